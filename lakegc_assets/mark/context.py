@@ -19,9 +19,10 @@ from lakegc_assets.formatting import duration
 from lakegc_assets.progress import LogMessage
 from spark_resources.errors import LakegcError, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
+from spark_resources.mark_store.hold_file import Hold
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import StepRecord, check_order
-from spark_resources.model import Partition
+from spark_resources.model import Commit, Partition
 from spark_resources.records.signing import Seal
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import Dataset, all_rows, read_dataset
@@ -111,6 +112,20 @@ class Elsewhere:
     tables: pa.ChunkedArray | None = None
 
 
+Graph = dict[str, Commit]  # commits by id
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedCommits:
+    """What `retained_commits` decided on: the commits, the holds in force, and all branches and tags that were seen,
+    each with its commit."""
+
+    commits: Graph
+    holds: tuple[Hold, ...]
+    branches: set[tuple[str, str]]
+    tags: set[tuple[str, str]]
+
+
 @dataclass(slots=True)
 class MarkRun:
     """A running, unfinished mark: what its steps read from and write to, and their limits."""
@@ -128,6 +143,8 @@ class MarkRun:
     """In a sweep: the only other repositories that may stay unread, each with the reason given in its approval."""
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     """Used to watch the heads of other repositories after a re-verification."""
+    decided: DecidedCommits | None = None
+    """Used to watch the branches after a re-verification; None until `retained_commits` is read."""
     keep: Persisted = field(default_factory=Persisted)
     """Persists DataFrames until the end of the step."""
 

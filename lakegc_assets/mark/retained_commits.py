@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from lakegc_assets.mark import holds_in_force
-from lakegc_assets.mark.context import MarkRun, StepNotes, step
+from lakegc_assets.mark.context import DecidedCommits, Graph, MarkRun, StepNotes, step
 from lakegc_assets.rules.holds import References, commits_on_hold, tagged_commits, with_holds
 from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.gc_lists import parse_commits_csv
 from spark_resources.lakefs.ranges import read_table
 from spark_resources.model import COMMIT_VERDICTS, HEADS, Commit, Scope
@@ -19,8 +20,6 @@ from spark_resources.spark.datasets import write_rows
 ASSET = "retained_commits"
 HEADS_PART = "heads"
 KNOWN_VERSIONS = (0, 1)
-
-Graph = dict[str, Commit]
 
 
 def decide_commits(run: MarkRun) -> None:
@@ -50,6 +49,7 @@ def decide_commits(run: MarkRun) -> None:
         verdicts = with_earlier_heads(verdicts, before, commits)
         held = commits_on_hold(holds, commits, References((before, after), tags), rules, now=run.mark.record.server_now)
         verdicts = with_holds(verdicts, held)
+        run.decided = DecidedCommits(commits, holds, {*before.items(), *after.items()}, tags)
         write_verdicts(run, notes, verdicts)
         holds_in_force.write_tags(run, notes, tags)
         write_heads(run, notes, {(b, h) for seen in (before, after) for b, h in seen.items()}, commits)
@@ -141,12 +141,21 @@ def completed(run: MarkRun, dumped: Graph | None, heads: set[str]) -> Graph:
                 graph |= {commit.id: checked(commit) for commit in run.lakefs.log(repository, head)}
         return graph
     graph = dict(dumped)
-    waiting = heads | {parent for commit in graph.values() for parent in commit.parents}
-    while missing := waiting - graph.keys():  # created since the dump, so only a few
-        fetched = [checked(run.lakefs.commit(repository, one)) for one in sorted(missing)]
-        graph |= {commit.id: commit for commit in fetched}
-        waiting = {parent for commit in fetched for parent in commit.parents}
-    return graph
+    starts = heads | {parent for commit in graph.values() for parent in commit.parents}
+    return graph | {commit.id: commit for commit in unknown_ancestors(run.lakefs, repository, dumped, starts)}
+
+
+def unknown_ancestors(lakefs: LakeFS, repository: str, known: Graph, starts: Iterable[str]) -> Iterator[Commit]:
+    """Read these commits and their ancestors, by all parents, up to those that are known already. Raises `DamagedData`
+    like `checked`, and the errors of requests."""
+    waiting, read = sorted(set(starts)), set[str]()
+    while waiting:
+        one = waiting.pop()
+        if one not in known and one not in read:
+            commit = checked(lakefs.commit(repository, one))
+            read.add(one)
+            waiting.extend(commit.parents)
+            yield commit
 
 
 def server_list(run: MarkRun) -> list[tuple[str, str]] | None:

@@ -46,7 +46,7 @@ DOING = {
     Action.PURGE: "purging",
 }
 LEAST_ROWS_A_TASK = 1_000
-FRUITLESS_ROUNDS = 3  # consecutive rounds that new branch heads ended before anything was deleted
+FRUITLESS_ROUNDS = 3  # consecutive rounds that new branch heads, rules or holds ended before anything was deleted
 
 
 @dataclass(slots=True)
@@ -72,12 +72,12 @@ class Tally:
 
 
 def refuse_fruitless(run: SweepRun, rounds: int) -> None:
-    """Raise `Refused` if that many consecutive rounds deleted nothing because of new branch heads."""
+    """Raise `Refused` if that many consecutive rounds deleted nothing because of what changed."""
     if rounds >= FRUITLESS_ROUNDS:
         raise Refused(
-            f"{rounds} times what is live in {run.partition.repository} was read again, and each time branches had new "
-            "heads before anything could be deleted, with more new entries than a sweep takes in. Run the same command "
-            "again when less is committed.",
+            f"mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified {rounds} times, and each "
+            "time its rules, holds or tags on hold changed, or new branch heads reached more than a sweep takes in, "
+            "before anything could be deleted. Run the same command again when less changes.",
             invariant=1,
         )
 

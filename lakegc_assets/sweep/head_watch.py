@@ -1,15 +1,15 @@
 """Watch branch heads while a round deletes, and keep the objects that new heads reach (invariant 1).
 
-Heads are listed every few seconds. A head is verified if the last re-verification retained its commit. For any other
-head, the ranges that were not read yet are read at once, and no task deletes their addresses; the next re-verification
-then rescues them. If these are too many to pass to every task, the round ends instead. Heads of other repositories are
-listed by a separate thread: they take the server longer, and the heads of this repository must not wait.
+Heads are listed every few seconds. If one is new, the ranges of all commits that are retained since then and that were
+not read yet are read at once, and no task deletes their addresses; the next re-verification then rescues them. If these
+are too many to pass to every task, or if rules or holds changed, the round ends instead. Heads of other repositories
+are listed by a separate thread: they take the server longer, and the heads of this repository must not wait.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,15 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
-from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART, checked
+from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.context import SweepRun, Verified
+from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, names_of
 from lakegc_assets.sweep.other_head_watch import OtherHeads, TooMuch
 from spark_resources import sstable
 from spark_resources.deleting.permit import PermitGiver, longest_permit
 from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.lakefs import LakeFS
-from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, decoder_for, read_table
+from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, decoder_for, tables_ahead
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import COMMIT_VERDICTS, HEADS, RANGE_REFS
 from spark_resources.spark.datasets import all_rows
@@ -54,18 +55,20 @@ def verified_by(run: MarkRun) -> Verified:
 class HeadWatch:
     """Lists the heads of a repository while a round runs, and renews the permit of its tasks as long as it can.
 
-    `failure` is the reason why the last listing failed, "" if it succeeded. `moved` is set once a head is seen that the
-    re-verification doesn't cover, so objects may be left for the next one. `others` are the heads of other
-    repositories.
+    `ranges` are the ids of the ranges whose addresses are kept already. `failure` is the reason why the last listing
+    failed, "" if it succeeded. `moved` is set once something is seen that the re-verification doesn't cover, so objects
+    may be left for the next one. `newly_retained` are the commits of new heads, `others` the heads of other
+    repositories; both are None for a sweep without a re-verification.
     """
 
     repository: str
     place: Place
     lakefs: LakeFS
-    verified: Verified
+    ranges: pa.Array
     permit: PermitGiver
     every: timedelta
     log_message: LogMessage
+    newly_retained: NewlyRetained | None = None
     others: OtherHeads | None = None
     failure: str = ""
     fault: Exception | None = None
@@ -78,16 +81,17 @@ class HeadWatch:
 
     @classmethod
     def of(cls, run: SweepRun, verified: Verified, permit: PermitGiver) -> HeadWatch:
-        others = None if verified.run is None else OtherHeads.of(verified.run)
+        inner = verified.run
         return cls(
             run.partition.repository,
             run.place,
             run.lakefs,
-            verified,
+            verified.ranges,
             permit,
             run.limits.heads_every,
             run.log_message,
-            others,
+            None if inner is None else NewlyRetained.of(inner, verified.commits),
+            None if inner is None else OtherHeads.of(inner),
         )
 
     def __enter__(self) -> HeadWatch:
@@ -122,12 +126,12 @@ class HeadWatch:
         if self.permit.given.stopped:
             return
         began = self.place.store().now()
-        heads = self.lakefs.branches(self.repository)
-        new = {commit: branch for branch, commit in heads.items() if commit not in self.verified.commits}
-        if new:
-            self.permit.pause()
+        try:
+            self._list_heads()
+        except TooMuchChanged as error:
             self.moved = True
-            self._take_in(new)
+            self._stop(str(error))
+            return
         if self.others is not None and seconds_passed() - self._others_seen_at > OTHERS_LATE_S:
             raise Unavailable(
                 f"the heads of other repositories could not be listed for a minute. {self._others_failure}".strip()
@@ -178,35 +182,37 @@ class HeadWatch:
         self.log_message(f"{why}: what is live is read again before more is deleted")
         self.permit.stop(why)
 
-    def _take_in(self, new: Mapping[str, str]) -> None:
-        """Keep the objects of these commits in ranges not read before, or end the round if there are too many."""
-        refs = self._unread_ranges(sorted(new))
-        self._entries += sum(int(ref["entries"]) for ref in refs)
-        names = ", ".join(f"'{branch}'" for branch in sorted(new.values())[:3]) + (" …" if len(new) > 3 else "")
-        if self._entries > MOST_ENTRIES:
-            why = f"branch {names} has a new head, and {self._entries:,} entries that new heads reach were not read yet"
-            self._stop(why)
+    def _list_heads(self) -> None:
+        """Keep the objects of commits that are newly retained, in ranges not read before. Raises `TooMuchChanged` if
+        only a re-verification can tell what is live."""
+        branches = self.lakefs.branches(self.repository)
+        if self.newly_retained is None:
             return
+        self.newly_retained.refuse_changes()
+        if not (new := self.newly_retained.new_heads(branches)):
+            return
+        self.permit.pause()
+        self.moved = True
+        commits = self.newly_retained.commits(branches)
+        refs = self._unread_ranges(sorted({self.newly_retained.graph[one].metarange_id for one in commits} - {""}))
+        self._entries += sum(int(ref["entries"]) for ref in refs)
+        if self._entries > MOST_ENTRIES:
+            raise TooMuchChanged(f"{names_of(new)} reach {self._entries:,} entries that were not read yet")
         if refs:
             self.permit.revive(self._addresses(refs))
-            self.log_message(f"branch {names} has a new head: what it reaches is kept")
-        commits, ranges = frozenset(new), pa.array([ref["range_id"] for ref in refs], pa.string())
-        known = self.verified
-        self.verified = Verified(known.commits | commits, pa.concat_arrays([known.ranges, ranges]))
+            self.log_message(f"what {names_of(new)} reach is kept")
+        self.ranges = pa.concat_arrays([self.ranges, pa.array([ref["range_id"] for ref in refs], pa.string())])
+        self.newly_retained.add(branches, commits)
 
-    def _unread_ranges(self, commits: Sequence[str]) -> list[Ref]:
-        """The distinct ranges of these commits that were not read yet (rows of RANGE_REFS)."""
+    def _unread_ranges(self, metaranges: Sequence[str]) -> list[Ref]:
+        """The distinct ranges of these metaranges that were not read yet (rows of RANGE_REFS)."""
         found: dict[str, Ref] = {}
-        for commit_id in commits:
-            metarange = checked(self.lakefs.commit(self.repository, commit_id)).metarange_id
-            if not metarange:
-                continue
-            data = read_table(self.place, metarange, needed_by=f"commit {commit_id}")
-            for ref in sstable.read_proven_ranges(data, name=metarange):
+        for name, data in tables_ahead(self.place, metaranges, needed_by="a new branch head"):
+            for ref in sstable.read_proven_ranges(data, name=name):
                 row = (ref.id, ref.count, ref.min_key, ref.max_key)
                 found[ref.id] = dict(zip(RANGE_REFS.names, row, strict=True))
         ids = pa.array(list(found), pa.string())
-        unread = ids.filter(pc.invert(pc.is_in(ids, value_set=self.verified.ranges)))
+        unread = ids.filter(pc.invert(pc.is_in(ids, value_set=self.ranges)))
         return [found[one] for one in unread.to_pylist()]
 
     def _addresses(self, refs: Sequence[Ref]) -> pa.Array:

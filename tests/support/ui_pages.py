@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 from playwright.sync_api import TimeoutError as TimedOut
 
 LOCATION = "lakegc_assets.definitions"
@@ -68,6 +68,18 @@ class Ui:
     def picture(self, name: str) -> None:
         """Keep what is seen now, for people who look."""
         self.page.screenshot(path=self.pictures / f"{name}.png")
+
+    def events(self, asset: str, partition: str, count: int) -> Locator:
+        """The events of a partition of an asset, newest first, once there are so many: an open page isn't renewed."""
+
+        def listed() -> Locator | None:
+            found = self.open(f"/assets/{asset}?view=events").locator(f"span:text-is('{partition}')")
+            with suppress(AssertionError):
+                expect(found).to_have_count(count, timeout=5_000)
+                return found
+            return None
+
+        return polled(listed, f"{count} events of {partition} in {asset}", 120)
 
     # --- what is done -----------------------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
-"""What becomes live while a round deletes: a new branch at an expired commit loses seconds of deletes."""
+"""What becomes live while a round deletes: by a new branch, tag, hold or rule it loses seconds of deletes."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,8 +16,11 @@ from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.mark_store.hold_file import Hold, made_hold
+from spark_resources.mark_store.holds import add_hold
 from spark_resources.model import AddressType, Rules
 from spark_resources.stores.base import Store
+from spark_resources.stores.place import Place
 from tests.support.mark_runs import Marker, Sweeper, later, target_of
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
@@ -34,8 +37,9 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def expired_commit(lake: SandboxRepository) -> tuple[str, dict[str, str]]:
-    """A commit that has expired, and the addresses that it alone reaches by their paths."""
-    set_rules(lake, Rules(1, {}))
+    """A commit that has expired, and the addresses that it alone reaches by their paths. Its child, the head of
+    `trunk`, deletes them."""
+    set_rules(lake, Rules(1, {"long-branch": 60}))
     lake.create_branch("trunk", "main")
     entries = {f"old/{number:03}": lake.put("trunk", f"old/{number:03}", b"x") for number in range(OBJECTS)}
     commit = lake.commit("trunk", "with them", date=LONG_AGO).id
@@ -55,48 +59,80 @@ def wait_for_some_deletes(store: Store, addresses: set[str]) -> None:
         time.sleep(0.01)  # the step of a poll with a limit
 
 
-def branch_after_some_deletes(lake: SandboxRepository, store: Store, commit: str, addresses: set[str]) -> set[str]:
-    """Create a branch at the commit once some of its objects are gone; those that were there right afterwards."""
-    wait_for_some_deletes(store, addresses)
-    lake.create_branch("again", commit)
-    return addresses & stored(store)
+@dataclass(frozen=True)
+class Change:
+    """What makes the expired commit live while its objects are deleted, and in which ref it can be read then."""
+
+    make: Callable[[SandboxRepository, Place, str], object]
+    read_at: Callable[[str], str] = lambda commit: commit
 
 
-@pytest.mark.parametrize(("most_entries", "quarantine"), [(500_000, False), (0, True)], ids=["skipped", "ended"])
-def test_a_branch_at_an_expired_commit_loses_at_most_seconds_of_a_slow_sweep(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, most_entries: int, quarantine: bool
+CHANGES = {
+    "a branch there": Change(lambda lake, place, commit: lake.create_branch("again", commit), lambda commit: "again"),
+    "a branch at its child, with a rule of 60 days": Change(
+        lambda lake, place, commit: lake.create_branch("long-branch", "trunk")
+    ),
+    "a tag that a hold names": Change(lambda lake, place, commit: lake.create_tag("keep-it", commit)),
+    "a hold on a tag": Change(lambda lake, place, commit: add_hold(place, tag_hold("other-*"))),
+    "a longer rule": Change(lambda lake, place, commit: set_rules(lake, Rules(60, {}))),
+}
+
+
+def tag_hold(tags: str) -> Hold:
+    return made_hold({"id": f"hold-{tags[:4]}", "owner": "ada", "reason": "audit", "tags": tags})
+
+
+def change_after_some_deletes(
+    lake: SandboxRepository, place: Place, commit: str, addresses: set[str], change: Change
+) -> set[str]:
+    """Make the change once some of the commit's objects are gone; those that were there right afterwards."""
+    wait_for_some_deletes(place.store(), addresses)
+    change.make(lake, place, commit)
+    return addresses & stored(place.store())
+
+
+@pytest.mark.parametrize(
+    ("change", "most_entries", "quarantine"),
+    [*((name, 500_000, False) for name in CHANGES), ("a branch there", 0, True)],
+    ids=[*CHANGES, "a branch that reaches too much to hand to every task"],
+)
+def test_an_expired_commit_that_becomes_live_loses_at_most_seconds_of_a_slow_sweep(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, change: str, most_entries: int, quarantine: bool
 ) -> None:
-    """A reader of the new branch finds what was there when it was created but for a few objects, which the report
-    names. The other garbage is deleted under the same approval. `ended` is a head that reaches too much to hand to
-    every task."""
+    """A reader of the commit finds what was there when it became live but for a few objects, which the report names.
+    The other garbage is deleted under the same approval."""
     monkeypatch.setattr(head_watch, "MOST_ENTRIES", most_entries)
     lake = sandbox.create("lake")
     commit, paths = expired_commit(lake)
     others = {lake.put("main", f"z/{number:03}", b"y").address for number in range(OTHERS)}
     lake.delete("main", [f"z/{number:03}" for number in range(OTHERS)])
+    lake.create_tag("other-tag", commit)
     settings = {**sandbox.settings, "head_check_interval_s": str(INTERVAL_S)}
-    store, addresses = target_of(settings, "lake").place.store(), set(paths.values())
+    place, addresses = target_of(settings, "lake").place, set(paths.values())
+    add_hold(place, tag_hold("keep-*"))
+    store = place.store()
     later(store, store.now())
     marked = Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
     assert marked.expired == addresses | others
     Sweeper().approve(settings, "lake", "m1")
     there: list[set[str]] = []
     writer = threading.Thread(
-        target=lambda: there.append(branch_after_some_deletes(lake, store, commit, addresses)), daemon=True
+        target=lambda: there.append(change_after_some_deletes(lake, place, commit, addresses, CHANGES[change])),
+        daemon=True,
     )
     writer.start()
     report = Sweeper().sweep(settings, "lake", "m1", SweepOptions(rate=RATE, quarantine=quarantine))
     writer.join(LIMIT_S)
     left = stored(store)
 
-    assert len(there[0]) > SEEN_LATE, "the branch came too late to tell anything"
+    assert len(there[0]) > SEEN_LATE, "the change came too late to tell anything"
     assert len(there[0] - left) <= SEEN_LATE
     assert not others & left
     assert set(report.late) == addresses - left
     assert report.objects["rescued"] == len(addresses & left)
     for path, address in paths.items():
         if address in left:
-            assert lake.read("again", path)[1] == b"x"
+            assert lake.read(CHANGES[change].read_at(commit), path)[1] == b"x"
 
 
 def test_a_commit_in_another_repository_loses_at_most_seconds_of_a_slow_sweep(sandbox: Sandbox) -> None:

@@ -50,6 +50,7 @@ def approved(ui: Ui, by_hand: Run, sandbox: Sandbox) -> Approved:
     assert by_hand.status == "SUCCESS"
     before = Approved(stored(sandbox), ui.runs("sweep"))
     ui.report_by_hand(MARK, "by Ada")
+    ui.events("sweep_approval", MARK, 2)  # the event, and the sensor's answer to it
     ui.approve(MARK, by="Ada", digest=digest(sandbox)[:12], release=RELEASED)
     assert ui.ended_run(MARK, job="approve").status == "SUCCESS"
     return before
@@ -157,10 +158,7 @@ def test_an_approval_is_shown_with_what_was_approved(ui: Ui, approved: Approved,
     for name, value in (("by", "Ada"), ("objects", "1"), ("digest", digest(sandbox)[:12]), ("released.share", "test")):
         expect(row(page, name)).to_contain_text(value)
     ui.picture("approved")
-    page = ui.open("/assets/sweep_approval?view=events")
-    listed = page.locator(f"span:text-is('{MARK}')")  # newest first: approval, answer, what was reported by hand
-    expect(listed).to_have_count(3)
-    listed.nth(1).click()
+    ui.events("sweep_approval", MARK, 3).nth(1).click()  # between the event by hand and the approval
     expect(page.get_by_text("This event was reported by hand, and approves nothing.")).to_be_visible()
     ui.picture("approval-by-hand")
 

@@ -1,0 +1,114 @@
+"""Which commits branches retain that the last re-verification did not (invariant 1; formats §6).
+
+A new branch retains more than its head: by the rule, also the parents on its main line whose children are young. So the
+rule of marks decides again, with the branches of now, on the commit graph that the re-verification read and the commits
+made since. A branch that only moved forward retains nothing else than its new commits: its line was decided on before.
+
+Changed rules, changed holds and new tags on hold may retain anything. They are left to the next re-verification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lakegc_assets.mark.context import Graph, MarkRun
+from lakegc_assets.mark.holds_in_force import tags_seen
+from lakegc_assets.mark.retained_commits import unknown_ancestors
+from lakegc_assets.rules.holds import References, commits_on_hold, tagged_commits
+from lakegc_assets.rules.retention import retained_commits
+from spark_resources.errors import LakegcError
+from spark_resources.mark_store.holds import read_recorded_holds
+
+MOST_COMMITS = 200  # newly retained ones per listing: reading their metaranges takes seconds
+Head = tuple[str, str]  # a branch and its commit
+
+
+class TooMuchChanged(LakegcError):
+    """Raised when only a re-verification can tell what is retained now."""
+
+
+@dataclass(slots=True)
+class NewlyRetained:
+    """The commits that were not retained before, listing by listing.
+
+    `run` is the finished re-verification, `retained` the commits that it retained and those found since, `heads` the
+    branches decided on, each with its commit.
+    """
+
+    run: MarkRun
+    retained: set[str]
+    graph: Graph
+    heads: set[Head]
+    _since: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, run: MarkRun, retained: Iterable[str]) -> NewlyRetained:
+        assert run.decided is not None, "retained_commits was read"
+        return cls(run, set(retained), dict(run.decided.commits), set(run.decided.branches))
+
+    def refuse_changes(self) -> None:
+        """Raise `TooMuchChanged` if the rules or holds changed since, or a hold names a new tag."""
+        run, decided = self.run, self.run.decided
+        assert decided is not None
+        repository, record = run.partition.repository, run.mark.record
+        if run.lakefs.rules(repository) != record.rules:
+            raise TooMuchChanged(f"the retention rules of {repository} were changed")
+        if read_recorded_holds(run.place).sha256 != record.holds["sha256"]:
+            raise TooMuchChanged(f"the holds of {repository} were changed")
+        if tagged_commits(decided.holds, tags_seen(run, decided.holds) - decided.tags):
+            raise TooMuchChanged(f"a hold of {repository} names a new tag")
+
+    def new_heads(self, branches: Mapping[str, str]) -> set[Head]:
+        return branches.items() - self.heads
+
+    def commits(self, branches: Mapping[str, str]) -> set[str]:
+        """The commits that these branches retain and that were not retained before. Raises `TooMuchChanged` if they are
+        too many."""
+        new = self.new_heads(branches)
+        self._read_unknown(new)
+        found = {commit for _, commit in new} | self._since
+        if any(not self._moved_forward(*head) for head in new):
+            found |= self._retained_by(branches)
+        found -= self.retained
+        if len(found) > MOST_COMMITS:
+            raise TooMuchChanged(f"{names_of(new)} retain {len(found):,} more commits")
+        return found
+
+    def add(self, branches: Mapping[str, str], commits: Iterable[str]) -> None:
+        """Count these as decided on and retained, once what they reach is kept."""
+        self.heads |= branches.items()
+        self.retained |= set(commits)
+
+    def _read_unknown(self, new: Iterable[Head]) -> None:
+        """Read the commits of these heads that nobody read yet; they are young, or may be, and count as retained."""
+        run, starts, read = self.run, {commit for _, commit in new}, Graph()
+        for commit in unknown_ancestors(run.lakefs, run.partition.repository, self.graph, starts):
+            read[commit.id] = commit
+            if len(read) > MOST_COMMITS:
+                raise TooMuchChanged(f"{names_of(new)} reach more than {MOST_COMMITS} commits that were not read yet")
+        self.graph |= read
+        self._since |= read.keys()
+
+    def _moved_forward(self, branch: str, commit: str) -> bool:
+        """Whether an earlier head of the branch is reached from its new one by main parents made since."""
+        one: str | None = commit
+        while one in self._since:
+            one = self.graph[one].main_parent
+            if one is not None and (branch, one) in self.heads:
+                return True
+        return False
+
+    def _retained_by(self, branches: Mapping[str, str]) -> set[str]:
+        run = self.run
+        assert run.decided is not None
+        rules, now = run.mark.record.rules, run.mark.record.server_now
+        verdicts = retained_commits(self.graph.values(), branches, rules, now=now)
+        seen = References([branches], run.decided.tags)
+        held = commits_on_hold(run.decided.holds, self.graph, seen, rules, now=now)
+        return {one.commit_id for one in verdicts if one.retained} | held.keys()
+
+
+def names_of(heads: Iterable[Head]) -> str:
+    names = sorted({branch for branch, _ in heads})
+    return "the new heads of " + ", ".join(f"'{one}'" for one in names[:3]) + (" …" if len(names) > 3 else "")
