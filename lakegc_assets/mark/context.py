@@ -117,12 +117,12 @@ Graph = dict[str, Commit]  # commits by id
 
 @dataclass(frozen=True, slots=True)
 class DecidedCommits:
-    """What `retained_commits` decided on: the commits, the holds in force, and all branches and tags that were seen,
-    each with its commit."""
+    """What `retained_commits` decided on: the commits, the holds in force, the heads of the branches as read last, and
+    all tags that were seen, each with its commit."""
 
     commits: Graph
     holds: tuple[Hold, ...]
-    branches: set[tuple[str, str]]
+    branches: Mapping[str, str]
     tags: set[tuple[str, str]]
 
 

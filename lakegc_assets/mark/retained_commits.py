@@ -49,7 +49,7 @@ def decide_commits(run: MarkRun) -> None:
         verdicts = with_earlier_heads(verdicts, before, commits)
         held = commits_on_hold(holds, commits, References((before, after), tags), rules, now=run.mark.record.server_now)
         verdicts = with_holds(verdicts, held)
-        run.decided = DecidedCommits(commits, holds, {*before.items(), *after.items()}, tags)
+        run.decided = DecidedCommits(commits, holds, after, tags)
         write_verdicts(run, notes, verdicts)
         holds_in_force.write_tags(run, notes, tags)
         write_heads(run, notes, {(b, h) for seen in (before, after) for b, h in seen.items()}, commits)

@@ -22,7 +22,7 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.context import SweepRun, Verified
-from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, names_of
+from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, changed_branches, names_of
 from lakegc_assets.sweep.other_head_watch import OtherHeads, TooMuch
 from spark_resources import sstable
 from spark_resources.deleting.permit import PermitGiver, longest_permit
@@ -189,18 +189,18 @@ class HeadWatch:
         if self.newly_retained is None:
             return
         self.newly_retained.refuse_changes()
-        if not (new := self.newly_retained.new_heads(branches)):
+        if not (changed := changed_branches(self.newly_retained.branches, branches)):
             return
         self.permit.pause()
-        self.moved = True
         commits = self.newly_retained.commits(branches)
+        self.moved = self.moved or bool(commits)
         refs = self._unread_ranges(sorted({self.newly_retained.graph[one].metarange_id for one in commits} - {""}))
         self._entries += sum(int(ref["entries"]) for ref in refs)
         if self._entries > MOST_ENTRIES:
-            raise TooMuchChanged(f"{names_of(new)} reach {self._entries:,} entries that were not read yet")
+            raise TooMuchChanged(f"{names_of(changed)} reach {self._entries:,} entries that were not read yet")
         if refs:
             self.permit.revive(self._addresses(refs))
-            self.log_message(f"what {names_of(new)} reach is kept")
+            self.log_message(f"what {names_of(changed)} reach is kept")
         self.ranges = pa.concat_arrays([self.ranges, pa.array([ref["range_id"] for ref in refs], pa.string())])
         self.newly_retained.add(branches, commits)
 

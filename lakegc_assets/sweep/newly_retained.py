@@ -3,13 +3,14 @@
 A new branch retains more than its head: by the rule, also the parents on its main line whose children are young. So the
 rule of marks decides again, with the branches of now, on the commit graph that the re-verification read and the commits
 made since. A branch that only moved forward retains nothing else than its new commits: its line was decided on before.
+A deleted one can retain more, since its commits are judged by the default rule then.
 
 Changed rules, changed holds and new tags on hold may retain anything. They are left to the next re-verification.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakegc_assets.mark.context import Graph, MarkRun
@@ -21,7 +22,6 @@ from spark_resources.errors import LakegcError
 from spark_resources.mark_store.holds import read_recorded_holds
 
 MOST_COMMITS = 200  # newly retained ones per listing: reading their metaranges takes seconds
-Head = tuple[str, str]  # a branch and its commit
 
 
 class TooMuchChanged(LakegcError):
@@ -32,20 +32,20 @@ class TooMuchChanged(LakegcError):
 class NewlyRetained:
     """The commits that were not retained before, listing by listing.
 
-    `run` is the finished re-verification, `retained` the commits that it retained and those found since, `heads` the
-    branches decided on, each with its commit.
+    `run` is the finished re-verification, `retained` the commits that it retained and those found since, `branches` the
+    heads decided on last.
     """
 
     run: MarkRun
     retained: set[str]
     graph: Graph
-    heads: set[Head]
+    branches: Mapping[str, str]
     _since: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, run: MarkRun, retained: Iterable[str]) -> NewlyRetained:
         assert run.decided is not None, "retained_commits was read"
-        return cls(run, set(retained), dict(run.decided.commits), set(run.decided.branches))
+        return cls(run, set(retained), dict(run.decided.commits), run.decided.branches)
 
     def refuse_changes(self) -> None:
         """Raise `TooMuchChanged` if the rules or holds changed since, or a hold names a new tag."""
@@ -59,45 +59,47 @@ class NewlyRetained:
         if tagged_commits(decided.holds, tags_seen(run, decided.holds) - decided.tags):
             raise TooMuchChanged(f"a hold of {repository} names a new tag")
 
-    def new_heads(self, branches: Mapping[str, str]) -> set[Head]:
-        return branches.items() - self.heads
-
     def commits(self, branches: Mapping[str, str]) -> set[str]:
         """The commits that these branches retain and that were not retained before. Raises `TooMuchChanged` if they are
         too many."""
-        new = self.new_heads(branches)
-        self._read_unknown(new)
-        found = {commit for _, commit in new} | self._since
-        if any(not self._moved_forward(*head) for head in new):
+        if not (changed := changed_branches(self.branches, branches)):
+            return set()
+        self._read_unknown(changed, {branches[one] for one in changed if one in branches})
+        found = {branches[one] for one in changed if one in branches} | self._since
+        if any(self._retains_more(one, branches.get(one)) for one in changed):
             found |= self._retained_by(branches)
         found -= self.retained
         if len(found) > MOST_COMMITS:
-            raise TooMuchChanged(f"{names_of(new)} retain {len(found):,} more commits")
+            raise TooMuchChanged(f"{names_of(changed)} retain {len(found):,} more commits")
         return found
 
     def add(self, branches: Mapping[str, str], commits: Iterable[str]) -> None:
         """Count these as decided on and retained, once what they reach is kept."""
-        self.heads |= branches.items()
+        self.branches = branches
         self.retained |= set(commits)
 
-    def _read_unknown(self, new: Iterable[Head]) -> None:
-        """Read the commits of these heads that nobody read yet; they are young, or may be, and count as retained."""
-        run, starts, read = self.run, {commit for _, commit in new}, Graph()
-        for commit in unknown_ancestors(run.lakefs, run.partition.repository, self.graph, starts):
+    def _read_unknown(self, changed: Sequence[str], heads: Iterable[str]) -> None:
+        """Read the commits that these heads reach and nobody read yet; they count as retained."""
+        run, read = self.run, Graph()
+        for commit in unknown_ancestors(run.lakefs, run.partition.repository, self.graph, heads):
             read[commit.id] = commit
             if len(read) > MOST_COMMITS:
-                raise TooMuchChanged(f"{names_of(new)} reach more than {MOST_COMMITS} commits that were not read yet")
+                raise TooMuchChanged(
+                    f"{names_of(changed)} reach more than {MOST_COMMITS} commits that were not read yet"
+                )
         self.graph |= read
         self._since |= read.keys()
 
-    def _moved_forward(self, branch: str, commit: str) -> bool:
-        """Whether an earlier head of the branch is reached from its new one by main parents made since."""
-        one: str | None = commit
-        while one in self._since:
+    def _retains_more(self, branch: str, head: str | None) -> bool:
+        """Whether a changed branch may retain older commits: unless it moved forward by commits made since, or was
+        deleted and had a rule of at least the default days."""
+        before, rules = self.branches.get(branch), self.run.mark.record.rules
+        if head is None:
+            return rules is not None and rules.days(branch) < rules.default_days
+        one: str | None = head
+        while one in self._since and one != before:
             one = self.graph[one].main_parent
-            if one is not None and (branch, one) in self.heads:
-                return True
-        return False
+        return one is None or one != before
 
     def _retained_by(self, branches: Mapping[str, str]) -> set[str]:
         run = self.run
@@ -109,6 +111,10 @@ class NewlyRetained:
         return {one.commit_id for one in verdicts if one.retained} | held.keys()
 
 
-def names_of(heads: Iterable[Head]) -> str:
-    names = sorted({branch for branch, _ in heads})
-    return "the new heads of " + ", ".join(f"'{one}'" for one in names[:3]) + (" …" if len(names) > 3 else "")
+def changed_branches(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """The branches that are new, moved or gone, in order."""
+    return sorted({branch for branch, _ in before.items() ^ after.items()})
+
+
+def names_of(branches: Sequence[str]) -> str:
+    return "changed branches " + ", ".join(f"'{one}'" for one in branches[:3]) + (" …" if len(branches) > 3 else "")

@@ -1,0 +1,134 @@
+"""Which commits branches retain since a re-verification: at least what the rule of marks says of the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakegc_assets.mark.context import DecidedCommits, MarkRun
+from lakegc_assets.rules.retention import retained_commits
+from lakegc_assets.sweep import newly_retained
+from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged
+from spark_resources import sstable
+from spark_resources.model import Commit, Rules
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+BRANCHES = ("main", "a", "b")
+
+Step = tuple[str, str, int, int]  # what is done, on which branch, to which commit, of which age in days
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(("commit", "commit", "merge", "branch", "branch", "delete", "list")),
+        st.sampled_from(BRANCHES),
+        st.integers(0, 99),
+        st.integers(0, 20),
+    ),
+    min_size=4,
+    max_size=25,
+)
+rules = st.builds(Rules, st.integers(0, 20), st.dictionaries(st.sampled_from(BRANCHES), st.integers(0, 20)))
+
+
+@dataclass
+class History:
+    """A server's commits and branches."""
+
+    commits: dict[str, Commit] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+
+    def add(self, branch: str, parents: tuple[str, ...], age: int) -> None:
+        new = Commit("", parents, NOW - timedelta(days=age), f"m{len(self.commits)}")
+        new = Commit(sstable.commit_id(new), new.parents, new.created, new.metarange_id)
+        self.commits[new.id] = new
+        self.branches[branch] = new.id
+
+    def do(self, step: Step) -> None:
+        what, branch, number, age = step
+        any_commit = list(self.commits)[number % len(self.commits)]
+        if what == "branch":
+            self.branches[branch] = any_commit
+        elif what == "delete" and branch != "main":
+            self.branches.pop(branch, None)
+        elif what in ("commit", "merge") and branch in self.branches:
+            self.add(branch, (self.branches[branch], *([any_commit] if what == "merge" else [])), age)
+
+    def commit(self, repository: str, commit_id: str) -> Commit:
+        return self.commits[commit_id]
+
+    def reverified(self, rules: Rules | None) -> NewlyRetained:
+        """As right after a re-verification."""
+        decided = DecidedCommits(dict(self.commits), (), dict(self.branches), set())
+        run: Any = SimpleNamespace(
+            lakefs=self,
+            partition=SimpleNamespace(repository="lake"),
+            mark=SimpleNamespace(record=SimpleNamespace(rules=rules, server_now=NOW)),
+            decided=decided,
+        )
+        return NewlyRetained.of(cast(MarkRun, run), self.retained(rules))
+
+    def retained(self, rules: Rules | None, known: Collection[str] | None = None) -> set[str]:
+        """What the rule retains, of all commits or of those known."""
+        commits = [commit for commit in self.commits.values() if known is None or commit.id in known]
+        verdicts = retained_commits(commits, self.branches, rules, now=NOW)
+        return {one.commit_id for one in verdicts if one.retained}
+
+    def reached(self) -> set[str]:
+        """The commits that a branch reaches."""
+        found, waiting = set[str](), list(self.branches.values())
+        while waiting:
+            if (one := waiting.pop()) not in found:
+                found.add(one)
+                waiting.extend(self.commits[one].parents)
+        return found
+
+
+def began() -> History:
+    history = History()
+    history.add("main", (), 20)
+    return history
+
+
+@settings(max_examples=500, deadline=None)
+@given(before=steps, after=steps, rules=st.none() | rules)
+def test_each_listing_finds_all_that_the_rule_retains(
+    before: list[Step], after: list[Step], rules: Rules | None
+) -> None:
+    history = began()
+    for step in before:
+        history.do(step)
+    newly, known = history.reverified(rules), set(history.commits)
+    for step in [*after, ("list", "main", 0, 0)]:
+        history.do(step)
+        if step[0] == "list":
+            known |= history.reached()
+            newly.add(dict(history.branches), newly.commits(history.branches))
+            assert history.retained(rules, known) & history.reached() <= newly.retained
+
+
+def test_what_could_not_be_taken_in_is_found_again() -> None:
+    """A listing that fails after the commits were found, such as when a table can't be read, changes nothing."""
+    history = began()
+    newly = history.reverified(Rules(1, {}))
+    history.add("main", (history.branches["main"],), 0)
+    history.add("main", (history.branches["main"],), 0)
+
+    assert len(newly.commits(history.branches)) == 2
+    assert len(newly.commits(history.branches)) == 2
+
+
+def test_too_many_new_commits_are_left_to_the_next_reverification(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newly_retained, "MOST_COMMITS", 3)
+    history = began()
+    newly = history.reverified(Rules(1, {}))
+    for _ in range(4):
+        history.add("main", (history.branches["main"],), 0)
+
+    with pytest.raises(TooMuchChanged, match="changed branches 'main' reach more than 3 commits"):
+        newly.commits(history.branches)
