@@ -325,10 +325,14 @@ def reading(run: MarkRun, found: Others) -> Producer:
 
 
 def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, decoder: sstable.Decoder) -> pa.Array:
-    """The keys in this namespace that a table of another one contains; none if it isn't a range of objects."""
+    """The keys in this namespace that a table of another one contains; none if it isn't a range of objects.
+
+    Raises `DamagedData` if its content doesn't match its id: the table of that id may contain others.
+    """
     if range_properties(data, name=table_id, where=place.store().where) is None:
         return pa.array([], pa.string())
-    batch = sstable.read_entries(data, name=table_id, columns=("address", "address_type"), decoder=decoder)
+    columns = ("address", "address_type")
+    batch, _ = sstable.read_proven_entries(data, name=table_id, columns=columns, decoder=decoder)
     return inside_full_addresses(batch.column(0), batch.column(1), namespace)
 
 

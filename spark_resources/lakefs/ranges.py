@@ -201,9 +201,10 @@ def inside_full_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Names
 
 
 def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProperties | None:
-    """The properties of a range of objects; None for a metarange or a table from a dump of references.
+    """The properties of a range of objects, not verified; None for a metarange or a table from a dump of references.
 
-    Raises `DamagedData` for a table of an unknown kind: its contents may be live.
+    Raises `DamagedData` for a table of an unknown kind, whose contents may be live, and for one that isn't a range of
+    objects and doesn't match its id: the range of that id may be live.
     """
     found = sstable.read_properties(data, name=name)
     if found.type not in KNOWN_TABLES or found.entity not in KNOWN_ENTITIES:
@@ -211,7 +212,10 @@ def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProp
             f"table {name} in {where}/_lakefs/ holds {found.type} of {found.entity or 'objects'}, which this lakegc "
             "doesn't know. Update it."
         )
-    return found if (found.type, found.entity) == ("ranges", OBJECTS) else None
+    if (found.type, found.entity) == ("ranges", OBJECTS):
+        return found
+    sstable.verify_table(data, name=name)
+    return None
 
 
 def table_ids(place: Place) -> Iterator[str]:

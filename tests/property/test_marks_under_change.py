@@ -127,6 +127,24 @@ def test_without_rules_and_dump_every_range_table_is_live(sandbox: Sandbox) -> N
     assert not kept & mark.expired
 
 
+def test_a_range_replaced_by_a_metarange_stops_a_mark_without_a_dump(sandbox: Sandbox) -> None:
+    """The metarange is whole and valid, but not the table by that name: it may not hide a range that counts."""
+    lake = sandbox.create("lake")
+    with_garbage(lake)
+    lake.put("main", "a", b"one")
+    lake.commit("main", "one", date=days_ago(400))
+    lake.create_branch("dev", "main")
+    lake.put("dev", "a", b"two")
+    dangling = lake.commit("dev", "dangling soon")
+    lake.delete_branch("dev")
+    (found,) = lake.committed.ranges(dangling.metarange_id)
+    metarange = lake.objects.file(f"_lakefs/{dangling.metarange_id}").read_bytes()
+    lake.objects.file(f"_lakefs/{found.id}").write_bytes(metarange)
+
+    with no_dump(), pytest.raises(DamagedData, match=f"{found.id}.*{dangling.metarange_id}"):
+        marked(sandbox.settings, "lake")
+
+
 def test_a_lost_range_of_an_old_commit_stops_a_mark_without_a_dump(sandbox: Sandbox) -> None:
     """Reading every range that is there isn't reading every range: a known commit needs the lost one."""
     lake = sandbox.create("lake")

@@ -11,6 +11,7 @@ import pytest
 
 from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.rules.brakes import unread_in
 from lakegc_assets.sweep.preconditions import SweepOptions
 from lakegc_assets.sweep.report import Report
 from spark_resources.errors import Refused
@@ -142,6 +143,35 @@ def test_known_references_of_an_unreadable_repository_survive_another_marks_dama
     sandbox.fail("other", 503)
 
     assert mark(sandbox).expired == {nobodys.address}
+
+
+@pytest.mark.parametrize("kind", ["range", "metarange"])
+def test_a_table_swapped_while_another_repository_is_read_is_no_proof_that_nothing_there_refers_here(
+    sandbox: Sandbox, lake: SandboxRepository, kind: str
+) -> None:
+    """The table in its place is whole and valid, but not the one by that name: the repository counts as unread, and
+    neither the sweep nor a later mark takes the table for one without references once it is back."""
+    other = sandbox.repository("other")
+    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
+    other.put("main", "its own", b"its own")
+    first = other.commit("main", "its own")
+    stage_elsewhere(other, imported, "imported")
+    swapped, its_own = (
+        other.committed.ranges(each.metarange_id)[0].id for each in (other.commit("main", "imports"), first)
+    )
+    other.hard_reset("main", first.id)  # the table of a head is read once more, for path probes
+    table = other.objects.file(f"_lakefs/{swapped}")
+    data = table.read_bytes()
+    table.write_bytes(other.objects.file(f"_lakefs/{its_own if kind == 'range' else first.metarange_id}").read_bytes())
+
+    first_mark = mark(sandbox)
+    approve(sandbox)
+    table.write_bytes(data)
+
+    assert list(unread_in(first_mark.record)) == ["other"]
+    assert mark(sandbox, "m2").expired == {nobodys.address}
+    assert sweep(sandbox).objects == {"deleted": 1, "rescued": 1}
+    assert is_stored(lake, imported)
 
 
 def stage_again_elsewhere(other: SandboxRepository, entry: Entry, path: str, data: bytes) -> None:
