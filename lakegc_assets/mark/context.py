@@ -126,6 +126,15 @@ class DecidedCommits:
     tags: set[tuple[str, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The other repositories that the approval of a mark released by name, each with the reason, and when the mark
+    began by the server's clock: a repository created later is another one of that name, and isn't covered."""
+
+    repositories: Mapping[str, str]
+    marked: datetime
+
+
 @dataclass(slots=True)
 class MarkRun:
     """A running, unfinished mark: what its steps read from and write to, and their limits."""
@@ -139,8 +148,8 @@ class MarkRun:
     log_message: LogMessage
     proven: pa.Array | None = None
     """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
-    unread_released: Mapping[str, str] | None = None
-    """In a sweep: the only other repositories that may stay unread, each with the reason given in its approval."""
+    unread_released: Released | None = None
+    """In a sweep: the only other repositories that may stay unread."""
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     """Used to watch the heads of other repositories after a re-verification."""
     decided: DecidedCommits | None = None

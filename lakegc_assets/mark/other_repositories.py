@@ -120,13 +120,26 @@ def reading_of(repository: str, unread: Unread) -> Iterator[None]:
 def record_unread(run: MarkRun, unread: Unread) -> None:
     """Report which repositories could not be read. Raises `Refused` if one of them must be read: in a sweep, any that
     isn't released; in any run, all of them if the settings require it."""
+    stopping = unreleased(run, unread)
     for repository, why in sorted(unread.items()):
         sentence = f"{sentence_about(repository)}: {why}"
         if run.limits.others_required:
             raise Refused(f"{sentence} LAKEGC_TRUSTED_REPOSITORIES names those that don't matter.", invariant=2)
-        if run.unread_released is not None and repository not in run.unread_released:
+        if repository in stopping:
             raise Refused(f"{sentence} {how_to_go_on(run, repository)}", invariant=2)
         run.log_message(sentence)
+
+
+def unreleased(run: MarkRun, unread: Unread) -> set[str]:
+    """Those of the unread repositories that stop a sweep, since the approval of its mark doesn't cover them; none in a
+    mark. Raises the errors of a listing of the repositories."""
+    released = run.unread_released
+    if released is None:
+        return set()
+    covered = unread.keys() & released.repositories.keys()
+    if covered - {"*"}:
+        covered -= {each.id for each in run.lakefs.repositories() if each.created > released.marked}
+    return unread.keys() - covered
 
 
 def how_to_go_on(run: MarkRun, repository: str) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
-from lakegc_assets.mark.other_repositories import Unread, heads_in, inside_keys, others, reading_of
+from lakegc_assets.mark.other_repositories import Unread, heads_in, inside_keys, others, reading_of, unreleased
 from lakegc_assets.mark.path_probes import unless_gone
 from spark_resources import sstable
 from spark_resources.errors import LakegcError, Unavailable
@@ -56,9 +56,9 @@ class OtherHeads:
         turn = self._waiting[:AT_A_TIME]
         heads = {(repository, head) for repository, _, head in heads_in(self.run, turn, unread)}
         keys = [self._reached(*head, unread) for head in sorted(heads - self.known)]
-        for repository, why in sorted(unread.items()):
-            if repository not in (self.run.unread_released or {}):
-                raise Unavailable(f"repository {repository} may refer to objects here, and can't be read: {why}")
+        for repository in sorted(unreleased(self.run, unread)):
+            why = unread[repository]
+            raise Unavailable(f"repository {repository} may refer to objects here, and can't be read: {why}")
         self.known |= heads
         self._waiting = self._waiting[len(turn) :]
         return pa.concat_arrays([pa.array([], pa.string()), *keys])

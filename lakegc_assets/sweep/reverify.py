@@ -20,7 +20,7 @@ from lakegc_assets.mark import (
     keep_lookups,
     uncommitted_addresses,
 )
-from lakegc_assets.mark.context import MarkRun, StepNotes, step
+from lakegc_assets.mark.context import MarkRun, Released, StepNotes, step
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
 from lakegc_assets.rules import keep_reasons
@@ -109,16 +109,14 @@ def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun
     )  # fmt: skip
 
 
-def released_by_approval(run: SweepRun) -> dict[str, str]:
-    """The other repositories that the approval of this mark released by name, each with the reason.
-
-    Empty for a foreign mark, which records no repository as unread.
-    """
+def released_by_approval(run: SweepRun) -> Released:
+    """The other repositories that the approval of this mark released by name; none for a foreign mark, which records no
+    repository as unread."""
     record = run.mark.record
     approval = None if run.foreign is not None else read_approval(run.place, record.mark_id)
     if approval is None or approval.sha256 != record.approval:
-        return {}
-    return released_repositories(record, approval.released)
+        return Released({}, record.server_now)
+    return Released(released_repositories(record, approval.released), record.server_now)
 
 
 def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> DataFrame:

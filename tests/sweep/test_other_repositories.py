@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from lakegc_assets.mark import other_repository_heads
+from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.rules.brakes import unread_in
+from lakegc_assets.sweep.other_head_watch import OtherHeads
 from lakegc_assets.sweep.preconditions import SweepOptions
 from lakegc_assets.sweep.report import Report
-from spark_resources.errors import Refused
+from spark_resources.errors import Refused, Unavailable
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
@@ -23,6 +25,7 @@ from spark_resources.model import RECEIPTS, AddressType
 from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
 from tests.support.mark_runs import Marked, Marker, Sweeper, target_of
+from tests.support.sandbox_client import client
 from tests.support.tampering_proxy import Between, between
 
 NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
@@ -129,6 +132,43 @@ def test_a_released_unreadable_repository_does_not_stop_a_sweep_but_any_other_do
     assert report.objects == {"deleted": 1}
     assert list(report.unread) == ["other"]
     assert "released: other" in report.sentence()
+    assert is_stored(lake, imported)
+
+
+def created_again(sandbox: Sandbox, name: str, marked: Marked) -> SandboxRepository:
+    """Another repository under the name of a deleted one, created after a mark."""
+    client(sandbox).repositories_api.delete_repository(name)
+    later = marked.record.server_now + timedelta(seconds=2)
+    return sandbox.create(name, storage_namespace=f"local://{name}-again", date=later)
+
+
+@pytest.mark.parametrize("while_deleting", [False, True], ids=["before the sweep", "while it deletes"])
+def test_a_release_does_not_cover_a_later_repository_of_the_same_name(
+    sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch, while_deleting: bool
+) -> None:
+    """The reason that the approval gives is about the deleted one. What the later one refers to is unknown."""
+    imported = garbage(lake, "imported")
+    sandbox.fail("other", 503)
+    marked = mark(sandbox)
+    approve(sandbox)
+    watch = OtherHeads.of
+
+    def create_again() -> None:
+        sandbox.fail("other", None)
+        stage_elsewhere(created_again(sandbox, "other", marked), imported, "imported")
+        sandbox.fail("other", 503)
+
+    def create_again_and_watch(run: MarkRun) -> OtherHeads:
+        create_again()
+        return watch(run)
+
+    if while_deleting:
+        monkeypatch.setattr(OtherHeads, "of", create_again_and_watch)
+    else:
+        create_again()
+
+    with pytest.raises((Refused, Unavailable), match="repository other may refer to objects here"):
+        sweep(sandbox)
     assert is_stored(lake, imported)
 
 
