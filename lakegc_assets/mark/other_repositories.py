@@ -6,7 +6,7 @@ every staged path is looked up, and every table is read, whatever commit refers 
 retained there. Tables are immutable, so a table without addresses of this namespace is never read again for it.
 
 A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: it is
-recorded in the mark and fails a check, and addresses that the last mark knew stay live. With
+recorded in the mark and fails a check, and what earlier marks found there stays live. With
 `require_other_repositories` it stops the mark.
 """
 
@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,6 +23,25 @@ import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes, place_of
+from lakegc_assets.mark.earlier_references import (
+    AT_THE_END_PART,
+    CARRIED_AT_THE_END_PART,
+    CARRIED_PART,
+    CLEAN_PART,
+    COMMITTED,
+    COMMITTED_PART,
+    EXPIRED,
+    FACTS,
+    KNOWN_PART,
+    STAGED,
+    STAGED_PARTS,
+    TABLES,
+    addresses_before,
+    is_trusted,
+    marks_of_these_spellings,
+    spellings,
+    trusted_tables,
+)
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.path_probes import inside, unless_gone
 from lakegc_assets.mark.uncommitted_readings import staged_addresses
@@ -32,10 +50,8 @@ from lakegc_assets.rules.brakes import name_of_release, sentence_about
 from lakegc_assets.rules.incremental import union
 from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources import sstable
-from spark_resources.errors import DamagedData, Forbidden, NotThere, Refused, Unavailable
+from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
 from spark_resources.lakefs.ranges import fetched_ahead, inside_full_addresses, range_properties, read_table, table_ids
-from spark_resources.mark_store.mark import Mark, earlier_marks
-from spark_resources.mark_store.record import MarkRecord, finished_at
 from spark_resources.model import ADDRESSES, Namespace
 from spark_resources.spark.datasets import (
     Batches,
@@ -45,7 +61,6 @@ from spark_resources.spark.datasets import (
     finish_dataset,
     parquet,
     parquet_bytes,
-    read_file,
     remove_folder,
     write_file,
     write_outputs,
@@ -58,15 +73,7 @@ from spark_resources.stores.place import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-STAGED, COMMITTED = "uncommitted_addresses", "committed_addresses"
-STAGED_PARTS = ("first_elsewhere", "second_elsewhere")  # a rename during one scan hides an address from it
-AT_THE_END_PART = "elsewhere_at_the_end"
-COMMITTED_PART, CARRIED_PART = "elsewhere", "carried_elsewhere"  # carried over from the last mark
-CLEAN_PART, KNOWN_PART = "clean_elsewhere", "known_elsewhere"  # tables without an address of this namespace
-FACTS = "elsewhere"
-
 BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])
-TABLES = pa.schema([pa.field("table_id", pa.string(), nullable=False)])
 PLACED_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
 
 
@@ -96,7 +103,7 @@ def others(run: MarkRun) -> Others:
         listed = [each for each in run.lakefs.repositories() if each.id != mine.id]
     except Forbidden as error:
         return Others({}, unread={"*": f"repositories may not be listed: {error}"})
-    trusted = {each.id for each in listed if any(fnmatchcase(each.id, one) for one in run.limits.trusted)}
+    trusted = {each.id for each in listed if is_trusted(run, each.id)}
     places = {
         each.id: place_of(each, run.target.blockstore, run.place.settings)
         for each in listed
@@ -167,12 +174,16 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
 
 def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     """Read the same once more (ADDRESSES), after the path probes: an object that was moved to another path between the
-    first readings and a probe is found by neither."""
+    first readings and a probe is found by neither. Carries over what earlier marks knew of the repositories that became
+    unreadable since `read_committed`."""
     found = others(run)
-    datasets = [write_staged(run, notes, found, "expired_set", AT_THE_END_PART)] if found.places else []
+    datasets = [write_staged(run, notes, found, EXPIRED, AT_THE_END_PART)] if found.places else []
     facts = notes.facts.setdefault(FACTS, {"unread": {}})
     facts["unread"] = {**found.unread, **facts["unread"]}
     record_unread(run, found.unread)
+    since = facts["unread"].keys() - run.mark.record.step(COMMITTED).facts[FACTS]["unread"].keys()
+    if since and len(carried := addresses_before(run, marks_of_these_spellings(run), since)):
+        datasets.append(write_table(run, notes, EXPIRED, CARRIED_AT_THE_END_PART, carried))
     return datasets
 
 
@@ -230,12 +241,12 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     """Write the addresses inside this namespace that tables of other repositories contain, and which tables contain
     none."""
     found = others(run)
-    before = latest_of_these_spellings(run) if found.places or found.unread else None
+    before = marks_of_these_spellings(run) if found.places or found.unread else []
     if found.places:
         run.log_message(f"listing the tables of {plural(len(found.places), 'other repository')}")
     tables = tables_of(run, found)
     run.elsewhere.tables = tables["table_id"]
-    is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before))
+    is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before[0] if before else None))
     unread = tables.filter(pc.invert(is_known))
     notes.facts[FACTS] = {
         "repositories": sorted(found.places),
@@ -246,14 +257,14 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
         "addresses": 0,
     }
     if len(unread) < len(tables):
-        write_table(run, notes, KNOWN_PART, tables.filter(is_known).select(TABLES.names))
+        write_table(run, notes, COMMITTED, KNOWN_PART, tables.filter(is_known).select(TABLES.names))
     if len(unread):
         read_tables(run, notes, found, unread)
     not_read = {**run.mark.record.step(STAGED).facts.get(FACTS, {}).get("unread", {}), **found.unread}
     notes.facts[FACTS]["unread"] = not_read
     record_unread(run, found.unread)
-    if not_read and before is not None and len(carried := addresses_before(run, before)):
-        write_table(run, notes, CARRIED_PART, carried)
+    if not_read and len(carried := addresses_before(run, before, not_read)):
+        write_table(run, notes, COMMITTED, CARRIED_PART, carried)
 
 
 def tables_of(run: MarkRun, found: Others) -> pa.Table:
@@ -349,89 +360,14 @@ def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, 
     return inside_full_addresses(batch.column(0), batch.column(1), namespace)
 
 
-# --- records of earlier marks ---------------------------------------------------------------------------------------
-
-
-def spellings(run: MarkRun) -> list[str]:
-    return [run.place.namespace.uri, *run.place.namespace.also]
-
-
-def write_table(run: MarkRun, notes: StepNotes, part: str, table: pa.Table) -> None:
+def write_table(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.Table) -> Dataset:
     """Write a table in the driver's memory as a part of this mark's dataset."""
-    folder = run.mark.folder(COMMITTED, part)
+    folder = run.mark.folder(asset, part)
     remove_folder(run.place, folder)
     files = [write_file(run.place, folder, "part-00000.parquet", parquet_bytes(table), len(table))]
-    notes.wrote(finish_dataset(run.place, folder, files), part)
-
-
-def trusted_tables(run: MarkRun, before: MarkRecord | None) -> pa.ChunkedArray:
-    """The tables that needn't be read: those in which earlier marks found nothing, if these are signed.
-
-    If they aren't, an incremental mark trusts them all the same, a full mark reads everything, and a re-verification
-    skips what the approved mark read itself.
-    """
-    if run.place.seal is None and run.proven is not None:
-        return read_by_approved(run)
-    trusted = run.place.seal is not None or run.mark.record.incremental
-    return clean_tables(run, before if trusted else None, (CLEAN_PART, KNOWN_PART))
-
-
-def read_by_approved(run: MarkRun) -> pa.ChunkedArray:
-    """The tables that the approved mark read itself and in which it found nothing.
-
-    Tables that it took from the files of earlier marks are read again: anyone who can write to the namespace could
-    alter those.
-    """
-    try:
-        approved = Mark.open(run.place, run.mark.record.mark_id).record
-    except NotThere:
-        return clean_tables(run, None, ())  # a foreign mark records none
-    return clean_tables(run, approved if same_spellings(run, approved) else None, (CLEAN_PART,))
-
-
-def clean_tables(run: MarkRun, record: MarkRecord | None, parts: Sequence[str]) -> pa.ChunkedArray:
-    """The tables in which a mark found nothing of this namespace; none if unknown.
-
-    Reading them again is always safe, so errors of the older mark are ignored.
-    """
-    try:
-        found = [rows_before(run, record, COMMITTED, part, TABLES) for part in parts]
-    except (DamagedData, NotThere):
-        found = []
-    return pa.concat_tables([TABLES.empty_table(), *found])["table_id"]
-
-
-def addresses_before(run: MarkRun, before: MarkRecord) -> pa.Table:
-    """All addresses that, by the last mark, other repositories refer to. Raises `DamagedData`."""
-    parts = ((STAGED, STAGED_PARTS), (COMMITTED, (COMMITTED_PART, CARRIED_PART)))
-    found = [rows_before(run, before, asset, part, ADDRESSES) for asset, names in parts for part in names]
-    distinct = pa.concat_tables(found).group_by("address").aggregate([])
-    return distinct.cast(ADDRESSES)
-
-
-def rows_before(run: MarkRun, before: MarkRecord | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
-    """A part of an older mark's dataset; empty if it has none."""
-    if before is None or part not in before.step(asset).datasets:
-        return schema.empty_table()
-    dataset = Mark.open(run.place, before.mark_id).dataset(asset, part)
-    files = [read_file(run.place, dataset.folder, file, schema) for file in dataset.files]
-    return pa.concat_tables([schema.empty_table(), *files])
-
-
-def latest_of_these_spellings(run: MarkRun) -> MarkRecord | None:
-    """The newest finished mark of the same repository that searched for the same address spellings and has a readable
-    record."""
-    finished = [
-        record
-        for record in earlier_marks(run.place).finished
-        if record.repository_created == run.mark.record.repository_created and same_spellings(run, record)
-    ]
-    return max(finished, key=finished_at, default=None)
-
-
-def same_spellings(run: MarkRun, record: MarkRecord) -> bool:
-    """Whether an older mark searched for the same address spellings."""
-    return bool(record.step(COMMITTED).facts.get(FACTS, {}).get("spellings") == spellings(run))
+    dataset = finish_dataset(run.place, folder, files)
+    notes.wrote(dataset, part)
+    return dataset
 
 
 # --- the reason to keep ---------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.other_repositories import FACTS, Others, Unread, heads_in, others, reading_of, record_unread
+from lakegc_assets.mark.earlier_references import FACTS
+from lakegc_assets.mark.other_repositories import Others, Unread, heads_in, others, reading_of, record_unread
 from lakegc_assets.mark.path_probes import unless_gone
 from lakegc_assets.rules import path_probes
 from spark_resources import sstable

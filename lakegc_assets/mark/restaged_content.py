@@ -19,7 +19,7 @@ from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
 from lakegc_assets.mark.metaranges import WrittenDown, distinct_ranges
-from lakegc_assets.mark.path_probes import answered
+from lakegc_assets.mark.path_probes import PROBED_PART, answered
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.incremental import union
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MANY_SIZES = 1_000_000  # 8 MB, broadcast to every task
-PROBED_PART, NOT_PROBED_PART = "served", "not_probed"
+NOT_PROBED_PART = "not_probed"
 REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
 BOUND = "there are more paths to ask about than LAKEGC_MAX_PROBES allows"
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lakegc_assets.mark import other_repositories
 from lakegc_assets.mark.context import MarkRun, step
+from lakegc_assets.mark.earlier_references import STAGED_PARTS
 from lakegc_assets.mark.uncommitted_readings import read_staged
 from lakegc_assets.rules.incremental import union
 from spark_resources.model import ADDRESSES
@@ -33,7 +34,7 @@ def read_uncommitted(run: MarkRun) -> None:
 
 def datasets(run: MarkRun) -> list[Dataset]:
     """The datasets of all readings of staged addresses, without other repositories; all these addresses are live."""
-    recorded = [part for part in run.mark.record.step(ASSET).datasets if part not in other_repositories.STAGED_PARTS]
+    recorded = [part for part in run.mark.record.step(ASSET).datasets if part not in STAGED_PARTS]
     return [run.mark.dataset(ASSET, part) for part in dict.fromkeys((*READINGS, *DIFFS, *recorded))]
 
 

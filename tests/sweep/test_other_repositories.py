@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -250,6 +250,56 @@ def test_identical_content_re_staged_in_another_repository_is_live(
     why = {row["address"]: row["why"] for row in rows}
     assert why[later.address] == "branch main of repository other serves it"
     assert "answered 503" in why[unclear.address]
+
+
+Stage = Callable[[SandboxRepository, Entry], None]
+
+
+def stage_listed(other: SandboxRepository, entry: Entry) -> None:
+    stage_elsewhere(other, entry, "imported")
+
+
+def stage_unlisted(other: SandboxRepository, entry: Entry) -> None:
+    stage_again_elsewhere(other, entry, "again", b"imported")
+
+
+@pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
+@pytest.mark.parametrize("trusted_between", [False, True], ids=["", "trusted between"])
+def test_what_earlier_marks_found_in_a_repository_that_became_unreadable_is_live(
+    sandbox: Sandbox, lake: SandboxRepository, stage: Stage, trusted_between: bool
+) -> None:
+    """However they found it, and even if the mark in between did not look, since the repository was trusted then."""
+    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
+    stage(sandbox.repository("other"), imported)
+    assert mark(sandbox, "m0").expired == {nobodys.address}
+    if trusted_between:
+        trusting = {**settings(sandbox), "trusted_repositories": "other"}
+        assert Marker().mark(trusting, "lake", "m1", NO_AGE).expired == {imported.address, nobodys.address}
+    sandbox.fail("other", 503)
+
+    assert mark(sandbox, "m2").expired == {nobodys.address}
+    assert mark(sandbox, "m3").expired == {nobodys.address}
+
+    approve(sandbox, "m3")
+    assert sweep(sandbox, "m3").objects == {"deleted": 1}
+    assert is_stored(lake, imported)
+
+
+def test_what_an_earlier_mark_found_is_live_where_the_repository_becomes_unreadable_during_a_mark(
+    sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lists were read, which don't show the object, and its branches can't be probed any more."""
+    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
+    stage_unlisted(sandbox.repository("other"), imported)
+    assert mark(sandbox, "m0").expired == {nobodys.address}
+    ask = other_repository_heads.questions
+
+    def fail_and_ask(*arguments: Any) -> Any:
+        sandbox.fail("other", 503)
+        return ask(*arguments)
+
+    monkeypatch.setattr(other_repository_heads, "questions", fail_and_ask)
+    assert mark(sandbox, "m1").expired == {nobodys.address}
 
 
 def test_content_re_staged_elsewhere_and_moved_during_the_re_verification_is_live(
