@@ -2,7 +2,7 @@
 
 Deletes of users' objects have their own retry loop instead of the stores' retry policy: before each retry the keys pass
 every check of a first request, and the pace of the task is part of the wait. The store decides which failures are
-transient.
+transient. Whatever made a request wait, its keys are looked up again if they weren't a moment ago.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from spark_resources.deleting.pacing import Pace
 from spark_resources.errors import LakegcError
+from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.stores.base import DeleteResult, Deletion, Store
 from spark_resources.stores.keys import fits_xml
 
@@ -21,6 +22,8 @@ TRIES = 8
 IN_FLIGHT = 4  # batches of one task
 SINGLES_IN_FLIGHT = 16  # single deletes, if a store has no batch delete
 LONGEST_WAIT_S = 30.0
+FRESH_S = 3.0  # a look-up older than this is made again before a delete is sent
+NEVER = -float("inf")
 CHANGED = "size, time or checksum differ from what was marked"
 
 # codes of transient failures that aren't caused by sending keys too fast
@@ -32,7 +35,7 @@ _NOT_TOO_MUCH = frozenset(
 @dataclass(frozen=True, slots=True)
 class Sent:
     """The outcome of one key. `attempts` counts the requests that named it. `result` is None if it wasn't sent at all.
-    `changed`: a different object was found at the key before a retry."""
+    `changed`: a different object was found at the key before a request."""
 
     key: str
     result: DeleteResult | None
@@ -42,10 +45,12 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class CheckedAgain:
-    """Keys whose delete is about to be retried: still the marked object, gone, or a different object."""
+    """Keys whose delete is about to be sent: still the marked object, gone, gone although an interrupted attempt meant
+    to delete it, or a different object."""
 
     unchanged: Sequence[str]
     gone: Sequence[str]
+    cut_off: Sequence[str]
     changed: Sequence[str]
 
 
@@ -53,9 +58,9 @@ class CheckedAgain:
 class Sender:
     """Sends batches of keys of one task.
 
-    `may_send` is called before every request and raises a `LakegcError` if no more may be sent. `check_again` is called
-    before a retry and looks up its keys again; None if the objects can't have changed. `wait` sleeps for a number
-    of seconds; `jitter` is a random number in [0, 1).
+    `may_send` is called before every request and raises a `LakegcError` if no more may be sent. `check_again` looks up
+    keys again, before a retry and whenever the last look-up is no longer fresh by `clock` (seconds); None if the
+    objects can't have changed. `wait` sleeps for a number of seconds; `jitter` is a random number in [0, 1).
     """
 
     store: Store
@@ -67,6 +72,7 @@ class Sender:
     in_flight: int = IN_FLIGHT
     check_again: Callable[[Sequence[str]], CheckedAgain] | None = None
     revived: Callable[[str], bool] = lambda _: False  # whether a key became live meanwhile, as of the last `may_send`
+    clock: Callable[[], float] = seconds_passed
     requests: int = 0
     copying: Pace = field(init=False)  # the pace of copies, which have the same ceiling
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -74,8 +80,11 @@ class Sender:
     def __post_init__(self) -> None:
         self.copying = Pace(self.pace.clock, self.pace.most, self.pace.ramp)
 
-    def send(self, keys: Sequence[str], prefix: str) -> tuple[list[Sent], LakegcError | None]:
-        """Delete these keys, all of one prefix. Returns one result per key, in any order.
+    def send(
+        self, keys: Sequence[str], prefix: str, *, looked_up: float = NEVER
+    ) -> tuple[list[Sent], LakegcError | None]:
+        """Delete these keys, all of one prefix, that were looked up at a time of `clock`. Returns one result per key,
+        in any order.
 
         If `may_send` raises, requests in flight are completed, the rest isn't sent, and the error is returned.
         """
@@ -85,7 +94,9 @@ class Sender:
         workers = self.in_flight if self.store.capabilities.delete_batch > 1 else SINGLES_IN_FLIGHT
         with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="lakegc-delete") as pool:
             answers = [
-                sent for batch in pool.map(lambda batch: self._sent(batch, prefix, stop), batches) for sent in batch
+                sent
+                for batch in pool.map(lambda batch: self._sent(batch, prefix, stop, looked_up), batches)
+                for sent in batch
             ]
         return answers, stop[0] if stop else None
 
@@ -99,20 +110,24 @@ class Sender:
         batches: list[Sequence[str]] = [together[start : start + size] for start in range(0, len(together), size)]
         return [*batches, *([key] for key in alone)]
 
-    def _sent(self, batch: Sequence[str], prefix: str, stop: list[LakegcError], tried: int = 0) -> list[Sent]:
+    def _sent(
+        self, batch: Sequence[str], prefix: str, stop: list[LakegcError], looked_up: float, tried: int = 0
+    ) -> list[Sent]:
         """Send these keys, which `tried` earlier requests named, and return their outcomes."""
         done: list[Sent] = []
         waiting = list(batch)
         for attempt in range(tried + 1, self.tries + 1):
             if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # found out by the last request
-                return [*done, *(each for key in waiting for each in self._sent([key], prefix, stop, attempt - 1))]
+                alone = (self._sent([key], prefix, stop, NEVER, attempt - 1) for key in waiting)
+                return [*done, *(sent for each in alone for sent in each)]
             self.wait(self.pace.take(prefix, len(waiting)))
             try:
                 if stop:
                     raise stop[0]
-                if attempt > 1:
-                    waiting = self._still_marked(waiting, attempt - 1, done)
-                self.may_send()
+                self.may_send()  # this may wait, and so the look-up follows
+                while waiting and self.check_again is not None and self.clock() - looked_up > FRESH_S:
+                    waiting, looked_up = self._still_marked(waiting, attempt - 1, done), self.clock()
+                    self.may_send()
             except LakegcError as error:
                 with self._lock:
                     stop.append(error)
@@ -132,17 +147,18 @@ class Sender:
                 self.pace.succeeded(prefix)
             if not again:
                 break
-            waiting = again
+            waiting, looked_up = again, NEVER
             self.wait(min(LONGEST_WAIT_S, 0.1 * 2**attempt) * (0.5 + self.jitter()))
         return done
 
     def _still_marked(self, keys: Sequence[str], attempts: int, done: list[Sent]) -> list[str]:
         """The keys that still have the marked object after `attempts` requests; the others are added to `done`."""
-        if self.check_again is None:
-            return list(keys)
+        assert self.check_again is not None
         found = self.check_again(keys)
-        # an earlier request deleted it, and its response was lost
-        done += [Sent(key, DeleteResult(key, Deletion.DELETED), attempts) for key in found.gone]
+        # after a request: it deleted the object, and its response was lost
+        gone = Deletion.DELETED if attempts else Deletion.ALREADY_GONE
+        done += [Sent(key, DeleteResult(key, gone), attempts) for key in found.gone]
+        done += [Sent(key, DeleteResult(key, Deletion.DELETED), attempts) for key in found.cut_off]
         changed = (DeleteResult(key, Deletion.FAILED, "", CHANGED) for key in found.changed)
         done += [Sent(each.key, each, attempts, changed=True) for each in changed]
         return list(found.unchanged)

@@ -31,6 +31,10 @@ class Differs(LakegcError):
     """Raised when a copy differs from its source."""
 
 
+class MayNotSend(LakegcError):
+    """Raised when no more may be sent between the steps for one key."""
+
+
 def stat_or_none(store: Store, key: str) -> StoredObject | None:
     try:
         return store.stat(key)
@@ -59,17 +63,28 @@ def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
 
 
 def each_in_threads(
-    keys: Sequence[str], work: Callable[[str], DeleteResult], may_send: Callable[[], None]
+    sender: Sender, keys: Sequence[str], prefix: str, work: Callable[[str], DeleteResult]
 ) -> tuple[list[DeleteResult], list[str]]:
-    """The result of each key, and the keys that were not started because no more may be sent."""
+    """The result of each key, and the keys that were not settled because no more may be sent.
+
+    Each has its turn at the pace of copies; whether it may be sent is checked after that wait.
+    """
+    stopped = threading.Event()
 
     def one(key: str) -> DeleteResult | None:
+        if stopped.is_set():
+            return None
+        sender.wait(sender.copying.take(prefix, 1))
         try:
-            may_send()
+            sender.may_send()
         except LakegcError:
+            stopped.set()
             return None
         try:
             return work(key)
+        except MayNotSend:
+            stopped.set()
+            return None
         except LakegcError as error:
             return DeleteResult(key, Deletion.FAILED, type(error).__name__, str(error))
 
@@ -87,20 +102,24 @@ def each_in_threads(
 def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: str, mark_id: str) -> list[Sent]:
     """Copy each key to quarantine, verify the copy, and delete the original. A key that can't be copied stays.
 
-    `store` is the sender's store, but with retries.
+    Right before the delete, the original is looked up again; if it has changed, it stays, and so does its copy, until a
+    purge. `store` is the sender's store, but with retries.
     """
 
     def copied(key: str) -> DeleteResult:
         target = quarantine_key(mark_id, key)
-        sender.wait(sender.copying.take(prefix, 1))
         try:
             copy_verified(store, key, target)
         except Differs:
+            try:
+                sender.may_send()  # the key belongs to the next holder of the lease otherwise
+            except LakegcError as error:
+                raise MayNotSend(str(error)) from error
             store.delete_many([target])  # so that it isn't mistaken for the object later
             raise
         return DeleteResult(key, Deletion.DELETED)
 
-    answers, not_begun = each_in_threads(keys, copied, sender.may_send)
+    answers, not_begun = each_in_threads(sender, keys, prefix, copied)
     fine = [each.key for each in answers if each.deletion is Deletion.DELETED]
     failed = [Sent(each.key, each, 1) for each in answers if each.deletion is Deletion.FAILED]
     sent, _ = sender.send(fine, prefix)
@@ -118,10 +137,9 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
     """
 
     def back(key: str) -> DeleteResult:
-        sender.wait(sender.copying.take("", 1))
         return restored_key(store, key, sizes[key], mark_id)
 
-    answers, not_begun = each_in_threads(list(sizes), back, sender.may_send)
+    answers, not_begun = each_in_threads(sender, list(sizes), "", back)
     fine = {quarantine_key(mark_id, each.key): each for each in answers if each.deletion is Deletion.DELETED}
     removed, _ = sender.send(list(fine), "")
     # a copy that couldn't be removed is harmless: the object itself is restored

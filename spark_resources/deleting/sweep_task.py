@@ -6,6 +6,8 @@ The order of effects for a chunk of keys, and the state after a crash right behi
     2. the intent is written           keys still exist: the next round deletes them
     3. batches are deleted             keys with an intent that are gone: the next round records them as deleted
     4. the receipt is written          every key of the chunk has its outcome
+
+If 3 is late, its keys are looked up again right before it.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.deleting.batches import CHANGED, IN_FLIGHT, CheckedAgain, Sender, Sent
+from spark_resources.deleting.batches import CHANGED, IN_FLIGHT, NEVER, CheckedAgain, Sender, Sent
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.pacing import Pace
 from spark_resources.deleting.permit import PermitWatch
@@ -109,10 +111,10 @@ def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attemp
         for number, chunk in enumerate(chunks(rows, size)):
             following = ahead.submit(task.prepare, chunk, f"{stem}-{number:05d}")
             if waiting is not None:
-                task.settle(*waiting.result(), report)
+                task.settle(waiting.result(), report)
             waiting = following
         if waiting is not None:
-            task.settle(*waiting.result(), report)
+            task.settle(waiting.result(), report)
 
 
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
@@ -129,6 +131,16 @@ def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
                 held, room = [], rows
     if held:
         yield pa.Table.from_batches(held)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A chunk: the rows to act on, looked up at a time of the task's clock, and receipts of the others."""
+
+    rows: pa.Table
+    looked_up: float
+    others: pa.Table
+    stem: str
 
 
 @dataclass(slots=True)
@@ -163,8 +175,9 @@ class _Task:
             time.sleep,
             random.SystemRandom().random,
             revived=permit.revived,
+            clock=seconds_passed,
         )
-        return cls(config, store, Lookup(store), sender, now)
+        return cls(config, store, Lookup(store, seconds_passed), sender, now)
 
     def since_earlier_attempts(self, batches: Batches, name: str) -> Batches:
         """The rows that no earlier attempt of this task settled; those with an intent are marked `intended`."""
@@ -180,42 +193,44 @@ class _Task:
             flag = pc.or_(table["intended"], pc.is_in(table["address"], value_set=meant))
             yield from table.set_column(5, PENDING.field("intended"), flag).combine_chunks().to_batches()
 
-    def prepare(self, chunk: pa.Table, stem: str) -> tuple[pa.Table, pa.Table, str]:
-        """Look up the keys and write the intent. Returns the rows to delete, and receipts of the others."""
+    def prepare(self, chunk: pa.Table, stem: str) -> _Prepared:
+        """Look up the keys and write the intent."""
         if self.config.action.on_quarantined:
-            return chunk, RECEIPTS.empty_table(), stem
+            return _Prepared(chunk, NEVER, RECEIPTS.empty_table(), stem)
         found = self.config.check(chunk, self.lookup.look_up(chunk))
+        looked_up = self.lookup.began
         if len(found.unchanged):
             self.config.receipts.write("intent", self.config.round, stem, found.unchanged)
         at = self.now()
         cut_off = receipts_of_cut_off(self.store, found.cut_off, self.config.mark_id, at)
-        return found.unchanged, pa.concat_tables([receipts_of_check(found, at), cut_off]), stem
+        others = pa.concat_tables([receipts_of_check(found, at), cut_off])
+        return _Prepared(found.unchanged, looked_up, others, stem)
 
-    def settle(self, garbage: pa.Table, others: pa.Table, stem: str, report: TaskReport) -> None:
-        before = self.sender.requests
-        sent = self.act(garbage) if len(garbage) else []
-        receipts = pa.concat_tables([others, receipts_of(sent, garbage, _DONE[self.config.action], self.now())])
+    def settle(self, prepared: _Prepared, report: TaskReport) -> None:
+        rows, before = prepared.rows, self.sender.requests
+        sent = self.act(rows, prepared.looked_up) if len(rows) else []
+        receipts = pa.concat_tables([prepared.others, receipts_of(sent, rows, _DONE[self.config.action], self.now())])
         if len(receipts):
-            self.config.receipts.write("receipt", self.config.round, stem, receipts)
+            self.config.receipts.write("receipt", self.config.round, prepared.stem, receipts)
         not_settled = sum(1 for each in sent if each.result is None)
         report.count(not_settled=not_settled, requests=self.sender.requests - before)
         count_receipts(receipts, report)
 
     def check_again(self, rows: pa.Table, keys: Sequence[str]) -> CheckedAgain:
-        """Look up keys whose delete is about to be retried, with the same check as before a first delete."""
+        """Look up keys whose delete is about to be sent, with the same check as the first time."""
         again = rows.filter(pc.is_in(rows["address"], value_set=pa.array(keys, pa.string())))
-        found = self.config.check(again, Lookup(self.store).look_up(again))  # a new one, without cached listings
-        gone = pa.concat_tables([found.gone, found.cut_off])
-        return CheckedAgain(*(part["address"].to_pylist() for part in (found.unchanged, gone, found.changed)))
+        found = self.config.check(again, self.lookup.look_up_again(again))
+        parts = (found.unchanged, found.gone, found.cut_off, found.changed)
+        return CheckedAgain(*(part["address"].to_pylist() for part in parts))
 
-    def act(self, rows: pa.Table) -> list[Sent]:
+    def act(self, rows: pa.Table, looked_up: float) -> list[Sent]:
         slices = pc.unique(rows["slice"])
         prefix = slices[0].as_py() if len(slices) == 1 else ""
         keys, mark_id = rows["address"].to_pylist(), self.config.mark_id
         self.sender.check_again = None if self.config.action.on_quarantined else partial(self.check_again, rows)
         match self.config.action:
             case Action.DELETE:
-                return self.sender.send(keys, prefix)[0]
+                return self.sender.send(keys, prefix, looked_up=looked_up)[0]
             case Action.QUARANTINE:
                 return quarantine_keys(self.sender, self.store, keys, prefix, mark_id)
             case Action.RESTORE:
@@ -286,7 +301,7 @@ def _outcome(sent: Sent, done: Outcome) -> Outcome:
     match sent.result.deletion:
         case Deletion.FAILED:
             return Outcome.FAILED
-        case Deletion.ALREADY_GONE if sent.attempts == 1 and done is Outcome.DELETED:
+        case Deletion.ALREADY_GONE if sent.attempts <= 1 and done is Outcome.DELETED:
             return Outcome.ALREADY_GONE
         case _:  # gone at a retry: the first attempt deleted it, and its response was lost
             return done

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from spark_resources.deleting import quarantine
+from spark_resources.deleting import quarantine, sweep_task
+from spark_resources.deleting.pacing import Pace
+from spark_resources.deleting.permit import PermitWatch
 from spark_resources.deleting.receipts import INTENTS
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.mark_store.lease import LEASE_KEY, Holder
+from spark_resources.model import PENDING
 from spark_resources.stores.base import DeleteResult, Deletion
 from tests.support.sweep_tasks import Task, task
 
@@ -100,6 +103,64 @@ def test_a_repeated_delete_leaves_an_object_written_meanwhile(
     assert seen == [["data/s/first", "data/s/replaced", "data/s/twice"], ["data/s/twice"]]
     assert task.store.read("data/s/replaced") == b"somebody's new object"
     assert task.left() == {"replaced"}
+
+
+def late_by(
+    task: Task, monkeypatch: pytest.MonkeyPatch, waiting: tuple[type, str], event: Callable[[], object]
+) -> None:
+    """An event in the store while the first request of a task waits for a minute, for its pace or for a permit."""
+    seconds, (kind, name) = [0.0], waiting
+    really = getattr(kind, name)
+
+    def waited(self: Any, *arguments: Any) -> Any:
+        if not seconds[0]:
+            seconds[0] = 60.0
+            event()
+        return really(self, *arguments)
+
+    monkeypatch.setattr(kind, name, waited)
+    monkeypatch.setattr(sweep_task, "seconds_passed", lambda: seconds[0])
+
+
+@pytest.mark.parametrize("waiting", [(Pace, "take"), (PermitWatch, "check")], ids=["pace", "permit"])
+def test_objects_are_looked_up_again_when_a_delete_was_late(
+    task: Task, monkeypatch: pytest.MonkeyPatch, waiting: tuple[type, str]
+) -> None:
+    """Whatever made it late. One was replaced meanwhile and one deleted, with the outcomes of a first look-up."""
+    rows = task.write("gone", "replaced", "same")
+
+    def event() -> None:
+        task.store.delete_many(["data/s/gone"])
+        task.store.write("data/s/replaced", b"somebody's new object")
+
+    late_by(task, monkeypatch, waiting, event)
+
+    assert task.run(rows, task.config()) == {"already gone": 1, "changed": 1, "deleted": 1}
+    assert {name: outcome for name, (outcome, _) in task.outcomes().items()} == {
+        "gone": "already gone",
+        "replaced": "changed",
+        "same": "deleted",
+    }
+    assert task.store.read("data/s/replaced") == b"somebody's new object"
+
+
+def test_objects_of_a_flat_slice_are_looked_up_again_without_listing_it(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be far larger than one batch of deletes."""
+    keys, pages = [f"data/{number:02}" for number in range(20)], list[str]()
+    for key in keys:
+        task.store.write(key, key.encode())
+    rows = pa.Table.from_pylist([task.row(key) | {"slice": "data/", "intended": False} for key in keys], schema=PENDING)
+    late_by(task, monkeypatch, (Pace, "take"), lambda: task.store.write("data/07", b"somebody's new object"))
+    really = type(task.store).pages
+    monkeypatch.setattr(
+        type(task.store), "pages", lambda self, prefix, **how: pages.append(prefix) or really(self, prefix, **how)
+    )
+
+    assert task.run(rows, task.config()) == {"deleted": 19, "changed": 1}
+    assert pages.count("data/") == 1
+    assert task.left() == {"data/07"}
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
@@ -235,3 +296,50 @@ def test_an_object_whose_copy_differs_stays(task: Task, monkeypatch: pytest.Monk
 
     assert task.run(rows, task.config(Action.QUARANTINE)) == {"failed": 1}
     assert (task.left(), quarantined_copy(task, "a"), receipt_code(task, 1)) == ({"a"}, None, "Differs")
+
+
+def test_an_object_replaced_after_its_copy_to_quarantine_stays(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does its copy, until a purge; an object that wasn't replaced is quarantined."""
+    rows = task.write("a", "b")
+    really = quarantine.copy_verified
+
+    def replaced_right_after(store: Any, source: str, target: str) -> None:
+        really(store, source, target)
+        if source == "data/s/a":
+            store.write(source, b"somebody's new object")
+
+    monkeypatch.setattr(quarantine, "copy_verified", replaced_right_after)
+
+    assert task.run(rows, task.config(Action.QUARANTINE)) == {"changed": 1, "quarantined": 1}
+    assert (task.store.read("data/s/a"), quarantined_copy(task, "a")) == (b"somebody's new object", b"data/s/a")
+    assert (task.left(), quarantined_copy(task, "b")) == ({"a"}, b"data/s/b")
+
+
+@pytest.mark.parametrize("action", [Action.QUARANTINE, Action.RESTORE])
+def test_a_task_copies_nothing_once_its_lease_is_lost_while_it_waits(
+    task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
+) -> None:
+    """The wait is for the pace of copies; the next holder may work on the same keys meanwhile."""
+    rows = task.write("a")
+    if action is Action.RESTORE:
+        task.store.copy("data/s/a", QUARANTINE + "a")
+        task.store.delete_many(["data/s/a"])
+    other = Holder("Grace", "m2", "another", task.store.now() + timedelta(minutes=9))
+    late_by(task, monkeypatch, (Pace, "take"), lambda: task.store.write(LEASE_KEY, other.to_json()))
+
+    assert task.run(rows, task.config(action)) == {"not settled": 1}
+    assert (task.left() == {"a"}, quarantined_copy(task, "a") is None) == (action is Action.QUARANTINE,) * 2
+
+
+def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy at that key may be the next holder's."""
+    rows, config = task.write("a"), task.config(Action.QUARANTINE, permit_every_s=0.0)
+
+    def badly(self: Any, source: str, target: str) -> None:
+        task.permit().stop("as planned")
+        self.write(target, b"the next holder's")
+
+    monkeypatch.setattr(type(task.store), "copy", badly)
+
+    assert task.run(rows, config) == {"not settled": 1}
+    assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, b"the next holder's")
