@@ -179,7 +179,8 @@ class LakeFS:
     # --- branches and their objects ---------------------------------------------------------------------------------
 
     def stat(self, repository: str, branch: str, path: str) -> Served | None:
-        """The object that a reader of the branch gets at the path; None only if the server reports that there is none.
+        """The object that a reader of the branch gets at the path; None only if the server reports that there is none,
+        and a listing of the branch confirms it.
 
         Raises `NotThere` if the branch or repository doesn't exist.
         """
@@ -196,17 +197,21 @@ class LakeFS:
                     f"the server was asked for {question.what} and answered for '{served.path}'", invariant=3
                 )
             return served
-        if answer.names_nothing:
-            self.head(repository, branch)  # raises if the branch is missing: both responses look alike
-            return None
+        if answer.names_nothing:  # a missing branch and a gateway's own 404 look alike
+            return self._listed_first(repository, branch, path)
         raise self.connection.refusal(question, answer)
 
-    def head(self, repository: str, branch: str) -> str:
-        """The head commit of a branch."""
-        question = Question(
-            "BranchesApi", "get_branch", f"branch '{branch}' of repository '{repository}'", "fs:ReadBranch"
-        )
-        return self.connection.body(question, repository=repository, branch=branch).filled("commit_id")
+    def _listed_first(self, repository: str, branch: str, path: str) -> Served | None:
+        """The object that a listing has at the path: the first of all paths that begin so. None if there is none."""
+        page = self.list_objects(repository, branch, prefix=path, amount=1)
+        first = page.objects[0] if page.objects else None
+        if not (first.path.startswith(path) if first else page.next_after is None):
+            raise Unavailable(
+                f"lakeFS at {self.where} says that there is nothing at '{path}' on '{branch}' in repository "
+                f"'{repository}', and its listing of what begins so doesn't confirm it. Check the proxies between here "
+                "and the server."
+            )
+        return first if first and first.path == path else None
 
     def list_objects(
         self, repository: str, ref: str, *, after: str = "", amount: int = LARGEST_PAGE, prefix: str = ""

@@ -104,3 +104,15 @@ def test_a_probe_without_a_clear_answer_keeps_its_candidates(
     assert "no clear answer" in rescued["why"]
     assert "answered 503" in rescued["why"]
     assert lake.objects.file(kept).exists()
+
+
+def test_a_404_of_a_gateway_hides_no_object(sandbox: Sandbox, server: Between, lake: SandboxRepository) -> None:
+    """It answers a path probe in the server's place, as if nothing were there; the branch's listing has the object."""
+    again = lake.put(BRANCHES[0], f"{BRANCHES[0]}/four", b"four")  # as committed, so no list has it
+    free = {garbage(lake, data) for data in (b"FOUR", b"no branch has this size")}
+    server.refused = {"/objects/stat": 404}
+
+    marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+
+    assert marked.expired == free
+    assert lake.stat(BRANCHES[0], f"{BRANCHES[0]}/four").address == again.address

@@ -558,12 +558,37 @@ def test_a_path_is_requested_exactly_as_it_is(script: Script, lake: LakeFS, path
 
 
 def test_a_404_means_that_nothing_is_served_only_if_the_branch_exists(script: Script, lake: LakeFS) -> None:
-    """The server answers 404 in both cases."""
-    script.on(STAT, said(404, {"message": "not found"})).on("GET lake/branches/main", said(200, ref("main")))
+    """The server answers 404 in both cases, and so does its listing if the branch is missing."""
+    script.on(STAT, said(404, {"message": "not found"})).on(LS, page([stats("a/b")], "a/b"))
+    assert lake.stat("lake", "main", "a") is None
+    assert [(query["prefix"], query["amount"]) for call, query, _ in script.asked if call.endswith("/ls")] == [
+        ("a", "1")
+    ]
+
+    script.on(LS, page([]))
     assert lake.stat("lake", "main", "a") is None
 
-    script.on("GET lake/branches/main", said(404, {"message": "not found"}))
-    with pytest.raises(NotThere, match="branch 'main'"):
+    script.on(LS, said(404, {"message": "not found"}))
+    with pytest.raises(NotThere, match="'main' in repository 'lake'"):
+        lake.stat("lake", "main", "a")
+
+
+def test_an_object_that_is_listed_is_served_whatever_a_404_says(script: Script, lake: LakeFS) -> None:
+    """A gateway can answer 404 in the server's place, with JSON of its own."""
+    script.on(STAT, said(404, {"message": "no route"})).on(LS, page([stats("a")], "a"))
+
+    found = lake.stat("lake", "main", "a")
+
+    assert found is not None
+    assert (found.path, found.physical_address) == ("a", stats("a")["physical_address"])
+
+
+@pytest.mark.parametrize("listed", [page([], "a"), page([stats("0")], "0"), said(503, {"message": "slow down"})])
+def test_a_404_that_no_listing_confirms_is_an_error(script: Script, lake: LakeFS, listed: Response) -> None:
+    """An empty page that announces more confirms nothing, nor does one of other paths than those asked for."""
+    script.on(STAT, said(404, {"message": "not found"})).on(LS, listed)
+
+    with pytest.raises(Unavailable):
         lake.stat("lake", "main", "a")
 
 
@@ -581,7 +606,7 @@ def test_a_404_means_that_nothing_is_served_only_if_the_branch_exists(script: Sc
 )
 def test_an_unclear_answer_is_an_error_and_not_absence(script: Script, lake: LakeFS, answer: Response) -> None:
     """Only lakeFS's own clear message means that the branch doesn't have the object."""
-    script.on(STAT, answer).on("GET lake/branches/main", said(200, ref("main")))
+    script.on(STAT, answer).on(LS, page([]))
 
     with pytest.raises(Unavailable):
         lake.stat("lake", "main", "a")
