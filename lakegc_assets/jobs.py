@@ -31,18 +31,18 @@ UI_ENTRANCE = "Dagster's UI"
 class ApproveConfig(dg.Config):
     """The approval of one mark."""
 
-    by: str = Field(description="who approves: your name")
+    by: str = Field(description="your name, as the approver")
     digest: str = Field(
-        description=f"of the set that you looked at, at least its first {DIGEST_CHARACTERS} characters; the "
+        description=f"digest of the set that you reviewed, at least its first {DIGEST_CHARACTERS} characters; the "
         "expired_set asset shows it"
     )
     release: dict[str, str] = Field(
-        default={}, description="the brakes to release, each with the reason, such as {share: old experiments}"
+        default={}, description="brakes to release, each with a reason, such as {share: old experiments}"
     )
-    layout: str = Field(default="", description="of a mark of the reference collector: unified, for example")
+    layout: str = Field(default="", description="layout of a mark of the reference collector, for example unified")
 
 
-@dg.op(description="Writes the approval into the namespace, or says what speaks against it.")
+@dg.op(description="Writes the approval into the namespace, or fails with the unmet precondition.")
 def give_approval(context: dg.OpExecutionContext, config: ApproveConfig, marks: MarksResource) -> None:
     with told():
         proposal, given = approved(context.partition_key, config, marks)
@@ -82,14 +82,14 @@ mark_job = dg.define_asset_job(
     selection=dg.AssetSelection.assets(*MARK_ASSETS),
     config=TAGGED,
     executor_def=dg.in_process_executor,
-    description="""Finds what is expired in one lakeFS repository, and why. **It deletes nothing.**
+    description="""Finds the expired objects of one lakeFS repository, with reasons. **It deletes nothing.**
 
 To make a mark: **Materialize all**, then add a partition `repository|mark_id`, for example `lake|20261121T085000Z`: the
-repository's id and a name for this mark, by custom the time in UTC. The five assets run one after the other in one
-process. A mark that stopped can be gone on with from the asset that failed; a finished one is never changed, so the
-next one needs a new name.
+repository's id and an id for this mark, by convention the time in UTC. The five assets run one after the other in one
+process. A failed mark can be resumed from the asset that failed; a finished one is never changed, so the
+next one needs a new id.
 
-Its options are those of the first asset. To give some, hold Shift while clicking *Materialize all*, for example:
+Its options are those of the first asset. To set any, hold Shift while clicking *Materialize all*, for example:
 
     ops:
       namespace_slices:
@@ -97,8 +97,8 @@ Its options are those of the first asset. To give some, hold Shift while clickin
           min_age: 48h
           scope: COMMITTED
 
-All of them, with what each means: *scope*, *min_age*, *allow_young*, *accept_missing*, *inventory*, *inventory_taken*,
-*since* and *full* (once called *clean*) on the page of *namespace_slices*, under *Config*.""",
+All options are described on the page of *namespace_slices*, under *Config*: *scope*, *min_age*, *allow_young*,
+*accept_missing*, *inventory*, *inventory_taken*, *since* and *full* (formerly *clean*).""",
 )
 APPROVE_TEMPLATE = {"ops": {give_approval.name: {"config": {"by": "", "digest": "", "release": {}}}}}
 
@@ -115,9 +115,9 @@ APPROVE_TEMPLATE = {"ops": {give_approval.name: {"config": {"by": "", "digest": 
     description="""Approves one expired set, so that a sweep may delete it. **It deletes nothing itself.**
 
 On the *Launchpad*: choose the partition `repository|mark_id`, and fill in who you are (`by`) and the digest of the set
-that you looked at (`digest`, at least its first 12 characters; *expired_set* shows it). A brake that has tripped is
-released by its name, with the reason: `release: {share: the old experiments were deleted on purpose}`. What speaks
-against the approval is said at once by a failed run, and then nothing is approved.""",
+that you reviewed (`digest`, at least its first 12 characters; *expired_set* shows it). A brake that has tripped is
+released by name, with a reason: `release: {share: the old experiments were deleted on purpose}`. If a precondition
+isn't met, the run fails at once and nothing is approved.""",
 )
 def approve_job() -> None:
     give_approval()
@@ -128,28 +128,28 @@ sweep_job = dg.define_asset_job(
     selection=dg.AssetSelection.assets(sweep_report),
     config=TAGGED,
     executor_def=dg.in_process_executor,
-    description="""Deletes what a person approved, and is still garbage. **This is the job that deletes.**
+    description="""Deletes approved objects that are still garbage. **This job deletes.**
 
 It takes one partition, `repository|mark_id`, whose mark was approved (see *sweep_approval*), re-verifies everything,
-and reports on every object. A sweep that was killed resumes when it is launched again.""",
+and reports on every object. An interrupted sweep resumes when it is launched again.""",
 )
 backup_job = dg.define_asset_job(
     "back_up",
     selection=dg.AssetSelection.assets(backup),
     config=TAGGED,
     executor_def=dg.in_process_executor,
-    description="""Copies what one finished mark holds to another bucket, container or folder. **It deletes nothing.**
+    description="""Copies one mark's expired objects to another bucket, container or folder. **It deletes nothing.**
 
-It takes one partition, `repository|mark_id`; where to is set by LAKEGC_BACKUP_TO, or by `to` in its config. A backup
-that was killed goes on where it was when it is launched again.""",
+It takes one partition, `repository|mark_id`; the destination is LAKEGC_BACKUP_TO, or `to` in its config. An
+interrupted backup resumes when it is launched again.""",
 )
 careful_sweep_job = dg.define_asset_job(
     "back_up_and_sweep",
     selection=dg.AssetSelection.assets(backup, sweep_report),
     config=TAGGED,
     executor_def=dg.in_process_executor,
-    description="""Copies what a person approved to where LAKEGC_BACKUP_TO says, then sweeps it. **This job deletes,
-too**, and nothing that isn't in the backup.""",
+    description="""Backs up approved objects to LAKEGC_BACKUP_TO, then sweeps them. **This job deletes,
+too**, but only objects that are in the backup.""",
 )
 
 

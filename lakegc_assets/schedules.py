@@ -88,7 +88,7 @@ def requests_for_all(
     ]
     if not requests:
         names = ", ".join(sorted(known))
-        return dg.SkipReason(f"Left out until they can be marked, as the newest run of each says why not: {names}.")
+        return dg.SkipReason(f"Skipped until they can be marked; the newest run of each gives the reason: {names}.")
     context.instance.add_dynamic_partitions(str(PARTITIONS.name), [str(each.partition_key) for each in requests])
     return requests
 
@@ -101,12 +101,12 @@ def scheduled(cron: str) -> dg.ScheduleDefinition:
         job=mark_job,
         execution_timezone="UTC",
         description="""Marks all repositories of the lakeFS server at the times of LAKEGC_MARK_CRON (UTC, by default
-every night at three), each under the scheduled time as its mark id. A full mark that is due (LAKEGC_FULL_EVERY) is
-made by it, too, also where every other mark of the repository names its base with --since.
+every night at three), with the scheduled time as the mark id. It also makes full marks that are due
+(LAKEGC_FULL_EVERY), even if all other marks of the repository name their base mark with --since.
 
-Which ones is set by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
+Repositories are selected by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
 (default none), for example lake-*,archive. A repository that can't be marked, because it is read-only or rights are
-lacking, has one failed run that says why, and is then left out until that has changed. The others don't wait.""",
+missing, has one failed run that says why, and is then skipped until that has changed. The others don't wait.""",
     )
     try:
         return make(requests_for_all)

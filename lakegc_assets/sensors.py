@@ -36,10 +36,10 @@ def identity(repository: Repository) -> str:
 @dg.sensor(
     job=mark_job,
     minimum_interval_seconds=60,
-    description="""Looks every minute for repositories of the lakeFS server, and marks each one once, when it is
-seen for the first time. When turned on, that is all there are, twenty at a time.
+    description="""Checks the lakeFS server for new repositories every minute, and marks each one once, when it is
+seen for the first time. When the sensor is turned on, all repositories are new; it starts twenty per tick.
 
-Which ones is set by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
+Repositories are selected by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
 (default none), for example lake-*,archive. A repository that can't be marked has one failed run that says why.""",
 )
 def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SensorResult | dg.SkipReason:
@@ -72,12 +72,12 @@ APPROVALS_A_TICK = 20
 @dg.sensor(
     jobs=[sweep_job, careful_sweep_job],
     minimum_interval_seconds=30,
-    description="""Starts the sweep of each mark that a person approved, once for every approval, and of no other mark.
+    description="""Starts the sweep of each approved mark, once per approval, and of no other mark.
 
-An approval is given by the job *approve* or by 'lakegc approve'; an event of sweep_approval that was reported by hand
-approves nothing, and is answered with what to do instead. The sweep itself verifies the approval in the namespace
-before anything is deleted. Where LAKEGC_BACKUP_TO says where backups go, a backup is made first. While this
-sensor is off, nothing is swept but by hand; approvals that are given meanwhile are seen when it is turned on.""",
+Approvals are given by the job *approve* or by 'lakegc approve'; a manually reported event of sweep_approval
+approves nothing, and the sensor says what to do instead. The sweep itself verifies the approval in the namespace
+before anything is deleted. If LAKEGC_BACKUP_TO is set, a backup is made first. While this sensor is off,
+sweeps start only manually; approvals given meanwhile are picked up when it is turned on.""",
 )
 def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     # oldest first, by storage id: none is skipped, however many arrive at once

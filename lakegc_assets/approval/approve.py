@@ -131,23 +131,24 @@ def drawn_up(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimits, 
     }
     if request.for_reference and proposal.record.inventory is not None:
         raise WrongUsage(
-            f"{proposal.name} was made by an inventory, whose sizes and times nobody proved: lakegc's sweep looks at "
-            "each object again, and the reference collector doesn't. Leave out --for-reference, or mark by listing"
+            f"{proposal.name} was made from an inventory, whose sizes and times are unverified: lakegc's sweep "
+            "checks each object again, and the reference collector doesn't. Leave out --for-reference, or make a "
+            "mark that lists the store"
         )
     if request.for_reference and proposal.record.incremental and proposal.target.place.seal is None:
         raise WrongUsage(
-            f"{proposal.name} was made since earlier marks, whose files anybody who may write to the namespace can "
-            "alter: lakegc's sweep reads again what they record, and the reference collector doesn't. Leave out "
-            "--for-reference, make a mark with --full, or sign marks (LAKEGC_SIGNING_KEY)"
+            f"{proposal.name} is incremental: it builds on files of earlier marks, which anyone with write access to "
+            "the namespace can alter. lakegc's sweep verifies them again, and the reference collector doesn't. "
+            "Leave out --for-reference, make a mark with --full, or sign marks (LAKEGC_SIGNING_KEY)"
         )
     foreign = proposal.foreign
     if foreign is not None and request.for_reference:
-        raise WrongUsage(f"{proposal.name} is the reference collector's own: it needs no --for-reference")
+        raise WrongUsage(f"{proposal.name} belongs to the reference collector. Leave out --for-reference")
     return Approval(
         mark_id=proposal.record.mark_id,
         layout=None if foreign is None else foreign.layout,
         digest=proposal.digest,
-        who=single_line(request.who, "the name of who approves"),
+        who=single_line(request.who, "the approver's name"),
         how=request.how,
         when=request.when,
         until=until,
@@ -196,8 +197,8 @@ def refuse_overtaken(mark: Mark, approval: Approval) -> None:
 
 def overtaken(mark: Mark) -> Overtaken:
     return Overtaken(
-        f"mark {mark.record.mark_id} of {mark.record.repository} was revoked, or is being swept, while this approval "
-        "was written. 'lakegc status' shows what it is now.",
+        f"mark {mark.record.mark_id} of {mark.record.repository} was revoked, or is being swept, while this "
+        "approval was being written. 'lakegc status' shows its current state.",
         invariant=7,
     )
 
@@ -298,7 +299,7 @@ def verify_foreign(target: Target, foreign: ReferenceMark, approval: Approval | 
     check_foreign_approved(target, foreign, approval, now=now)
     files = foreign_files(target, foreign)
     if approval is None or files.digest != approval.digest:
-        raise Refused(f"the files of {name} are not those that were approved. Make a new mark.", invariant=7)
+        raise Refused(f"the files of {name} have changed since the approval. Make a new mark.", invariant=7)
 
 
 def check_foreign_approved(target: Target, foreign: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:

@@ -103,6 +103,6 @@ def cutoff_of(store: Store, foreign: ReferenceMark) -> datetime:
         return found.astimezone(UTC)
     except ValueError as error:
         raise DamagedData(
-            f"the summary of mark {foreign.mark_id} has {cutoff!r} for its cutoff ({error}), so it isn't known what is "
-            "younger than the mark. Mark again."
+            f"the summary of mark {foreign.mark_id} has an invalid cutoff, {cutoff!r} ({error}), so objects newer "
+            "than the mark can't be recognized. Make a new mark."
         ) from error

@@ -19,7 +19,8 @@ def known_brake(name: str) -> str:
         raise WrongUsage(f"there is no brake '{name}'. {meant}")
     if brake == OTHERS and not repository:
         raise WrongUsage(
-            f"the brake {OTHERS} is released for one repository at a time, by its name: {name_of_release('REPOSITORY')}"
+            f"the brake {OTHERS} can only be released for one repository at a time, by name: "
+            f"{name_of_release('REPOSITORY')}"
         )
     return name
 
@@ -33,7 +34,7 @@ def single_line(text: str, what: str) -> str:
     if len(found) > LONGEST:
         raise WrongUsage(f"{what} is longer than {LONGEST:,} characters")
     if any(unicodedata.category(char) in ("Cc", "Cf", "Cs") for char in found):
-        raise WrongUsage(f"{what} has characters that can't be shown")
+        raise WrongUsage(f"{what} has unprintable characters")
     return found
 
 
@@ -42,7 +43,7 @@ def whole_digest(given: str, of_the_set: str) -> str:
     given = given.strip().lower()
     if len(given) < DIGEST_CHARACTERS:
         raise WrongUsage(
-            f"the digest has to be given with at least its first {DIGEST_CHARACTERS} characters: it names the set that "
-            "was reviewed. The expired_set asset and 'lakegc review' show it."
+            f"give at least the first {DIGEST_CHARACTERS} characters of the digest, which identifies the reviewed "
+            "set. The expired_set asset and 'lakegc review' show it."
         )
     return of_the_set if of_the_set.startswith(given) else given

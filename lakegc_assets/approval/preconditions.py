@@ -22,8 +22,8 @@ from spark_resources.model import Rules
 def refuse_unlocked(proposal: Proposal, *, single_deployment: bool) -> None:
     if not (proposal.store.capabilities.conditional_writes or single_deployment):
         raise Refused(
-            f"{proposal.store.where} has no conditional writes, so two people could not be kept apart. If this is the "
-            "only lakegc that works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
+            f"{proposal.store.where} has no conditional writes, so lakegc can't rule out two people approving at "
+            "once. If no other lakegc deployment works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
             invariant=11,
         )
 
@@ -35,8 +35,8 @@ def free_to_approve(proposal: Proposal, *, now: datetime) -> ApprovalStatus:
     earlier = proposal.status(found, now=now)
     if earlier is ApprovalStatus.APPROVED and found is not None:
         raise Refused(
-            f"{proposal.name} is approved already, by {found.who} until {found.until:%Y-%m-%d %H:%M} UTC. To approve "
-            "it otherwise, revoke that first: lakegc revoke.",
+            f"{proposal.name} is already approved by {found.who} until {found.until:%Y-%m-%d %H:%M} UTC. To approve "
+            "it with other options, first revoke that approval: lakegc revoke.",
             invariant=7,
         )
     return earlier
@@ -51,9 +51,9 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
     # a store with times in whole seconds rounds down: the mark may have ended within that second
     if request.when < finished + proposal.store.capabilities.time_resolution:
         raise Refused(
-            f"{proposal.name} was finished at {finished:%Y-%m-%d %H:%M:%S} UTC by the store's clock, and this approval "
-            f"is of {request.when:%Y-%m-%d %H:%M:%S}: who made it can't have seen this set. Review it, "
-            "and approve again.",
+            f"{proposal.name} was finished at {finished:%Y-%m-%d %H:%M:%S} UTC by the store's clock, after this "
+            f"approval was given ({request.when:%Y-%m-%d %H:%M:%S}), so the approver can't have seen this set. "
+            "Review it, and approve again.",
             invariant=7,
         )
     earlier = read_if_whole(proposal)
@@ -64,13 +64,14 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
     ):
         raise Refused(
             f"the approval of {proposal.name} was revoked ({earlier.ended['how']} by {earlier.ended['who']}) after "
-            f"this one was given, at {request.when:%Y-%m-%d %H:%M:%S} UTC. Approve again, if it is to count.",
+            f"this one was given, at {request.when:%Y-%m-%d %H:%M:%S} UTC. Approve again if the mark should still "
+            "be swept.",
             invariant=7,
         )
     if request.digest is not None and request.digest != proposal.digest:
         raise Refused(
-            f"the digest of {proposal.name} is {proposal.digest}, and {request.digest} was approved: that is another "
-            "set. Review this one: lakegc review.",
+            f"the digest of {proposal.name} is {proposal.digest}, but {request.digest} was approved, which is "
+            "another set. Review this one: lakegc review.",
             invariant=7,
         )
 
@@ -81,7 +82,7 @@ def check_newer(proposal: Proposal, request: ApprovalRequest, earlier: ApprovalS
     if earlier is ApprovalStatus.EXPIRED and found is not None and request.when < found.until:
         raise Refused(
             f"the approval of {proposal.name} by {found.who} ended at {found.until:%Y-%m-%d %H:%M:%S} UTC, and this "
-            f"one was given before that, at {request.when:%Y-%m-%d %H:%M:%S}. Review the mark, and approve again.",
+            f"one was given earlier, at {request.when:%Y-%m-%d %H:%M:%S}. Review the mark, and approve again.",
             invariant=7,
         )
 
@@ -113,7 +114,7 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
     unreleased = {name: why for name, why in tripped.items() if name not in released}
     sentences = "".join(f"\n  {name}: {why}" for name, why in unreleased.items())
     how = (
-        "\nIf that is right, release each by its name, with the reason: --release BRAKE --because TEXT, or in "
+        "\nIf that is expected, release each brake by name with a reason: --release BRAKE --because TEXT, or in "
         "Dagster's job approve 'release: {BRAKE: TEXT}'."
     )
     if needless := sorted(set(released) - set(tripped)):
@@ -147,7 +148,7 @@ def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
         ]
         raise Refused(
             f"the holds of {record.repository} were changed after {proposal.name} was made "
-            f"({', '.join(which) or 'the same holds, worded otherwise'}). Make a new mark.",
+            f"({', '.join(which) or 'same ids, different definitions'}). Make a new mark.",
             invariant=7,
         )
 
@@ -171,7 +172,7 @@ def check_record(record: MarkRecord) -> None:
     if digest_of(record) != record.digest:
         raise Refused(
             f"the record of mark {record.mark_id} of {record.repository} was altered after the mark was made: its "
-            "digest is not that of its content. Make a new mark.",
+            "digest doesn't match its content. Make a new mark.",
             invariant=7,
         )
 
@@ -183,8 +184,8 @@ def check_foreign(proposal: Proposal) -> None:
     found = reference_mark(place, name, ours=own_marks(place))
     if found is None or foreign_files(proposal.target, found).digest != proposal.digest:
         raise Refused(
-            f"the files of {proposal.name} are not those that were reviewed: one was altered, added or dropped. "
-            "Review it again.",
+            f"the files of {proposal.name} have changed since the review: one was altered, added or removed. Review "
+            "it again.",
             invariant=7,
         )
 
@@ -195,7 +196,7 @@ def check_status(repository: str, mark: str, status: ApprovalStatus, found: Appr
         return
     why = {
         ApprovalStatus.NONE: "is not approved",
-        ApprovalStatus.INCOMPLETE: "has an approval that was never written down whole, or was altered",
+        ApprovalStatus.INCOMPLETE: "has an approval that is incomplete or was altered",
         ApprovalStatus.EXPIRED: f"was approved until {found.until:%Y-%m-%d %H:%M} UTC" if found else "",
     }[status]
     kind = NothingToDo if status is ApprovalStatus.NONE else Refused

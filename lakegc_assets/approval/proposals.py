@@ -91,7 +91,7 @@ def propose(target: Target, name: str, *, now: datetime) -> Proposal:
         return Proposal(target, mark.record, mark.record.digest or "", mark=mark)
     found = reference_mark(place, name, ours=own_marks(place))
     if found is None:
-        raise WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists those there are.")
+        raise WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists the marks.")
     refuse_foreign_unfinished(target, found)
     files = foreign_files(target, found)
     return Proposal(target, as_record(target, found, files.addresses), files.digest, foreign=found)
@@ -108,13 +108,14 @@ def refuse_foreign_unfinished(target: Target, found: ReferenceMark) -> None:
     if found.written < target.repository.created:
         raise Refused(
             f"mark {found.mark_id} is older than the repository {target.repository.id}, which was created "
-            f"{target.repository.created:%Y-%m-%d %H:%M:%S}: it was made of another one of this name. Mark again.",
+            f"{target.repository.created:%Y-%m-%d %H:%M:%S}: it was made for an earlier repository of this name. "
+            "Make a new mark.",
             invariant=7,
         )
     if found.layout in WITH_SUMMARY and (found.summary is None or found.summary.get("success") is not True):
         raise WrongUsage(
-            f"mark {found.mark_id} of {target.repository.id} is not finished: its collector left no summary of "
-            "success. Mark again."
+            f"mark {found.mark_id} of {target.repository.id} is not finished: its collector wrote no success "
+            "summary. Make a new mark."
         )
 
 
@@ -122,16 +123,22 @@ def refuse_used(proposal: Proposal) -> None:
     """Raise `Refused` if a mark was swept, or was superseded by another one."""
     state = proposal.record.state
     if state in USED:
-        raise NothingToDo(f"the approval of {proposal.name} was used: it is {state}. Make a new mark.", invariant=7)
+        raise NothingToDo(
+            f"the approval of {proposal.name} has been used: the mark is {state}. Make a new mark.", invariant=7
+        )
     if state is MarkState.SUPERSEDED:
-        raise Refused(f"{proposal.name} is superseded by a newer one. Approve that.", invariant=7)
+        raise Refused(f"{proposal.name} is superseded by a newer mark. Review and approve that one.", invariant=7)
     if proposal.foreign is None:
         return
     sweep = begun(proposal.target, proposal.record.mark_id)
     if sweep is not None and sweep.record.state in USED:
-        raise NothingToDo(f"the approval of {proposal.name} was used: it is {sweep.record.state}.", invariant=7)
+        raise NothingToDo(
+            f"the approval of {proposal.name} has been used: the mark is {sweep.record.state}.", invariant=7
+        )
     if (found := read_if_whole(proposal)) and (found.ended or {}).get("how") == "swept":
-        raise NothingToDo(f"the approval of {proposal.name} was used: it was swept. Make a new mark.", invariant=7)
+        raise NothingToDo(
+            f"the approval of {proposal.name} has been used: the mark was swept. Make a new mark.", invariant=7
+        )
 
 
 def read_if_whole(proposal: Proposal) -> Approval | None:

@@ -28,10 +28,12 @@ from spark_resources.stores.place import Place
 
 READ_AT_ONCE = 4
 NAMED = 3
-ALTERED = "No mark of lakegc's has such keys, so this one was altered. Nothing of it may be deleted; make a new mark."
+ALTERED = (
+    "lakegc never writes such keys to a mark, so this one was altered. None of it may be deleted; make a new mark."
+)
 FOREIGN = (
-    "Another tool's path handling could make another object's key of such a key. Nothing of this mark may be deleted: "
-    "make one with 'lakegc mark', which keeps such objects and can delete the others."
+    "A tool that normalizes paths could turn such a key into the key of another object. None of this mark may be "
+    "deleted: make one with 'lakegc mark', which keeps such objects and can delete the others."
 )
 
 
@@ -49,8 +51,8 @@ def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, what_the
     if len(strange):
         named = ", ".join(repr(one) for one in strange.slice(0, NAMED).to_pylist())
         raise Refused(
-            f"{where} names {plural(len(strange), 'key')} that no sweep may delete (neither under data/ nor a legacy "
-            f"object, or '.' or '..' between slashes): {named}. {what_then}",
+            f"{where} names {plural(len(strange), 'key')} that no sweep may delete (neither under data/ nor legacy "
+            f"objects, or with '.' or '..' as a path segment): {named}. {what_then}",
             invariant=5,
         )
 
@@ -73,9 +75,9 @@ def check_no_others(place: Place, record: MarkRecord, recorded: list[Part]) -> N
     if added := unrecorded(place, record, recorded):
         more = f" and {len(added) - NAMED:,} more" if len(added) > NAMED else ""
         raise Refused(
-            f"{', '.join(added[:NAMED])}{more} in {place.store().where} "
-            f"{'was' if len(added) == 1 else 'were'} added to mark {record.mark_id} after it was made. "
-            "Find out by whom; remove it, or make a new mark.",
+            f"{', '.join(added[:NAMED])}{more} in {place.store().where} {'was' if len(added) == 1 else 'were'} "
+            f"added to mark {record.mark_id} after it was made. Find out who added them; remove them, or make a new "
+            "mark.",
             invariant=7,
         )
 
@@ -87,7 +89,7 @@ def check_file(target: Target, part: Part, file: File) -> None:
     try:
         data = store.read(key)
     except NotThere as error:
-        raise Refused(f"{where} was dropped from the mark after it was made. Make a new mark.", invariant=7) from error
+        raise Refused(f"{where} was removed from the mark after it was made. Make a new mark.", invariant=7) from error
     if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
         raise Refused(f"{where} was altered after the mark was made. Make a new mark.", invariant=7)
     if part.keys:

@@ -18,14 +18,14 @@ from lakegc_assets.rules.brakes import BRAKES, Brake, BrakeLimits, brakes
 from spark_resources.errors import LakegcError
 
 PROMISES = {
-    "share": "No larger share of the repository is expired than allowed.",
-    "bytes": "No more bytes are expired than allowed.",
-    "count": "No more objects are expired than allowed.",
-    "jump": "No more is expired than allowed, compared with the previous mark.",
-    "live": "Much of the repository is live, as in the previous mark.",
-    "listing": "As much is stored as the previous mark would leave.",
-    "others": "All repositories that may refer to objects here were read.",
-    "age": "The mark is young enough to be swept.",
+    "share": "The expired share of the repository is within its limit.",
+    "bytes": "The number of expired bytes is within its limit.",
+    "count": "The number of expired objects is within its limit.",
+    "jump": "The increase in expired objects since the previous mark is within its limit.",
+    "live": "The number of live objects hasn't dropped sharply since the previous mark.",
+    "listing": "The listing is about as large as the previous mark predicts.",
+    "others": "All repositories that may reference objects here were read.",
+    "age": "The mark is recent enough to be swept.",
 }
 
 
@@ -58,7 +58,7 @@ def as_result(name: str, found: Sequence[Brake]) -> dg.AssetCheckResult:
 
 def how_to_release(brake: Brake) -> str:
     return (
-        f"Tripped: {brake.why}. To sweep it all the same, release it: in the job approve by "
+        f"Tripped: {brake.why}. To sweep the mark anyway, release the brake: in the job approve by "
         f"'release: {{{brake.name}: why this is right}}', or by "
         f"lakegc approve REPOSITORY MARK --release {shlex.quote(brake.name)} --because 'why this is right'"
     )

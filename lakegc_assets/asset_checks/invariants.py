@@ -37,7 +37,7 @@ class Invariant:
     number: int | None
     promise: str
     measure: Callable[[MarkRecord], Measured]
-    otherwise: str = "This mark can't be relied on. Make a new one."
+    otherwise: str = "This mark isn't trustworthy. Make a new one."
 
 
 def clocks_agree(record: MarkRecord) -> Measured:
@@ -123,49 +123,68 @@ def nothing_missed(record: MarkRecord) -> Measured:
 
 
 INVARIANTS = [
-    Invariant(mark.namespace_slices, "clocks_agree", 6, "The clocks of store, server and machine agree.", clocks_agree),
+    Invariant(
+        mark.namespace_slices,
+        "clocks_agree",
+        6,
+        "The clocks of the store, the server and this machine agree.",
+        clocks_agree,
+    ),
     Invariant(mark.namespace_slices, "inside_only", 5, "Only data/ and legacy root objects are listed.", inside_only),
-    Invariant(mark.uncommitted_addresses, "read_twice", 2, "What is staged was read twice, every file.", read_twice),
+    Invariant(mark.uncommitted_addresses, "read_twice", 2, "Staged changes were read twice, every file.", read_twice),
     Invariant(mark.retained_commits, "heads_retained", 2, "Every branch head is retained.", heads_retained),
-    Invariant(mark.committed_addresses, "ranges_whole", 4, "Every range was read and is whole.", ranges_whole),
+    Invariant(
+        mark.committed_addresses,
+        "ranges_whole",
+        4,
+        "Every range was read completely and passed its checksums.",
+        ranges_whole,
+    ),
     Invariant(
         mark.committed_addresses,
         "others_read",
         5,
-        "What other repositories hold here was read.",
+        "Other repositories' references to objects here were read.",
         others_read,
-        otherwise="Some repositories of this server could not be looked into (unread). Objects here that only they "
-        "refer to may be called expired. Let lakegc read them, or, where they hold nothing of this repository, name "
-        "them in LAKEGC_TRUSTED_REPOSITORIES. Then make a new mark.",
+        otherwise="Some repositories of this server could not be read (unread). Objects here that only they "
+        "reference may be listed as expired. Grant lakegc access to them or, if they reference nothing in "
+        "this repository, name them in LAKEGC_TRUSTED_REPOSITORIES. Then make a new mark.",
     ),
-    Invariant(review.expired_set, "read_in_order", 2, "Listing, then staged, then commits.", in_order),
+    Invariant(
+        review.expired_set,
+        "read_in_order",
+        2,
+        "The listing was read first, then staged changes, then commits.",
+        in_order,
+    ),
     Invariant(
         review.expired_set,
         "live_is_listed",
         3,
         "The store lists every live address.",
         live_is_listed,
-        otherwise="Live objects are lost that nobody has accepted as lost: somebody's data is gone, or the listing was "
-        "short. Find out which before anything is deleted.",
+        otherwise="Live objects are missing that nobody has accepted as lost: either data is gone, or the listing "
+        "was incomplete. Find out which before anything is deleted.",
     ),
     Invariant(
         review.expired_set,
         "identical_content_probed",
         2,
-        "Every branch was asked about equal sizes.",
+        "Paths were probed on every branch for identical content staged again.",
         identical_content_probed,
-        otherwise="Some paths were not asked about (not_probed), or got no clear answer (probes_failed). Their objects "
-        "were kept: the mark is safe, but more could be deleted. Raise LAKEGC_MAX_PROBES for the next mark, or see "
-        "what the server answered (unclear).",
+        otherwise="Some paths were not probed (not_probed), or their probes failed (probes_failed). Their objects "
+        "were kept: the mark is safe, but more could be deleted. Raise LAKEGC_MAX_PROBES for the next "
+        "mark, or check the server's responses (unclear).",
     ),
     Invariant(
         review.expired_set,
         "nothing_missed",
         None,
-        "Marks made since earlier ones miss nothing, as each full mark after them tells.",
+        "Incremental marks miss nothing, as confirmed by the next full mark.",
         nothing_missed,
-        otherwise="Something came into an old slice, which lakeFS doesn't do: these objects (names) were kept until "
-        "this full mark found them. Nothing was lost. If it stays so, set LAKEGC_FULL_EVERY lower.",
+        otherwise="Objects were added to an old slice, which lakeFS itself doesn't do. These objects (names) were "
+        "kept until this full mark found them. Nothing was lost. If this happens again, lower "
+        "LAKEGC_FULL_EVERY.",
     ),
     Invariant(review.expired_set, "young_kept", 6, "Nothing younger than the cutoff is expired.", young_kept),
 ]

@@ -17,8 +17,8 @@ from spark_resources.mark_store.approval import Approval
 DIGEST = "digest"
 """The metadata that distinguishes an event of an approval from one that was reported by hand."""
 BY_HAND = (
-    "This event was reported by hand, and approves nothing. To approve, launch the job *approve* for this partition: "
-    "it asks for your name and the digest of the set. Or on a terminal: lakegc approve."
+    "This event was reported manually and approves nothing. To approve, launch the job *approve* for this partition "
+    "with your name and the digest of the set, or run lakegc approve in a terminal."
 )
 
 
@@ -47,7 +47,7 @@ def report_approval(instance: dg.DagsterInstance, partition_key: str, proposal: 
         instance.add_dynamic_partitions(str(PARTITIONS.name), [partition_key])
         instance.report_runless_asset_event(materialization(partition_key, proposal, given))
     except Exception as error:
-        raise LakegcError(f"the approval is given, but Dagster could not be told of it: {error}") from error
+        raise LakegcError(f"the approval was recorded, but reporting it to Dagster failed: {error}") from error
 
 
 def is_an_approval(event: dg.EventLogRecord) -> bool:

@@ -25,12 +25,12 @@ class BackupConfig(dg.Config):
 
     to: str = Field(
         default="",
-        description="where to: a bucket, container or folder as a URI, or a folder's path; empty: LAKEGC_BACKUP_TO",
+        description="destination: a bucket, container or folder as a URI, or a folder's path; empty: LAKEGC_BACKUP_TO",
     )
-    at_once: int = Field(default=AT_ONCE, ge=1, description="at most so many copies at once")
-    bandwidth: float = Field(default=0, ge=0, description="at most so many bytes a second in all; 0 is no bound")
+    at_once: int = Field(default=AT_ONCE, ge=1, description="maximum number of concurrent copies")
+    bandwidth: float = Field(default=0, ge=0, description="maximum total bytes per second; 0: no limit")
     layout: str = Field(
-        default="", description="of a mark of the reference collector's, where several layouts have its id"
+        default="", description="layout of a mark of the reference collector, if several layouts have its id"
     )
 
 
@@ -42,18 +42,18 @@ class BackupConfig(dg.Config):
     kinds={"pyspark", "parquet"},
 )
 def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: MarksResource) -> dg.MaterializeResult[Any]:
-    """A copy of every object of one expired set, elsewhere, each compared with its original.
+    """A copy of every object of one expired set in another location, each compared with its original.
 
-    Elsewhere is another bucket, container or folder. It is needed only where LAKEGC_BACKUP_TO says where backups go:
-    then *sweep_report* refuses until this one is whole and of the very set that was approved, and leaves each object
-    that isn't in it. It can be made before or after the approval. One that was killed goes on where it was: run it
-    again. `lakegc restore` brings objects back from it.
+    The location is another bucket, container or folder. A backup is required only if LAKEGC_BACKUP_TO is set:
+    then *sweep_report* refuses to run until this one is complete and of the approved set, and keeps each object
+    that isn't in it. It can be made before or after the approval. An interrupted backup resumes when it is run
+    again. `lakegc restore` restores objects from it.
     """
     with told():
         partition, settings = Partition.parse(context.partition_key), marks.settings()
         to = config.to or settings.backup_to
         if not to:
-            raise WrongUsage("where the backup goes isn't said: set LAKEGC_BACKUP_TO, or give 'to' in the run's config")
+            raise WrongUsage("no backup destination is given: set LAKEGC_BACKUP_TO, or 'to' in the run's config")
         name = f"{config.layout}/{partition.mark_id}" if config.layout else partition.mark_id
         limits = CopyLimits(config.at_once, config.bandwidth or None)
         log_message = logged_and_published(context.log.info)

@@ -36,11 +36,15 @@ class MarkConfig(dg.Config):
 
     scope: Scope = Field(
         default=Scope.UNIFIED,
-        description="unified: every stored object; committed: what expired commits hold; "
-        "uncommitted: what no commit at all refers to",
+        description="unified: every stored object; committed: objects that only expired commits refer to; "
+        "uncommitted: objects that no commit refers to",
     )
-    min_age: str = Field(default="", description="keep what the store dates younger, e.g. 24h; empty: as configured")
-    allow_young: bool = Field(default=False, description="allow a minimum age below 24h: only while nobody writes")
+    min_age: str = Field(
+        default="", description="keep objects younger than this by the store's clock, e.g. 24h; empty: as configured"
+    )
+    allow_young: bool = Field(
+        default=False, description="allow a minimum age below 24h; only safe while nothing is being written"
+    )
     accept_missing: list[str] = Field(default=[], description="live addresses that are known to be lost")
     inventory: str = Field(
         default="",
@@ -48,16 +52,16 @@ class MarkConfig(dg.Config):
         "Inventory, or Parquet or CSV with key, size, time and checksum",
     )
     inventory_taken: str = Field(
-        default="", description="when that list was begun, where it has no manifest, e.g. 2026-11-21T00:00:00Z"
+        default="", description="start time of an inventory without a manifest, e.g. 2026-11-21T00:00:00Z"
     )
 
     since: str = Field(
         default="",
-        description="the finished mark to go on from: only what may have changed since is looked at; "
-        "empty: the newest one",
+        description="the finished mark to base an incremental mark on, which reads only what may have changed "
+        "since; empty: the newest one",
     )
-    full: bool = Field(default=False, description="look at everything, whatever marks there are")
-    clean: bool | None = Field(default=None, description="is now called full, and refused")
+    full: bool = Field(default=False, description="make a full mark even if an incremental one is possible")
+    clean: bool | None = Field(default=None, description="former name of full; refused")
 
     def options(self) -> MarkOptions:
         """Parse the options of a mark. Raises `WrongUsage` for invalid ones."""
@@ -74,14 +78,14 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
 
     **The system in short.** lakeFS puts branches and commits over a bucket. A file that is overwritten or deleted there
     stays in the bucket, because some commit may still refer to it, and lakeFS removes nothing by itself. lakegc finds
-    the objects that nothing refers to any more. One *mark* is one such look at one repository: group **mark** collects
-    what is stored and what is referred to, group **review** is what remains, for a person to look at and to approve,
+    the objects that nothing refers to any more. One *mark* is one such scan of one repository: group **mark** collects
+    what is stored and what is referred to, group **review** is what remains, for a person to review and approve,
     and group **sweep** deletes what was approved, and nothing else. The partition `repository|mark_id` names the
-    repository and the look.
+    repository and the scan.
 
-    This is the first step, and it has to be: an object that is written after it isn't on the list, so it can't be taken
-    for garbage, whatever the later steps see. Listed are the repository's folder `data/` and old objects beside it,
-    never what lakeFS keeps for itself. The step also holds the clocks of store, server and machine against each other,
+    This has to be the first step: an object that is written after it isn't on the list, so it can't be mistaken
+    for garbage, whatever the later steps see. It lists the repository's folder `data/` and old objects beside it,
+    never lakeFS's own files. The step also compares the clocks of the store, the server and this machine,
     and takes the repository's lease, so that two marks of one repository never run at once.
     """
     with told(context):
@@ -101,11 +105,11 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
 def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
     """Every address that is staged on some branch and not committed, read twice: nothing of it is garbage.
 
-    *Staged* is what somebody uploaded to a branch and hasn't committed yet. No commit refers to it, and still its
-    reader sees it. The server lists it branch by branch; while it does so, a file can move behind its back, so the list
-    is read twice in full and whatever either reading saw is live.
+    *Staged* changes were uploaded to a branch and aren't committed yet. No commit refers to them, but readers of
+    the branch see them. The server lists them branch by branch. Meanwhile files may be moved or renamed, so the list
+    is read twice in full, and an object that is in either reading is live.
 
-    It comes before commits are read: what is committed in between is then on this list, on the next one, or on both.
+    It is read before the commits: what is committed in between is then on this list, on the next one, or on both.
     """
     with told(context):
         run = marks.go_on(context.partition_key, context.log.info)
@@ -125,12 +129,12 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
     """Every commit with its verdict: retained or expired, by which branch and rule, and until when.
 
     A repository's *retention rules* say for how many days the past of each branch is kept. A commit that a rule still
-    keeps, and the newest one of every branch, is *retained*; the rest is *expired*: its files are deleted, if nothing
-    else needs them. Without rules every commit is retained. What the rules expire and people hold (tags, say, or
-    commits marked as legal evidence) is retained, too, and says by which holds.
+    keeps, and the newest one of every branch, is *retained*; the rest is *expired*: its files are deleted if nothing
+    else needs them. Without rules every commit is retained. Commits that the rules expire but holds keep (by tag, say,
+    or by metadata that marks legal evidence) are retained, too, with the names of those holds.
 
-    The verdict is reached twice, by lakegc from the commit graph and by the server, and a commit that either of them
-    retains is retained. Where only the server may read the graph, its word is taken, and the reason says so.
+    The verdict is computed twice, by lakegc from the commit graph and by the server, and a commit is retained if either
+    of them retains it. If lakegc may not read the graph, the server's verdict is used, and the reason says so.
     """
     with told(context):
         run = marks.go_on(context.partition_key, context.log.info)
@@ -149,9 +153,9 @@ def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource)
     """Every address that a retained commit reaches, from its ranges, each of which is read once.
 
     A commit is a table of paths and the objects behind them, cut into files called *ranges*, which commits share where
-    they agree. All ranges of all retained commits are read on Spark's executors. Each is held against its checksums and
-    against what the commit says of it; one that is missing or damaged stops the mark, for an address that can't be
-    read would look like garbage.
+    they agree. All ranges of all retained commits are read on Spark's executors. Each is verified against its checksums
+    and the commit's metadata. One that is missing or damaged stops the mark, since an address that can't be read would
+    look like garbage.
     """
     with told(context):
         run = marks.go_on(context.partition_key, context.log.info)

@@ -25,9 +25,9 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Mate
 
     `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young - on hold`, each object with
     its size, its age and the reason why it is expired. *On hold* is what people listed to be kept whatever the rules
-    say; what holds alone keep is written beside the set. *Young* is what was stored less than the minimum age ago (24
-    hours unless configured otherwise): it may be about to be committed. Where a branch may serve an object that no list
-    names, the server is asked. Without a clear answer the object is kept.
+    say; objects that only holds keep are listed beside the set. *Young* is what was stored less than the minimum age
+    ago (24 hours unless configured otherwise): it may be about to be committed. If a branch may serve an object that
+    no list names, its path is probed on the server. Without a clear result the object is kept.
 
     **What to do next:** check the counts, plots and sample below, and the checks. The whole list:
     `lakegc review REPOSITORY MARK --list`. This asset deletes nothing. To approve the set, see *sweep_approval*.
@@ -48,7 +48,7 @@ sweep_approval = dg.AssetSpec(
     kinds={"person"},
     description=f"""The approval of one expired set by a person: not computed, but *given*.
 
-**To approve:** look at *expired_set* and its checks. Then launch the job *approve*: on its *Launchpad*, choose the
+**To approve:** review *expired_set* and its checks. Then launch the job *approve*: on its *Launchpad*, choose the
 mark's partition, and fill in who you are, the digest of the set as *expired_set* shows it (its first
 {DIGEST_CHARACTERS} characters suffice), and the brakes you release, each with the reason, if any has tripped:
 
@@ -59,9 +59,9 @@ mark's partition, and fill in who you are, the digest of the set as *expired_set
           digest: 3f0c9d2b7a61
           release: {{share: the old experiments were deleted on purpose}}
 
-Or on a terminal: `lakegc approve REPOSITORY MARK`. What speaks against it is said at once, and then nothing is
+Or in a terminal: `lakegc approve REPOSITORY MARK`. If a precondition isn't met, it fails at once and nothing is
 approved. If the sensor *approved_sweeps* is on, **the sweep begins within a minute**; otherwise materialize
-*sweep_report*. An approval is for this set alone, byte for byte, ends after a while, and is used once. Until the sweep
-begins, `lakegc revoke` takes it back. A materialization that is *reported* here by hand approves nothing.
+*sweep_report*. An approval covers exactly this set, expires after a while, and can be used once. Until the sweep
+starts, `lakegc revoke` revokes it. A materialization that is *reported* here manually approves nothing.
 """,
 )

@@ -18,12 +18,12 @@ from spark_resources.errors import SweptWithFailures
 class SweepConfig(dg.Config):
     """The options of one sweep."""
 
-    rate: float = Field(default=0, ge=0, description="at most so many keys a second; 0 is no ceiling")
+    rate: float = Field(default=0, ge=0, description="maximum number of keys per second; 0: no limit")
     quarantine: bool = Field(
-        default=False, description="put objects aside, to be brought back by lakegc undo, instead of deleting them"
+        default=False, description="quarantine objects instead of deleting them; lakegc undo restores them"
     )
     backup_to: str = Field(
-        default="", description="refuse unless the mark is backed up there; empty: as LAKEGC_BACKUP_TO says, if at all"
+        default="", description="require a backup of the mark in this location; empty: LAKEGC_BACKUP_TO, if set"
     )
 
     def options(self) -> SweepOptions:
@@ -41,7 +41,7 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     """The outcome of every approved object: deleted, already gone, rescued, changed or failed. **This deletes.**
 
     Only approved objects are deleted, and none that is live again: what branches, commits, holds and staged changes
-    refer to *now* is read once more before the first delete, and again when that re-verification grows old. Objects
+    refer to *now* is read again before the first delete, and once more when that re-verification gets old. Objects
     that became live are *rescued*. Objects that are not byte for byte those that were marked are *changed*, and kept,
     too. The task that deletes an object records its outcome, so a sweep that was killed resumes when it is run again.
     Where LAKEGC_BACKUP_TO names a place, only objects in a whole backup of this very set are deleted.

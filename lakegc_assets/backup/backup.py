@@ -132,7 +132,7 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
 
 def finished(run: BackupRun, began: datetime, start: float) -> Backup:
     """Check the copies against the log, write the list of objects, then the summary."""
-    run.log_message("looking at the copies")
+    run.log_message("verifying the copies")
     rows = listed_rows(run).persist()
     totals = rows.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
     objects = {row["outcome"]: row["count(1)"] for row in totals}
@@ -170,7 +170,7 @@ def listed_rows(run: BackupRun) -> DataFrame:
         "checksum": F.coalesce("logged_checksum", "checksum"),
         "seconds": F.coalesce("seconds", F.lit(0.0)),
         "at": F.coalesce("at", F.current_timestamp()),
-        "why": F.coalesce("why", F.lit("its copy isn't listed as it was left: it was changed or removed since")),
+        "why": F.coalesce("why", F.lit("its copy was changed or removed since it was made")),
     }
     types = arrow_to_spark(SCHEMA)
     return state_of(run).select(
@@ -189,7 +189,7 @@ def refuse_unfinished(run: BackupRun, rows: DataFrame, objects: dict[str, int]) 
     named = "; ".join(f"{row['address']!r}: {row['why']}" for row in bad)
     subject = run.marked.subject
     raise SweptWithFailures(
-        f"{failed:,} of {sum(objects.values()):,} objects of mark {subject.mark_id} of {subject.repository} could not "
-        f"be copied, so that this is no backup yet: {named}{' …' if failed > len(bad) else ''}. Run the same command "
-        "again; what is copied stays copied."
+        f"{failed:,} of {sum(objects.values()):,} objects of mark {subject.mark_id} of {subject.repository} could "
+        f"not be copied, so the backup is incomplete: {named}{' …' if failed > len(bad) else ''}. Run the same "
+        "command again; finished copies are kept."
     )

@@ -129,7 +129,7 @@ def open_backup(
     target = probed(find_target(lakefs, repository, settings))
     place, folder = backup_place(to, settings.store()), folder_of(repository, partition.mark_id)
     refuse_overlap(place, target, folder, lakefs)
-    log_message("verifying what is marked")
+    log_message("verifying the mark's files")
     marked = marked_set(target, name)
     place = made(place)
     refuse_owned(place)
@@ -154,7 +154,7 @@ def refuse_at_once(lakefs: LakeFS, settings: Settings, repository: str, name: st
 
 
 def no_mark(target: Target, name: str) -> WrongUsage:
-    return WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists those there are.")
+    return WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists the marks.")
 
 
 def marked_set(target: Target, name: str) -> MarkedSet:

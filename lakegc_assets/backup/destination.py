@@ -26,12 +26,14 @@ def backup_place(uri: str, settings: StoreSettings) -> Place:
     """Parse a place: a URI as used for namespaces, or the path of a folder. Raises `WrongUsage` if it is neither."""
     text = uri.strip()
     if not text:
-        raise WrongUsage("no place for the backup is given: a URI such as s3://bucket/backups, or a folder's path")
+        raise WrongUsage(
+            "no backup destination is given: expected a URI such as s3://bucket/backups, or a folder's path"
+        )
     if "://" in text and not text.startswith((_FILE, _LOCAL)):
         return Place(Namespace.parse(text), settings)
     folder = _folder(text, settings)
     if folder.name == "":
-        raise WrongUsage(f"{uri} is the root of the file system: name a folder for backups")
+        raise WrongUsage(f"{uri} is the root of the file system. Name a folder for backups.")
     inside = Namespace(f"{_LOCAL}{folder.name}")
     return Place(inside, settings.model_copy(update={"local_path": str(folder.parent)}))
 
@@ -57,7 +59,7 @@ def made(place: Place) -> Place:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Forbidden(
-                f"{folder} can't be made: {error.strerror}. Choose another place for the backup."
+                f"{folder} can't be created: {error.strerror}. Choose another location for the backup."
             ) from error
     return known(place)
 
@@ -91,8 +93,8 @@ def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) ->
         if (mine + "/").startswith(other + "/") or (other + "/").startswith(mine + "/"):
             raise Refused(
                 f"{place.namespace.uri if _path(place) is None else _path(place)} lies in the namespace "
-                f"{foreign.namespace.uri} of {name}, or around it: a backup there would be garbage to a collector, and "
-                "gone with the repository. Choose another bucket, container or folder.",
+                f"{foreign.namespace.uri} of {name}, or contains it: a collector would treat a backup there as "
+                "garbage, and it would be lost with the repository. Choose another bucket, container or folder.",
                 invariant=5,
             )
 

@@ -65,12 +65,12 @@ class Backup:
 
     def sentence(self) -> str:
         """The result in short."""
-        counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing in it"
+        counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "empty"
         text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {self.marked:,} objects: {counts}"
         if cold := self.objects.get(CopyStatus.COLD.value):
             text += (
-                f". {cold:,} lie in an archive tier and can't be read: have them brought back there and run the same "
-                "command again. Until then a sweep that relies on this backup leaves them"
+                f". {cold:,} are in an archive tier and can't be read: restore them there and run the same command "
+                "again. Until then a sweep that requires this backup keeps them"
             )
         return text
 
@@ -83,14 +83,16 @@ class Backup:
         try:
             plain = json.loads(data)
             if plain["format"] != BACKUP_FORMAT or plain.keys() != {each.name for each in fields(cls)}:
-                raise ValueError(f"other fields than those of format {BACKUP_FORMAT}")
+                raise ValueError(f"unexpected fields for format {BACKUP_FORMAT}")
             times = {name: time_of(plain[name]) for name in ("began", "ended")}
             found = cls(**{**plain, **times, "subject": Subject(**plain["subject"])})
             if sum(found.objects.values()) != found.marked or any(found.objects.get(bad) for bad in NEVER):
                 raise ValueError("its counts don't add up")
             return found
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedData(f"{where} can't be read as a backup's summary ({error}).", invariant=12) from error
+            raise DamagedData(
+                f"{where} is not a valid backup summary ({error}). Run the backup again.", invariant=12
+            ) from error
 
 
 # --- reading and writing ----------------------------------------------------------------------------------------------
@@ -129,9 +131,9 @@ def begin(place: Place, folder: str, subject: Subject) -> bool:
             check_format(found.pop("format", BACKUP_FORMAT), BACKUP_FORMAT, f"{store.where}/{key}")
         if found != plain:
             raise Refused(
-                f"{folder} in {store.where} has a backup of another set: mark {subject.mark_id} of "
-                f"{subject.repository} was made anew since, or belongs to another repository of this name. Choose "
-                "another place for this backup.",
+                f"{folder} in {store.where} already has a backup of another set: mark {subject.mark_id} of "
+                f"{subject.repository} was recreated since, or belongs to another repository of this name. Choose "
+                "another location for this backup.",
                 invariant=12,
             ) from None
         return True

@@ -111,15 +111,15 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
     backup = read_backup(place, folder)
     if backup is None:
         raise NotThere(
-            f"there is no whole backup of mark {mark_id} of {target.repository.id} in {source}: "
-            f"{folder}backup.json isn't there. Name the place that 'lakegc backup' was given."
+            f"there is no complete backup of mark {mark_id} of {target.repository.id} in {source}: "
+            f"{folder}backup.json doesn't exist. Name the destination that was given to 'lakegc backup'."
         )
     subject, repository = backup.subject, target.repository
     today = (repository.id, repository.created.isoformat(), target.place.namespace.uri)
     if today != (subject.repository, subject.repository_created, subject.namespace):
         raise Refused(
             f"the backup of mark {mark_id} in {source} is of a repository {subject.repository} that was created "
-            f"{subject.repository_created} in {subject.namespace}; today's is another one, created {today[1]} in "
+            f"{subject.repository_created} in {subject.namespace}; the current one was created {today[1]} in "
             f"{today[2]}. Its objects don't belong there.",
             invariant=7,
         )
@@ -171,8 +171,8 @@ def unknown(run: RestoreRun, rows: DataFrame, chosen: Chosen) -> tuple[str, ...]
     if chosen.keys is None:
         if chosen.prefix and rows.isEmpty():
             raise WrongUsage(
-                f"the backup of mark {run.backup.subject.mark_id} has no object whose address begins with "
-                f"{chosen.prefix!r}: addresses are those of 'lakegc review --list', not paths"
+                f"the backup of mark {run.backup.subject.mark_id} has no object whose address starts with "
+                f"{chosen.prefix!r}. Give addresses as 'lakegc review --list' shows them, not paths"
             )
         return ()
     listed = id_tasks(run.spark(), "address", sorted(set(chosen.keys)), batch=50_000)
@@ -202,7 +202,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
         restore_rows(batches, config, *this_task(), report)
 
     spread = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
-    with logging_copies(run.log_message, "bringing back", run.log, number, objects, size):
+    with logging_copies(run.log_message, "restoring", run.log, number, objects, size):
         report = run_tasks(spread, work)
     done.objects.update(report.by_key["objects"])
     done.size += report.by_key["bytes"][CopyStatus.COPIED.value]
@@ -236,7 +236,7 @@ def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> No
         row["address"]: row["why"] for status in (CopyStatus.FAILED, CopyStatus.COLD) for row in named(status)
     }
     back = lines.where(has_copy()).select("address", "size")
-    run.log_message("looking at what is back")
+    run.log_message("verifying restored objects")
     done.stored = stored(run, back)
     paths = rows.join(back.select("address"), "address", "left_semi").where("path is not null")
     paths = paths.select("path", "commit_id").distinct()
@@ -272,7 +272,7 @@ def read_through(lakefs: LakeFS, repository: str, asked: Sequence[tuple[str, str
 
     def one(place: tuple[str, str]) -> str:
         try:
-            return "" if is_readable(lakefs, repository, *place) else "lakeFS says that its data are gone"
+            return "" if is_readable(lakefs, repository, *place) else "lakeFS returns 410 Gone"
         except (NotThere, Unavailable) as error:
             return str(error)
 

@@ -25,9 +25,9 @@ from spark_resources.stores.settings import StoreSettings
 from spark_resources.stores.transfer import Hashed
 
 BY_ORIGINAL = "the original, byte for byte"
-BY_SHA256 = "the SHA-256 of when it was copied"
-BY_CHECKSUM = "the checksum that the store showed of the original"
-BY_SIZE = "its size alone"
+BY_SHA256 = "the SHA-256 recorded when it was copied"
+BY_CHECKSUM = "the store's checksum of the original"
+BY_SIZE = "its size only"
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ def drill(run: RestoreRun, chosen: Chosen, count: int, seed: int, scratch: Place
     bandwidth = Throttle(run.limits.bandwidth)
     copier = Copier(run.source.store(), scratch.store(), False, bandwidth)
     keys = [f"{folder}{number:06d}" for number in range(len(rows))]
-    run.log_message(f"bringing {plural(len(rows), 'object')} to {scratch.store().where}/{folder}")
+    run.log_message(f"restoring {plural(len(rows), 'object')} to {scratch.store().where}/{folder}")
     try:
         with ThreadPoolExecutor(max_workers=run.limits.at_once) as pool:
             found = pool.map(lambda one: compared(run, copier, *one), zip(rows, keys, strict=True))
@@ -88,12 +88,12 @@ def compared(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) 
 
 def judged(run: RestoreRun, row: Mapping[str, Any], back: Hashed) -> tuple[str, str]:
     if back.size != row["size"]:
-        return BY_SIZE, f"it came back with {back.size} bytes, and had {row['size']}"
+        return BY_SIZE, f"the restored copy has {back.size} bytes instead of {row['size']}"
     original = original_of(run, row)
     if original is not None:
-        return BY_ORIGINAL, "" if original == back.sha256 else "it came back with other bytes than the original has"
+        return BY_ORIGINAL, "" if original == back.sha256 else "the restored copy differs from the original"
     if row["sha256"] is not None:
-        return BY_SHA256, "" if row["sha256"] == back.sha256 else "it came back with other bytes than were copied"
+        return BY_SHA256, "" if row["sha256"] == back.sha256 else "the restored copy differs from what was backed up"
     if row["checksum"] in (back.md5, back.crc32c):
         return BY_CHECKSUM, ""
     return BY_SIZE, ""

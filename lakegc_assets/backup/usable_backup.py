@@ -30,20 +30,21 @@ def required(
     again = f"Back it up first: lakegc backup {repository} {mark_id} {to}"
     if backup is None:
         raise Refused(
-            f"sweeps of {repository} need a backup in {to}, and there is none of mark {mark_id} that is whole. {again}",
+            f"sweeps of {repository} require a backup in {to}, and there is no complete one of mark {mark_id}. {again}",
             invariant=7,
         )
     subject = backup.subject
     if (subject.repository, subject.repository_created, subject.namespace) != (repository, created, namespace):
         raise Refused(
             f"the backup of mark {mark_id} in {to} is of another repository {subject.repository}, created "
-            f"{subject.repository_created} in {subject.namespace}. Choose another place, and back this mark up there.",
+            f"{subject.repository_created} in {subject.namespace}. Choose another location, and back up this mark "
+            "there.",
             invariant=7,
         )
     if (subject.mark_id, subject.digest) != (mark_id, digest):
         raise Refused(
-            f"the backup of mark {mark_id} of {repository} in {to} is of another set than the approved one. Choose "
-            "another place, and back this mark up there.",
+            f"the backup of mark {mark_id} of {repository} in {to} is not of the approved set. Choose another "
+            "location, and back up this mark there.",
             invariant=7,
         )
     return known(place), backup
@@ -102,9 +103,11 @@ def _outcome() -> Column:
 def _why() -> Column:
     from pyspark.sql import functions as F
 
-    not_listed = "the backup doesn't hold it with this size and checksum, or its copy isn't what it was: back up again"
+    not_listed = "the backup doesn't have it with this size and checksum, or its copy has changed: back up again"
     return (
-        F.when(F.col("outcome") == CopyStatus.VANISHED.value, F.lit("nothing was there when the mark was backed up"))
+        F.when(
+            F.col("outcome") == CopyStatus.VANISHED.value, F.lit("the object was missing when the mark was backed up")
+        )
         .when(F.col("outcome") == CopyStatus.CHANGED.value, F.col("why"))
         .when(F.col("outcome") == CopyStatus.COLD.value, F.concat(F.lit("it isn't in the backup: "), F.col("why")))
         .otherwise(F.lit(not_listed))

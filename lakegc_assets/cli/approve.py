@@ -32,9 +32,9 @@ from spark_resources.settings import parse_duration
 ENTRANCE = "lakegc approve"
 YES = "approve"
 TO_THE_REFERENCE = (
-    "--for-reference hands this mark to the reference collector: whoever runs its sweep deletes these objects, without "
-    "re-verification, without brakes, and with no way back. Until then nobody may commit, branch from, revert to or "
-    "tag anything that this mark has as expired."
+    "--for-reference makes this mark available to the reference collector: whoever runs its sweep deletes these "
+    "objects, without re-verification, without brakes, and irrecoverably. Until then nobody may commit, branch "
+    "from, revert to or tag anything that this mark lists as expired."
 )
 
 
@@ -56,11 +56,11 @@ def approve(repository: str, mark_id: str, asked: ApproveOptions, *, as_json: bo
     released = released_brakes(asked.releases, asked.reasons)
     if asked.yes and asked.digest is None:
         raise WrongUsage(
-            "--yes needs --digest: the digest of the set that was reviewed. It is shown by "
+            "--yes requires --digest, the digest of the set that was reviewed. To see it: "
             f"{command('review', repository, mark_id)}"
         )
     if not asked.yes and not sys.stdin.isatty():
-        raise WrongUsage("nobody can be asked here: a script approves with --yes and --digest")
+        raise WrongUsage("approval needs a terminal to prompt for confirmation. In a script, pass --yes and --digest.")
     server = Server.configured()
     target = probed(server.target(repository))
     proposal = propose(target, named(target.place, repository, mark_id), now=target.place.store().now())
@@ -139,13 +139,13 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
     """The brakes to release, each with its reason. Raises `WrongUsage`."""
     if len(releases) != len(reasons):
         raise WrongUsage(
-            f"--release is given {plural(len(releases), 'time')} and --because {plural(len(reasons), 'time')}: each "
-            "brake is released with a reason of its own, --release BRAKE --because TEXT"
+            f"--release is given {plural(len(releases), 'time')} and --because {plural(len(reasons), 'time')}: give "
+            "each released brake its own reason, --release BRAKE --because TEXT"
         )
     found: dict[str, str] = {}
     for name, reason in zip(releases, reasons, strict=True):
         if name in found:
-            raise WrongUsage(f"the brake {name} is released twice")
+            raise WrongUsage(f"the brake {name} is given to --release twice")
         found[known_brake(name)] = single_line(reason, f"the reason for releasing {name}")
     return found
 
@@ -160,7 +160,7 @@ def end_of(text: str, *, now: datetime) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise WrongUsage(
-            f"--until '{text}': expected how long, such as 36h, or a date or time in UTC, such as 2026-11-28"
+            f"--until '{text}': expected a duration, such as 36h, or a date or time in UTC, such as 2026-11-28"
         ) from None
     return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
@@ -175,7 +175,7 @@ def me() -> str:
 def ask(proposal: Proposal, asked: ApproveOptions) -> None:
     """Show what would be approved, and ask for confirmation. Raises `WrongUsage` if it isn't given."""
     show(proposal, asked)
-    answer = typed(f"Type '{YES}' to approve that these objects are deleted, anything else to stop: ")
+    answer = typed(f"Type '{YES}' to approve the deletion of these objects, anything else to cancel: ")
     if answer.strip() != YES:
         raise WrongUsage(f"'{answer.strip()}' is not '{YES}': nothing was approved")
 
@@ -187,15 +187,17 @@ def show(proposal: Proposal, asked: ApproveOptions) -> None:
         ("begun", f"{record.start:%Y-%m-%d %H:%M:%S} UTC by {record.by}"),
         ("to be deleted", f"{plural(counts['expired'], 'object')}, {size(counts['expired_bytes'])}"),
         ("of", f"{plural(counts['candidates'], 'object')}, {size(counts['candidate_bytes'])}"),
-        ("deleting here", proposal.store.deleting().value),
-        ("released", ", ".join(asked.releases) or "no brake"),
+        ("deletion method", proposal.store.deleting().value),
+        ("released", ", ".join(asked.releases) or "none"),
     )
     for name, value in rows:
         table.add_row(name, cell(value))
     print_table(f"To be approved: {proposal.name}", table)
     print_sentence(f"Digest: {proposal.digest}")
     brakes_table.show(brakes_table.configured(record, now=proposal.store.now()))
-    print_command("Every object, and why", command("review", record.repository, mark_name(proposal), "--list"))
+    print_command(
+        "List every object with its reason", command("review", record.repository, mark_name(proposal), "--list")
+    )
     if asked.for_reference:
         print_sentence(f"Warning: {TO_THE_REFERENCE}")
 
@@ -210,7 +212,7 @@ def tell(proposal: Proposal, given: Approval, *, as_json: bool) -> None:
     print_sentence(
         f"{proposal.name} is approved by {given.who} until {given.until:%Y-%m-%d %H:%M:%S} UTC. Nothing was deleted."
     )
-    print_command("To take it back", command("revoke", proposal.target.repository.id, mark_name(proposal)))
+    print_command("To revoke it", command("revoke", proposal.target.repository.id, mark_name(proposal)))
     print_command("Next", command("sweep", proposal.target.repository.id, given.mark_id))
 
 

@@ -46,7 +46,7 @@ def parse_bandwidth(text: str) -> float | None:
     found = _RATE.match(text.strip())
     rate = float(found.group(1)) * _UNITS[found.group(2).lower()] if found else 0.0
     if not rate:
-        raise WrongUsage(f"--bandwidth {text}: expected bytes a second, such as 500K, 50M or 1.5G (of 1024)")
+        raise WrongUsage(f"--bandwidth {text}: expected bytes per second, such as 500K, 50M or 1.5G (powers of 1024)")
     return rate
 
 
@@ -60,7 +60,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
     partition, settings = Partition.of(repository, mark_id), server.settings
     to = to or settings.backup_to or ""
     if not to:
-        raise WrongUsage("where the backup goes isn't said: name a place after the mark, or set LAKEGC_BACKUP_TO")
+        raise WrongUsage("no backup destination is given: name one after the mark, or set LAKEGC_BACKUP_TO")
     refuse_at_once(server.lakefs, settings, repository, name, to)
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup
 
@@ -70,7 +70,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
     place = backup_place(to, settings.store())
     found = read_backup(place, folder_of(repository, mark_id))
     if found is None:
-        raise LakegcError(f"the backup of {partition} left no summary. Run the same command again.")
+        raise LakegcError(f"the backup of {partition} wrote no summary. Run the same command again.")
     return found, to
 
 
@@ -97,8 +97,8 @@ def show_summary(found: Backup, to: str) -> None:
     )
     name = (found.subject.repository, found.subject.mark_id)
     few = str(min(100, max(1, found.held)))
-    print_command("Bring them back", command("restore", *name, to))
-    print_command("Try that with a few", command("restore", *name, to, "--drill", few))
+    print_command("Restore them", command("restore", *name, to))
+    print_command("Test the restore with a few objects", command("restore", *name, to, "--drill", few))
 
 
 # --- restore ----------------------------------------------------------------------------------------------------------
@@ -161,11 +161,12 @@ def show_restored(partition: Partition, done: Restored | Drilled, source: str, *
         else:
             for line in lines(done):
                 print_sentence(line)
-            print_command("Is all metadata whole", command("fsck", partition.repository))
+            print_command("Verify the metadata", command("fsck", partition.repository))
     if not done.success:
         raise SweptWithFailures(
-            f"not all of mark {partition.mark_id} of {partition.repository} is back: {'; '.join(problems(done))}. What "
-            "is back stays; the same command tries the rest again."
+            f"not all objects of mark {partition.mark_id} of {partition.repository} were restored: "
+            f"{'; '.join(problems(done))}. Restored objects stay in place; run the same command again to retry the "
+            "others."
         )
 
 
@@ -191,17 +192,21 @@ def lines(done: Restored) -> Iterator[str]:
     subject, back = done.backup.subject, done.objects[CopyStatus.COPIED.value]
     yield (
         f"Mark {subject.mark_id} of {subject.repository}: {plural(back, 'object')} ({size(done.size)}) "
-        f"{'is' if back == 1 else 'are'} back, {done.objects[CopyStatus.ALREADY_THERE.value]:,} were there already."
+        f"{'was' if back == 1 else 'were'} restored, {done.objects[CopyStatus.ALREADY_THERE.value]:,} already "
+        "existed."
     )
-    yield f"The store has {done.stored:,} of them, asked anew."
+    yield f"{done.stored:,} of them are in the store, by a fresh listing."
     if done.paths:
         more = f" of {done.paths:,}" if done.paths > done.asked else ""
-        yield f"lakeFS was asked for {done.asked:,}{more} paths at which commits have them, and reads {done.read:,}."
+        yield (
+            f"{done.asked:,}{more} of their paths in commits were requested from lakeFS, and {done.read:,} could be "
+            "read."
+        )
     else:
-        yield "The mark knows no path of them, so lakeFS was not asked."
+        yield "The mark records no paths for them, so none were requested from lakeFS."
     if done.unheld:
         counts = ", ".join(f"{count:,} {name}" for name, count in sorted(done.unheld.items()))
-        yield f"Never in the backup: {counts}."
+        yield f"Not included in the backup: {counts}."
 
 
 def problems(done: Restored) -> Iterator[str]:
@@ -210,12 +215,12 @@ def problems(done: Restored) -> Iterator[str]:
         (len(done.unknown), "of the given keys are not in the backup", [repr(key) for key in done.unknown]),
         (
             done.objects[CopyStatus.VANISHED.value],
-            "copies are gone from the backup",
+            "copies are missing from the backup",
             [repr(key) for key in done.lacking],
         ),
         (
             done.objects[CopyStatus.TAKEN.value],
-            "places are taken by other objects, which stay",
+            "keys are in use by other objects, which are kept",
             [repr(key) for key in done.taken],
         ),
         (
@@ -242,11 +247,11 @@ def show_drill(partition: Partition, done: Drilled, source: str, *, as_json: boo
             same = sum(done.same.values())
             print_sentence(f"{same:,} of {plural(done.wanted, 'object')} of {name} were restored unchanged.")
             for how, count in sorted(done.same.items()):
-                print_sentence(f"{count:,} compared with {how}.")
+                print_sentence(f"{count:,} matched by {how}.")
             again = command("restore", partition.repository, partition.mark_id, source)
-            print_command("Bring back what is missing", again)
+            print_command("Restore what is missing", again)
     if not done.success:
         wrong = "; ".join(f"{key!r}: {why}" for key, why in list(done.wrong.items())[:_SHOWN])
         raise SweptWithFailures(
-            f"{plural(len(done.wrong), 'object')} of the backup of {name} did not come back as they were: {wrong}"
+            f"{plural(len(done.wrong), 'object')} of the backup of {name} differ after the restore: {wrong}"
         )

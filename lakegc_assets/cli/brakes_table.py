@@ -26,7 +26,7 @@ def in_words(found: Sequence[Brake]) -> str:
     tripped = [brake.name for brake in found if brake.tripped]
     if not tripped:
         return "none has tripped"
-    return f"{', '.join(tripped)}: tripped, an approval has to release {'it' if len(tripped) == 1 else 'each'} by name"
+    return f"{', '.join(tripped)}: tripped; an approval must release {'it' if len(tripped) == 1 else 'each'} by name"
 
 
 def show(found: Sequence[Brake]) -> None:

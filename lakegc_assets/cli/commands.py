@@ -35,7 +35,7 @@ from spark_resources.identifiers import Partition, Scope, default_mark_id
 
 app = typer.Typer(
     name="lakegc",
-    help="Garbage collection for lakeFS: shows what would be deleted and why, and deletes only what was approved.",
+    help="Garbage collection for lakeFS. Shows what would be deleted and why; deletes only what was approved.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -54,7 +54,9 @@ def settings_options(
     context: typer.Context,
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", metavar="NAME=VALUE", help="any setting, e.g. endpoint_url=http://localhost:8000"),
+        typer.Option(
+            "--set", "-s", metavar="NAME=VALUE", help="set any setting, e.g. endpoint_url=http://localhost:8000"
+        ),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
     version: Annotated[
@@ -85,7 +87,7 @@ def take_settings(given: list[str]) -> None:
             raise WrongUsage(f"--set {name}: expected {name}=VALUE")
         if Settings.is_secret(name, value):
             raise WrongUsage(
-                f"--set {name}: everybody on this machine can read a command line, and shells keep it. Set the "
+                f"--set {name}: other users of this machine can read command lines, and shells save them. Set the "
                 f"variable LAKEGC_{name.upper()} instead"
                 + (", or write it into ~/.lakectl.yaml" if name == "secret_access_key" else "")
             )
@@ -97,12 +99,10 @@ def take_settings(given: list[str]) -> None:
 
 @app.command()
 def demo(
-    folder: Annotated[
-        Path | None, typer.Option(help="where the sandbox is made; a new temporary folder if not given")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="folder for the sandbox; a new temporary one by default")] = None,
     store: Annotated[str | None, StoreOption] = None,
 ) -> None:
-    """Run the documented worked example, end to end, in a sandbox."""
+    """Run lakeFS's documented worked example end to end in a sandbox."""
     from lakegc_assets.cli import demo as demos
 
     check_java()
@@ -115,27 +115,30 @@ def demo(
 def mark(
     context: typer.Context,
     repository: RepositoryArgument,
-    mark_id: Annotated[str | None, typer.Option(help="a name of its own; the UTC start time if not given")] = None,
+    mark_id: Annotated[str | None, typer.Option(help="id of the mark; the UTC start time by default")] = None,
     scope: Annotated[Scope, typer.Option(help="which stored objects are candidates")] = Scope.UNIFIED,
-    min_age: Annotated[str, typer.Option(help="keep objects that are younger by the store's clock, e.g. 24h")] = "",
+    min_age: Annotated[str, typer.Option(help="keep objects younger than this by the store's clock, e.g. 24h")] = "",
     allow_young: Annotated[bool, typer.Option("--allow-young", help="allow a --min-age below 24h")] = False,
     accept_missing: Annotated[
-        Path | None, typer.Option(help="a file with live addresses that are known to be lost, one a line")
+        Path | None, typer.Option(help="a file of live addresses known to be lost, one per line")
     ] = None,
     inventory: Annotated[
-        str, typer.Option(help="read this instead of listing the store: S3 Inventory's manifest.json, Parquet or CSV")
+        str,
+        typer.Option(help="read this list instead of listing the store: an S3 Inventory manifest.json, Parquet or CSV"),
     ] = "",
     inventory_taken: Annotated[
-        str, typer.Option(help="when that list was begun, where it has no manifest, e.g. 2026-11-21T00:00:00Z")
+        str, typer.Option(help="start time of an inventory without a manifest, e.g. 2026-11-21T00:00:00Z")
     ] = "",
     since: Annotated[
-        str, typer.Option(metavar="MARK", help="an incremental mark since this mark, instead of the newest")
+        str, typer.Option(metavar="MARK", help="base an incremental mark on this mark instead of the newest one")
     ] = "",
-    full: Annotated[bool, typer.Option("--full", help="a full mark, whatever marks there are")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="make a full mark even if an incremental one is possible")
+    ] = False,
     clean: Annotated[bool, typer.Option("--clean", hidden=True)] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Find what is expired in a repository. Nothing is deleted."""
+    """Find the expired objects of a repository. Deletes nothing."""
     if clean:
         raise WrongUsage(f"--clean is now called --full: {command('mark', repository, '--full')}")
     partition = Partition.of(repository, mark_id or default_mark_id(datetime.now(UTC)))
@@ -165,11 +168,11 @@ def mark(
 def review(
     repository: RepositoryArgument,
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or 'latest'")] = "latest",
-    every: Annotated[bool, typer.Option("--list", help="every expired object, not just totals")] = False,
-    depth: Annotated[int, typer.Option(help="how many folders of a path are summed up together", min=1, max=20)] = 1,
+    every: Annotated[bool, typer.Option("--list", help="list every expired object, not just totals")] = False,
+    depth: Annotated[int, typer.Option(help="number of path components to group totals by", min=1, max=20)] = 1,
     output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
-    """Show what a mark would delete, why, and what is unusual."""
+    """Show what a mark would delete and why, and anything unusual."""
     from lakegc_assets.cli import review as reviews
 
     refuse_lines_of_totals(output, every=every)
@@ -181,10 +184,10 @@ def diff(
     repository: RepositoryArgument,
     before: Annotated[str, typer.Argument(metavar="MARK", help="the earlier mark's id")],
     after: Annotated[str, typer.Argument(metavar="MARK", help="the later mark's id, or 'latest'")],
-    every: Annotated[bool, typer.Option("--list", help="every object that changed, not just totals")] = False,
+    every: Annotated[bool, typer.Option("--list", help="list every changed object, not just totals")] = False,
     output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
-    """Show what changed between two marks. What is newly expired, and what no longer is."""
+    """Show what changed between two marks. Lists objects that are newly expired or no longer expired."""
     from lakegc_assets.cli import diff as diffs
 
     refuse_lines_of_totals(output, every=every)
@@ -197,24 +200,27 @@ def approve(
     mark_id: Annotated[
         str, typer.Argument(metavar="MARK", help="a mark's id, 'latest', or LAYOUT/ID of the reference collector's")
     ],
-    digest: Annotated[
-        str | None, typer.Option(help="the digest of the set that was reviewed; any other set is refused")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="don't ask; needs --digest")] = False,
+    digest: Annotated[str | None, typer.Option(help="digest of the reviewed set; any other set is refused")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="don't prompt; requires --digest")] = False,
     release: Annotated[
-        list[str] | None, typer.Option(metavar="BRAKE", help="release a tripped brake, each with a --because")
+        list[str] | None, typer.Option(metavar="BRAKE", help="release a tripped brake; each needs a --because")
     ] = None,
     because: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="the reason for a --release")] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="how long, e.g. 36h, or a date; until the mark is too old")
+        str | None,
+        typer.Option(
+            metavar="WHEN", help="validity as a duration (36h) or a date; by default until the mark is too old"
+        ),
     ] = None,
-    by: Annotated[str | None, typer.Option(metavar="NAME", help="who approves; this user if not given")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="name of the approver; the current user by default")
+    ] = None,
     for_reference: Annotated[
-        bool, typer.Option("--for-reference", help="let the reference collector sweep it, which re-verifies nothing")
+        bool, typer.Option("--for-reference", help="let the reference collector sweep it (without re-verification)")
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Approve the expired set of one mark. Shows it, asks, and records the approval; nothing is deleted."""
+    """Approve the expired set of one mark. Shows it, prompts, and records the approval; deletes nothing."""
     from lakegc_assets.cli import approve as approvals
 
     asked = approvals.ApproveOptions(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
@@ -227,9 +233,11 @@ def revoke(
     mark_id: Annotated[
         str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID of the reference collector's")
     ],
-    by: Annotated[str | None, typer.Option(metavar="NAME", help="who takes it back; this user if not given")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="name of who revokes it; the current user by default")
+    ] = None,
 ) -> None:
-    """Take an approval back, before its sweep has begun."""
+    """Revoke an approval before its sweep has started."""
     from lakegc_assets.cli import approve as approvals
 
     approvals.revoke(repository, mark_id, by=by)
@@ -239,13 +247,13 @@ def revoke(
 def sweep(
     repository: RepositoryArgument,
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="an approved mark's id, or 'latest'")],
-    rate: Annotated[float | None, typer.Option(help="at most so many keys a second", min=0.1)] = None,
+    rate: Annotated[float | None, typer.Option(help="maximum number of keys per second", min=0.1)] = None,
     quarantine: Annotated[
-        bool, typer.Option("--quarantine", help="quarantine objects, to be undone or purged, instead of deleting them")
+        bool, typer.Option("--quarantine", help="quarantine objects instead of deleting them; undo or purge them later")
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Delete what was approved and is still garbage. Killed, it resumes when it is run again."""
+    """Delete approved objects that are still garbage. If interrupted, run it again to resume."""
     from lakegc_assets.cli import sweep as sweeps
     from lakegc_assets.sweep.preconditions import SweepOptions
 
@@ -265,13 +273,16 @@ def backup(
         str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID of the reference collector's")
     ],
     to: Annotated[
-        str, typer.Argument(metavar="[DEST]", help="a URI such as s3://bucket/backups, or a folder; else as configured")
+        str,
+        typer.Argument(
+            metavar="[DEST]", help="a URI such as s3://bucket/backups, or a folder; LAKEGC_BACKUP_TO by default"
+        ),
     ] = "",
-    at_once: Annotated[int, typer.Option(help="at most so many copies at once", min=1, max=1000)] = 32,
-    bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
+    at_once: Annotated[int, typer.Option(help="maximum number of concurrent copies", min=1, max=1000)] = 32,
+    bandwidth: Annotated[str, typer.Option(help="maximum total bytes per second, e.g. 50M")] = "",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Copy a mark's expired objects to another bucket or folder. Killed, it resumes when it is run again."""
+    """Copy a mark's expired objects to another bucket or folder. If interrupted, run it again to resume."""
     from lakegc_assets.backup.context import CopyLimits
     from lakegc_assets.cli import backup as backups
 
@@ -285,20 +296,25 @@ def backup(
 @app.command()
 def restore(
     repository: RepositoryArgument,
-    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was backed up")],
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="the place that its backup was made to")],
-    prefix: Annotated[str, typer.Option(help="only objects whose address begins so, e.g. data/")] = "",
-    keys: Annotated[Path | None, typer.Option(help="only the addresses in this file, one a line")] = None,
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="id of the mark that was backed up")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="destination that the backup was written to")],
+    prefix: Annotated[str, typer.Option(help="only objects whose address starts with this, e.g. data/")] = "",
+    keys: Annotated[Path | None, typer.Option(help="only the addresses in this file, one per line")] = None,
     drill: Annotated[
-        int, typer.Option(metavar="N", help="for practice: N objects to a scratch place, compared, deleted", min=0)
+        int,
+        typer.Option(
+            metavar="N", help="test restore: restore N objects to a scratch location, compare them, delete them", min=0
+        ),
     ] = 0,
-    seed: Annotated[int, typer.Option(help="which objects a drill draws")] = 0,
-    scratch: Annotated[str, typer.Option(metavar="PLACE", help="of a drill; a temporary folder if not given")] = "",
-    at_once: Annotated[int, typer.Option(help="at most so many copies at once", min=1, max=1000)] = 32,
-    bandwidth: Annotated[str, typer.Option(help="at most so many bytes a second in all, e.g. 50M")] = "",
+    seed: Annotated[int, typer.Option(help="random seed by which a drill picks objects")] = 0,
+    scratch: Annotated[
+        str, typer.Option(metavar="PLACE", help="location for a drill; a temporary folder by default")
+    ] = "",
+    at_once: Annotated[int, typer.Option(help="maximum number of concurrent copies", min=1, max=1000)] = 32,
+    bandwidth: Annotated[str, typer.Option(help="maximum total bytes per second, e.g. 50M")] = "",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Bring back from a backup what is missing. Nothing is overwritten."""
+    """Restore missing objects from a backup. Nothing is overwritten."""
     from lakegc_assets.backup.context import CopyLimits
     from lakegc_assets.backup.restore import Chosen
     from lakegc_assets.cli import backup as backups
@@ -319,7 +335,7 @@ def undo(
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Bring quarantined objects back to their places. Nothing is overwritten."""
+    """Restore quarantined objects to their original keys. Nothing is overwritten."""
     from lakegc_assets.cli import sweep as sweeps
 
     check_java()
@@ -335,7 +351,7 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Delete quarantined objects for good. What is live by now is brought back instead."""
+    """Permanently delete quarantined objects. Objects that are live again are restored instead."""
     from lakegc_assets.cli import sweep as sweeps
 
     check_java()
@@ -349,7 +365,7 @@ def purge(
 
 @app.command()
 def status(
-    repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all if not given")] = None,
+    repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all by default")] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """List the marks and their states."""
@@ -366,7 +382,7 @@ def report(
     ] = "latest",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show the outcome of a sweep. Totals, and what was rescued or failed, and why."""
+    """Show the outcome of a sweep. Prints totals, and what was rescued or failed and why."""
     from lakegc_assets.cli import report as reports
 
     reports.show(repository, mark_id, as_json=output is Format.JSON)
@@ -377,11 +393,11 @@ def fsck(
     repository: RepositoryArgument,
     write_missing: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="write live addresses that the store lacks, for --accept-missing"),
+        typer.Option(metavar="FILE", help="write missing live addresses here, for --accept-missing"),
     ] = None,
     output: FormatOption = Format.TABLE,
 ) -> int:
-    """Verify that metadata is whole and live objects are stored. Metadata by content hash."""
+    """Verify metadata and check for missing live objects. Metadata is verified by content hash."""
     from lakegc_assets.cli import fsck as shown
 
     check_java()
@@ -392,12 +408,12 @@ def fsck(
 
 @app.command()
 def ui(
-    port: Annotated[int, typer.Option(help="of the web server", min=1, max=65535)] = 3000,
-    host: Annotated[str, typer.Option(help="the address it listens on; anybody who reaches it can start marks")] = (
+    port: Annotated[int, typer.Option(help="port of the web server", min=1, max=65535)] = 3000,
+    host: Annotated[str, typer.Option(help="address to listen on; anyone who can reach it can start marks")] = (
         "127.0.0.1"
     ),
 ) -> None:
-    """Serve Dagster's UI with the same marks. Its daemon runs schedules and sensors until Ctrl-C."""
+    """Serve Dagster's UI for the same marks. Runs schedules and sensors, too, until Ctrl-C."""
     from lakegc_assets.cli.dagster_runs import dagster_home, refuse_taken, serve_ui
 
     check_java()

@@ -39,14 +39,14 @@ def dagster_home(environ: Mapping[str, str]) -> Path:
     try:
         return home if home.is_dir() else private_folder(home)
     except OSError as error:
-        why = f"DAGSTER_HOME is {home}, where no folder can be made: {error.strerror}"
+        why = f"DAGSTER_HOME is {home}, which can't be created: {error.strerror}"
         raise WrongUsage(f"{why}. Set it to another folder.") from None
 
 
 def _warn_of_lost_history(folder: Path) -> None:
     warnings.warn(
-        f"Dagster's history is kept in {folder}, since the home folder can't be written to: set DAGSTER_HOME to a "
-        "folder that lasts. Marks, approvals and reports lie in the namespace all the same.",
+        f"Dagster's history is in {folder}, since the home folder isn't writable. To keep the history, set "
+        "DAGSTER_HOME to a persistent folder. Marks, approvals and reports are stored in the namespace in any case.",
         LakegcWarning,
         stacklevel=1,
     )
@@ -103,7 +103,7 @@ def refuse_taken(host: str, port: int) -> None:
         socket.create_server((host, port)).close()
     except (OSError, OverflowError) as error:
         why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
-        raise Unavailable(f"nothing can listen on {host}:{port}: {why}. Choose another --port, or --host.") from None
+        raise Unavailable(f"can't listen on {host}:{port}: {why}. Choose another --port, or --host.") from None
 
 
 def run_mark(

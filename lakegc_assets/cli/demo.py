@@ -79,7 +79,7 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
     """
     root = Path(tempfile.mkdtemp(prefix="lakegc-demo-")) if folder is None else folder
     if folder is not None and folder.exists() and any(folder.iterdir()):
-        raise WrongUsage(f"{folder} is not empty; the demo makes its sandbox in a new folder")
+        raise WrongUsage(f"{folder} is not empty. Name a new folder for the demo's sandbox.")
     place = StorePlace(store, Settings.load(os.environ, home_folder()).store()) if store else None
     status("replaying the documented history in a sandbox")
     with Sandbox(root, place=place) as sandbox:
@@ -89,7 +89,7 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
         try:
             story = worked_example.replay(sandbox, now=now)
         except Problem as problem:
-            raise WrongUsage(f"the demo needs a place in {store or root} that is empty: {problem}") from problem
+            raise WrongUsage(f"the demo needs an empty location in {store or root}: {problem}") from problem
         written = Server.configured().target(worked_example.REPOSITORY).place.store().now()
         return collected(sandbox, story, store, status, written)
 
@@ -100,7 +100,10 @@ def wait_until_old(store: Store, written: datetime) -> None:
     """
     old = written + 2 * store.capabilities.time_resolution
     if poll(lambda: store.now() >= old or None, timeout_s=LONGEST_WAIT_S, first_wait_s=POLL_S) is None:
-        raise Unavailable(f"the clock of {store.where} stands still, so the age of objects there is not known")
+        raise Unavailable(
+            f"the clock of {store.where} doesn't advance, so the ages of its objects are unknown. Check the store's "
+            "clock."
+        )
 
 
 def collected(
@@ -131,9 +134,9 @@ def collected(
         run_backup(partition, {"to": backup_to}, instance=instance, resources=resources)
         approve(server)
         run_sweep(partition, {}, instance=instance, resources=resources)
-        status("reading everything again")
+        status("verifying retained files")
         swept = {each: read(server, *each) for each in before}
-    status("bringing everything back from the backup")
+    status("restoring everything from the backup")
     with opened(partition, backup_to, CopyLimits(), lease=True, spark=spark) as restoring:
         restore(restoring, Chosen())
         backup = restoring.backup
@@ -197,8 +200,9 @@ def show(outcome: Outcome) -> None:
     """Print the verdicts, the expired objects, the mark's location, and the next commands."""
     story = outcome.story
     print_sentence(
-        "The worked example of lakeFS's documentation: main keeps 21 days, dev 7. Dates are the documented ones, with "
-        "2022-03-31 as the day of the mark; in the sandbox all is shifted so that this day is today.\n"
+        "The worked example of lakeFS's documentation: main is retained for 21 days, dev for 7. Dates are the "
+        "documented ones, and the mark is made on 2022-03-31; in the sandbox all dates are shifted so that this day "
+        "is today.\n"
     )
     commits = Table()
     for heading in ("date", "commit", "verdict", "why", "until"):
@@ -209,7 +213,7 @@ def show(outcome: Outcome) -> None:
         commits.add_row(story.documented(row["created"]), row["message"], verdict, why(row), until)
     print_table("Commits", commits)
     objects = Table()
-    for heading in ("path it was written for", "size", "age", "address"):
+    for heading in ("path when written", "size", "age", "address"):
         objects.add_column(heading, overflow="fold")
     for row in sorted(outcome.expired, key=lambda row: row["modified"]):
         path = story.paths.get(row["address"], "")
@@ -223,16 +227,18 @@ def show(outcome: Outcome) -> None:
         f"{counts['expired']} of {counts['candidates']} objects are expired ({size(counts['expired_bytes'])}). "
         f"The mark is in {outcome.mark_folder}"
     )
-    print_sentence(f"Backed up: {outcome.backup.held} of {outcome.backup.marked} objects, in {outcome.backup_to}")
+    print_sentence(f"Backed up {outcome.backup.held} of {outcome.backup.marked} objects to {outcome.backup_to}")
     swept = ", ".join(f"{count} {name}" for name, count in sorted(report.objects.items()))
     print_sentence(f"Approved by {ME}, re-verified, and swept: {swept} of {report.approved}.")
     print_sentence(
-        f"Read again: {outcome.kept} files of all retained commits are there, byte for byte, and {outcome.lost} are "
-        f"not; {outcome.gone} of {expired} expired objects answer 410 Gone."
+        f"Read back: {outcome.kept} files of retained commits are intact, byte for byte, and {outcome.lost} are not; "
+        f"{outcome.gone} of {expired} expired objects return 410 Gone."
     )
-    print_sentence(f"Restored from the backup: {outcome.back} of {expired} are read again, byte for byte.\n")
-    print_command("To look around in this sandbox", command("sandbox", "up", "--folder", str(outcome.sandbox), *at))
-    print_sentence("Then, in another terminal, export the settings that it prints, and run")
+    print_sentence(
+        f"Restored from the backup: {outcome.back} of {expired} objects are readable again, byte for byte.\n"
+    )
+    print_command("To explore this sandbox", command("sandbox", "up", "--folder", str(outcome.sandbox), *at))
+    print_sentence("Then export the settings it prints in another terminal, and run")
     for following in (
         command("review", worked_example.REPOSITORY, MARK_ID, "--list"),
         command("report", worked_example.REPOSITORY, MARK_ID),

@@ -32,7 +32,7 @@ from spark_resources.spark.datasets import all_rows, file_batches
 SLICES_PARTS = ("", LOOKED_UP_PART)
 KINDS = ("reason", "prefix", "slice")
 AT_ONCE = 200_000  # objects per batch: their outcomes are looked up together, with one read of the later listing
-GONE, HELD, KEPT = "gone from the store", "held", "kept: needed again, or in doubt"
+GONE, HELD, KEPT = "no longer in the store", "on hold", "kept: referenced again, or unclear"
 OUTCOMES = (GONE, HELD, KEPT)
 
 
@@ -145,7 +145,7 @@ def show(repository: str, first: str, second: str, *, every: bool, form: str) ->
     if form == "table":
         show_difference(before.record, after.record, found)
         both = (before.record.mark_id, after.record.mark_id)
-        print_command("Every object that changed", command("diff", repository, *both, "--list"))
+        print_command("List every changed object", command("diff", repository, *both, "--list"))
         print_command("The later mark", command("review", repository, both[1]))
     else:
         print_text(json.dumps(document(before.record, after.record, found), indent=1))
@@ -154,12 +154,12 @@ def show(repository: str, first: str, second: str, *, every: bool, form: str) ->
 def opened(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
     """Two finished marks of one repository, the earlier one first. Raises `WrongUsage` for any others."""
     before, after = open_mark(repository, first), open_mark(repository, second)
-    refuse_earlier_format(after.record, "compared with an earlier one")
+    refuse_earlier_format(after.record, "compared with an earlier mark")
     old, new = before.record, after.record
     if old.repository_created != new.repository_created:
         raise WrongUsage(
-            f"{repository} was deleted and made again between mark {old.mark_id} and mark {new.mark_id}: they are of "
-            "two repositories, and nothing in one tells about the other"
+            f"{repository} was deleted and recreated between mark {old.mark_id} and mark {new.mark_id}: they belong "
+            "to different repositories and can't be compared"
         )
     if finished_at(old) > finished_at(new):
         raise WrongUsage(f"mark {old.mark_id} was made after mark {new.mark_id}: give the earlier one first")
@@ -177,13 +177,13 @@ def show_difference(before: MarkRecord, after: MarkRecord, found: Difference) ->
     newly, no_longer = found.newly.whole, found.no_longer.whole
     print_sentence(
         f"Since mark {before.mark_id} ({before.start:%Y-%m-%d %H:%M} UTC): {in_sum(newly)} newly expired, "
-        f"{in_sum(no_longer)} no longer expired, {in_sum(found.still)} as before."
+        f"{in_sum(no_longer)} no longer expired, {in_sum(found.still)} unchanged."
     )
     if no_longer.objects:
         parts = [f"{in_sum(one)} {outcome}" for outcome, one in found.outcomes.items() if one.objects]
-        print_sentence(f"Those that are no longer expired: {'; '.join(parts)}.")
+        print_sentence(f"No longer expired: {'; '.join(parts)}.")
     for name, (old, new) in unlike(before, after).items():
-        print_sentence(f"The marks differ in their {name}: {old}, then {new}.")
+        print_sentence(f"The marks differ in {name}: {old}, then {new}.")
     for kind in ("reason", "prefix"):
         show_sums(found.newly, kind, title=f"Newly expired, by {kind}")
         show_sums(found.no_longer, kind, title=f"No longer expired, by {kind} in mark {before.mark_id}")

@@ -51,7 +51,7 @@ def run(repository: str, *, missing: Path | None) -> Report:
     with session() as spark:
         keep = (lambda lost: left_out.extend(write_list(missing, lost))) if missing else None
         report = check(Checked(target, server.lakefs, spark, tell, keep))
-    report.hints += [f"{harmless(one)} can't be written one a line and is not in {missing}." for one in left_out]
+    report.hints += [f"{harmless(one)} contains a line break and was not written to {missing}." for one in left_out]
     return report
 
 
@@ -60,7 +60,7 @@ def run(repository: str, *, missing: Path | None) -> Report:
 
 def refuse_unwritable(path: Path | None) -> None:
     if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
-        raise WrongUsage(f"--write-missing {path}: this can't be written as a file")
+        raise WrongUsage(f"--write-missing {path}: can't write this file")
 
 
 def write_list(path: Path, lost: Iterator[str]) -> list[str]:
@@ -98,7 +98,7 @@ def verdict(report: Report) -> str:
     parts = []
     if report.findings:
         parts.append(
-            f"{len(report.findings):,} {'thing' if len(report.findings) == 1 else 'things'} wrong in its metadata"
+            f"{len(report.findings):,} {'problem' if len(report.findings) == 1 else 'problems'} in its metadata"
         )
     if report.lost_count:
         parts.append(f"{report.lost_count:,} live {'object' if report.lost_count == 1 else 'objects'} missing")
@@ -117,7 +117,7 @@ def show_verified(report: Report) -> None:
         "commits": f"{n('commits')} verified by their ids",
         "metaranges": f"{n('metaranges')} verified by content hash",
         "ranges": f"{n('ranges')} verified by content hash, {plural(report.verified['entries'], 'entry')} decoded",
-        "other tables": f"{n('dump_tables')} of the dump of references, {n('other_tables')} that nothing refers to",
+        "other tables": f"{n('dump_tables')} of the reference dump, {n('other_tables')} unreferenced",
         "live objects": live,
         "outside the namespace": f"{n('outside')} addresses, not looked up",
         "read": f"{read}, {size(int(report.rate))}/s; {report.seconds:.1f} s in all",
@@ -167,7 +167,9 @@ def show_notes(report: Report, missing: Path | None) -> None:
     if report.alien_count > SHOWN:
         print_sentence(f"… and {report.alien_count - SHOWN:,} more alien files")
     for one in report.strange_tables:
-        print_sentence(f"Alien file: _lakefs/{one.id} has a table's name and is none ({one.why}); nothing needs it")
+        print_sentence(
+            f"Alien file: _lakefs/{one.id} has the name of a table but isn't one ({one.why}); nothing refers to it"
+        )
     for sentence in report.not_verified:
         print_sentence(f"Not verified: {sentence}")
     for sentence in report.hints:
@@ -175,7 +177,7 @@ def show_notes(report: Report, missing: Path | None) -> None:
     following = command("mark", report.repository)
     if report.lost_count and missing is None:
         listed = command("fsck", report.repository, "--write-missing", "FILE")
-        print_command("Write the list that 'mark --accept-missing FILE' takes", listed)
+        print_command("Write the list for 'mark --accept-missing FILE'", listed)
     elif missing is not None:
         print_sentence(f"{plural(report.lost_count, 'address')} in {missing}")
         following = command("mark", report.repository, "--accept-missing", str(missing))

@@ -42,15 +42,16 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
         )
     add_hold(target.place, hold)
     print_sentence(
-        f"{hold.id} holds {hold.what}, {until(hold)}, from the next mark on. It is written to {where(target.place)}."
+        f"{hold.id} holds {hold.what}, {until(hold)}, starting with the next mark. It was written to "
+        f"{where(target.place)}."
     )
-    print_command("What the holds match now", command("holds", repository, "check"))
+    print_command("Show what the holds match now", command("holds", repository, "check"))
 
 
 def drop(repository: str, hold_id: str) -> None:
     drop_hold(Server.configured().target(repository).place, hold_id)
-    print_sentence(f"{hold_id} is dropped: the next mark is made without it.")
-    print_command("The holds that are left", command("holds", repository, "list"))
+    print_sentence(f"{hold_id} was dropped. The next mark won't use it.")
+    print_command("List the remaining holds", command("holds", repository, "list"))
 
 
 def sign(repository: str, *, yes: bool) -> None:
@@ -61,11 +62,13 @@ def sign(repository: str, *, yes: bool) -> None:
     for hold in seen.holds:
         print_sentence(f"  {hold.id}: {hold.what}, {until(hold)}, by {hold.owner}")
     for one in seen.missing:
-        print_sentence(f"  {one} is in the newest signed file that a mark used, and not in this one")
+        print_sentence(f"  {one} is in the newest signed file used by a mark, but not in this one")
     if not yes:
         if not sys.stdin.isatty():
-            raise WrongUsage("signing says that these holds are right, and nobody is there to ask: add --yes")
-        answer = typed(f"Type '{SIGN}' to sign them, anything else to stop: ").strip()
+            raise WrongUsage(
+                "signing confirms that these holds are right, and there is no terminal to prompt on: add --yes"
+            )
+        answer = typed(f"Type '{SIGN}' to sign them, anything else to cancel: ").strip()
         if answer != SIGN:
             raise WrongUsage(f"'{answer}' is not '{SIGN}': nothing was signed")
     sign_holds(target.place, seen)
@@ -83,7 +86,9 @@ def show(repository: str, *, as_json: bool) -> None:
         print_text(json.dumps({"repository": repository, "file": where(target.place), "holds": rows}, indent=1))
         return
     if not holds:
-        print_sentence(f"{repository} has no holds: retention rules, branches and staged changes alone keep objects.")
+        print_sentence(
+            f"{repository} has no holds. Objects are kept only by retention rules, branches and staged changes."
+        )
         print_command("To add one", command("holds", repository, "add", "--help"))
         return
     table = Table()
@@ -92,7 +97,7 @@ def show(repository: str, *, as_json: bool) -> None:
     for hold in holds:
         table.add_row(hold.id, cell(hold.what), cell(hold.owner), cell(hold.reason), hold.until or "", state(hold, now))
     print_table(f"Holds of {repository}", table)
-    print_command("What they match now", command("holds", repository, "check"))
+    print_command("Show what they match now", command("holds", repository, "check"))
 
 
 @printing()
@@ -119,7 +124,7 @@ def check(repository: str, *, as_json: bool) -> None:
         table.add_row(cell(row["hold"]), cell(row["what"]), row["state"], *numbers)
     print_table(f"What the holds of {repository} match now", table)
     if any(isinstance(hold, PathHold) for hold in holds):
-        print_sentence("Objects that are on hold by their path are counted by the next mark, which reads the commits.")
+        print_sentence("Objects on hold by path are counted by the next mark, when it reads the commits.")
     print_command("Next", command("mark", repository))
 
 
@@ -130,14 +135,14 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
     if report.findings:
         first = report.findings[0]
         raise Refused(
-            f"what is on hold isn't known: {first.what} {first.id}: {first.why}. Run 'lakegc fsck "
+            f"can't determine what is on hold: {first.what} {first.id}: {first.why}. Run 'lakegc fsck "
             f"{target.repository.id}'.",
             invariant=3,
         )
     if unread := unseen(holds, graph_known=graph.whole):
         raise Refused(
-            f"the holds {', '.join(unread)} need the whole commit graph, and it can't be read with these credentials: "
-            f"{' '.join(report.not_verified)}",
+            f"the holds {', '.join(unread)} require the whole commit graph, which can't be read with these "
+            f"credentials: {' '.join(report.not_verified)}",
             invariant=3,
         )
     rules = server.lakefs.rules(target.repository.id)
@@ -173,7 +178,7 @@ def objects_under(target: Target, prefix: str) -> str:
 
 
 def until(hold: Hold) -> str:
-    return "without an end" if hold.until is None else f"until {hold.until}"
+    return "with no end date" if hold.until is None else f"until {hold.until}"
 
 
 def state(hold: Hold, now: datetime) -> str:

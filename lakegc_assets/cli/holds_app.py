@@ -8,7 +8,7 @@ import typer
 from spark_resources.errors import WrongUsage
 
 holds_app = typer.Typer(
-    help="Manage holds: what must be kept, whatever the rules say. By tags, commits, branches, paths or keys.",
+    help="Manage holds, which keep objects whatever the rules say. Holds match tags, commits, branches, paths or keys.",
     no_args_is_help=True,
 )
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON document, for scripts")]
@@ -24,7 +24,7 @@ def of_repository(
 
 @holds_app.command("list")
 def list_holds(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List all holds of a repository: by whom, why and until when."""
+    """List a repository's holds with owner, reason and end date."""
     from lakegc_assets.cli import holds
 
     holds.show(context.obj, as_json=as_json)
@@ -34,24 +34,32 @@ def list_holds(context: typer.Context, as_json: JsonOption = False) -> None:
 def add(
     context: typer.Context,
     hold_id: IdArgument,
-    owner: Annotated[str, typer.Option(help="who asked for the hold")],
+    owner: Annotated[str, typer.Option(help="who requested the hold")],
     reason: Annotated[str, typer.Option(help="why")],
-    tags: Annotated[str | None, typer.Option(metavar="PATTERN", help="hold what commits with such tags reach")] = None,
-    history: Annotated[bool, typer.Option("--history", help="with --tags: and what their ancestors reach")] = False,
+    tags: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="hold everything reachable from commits with matching tags")
+    ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="with --tags: also hold what their ancestors reach")
+    ] = False,
     commits: Annotated[
-        str | None, typer.Option(metavar="KEY=PATTERN", help="hold commits with such metadata: legal=hold")
+        str | None, typer.Option(metavar="KEY=PATTERN", help="hold commits with matching metadata: legal=hold")
     ] = None,
     branches: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="hold commits of such branches, for --days")
+        str | None, typer.Option(metavar="PATTERN", help="hold commits of matching branches, for --days")
     ] = None,
-    days: Annotated[int | None, typer.Option(help="with --branches: for at least so many days")] = None,
-    paths: Annotated[str | None, typer.Option(metavar="PATTERN", help="hold what any commit has at such paths")] = None,
-    prefix: Annotated[str | None, typer.Option(metavar="KEY", help="hold stored objects whose keys begin so")] = None,
+    days: Annotated[int | None, typer.Option(help="with --branches: minimum number of days")] = None,
+    paths: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="hold what any commit has at matching paths")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="KEY", help="hold stored objects whose keys start with this")
+    ] = None,
     until: Annotated[
-        str | None, typer.Option(help="the last day (UTC), or a time with its zone; no end if not given")
+        str | None, typer.Option(help="last day (UTC), or a time with its zone; no end by default")
     ] = None,
 ) -> None:
-    """Add a hold. A '*' in a pattern is any text, slashes too; quote it."""
+    """Add a hold. '*' in a pattern matches any text including slashes; quote it."""
     from lakegc_assets.cli import holds
 
     given: dict[str, Any] = {"id": hold_id, "owner": owner, "reason": reason, "until": until}
@@ -68,15 +76,15 @@ def add(
 
 @holds_app.command()
 def drop(context: typer.Context, hold_id: IdArgument) -> None:
-    """Drop a hold: from the next mark on it keeps nothing."""
+    """Drop a hold. It has no effect from the next mark on."""
     from lakegc_assets.cli import holds
 
     holds.drop(context.obj, hold_id)
 
 
 @holds_app.command()
-def sign(context: typer.Context, yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False) -> None:
-    """Sign the file of holds as it is. It was written by hand, before there was a key, or restored."""
+def sign(context: typer.Context, yes: Annotated[bool, typer.Option("--yes", help="don't prompt")] = False) -> None:
+    """Sign the holds file as it is. Needed if it was written by hand or restored, or predates the signing key."""
     from lakegc_assets.cli import holds
 
     holds.sign(context.obj, yes=yes)
@@ -84,7 +92,7 @@ def sign(context: typer.Context, yes: Annotated[bool, typer.Option("--yes", help
 
 @holds_app.command()
 def check(context: typer.Context, as_json: JsonOption = False) -> None:
-    """Check the file of holds, and show what each hold matches today."""
+    """Validate the holds file, and show what each hold matches today."""
     from lakegc_assets.cli import holds
 
     holds.check(context.obj, as_json=as_json)

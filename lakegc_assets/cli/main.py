@@ -68,15 +68,15 @@ def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int
         return 1
     except Exception as error:
         return _failed(
-            f"{type(error).__name__}: {error}\nThis is a fault of lakegc. Run it with --debug and report it.", 1
+            f"{type(error).__name__}: {error}\nThis is a bug in lakegc. Run it with --debug and report it.", 1
         )
 
 
 def interrupted(name: str, arguments: list[str]) -> str:
     """The message after Ctrl-C, with the next step."""
     if name in RESUMED:
-        return f"interrupted. What was done is written down; the same command resumes:\n  {command(*arguments)}"
-    return "interrupted. Nothing was deleted; run the command again." if name == "mark" else "interrupted"
+        return f"interrupted. Progress is saved; run the same command again to resume:\n  {command(*arguments)}"
+    return "interrupted. Nothing was deleted. Run the command again." if name == "mark" else "interrupted"
 
 
 def _failed(message: str, code: int) -> int:

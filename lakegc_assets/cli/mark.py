@@ -73,8 +73,8 @@ def refuse_at_once(partition: Partition, options: Mapping[str, Any]) -> None:
     since = options["since"]
     if since and (not Mark.exists(target.place, since) or Mark.open(target.place, since).record.finished is None):
         raise NotThere(
-            f"there is no finished mark {since} of {partition.repository} to make another one since. The marks there "
-            f"are: {command('status', partition.repository)}"
+            f"there is no finished mark {since} of {partition.repository} to base an incremental mark on. To list "
+            f"the marks: {command('status', partition.repository)}"
         )
 
 
@@ -82,8 +82,8 @@ def refuse_used_id(target: Target, partition: Partition) -> None:
     foreign = {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
     if partition.mark_id in foreign or Mark.exists(target.place, partition.mark_id):
         raise WrongUsage(
-            f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another, or give none and get "
-            "the time. An unfinished mark can be resumed in the Dagster UI."
+            f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another, or leave it out to "
+            "use the current time. An unfinished mark can be resumed in the Dagster UI."
         )
 
 
@@ -127,7 +127,7 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
         ),
         ("live, uncommitted", f"{facts['uncommitted']:,}"),
         (
-            "kept, served or unclear",
+            "kept: served or unclear",
             f"{facts['kept_by_probes']:,} ({plural(facts['probes'], 'path')} probed)",
         ),
         (
@@ -147,7 +147,7 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
     if facts["young"] and not facts["expired"]:
         print_sentence(f"Objects stored less than {duration(record.min_age)} ago are kept, referenced or not.")
         young = command("mark", record.repository, "--min-age", "0", "--allow-young")
-        print_command("Where nobody writes, as in a sandbox", young)
+        print_command("If nothing is being written, as in a sandbox", young)
     print_command("Nothing was deleted. Next", command("review", record.repository, record.mark_id))
 
 
@@ -227,7 +227,7 @@ def as_table(rows: Sequence[Row]) -> Table:
     table.add_column("state", min_width=len("in quarantine"))
     table.add_column("objects", justify="right", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("begun (UTC)", min_width=len("2026-11-21"))
+    table.add_column("started (UTC)", min_width=len("2026-11-21"))
     table.add_column("by", overflow="fold")
     for row in rows:
         count = "" if row.expired is None else f"{row.expired:,}"
@@ -254,7 +254,7 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
     ours = dict(each_mark(target.place))
     for mark_id, record in ours.items():
         if not isinstance(record, MarkRecord):
-            state = "not signed by a known key" if isinstance(record, Untrusted) else "of an unknown format"
+            state = "not signed with a known key" if isinstance(record, Untrusted) else "unknown format"
             yield Row(repository, mark_id, state, "", None, None, "")
             continue
         if record.finished is not None:
@@ -281,7 +281,7 @@ def outcome_of(place: Place, record: MarkRecord) -> str:
         report = read_report(place, record.mark_id)
         return "" if report is None else in_words(report, read_quarantine(place, report))
     except DamagedData:
-        return "its report can't be relied on"
+        return "its report isn't trustworthy"
 
 
 def reference_row(found: ReferenceMark, repository: str, approval: str) -> Row:
@@ -309,7 +309,7 @@ def named(place: Place, repository: str, mark_id: str) -> str:
         return mark_id
     finished = [record for record in marks(place) if record.finished is not None]
     if not finished:
-        raise NotThere(f"{repository} has no finished mark. Make one: {command('mark', repository)}")
+        raise NotThere(f"{repository} has no finished mark. To make one: {command('mark', repository)}")
     return max(finished, key=finished_at).mark_id
 
 

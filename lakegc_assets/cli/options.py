@@ -35,7 +35,7 @@ RepositoryArgument = Annotated[str, typer.Argument(metavar="REPO", help="a repos
 StoreOption = typer.Option(
     metavar="URI",
     help="keep objects in a store instead of a folder, under s3://bucket/prefix, gs://bucket/prefix or "
-    "https://account.blob.core.windows.net/container/prefix; how it is reached is for the settings to say",
+    "https://account.blob.core.windows.net/container/prefix; endpoint and credentials come from the settings",
 )
 
 
@@ -68,7 +68,7 @@ def partition_of(repository: str, mark_id: str) -> Partition:
 
 def refuse_lines_of_totals(output: ListFormat, *, every: bool) -> None:
     if output in (ListFormat.CSV, ListFormat.JSONL) and not every:
-        raise WrongUsage(f"--format {output} gives one object a line: add --list, or take json for the totals")
+        raise WrongUsage(f"--format {output} prints one object per line: add --list, or use json for totals")
 
 
 def read_lines(path: Path | None) -> list[str]:
@@ -77,4 +77,4 @@ def read_lines(path: Path | None) -> list[str]:
     try:
         return [line for line in path.read_text(encoding="utf-8").split("\n") if line]
     except (OSError, UnicodeDecodeError) as error:
-        raise WrongUsage(f"{path} can't be read as a list of addresses: {error}") from None
+        raise WrongUsage(f"{path} is not a readable list of addresses: {error}") from None

@@ -101,7 +101,7 @@ def found(target: Target, name: str) -> Report:
         reports = [read_report(place, record.mark_id) for record in sorted(swept, key=finished_at)]
         known = [report for report in reports if report is not None]
         if not known:
-            raise NotThere(f"no mark of {repository} was swept. The marks there are: {command('status', repository)}")
+            raise NotThere(f"no mark of {repository} was swept. To list the marks: {command('status', repository)}")
         return max(known, key=lambda report: report.ended)
     mark_id = check_mark_id(name.rpartition("/")[2])
     report = read_report(place, mark_id)
@@ -116,11 +116,13 @@ def without_report(target: Target, mark_id: str) -> str:
     mark = Mark.open(target.place, mark_id) if Mark.exists(target.place, mark_id) else begun(target, mark_id)
     name = f"mark {mark_id} of {repository}"
     if mark is None:
-        return f"{name} was not swept. The marks there are: {command('status', repository)}"
+        return f"{name} was not swept. To list the marks: {command('status', repository)}"
     if mark.record.state is MarkState.SWEEPING:
-        return f"the sweep of {name} is at work, or was cut off. To resume it: {command('sweep', repository, mark_id)}"
+        return (
+            f"the sweep of {name} is running, or was interrupted. To resume it: {command('sweep', repository, mark_id)}"
+        )
     review = command("review", repository, mark_id)
-    return f"{name} is {mark.record.state}, and was not swept. What it would delete: {review}"
+    return f"{name} is {mark.record.state} and was not swept. To see what it would delete: {review}"
 
 
 def reasons_of(place: Place, report: Report) -> Reasons:
@@ -151,7 +153,7 @@ def show_reasons(reasons: Reasons) -> None:
         for row in named[:SHOWN]:
             print_sentence(f"{outcome}: {row['address']}")
         if len(named) > SHOWN:
-            print_sentence(f"{outcome}: … and more, in the table of outcomes")
+            print_sentence(f"{outcome}: … and more, in the outcomes table")
 
 
 def document(

@@ -32,8 +32,8 @@ SHOWN = {"largest": 5, "newest": 5, "sample": 10}
 TITLES = {"largest": "The largest", "newest": "The newest", "sample": "A random sample"}
 LETTERS = 50  # maximum length of a commit's message
 NEVER = (
-    "Objects that no commit and no staged change refers to were overwritten, deleted or reset while they were staged, "
-    "or uploaded and never linked. A mark can't tell which."
+    "Objects that no commit and no staged change refers to were overwritten, deleted or reset while staged, or "
+    "uploaded and never linked. A mark can't distinguish these cases."
 )
 
 
@@ -99,7 +99,7 @@ def since_previous(mark: Mark) -> tuple[MarkRecord | None, diff.Difference | Non
         before = Mark.open(mark.place, previous)
         return before.record, diff.difference(before, mark), None
     except LakegcError as error:
-        return None, None, f"the mark before, {previous}, can't be read any more: {error}"
+        return None, None, f"the previous mark, {previous}, can no longer be read: {error}"
 
 
 @printing()
@@ -144,12 +144,12 @@ def show_review(review: Review) -> None:
     brakes.show(review.brakes)
     show_change(review)
     if review.totals.whole.objects:
-        print_command("Every object", command("review", record.repository, record.mark_id, "--list"))
+        print_command("List every object", command("review", record.repository, record.mark_id, "--list"))
         if following := NEXT.get(record.state):
             print_command("Next", command(following, record.repository, record.mark_id))
     else:
         again = command("mark", record.repository)
-        print_command("There is nothing to approve. Next, once something has changed", again)
+        print_command("There is nothing to approve. Once something has changed", again)
 
 
 def listed(record: MarkRecord) -> str:
@@ -165,7 +165,7 @@ def how_much(review: Review) -> list[str]:
         f"Retention rules: {diff.rules_in_words(record.rules)}. Holds: {diff.holds_in_words(record)}."
     )
     if record.incremental:
-        made += f" It is incremental, since mark {record.basis['chain'][0]}."
+        made += f" It is incremental, based on mark {record.basis['chain'][0]}."
     digest = f"Digest: {record.digest}"
     if not whole.objects:
         return [f"{mark}: none of {plural(facts['candidates'], 'object')} is expired.", made, digest]
@@ -181,17 +181,17 @@ def show_sweep(record: MarkRecord) -> None:
     """Print that a mark was swept already, and where its report is. The rest of the review is the approved set."""
     name = (record.repository, record.mark_id)
     if record.state is MarkState.SWEEPING:
-        print_command("Its sweep has begun. To resume it", command("sweep", *name))
+        print_command("Its sweep has started. To resume it", command("sweep", *name))
     elif record.state in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
-        print_sentence("This mark was swept. What follows is what was approved.")
-        print_command("The outcome of each object", command("report", *name))
+        print_sentence("This mark was swept. The set that was approved follows.")
+        print_command("Show the outcome of each object", command("report", *name))
 
 
 def costs(review: Review) -> str:
     if review.saved_a_month is None:
         return (
-            "What they cost is not known: give a price per GB and month, for example --set price_per_gb_month=0.023 "
-            "(about that of S3 Standard, in US dollars)."
+            "To see what they cost, set a price per GB and month, for example --set price_per_gb_month=0.023 (about "
+            "that of S3 Standard, in US dollars)."
         )
     return f"They cost {money(review.saved_a_month)} a month, at {review.price:g} a GB."
 
@@ -201,9 +201,11 @@ def why_not_more(review: Review) -> list[str]:
     reasons = {label.name for label in review.totals.by["reason"]}
     found = [NEVER] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
     if "unexplained" in review.facts:
-        found.append(f"Some expired commits could not be read, so they explain nothing: {review.facts['unexplained']}")
+        found.append(
+            f"Some expired commits could not be read, so objects may lack their commits: {review.facts['unexplained']}"
+        )
     elif ExpiredReason.UNKNOWN.value in reasons:
-        found.append("The commit graph could not be read, so whether expired commits had these objects is not known.")
+        found.append("The commit graph could not be read, so it isn't known whether expired commits had these objects.")
     return [*found, *(f"{why}." for why in review.facts.get("unclear", []))]
 
 
@@ -212,7 +214,7 @@ def show_objects(review: Review, kind: str) -> None:
     table = Table()
     for heading in ("size", "age"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("address", "path in lakeFS", "the last commit that had it"):
+    for heading in ("address", "path in lakeFS", "last commit with it"):
         table.add_column(heading, overflow="fold")
     for row in rows[: SHOWN[kind]]:
         old = age(review.record.start - row["modified"])
@@ -248,9 +250,11 @@ def show_change(review: Review) -> None:
         diff.show_difference(review.previous, review.record, review.changed)
         return
     if review.incomparable:
-        print_sentence(f"What changed since the mark before is not known: {full_stop(review.incomparable)}")
+        print_sentence(f"The changes since the previous mark are unknown: {full_stop(review.incomparable)}")
     else:
-        print_sentence("This is the first mark of the repository in this scope: there is none to compare it with.")
+        print_sentence(
+            "This is the first mark of the repository in this scope, so there is nothing to compare it with."
+        )
 
 
 # --- for scripts ----------------------------------------------------------------------------------------------------

@@ -79,14 +79,14 @@ def show_totals(foreign: ForeignReview, totals: Totals, gone: int, digest: str) 
     )
     said = (found.summary or {}).get("num_deleted_objects")
     if isinstance(said, int) and said != totals.whole.objects + gone:
-        print_sentence(f"Its summary counts {said:,}, which is not what its files hold.")
+        print_sentence(f"Its summary counts {said:,}, which doesn't match its files.")
     for kind in KINDS:
         show_sums(totals, kind)
     print_sentence(
-        "This is a foreign mark. It recorded addresses only: sizes and times are the store's of today, and why an "
-        "object is expired is not known."
+        "This is a foreign mark. It records addresses only: sizes and times come from the store as of now, and the "
+        "reasons are unknown."
     )
-    print_command("A mark of lakegc's own tells why", command("mark", foreign.repository))
+    print_command("Make a mark with lakegc to see reasons", command("mark", foreign.repository))
     print_sentence(f"Digest: {digest}")
     print_command("Next", command("approve", foreign.repository, f"{found.layout}/{found.mark_id}"))
 

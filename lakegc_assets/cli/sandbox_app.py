@@ -13,19 +13,19 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.options import StoreOption
 from spark_resources.host.user_folders import home_folder
 
-sandbox_app = typer.Typer(
-    help="Run a lakeFS-compatible server on this machine, to try things in.", no_args_is_help=True
-)
+sandbox_app = typer.Typer(help="Run a local lakeFS-compatible server to experiment with.", no_args_is_help=True)
 
 
 @sandbox_app.command()
 def up(
-    folder: Annotated[Path, typer.Option(help="where it keeps its data")] = Path("lakegc-sandbox"),
-    port: Annotated[int, typer.Option(help="on 127.0.0.1; 0 takes a free one")] = 8000,
+    folder: Annotated[Path, typer.Option(help="folder for its data")] = Path("lakegc-sandbox"),
+    port: Annotated[int, typer.Option(help="port on 127.0.0.1; 0 picks a free one")] = 8000,
     store: Annotated[str | None, StoreOption] = None,
-    request_log: Annotated[str, typer.Option(metavar="FILE", help="write one line a request; '-' is stderr")] = "",
+    request_log: Annotated[
+        str, typer.Option(metavar="FILE", help="log one line per request to this file; '-' is stderr")
+    ] = "",
 ) -> None:
-    """Serve until Ctrl-C, and print the settings for other terminals."""
+    """Serve until Ctrl-C. Prints the settings for other terminals."""
     import signal
     import threading
     from contextlib import ExitStack
@@ -50,8 +50,8 @@ def up(
         print_text("\nFor lakegc and lakefs-sdk, in another terminal:\n")
         for name, value in sandbox.environment.items():
             print_text(f"  export {name}={value}")
-        print_text(f"\nThen, for the marks there are:\n\n  {command('status')}\n")
-        print_text("Ctrl-C ends the sandbox; its data stays.")
+        print_text(f"\nThen list the marks:\n\n  {command('status')}\n")
+        print_text("Press Ctrl-C to stop the sandbox; its data is kept.")
         sys.stdout.flush()
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # the signal of service managers and containers
         try:

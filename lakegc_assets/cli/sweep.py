@@ -42,7 +42,7 @@ from spark_resources.stores.permissions import MISSING_RIGHTS
 
 YES = "purge"
 NEXT_STEPS = {
-    **dict.fromkeys(TRANSIENT_CODES, "the store was busy or out of reach: try again later, or with a lower --rate"),
+    **dict.fromkeys(TRANSIENT_CODES, "the store was busy or unreachable: try again later, or with a lower --rate"),
     "NotInBackup": "back the mark up again, then sweep again",
 }
 """The remedy for a failure, by its receipt's code; not for missing rights, or failures of a single object."""
@@ -66,7 +66,7 @@ def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, SweptWit
     place = Server.configured().target(partition.repository).place
     report = read_report(place, partition.mark_id)
     if report is None:
-        raise LakegcError(f"the sweep of {partition} left no report. Run the same command again.")
+        raise LakegcError(f"the sweep of {partition} wrote no report. Run the same command again.")
     return report, failure
 
 
@@ -83,14 +83,14 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
     for sentence in what_was_done(report, left):
         print_sentence(sentence)
     for repository, why in sorted(report.unread.items()):
-        print_sentence(f"Not read, and released: {sentence_about(repository)}: {why}")
+        print_sentence(f"Not read, released by the approval: {sentence_about(repository)}: {why}")
     for sentence in why_failed(report):
         print_sentence(sentence)
     for what, line in what_is_next(report, left):
         print_command(what, line)
     if quarantine is None:
         again = command("report", report.repository, report.mark_id)
-        print_command("This report again, with what was rescued and why", again)
+        print_command("Show this report again, with what was rescued and why", again)
 
 
 def what_was_done(report: Report, left: int) -> Iterator[str]:
@@ -101,18 +101,18 @@ def what_was_done(report: Report, left: int) -> Iterator[str]:
         rate = f", {plural(round(taken / report.seconds), 'object')} a second" if report.seconds >= 1 else ""
         yield f"Took {report.seconds:,.1f} s of {how}{rate}, with {plural(report.requests, 'request')}."
     if earlier := max(0, deleted + aside - taken):
-        yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} dealt with by earlier runs."
+        yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} handled by earlier runs."
     if proofs := len(report.verifications) + bool(deleted + aside):
         yield f"Re-verified {plural(proofs, 'time')}."
     if left:
         kept = f" ({size(report.sizes.get(Outcome.QUARANTINED.value, 0))})" if left == aside else ""
         yield f"{plural(left, 'object')}{kept} in quarantine: no space is freed until they are purged."
     if deleted:
-        yield f"As to space: {report.deleting}."
+        yield f"Space: {report.deleting}."
     if report.late_objects:
         yield (
-            f"{plural(report.late_objects, 'object')} became live while being deleted, and readers miss "
-            f"{'it' if report.late_objects == 1 else 'them'} now:"
+            f"{plural(report.late_objects, 'object')} became live while being deleted, and "
+            f"{'is' if report.late_objects == 1 else 'are'} now missing for readers:"
         )
         yield from (f"  {harmless(address)}" for address in report.late[:LATE_SHOWN])
         if report.late_objects > LATE_SHOWN:
@@ -124,8 +124,8 @@ def why_failed(report: Report) -> Iterator[str]:
     for one in report.refusals:
         said = ": ".join(filter(None, (one["code"], one["why"]))).rstrip(".") or "the store gave no reason"
         todo = "grant the rights to delete there" if one["code"] in MISSING_RIGHTS else NEXT_STEPS.get(one["code"], "")
-        more = f"; {todo}" if todo else "; look at that object in the store, then try again"
-        yield f"{plural(one['objects'], 'object')} could not be deleted, such as {one['example']!r}: {said}{more}."
+        more = f"; {todo}" if todo else "; inspect that object in the store, then try again"
+        yield f"{plural(one['objects'], 'object')} could not be deleted, for example {one['example']!r}: {said}{more}."
 
 
 def what_is_next(report: Report, left: int) -> Iterator[tuple[str, str]]:
@@ -133,10 +133,10 @@ def what_is_next(report: Report, left: int) -> Iterator[tuple[str, str]]:
     name = (report.repository, report.mark_id)
     if report.objects.get(Outcome.FAILED.value):
         again = command("sweep", *name, *(["--quarantine"] if report.quarantine else []))
-        yield "Try those that failed again", again
+        yield "Retry those that failed", again
     if left:
-        yield "Bring them back", command("undo", *name)
-        yield "Delete them for good", command("purge", *name)
+        yield "Restore them", command("undo", *name)
+        yield "Delete them permanently", command("purge", *name)
 
 
 # --- quarantined objects --------------------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ class Done:
                 print_command("Its report", command("report", *name))
         if failed := self.objects.get(Outcome.FAILED.value):
             raise SweptWithFailures(
-                f"{plural(failed, 'quarantined object')} of mark {self.partition.mark_id} could not be dealt with. "
-                f"The receipts under {self.receipts} say why; run the same command again to try again."
+                f"{plural(failed, 'quarantined object')} of mark {self.partition.mark_id} could not be processed. "
+                f"The receipts under {self.receipts} say why. Run the same command again to retry."
             )
 
 
@@ -189,7 +189,9 @@ def confirm_purge(partition: Partition, *, yes: bool) -> bool:
     Raises `WrongUsage` if the deletion isn't confirmed, or if standard input isn't a terminal.
     """
     if not yes and not sys.stdin.isatty():
-        raise WrongUsage("purge deletes quarantined objects for good, and nobody is there to ask: add --yes")
+        raise WrongUsage(
+            "purge deletes quarantined objects permanently, and there is no terminal to prompt on: add --yes"
+        )
     objects = in_quarantine(partition)
     if objects == 0 and not has_copies(partition):
         return False
@@ -209,7 +211,7 @@ def in_quarantine(partition: Partition) -> int | None:
     state = None if mark is None else mark.record.state
     if state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING):
         what = "isn't there" if mark is None else f"is {state}"
-        raise WrongUsage(f"mark {mark_id} of {partition.repository} {what}: nothing of it is in quarantine")
+        raise WrongUsage(f"mark {mark_id} of {partition.repository} {what}: it has no objects in quarantine")
     report = read_report(place, mark_id)
     if report is None or state is MarkState.SWEEPING:
         return None
@@ -225,10 +227,10 @@ def has_copies(partition: Partition) -> bool:
 def ask(partition: Partition, objects: int | None) -> None:
     what = "What" if objects is None else f"{plural(objects, 'object')} that"
     print_sentence(
-        f"{what} the sweep of mark {partition.mark_id} quarantined in {partition.repository} will be deleted for good; "
-        "those that are live by now are brought back instead."
+        f"{what} the sweep of mark {partition.mark_id} quarantined in {partition.repository} will be deleted "
+        "permanently; those that are live again are restored instead."
     )
-    answer = typed(f"Type '{YES}' to delete them, anything else to stop: ").strip()
+    answer = typed(f"Type '{YES}' to delete them, anything else to cancel: ").strip()
     if answer != YES:
         raise WrongUsage(f"'{answer}' is not '{YES}': nothing was purged")
 

@@ -124,19 +124,19 @@ def share(found: Measured, limits: BrakeLimits) -> Brake:
     by_bytes = part(found.counts["expired_bytes"], found.counts["candidate_bytes"])
     highest = max(by_objects, by_bytes)
     found_now = f"{100 * by_objects:.1f} % of all objects and {100 * by_bytes:.1f} % of all bytes are expired"
-    allowed = f"{100 * bound:g} % are allowed{' in the first mark of a repository' if first else ''}"
+    allowed = f"at most {100 * bound:g} % are allowed{' in the first mark of a repository' if first else ''}"
     return Brake("share", highest > bound, highest, bound, f"{found_now}; {allowed}")
 
 
 def size(found: Measured, limits: BrakeLimits) -> Brake:
     gib = found.counts["expired_bytes"] / GIB
-    why = f"{in_units(found.counts['expired_bytes'])} expired; {limits.gib:,g} GiB are allowed"
+    why = f"{in_units(found.counts['expired_bytes'])} expired; at most {limits.gib:,g} GiB are allowed"
     return Brake("bytes", gib > limits.gib, gib, limits.gib, why)
 
 
 def count(found: Measured, limits: BrakeLimits) -> Brake:
     objects = found.counts["expired"]
-    why = f"{plural(objects, 'object')} expired; {limits.count:,} are allowed"
+    why = f"{plural(objects, 'object')} expired; at most {limits.count:,} are allowed"
     return Brake("count", objects > limits.count, objects, limits.count, why)
 
 
@@ -147,13 +147,13 @@ def jump(found: Measured, limits: BrakeLimits) -> Brake:
     times = max(part(found.counts[name], max(found.previous[name], 1)) for name in ("expired", "expired_bytes"))
     objects, before = found.counts["expired"], found.previous["expired"]
     against = (
-        f"{times:,.1f} times as much as in mark {found.previous_id} ({plural(before, 'object')})"
+        f"{times:,.1f} times as many as in mark {found.previous_id} ({plural(before, 'object')})"
         if before
         else f"and none in mark {found.previous_id}"
     )
     why = (
         f"{plural(objects, 'object')} expired, {against}; from {plural(limits.jump_least, 'object')} on, at most "
-        f"{limits.jump:g} times as much as before is expected"
+        f"{limits.jump:g} times the previous count is expected"
     )
     return Brake("jump", objects >= limits.jump_least and times > limits.jump, times, limits.jump, why)
 
@@ -162,7 +162,9 @@ def live(found: Measured, limits: BrakeLimits) -> Brake:
     """Nothing is live in a repository that isn't empty, or much less than in the previous mark."""
     now = found.counts["live"]
     if now == 0 and found.counts["candidates"]:
-        return Brake("live", True, 0.0, limits.live, "nothing in this repository is live: all of it looks like garbage")
+        return Brake(
+            "live", True, 0.0, limits.live, "nothing in this repository is live: every object looks like garbage"
+        )
     if found.previous is None:
         return uncompared("live", found, limits.live)
     left = remaining(now, found.previous["live"])
@@ -200,7 +202,7 @@ def others(found: Measured) -> tuple[Brake, ...]:
 
 def sentence_about(repository: str) -> str:
     who = "other repositories" if repository == "*" else f"repository {repository}"
-    return f"{who} may refer to objects here, and could not be read"
+    return f"{who} may refer to objects here and could not be read"
 
 
 def name_of_release(repository: str) -> str:
@@ -224,7 +226,7 @@ def released_repositories(record: MarkRecord, released: Mapping[str, str]) -> di
 
 def age(found: Measured, limits: BrakeLimits, now: datetime) -> Brake:
     days, bound = (now - found.finished) / timedelta(days=1), limits.age / timedelta(days=1)
-    why = f"the mark is {days:,.1f} days old at {now:%Y-%m-%d %H:%M} UTC; it may be {bound:g}"
+    why = f"the mark is {days:,.1f} days old at {now:%Y-%m-%d %H:%M} UTC; at most {bound:g} are allowed"
     return Brake("age", days > bound, days, bound, why)
 
 

@@ -52,9 +52,9 @@ def how_changed(marked: pa.Table, found: pa.Table, *, cutoff: datetime | None) -
 
 
 _SENTENCES = {
-    "size": "it has {after[size]} bytes, and had {before[size]} when it was marked",
-    "checksum": "its checksum is {after[checksum]}, and was {before[checksum]} when it was marked",
-    "modified": "it was written at {after[modified]}, and had been at {before[modified]} when it was marked",
+    "size": "it has {after[size]} bytes, but had {before[size]} when it was marked",
+    "checksum": "its checksum is {after[checksum]}, but was {before[checksum]} when it was marked",
+    "modified": "its modification time is {after[modified]}, but was {before[modified]} when it was marked",
     "young": "it was written at {after[modified]}, after the mark was made",
 }
 

@@ -118,8 +118,8 @@ def _kept_longer(
 def _known(commits: Mapping[str, Commit], commit_id: str) -> Commit:
     if commit_id not in commits:
         raise DamagedData(
-            f"commit {commit_id}, which a hold reaches, is not in the commit graph. It may have been made while the "
-            "graph was read: begin a new mark. If it stays away, run `lakegc fsck`.",
+            f"commit {commit_id}, which a hold reaches, is not in the commit graph. It may have been created while "
+            "the graph was being read: make a new mark. If this error remains, run `lakegc fsck`.",
             invariant=3,
         )
     return commits[commit_id]

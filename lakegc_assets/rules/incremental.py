@@ -29,15 +29,15 @@ LATE = timedelta(hours=48)
 hours of a link token (formats §1), with a margin for slow uploads and clock differences."""
 
 LATE_UPLOADS = (
-    f"Uploads that arrived more than {round(LATE.total_seconds() / 3600)} hours after their slice was opened were not "
-    "looked for: a full mark finds them"
+    f"Uploads that arrived more than {round(LATE.total_seconds() / 3600)} hours after their slice was created were "
+    "not searched for: a full mark finds them"
 )
 """The limitation that an incremental mark reports, the price of its speed."""
 
 _YEAR_4000 = 64_060_588_800  # names of slices count back from here, so that later ones sort first
 _FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # no slices exist from before
 _XID = 20  # characters
-NO_BASE: Mapping[str, Any] = {"why": "no finished mark is there"}
+NO_BASE: Mapping[str, Any] = {"why": "there is no finished mark"}
 
 
 def opened(name: str) -> datetime | None:
@@ -81,11 +81,13 @@ def basis_of(
     the new record's own basis. Raises `NotThere` if the named mark isn't among the earlier ones.
     """
     if since in untrusted and not full:
-        chosen: Mapping[str, Any] = {"why": f"mark {since} isn't signed by a known key"}
+        chosen: Mapping[str, Any] = {"why": f"mark {since} isn't signed with a known key"}
     else:
         chosen = _basis_of(record, earlier, since=since, full=full, every=every)
         if untrusted and chosen == NO_BASE:
-            chosen = {"why": f"mark {max(untrusted)} isn't signed by a known key, and no other finished one is there"}
+            chosen = {
+                "why": f"mark {max(untrusted)} isn't signed with a known key, and there is no other finished mark"
+            }
     return {**FULL_MARK, "spellings": record.basis["spellings"], **chosen}
 
 
@@ -95,9 +97,9 @@ def _basis_of(
     finished = [one for one in earlier if one.finished is not None and one.mark_id != record.mark_id]
     without_full = incremental_in_a_row(finished)
     if since and since not in {one.mark_id for one in finished}:
-        raise NotThere(f"there is no finished mark {since} of {record.repository} to make another one since")
+        raise NotThere(f"there is no finished mark {since} of {record.repository} to base an incremental mark on")
     if full:
-        return {"why": "that was asked for"}
+        return {"why": "requested"}
     if since:
         finished = [one for one in finished if one.mark_id == since]
     base = max(finished, key=finished_at, default=None)
@@ -110,7 +112,7 @@ def _basis_of(
     digests = [base.digest or "", *(base.basis["digests"] if base.incremental else [])]
     since_full = max(len(chain), without_full + 1)  # if each mark names its base, chains don't grow
     if since_full >= max(every, 1) and not since:
-        return {"why": f"every {every} marks one looks at everything", "chain": chain, "digests": digests}
+        return {"why": f"every {every} marks a full one is made", "chain": chain, "digests": digests}
     full_in = max(every - since_full - 1, 0)
     return {"incremental": True, "chain": chain, "digests": digests, "full_in": full_in}
 
@@ -136,10 +138,10 @@ def late_uploads(record: MarkRecord) -> str:
         return f"{LATE_UPLOADS}."
     if marks == 0:
         return (
-            f"{LATE_UPLOADS}, and one is due now. The next mark without --since is a full one, and so is the "
-            "schedule's."
+            f"{LATE_UPLOADS}, and a full mark is due now. The next mark without --since is a full one, and so is the "
+            "next scheduled mark."
         )
-    return f"{LATE_UPLOADS}. One is due after {plural(marks, 'more incremental mark')}."
+    return f"{LATE_UPLOADS}. A full mark is due after {plural(marks, 'more incremental mark')}."
 
 
 def unequal(record: MarkRecord, base: MarkRecord) -> str:
@@ -152,15 +154,15 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
     ):  # fmt: skip
         return f"{which} is of another repository"
     if record.scope is not Scope.UNIFIED or base.scope is not Scope.UNIFIED:
-        return f"only marks of the scope {Scope.UNIFIED} are made since earlier ones"
+        return f"only marks of scope {Scope.UNIFIED} can be incremental"
     if record.inventory is not None or base.inventory is not None:
-        return "an inventory is no listing to go on from"
+        return "an incremental mark can't be based on an inventory"
     if "unexplained" in base.step("expired_set").facts:
-        return f"{which} has no reasons for its expired objects"
+        return f"{which} records no reasons for its expired objects"
     if "not_retained" not in base.step("expired_set").datasets:
-        return f"{which} didn't know every commit"
+        return f"{which} couldn't read every commit"
     if base.basis["spellings"] != record.basis["spellings"]:
-        return f"the namespace has other spellings than it had for {which}"
+        return f"the namespace's equivalent spellings have changed since {which}"
     if base.versions.get("lakegc") != record.versions.get("lakegc"):
         return f"{which} was made by another version of lakegc"
     if base.start > record.start or base.server_now > record.server_now:

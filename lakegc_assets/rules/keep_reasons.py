@@ -38,7 +38,7 @@ COMMITTED = KeepReason("committed", "a retained commit or a branch refers to it"
 
 OTHER_REPOSITORY = KeepReason("other_repository", "another repository refers to it")
 BRANCH = KeepReason("branch", "{}")
-MEANWHILE = KeepReason("meanwhile", "it was staged or committed meanwhile")
+MEANWHILE = KeepReason("meanwhile", "it was staged or committed in the meantime")
 HOLD = KeepReason("hold", "it is on hold by {}")
 
 KEEP_REASONS = (OTHER_REPOSITORY, BRANCH, MEANWHILE, HOLD)
@@ -124,7 +124,7 @@ def served(probed: DataFrame) -> Attribution:
     serving = F.concat(
         F.lit("branch "), F.col("by.branch"), F.lit(" of repository "), F.col("by.repository"), F.lit(" serves it")
     )
-    may_serve = F.concat(F.lit("a branch may serve it, since a path probe has no clear answer: "), F.col("unclear"))
+    may_serve = F.concat(F.lit("a branch may serve it, since a path probe was inconclusive: "), F.col("unclear"))
     found = F.when(F.col("by").isNotNull(), serving).when(F.col("unclear").isNotNull(), may_serve)
     return lambda objects: (
         objects.join(by_address, "address", "left")

@@ -21,13 +21,13 @@ class Reason(StrEnum):
     """Why a commit is retained or not. "The line" is that of the verdict's branch, or of a dangling commit if None."""
 
     HEAD = "head of the branch"
-    CHILD_YOUNG = "was the head of the line until a child came, and the child is young"
-    DANGLING = "dangling, younger than the default"
+    CHILD_YOUNG = "was the branch's head until its child was created, recently enough to retain it"
+    DANGLING = "dangling, younger than the default rule"
     NO_RULES = "the repository has no retention rules"
-    HELD = "held"
-    SERVER = "the server lists it as retained, though no rule known here does"
-    EXPIRED_BEHIND_CHILD = "was the head of the line until a child came, and the child is old"
-    EXPIRED_DANGLING = "dangling, older than the default"
+    HELD = "on hold"
+    SERVER = "the server lists it as retained, though no rule known to lakegc retains it"
+    EXPIRED_BEHIND_CHILD = "was the branch's head until its child was created, too long ago to retain it"
+    EXPIRED_DANGLING = "dangling, older than the default rule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ def with_server_list(verdicts: Iterable[Verdict], listed: Iterable[tuple[str, st
         elif ours.metarange_id != metarange_id:
             raise DamagedData(
                 f"commit {commit_id} has the metarange '{ours.metarange_id}' in the commit graph (or earlier in the "
-                f"server's list) and '{metarange_id}' in the server's list of retained commits. Nothing can be told "
-                "to be garbage before this is explained: run `lakegc fsck` on the repository."
+                f"server's list) and '{metarange_id}' in the server's list of retained commits. Garbage can't be "
+                "determined until this is resolved: run `lakegc fsck` on the repository."
             )
         elif ours.retained:
             known[commit_id] = replace(ours, server_listed=True)
@@ -219,8 +219,8 @@ def _by_id(commits: Iterable[Commit]) -> dict[str, Commit]:
     for commit in commits:
         if graph.setdefault(commit.id, commit) != commit:
             raise DamagedData(
-                f"two different commits have the id {commit.id}. The commit graph can't be trusted: read it again, and "
-                "if that doesn't help run `lakegc fsck` on the repository."
+                f"two different commits have the id {commit.id}. The commit graph isn't trustworthy: make a new "
+                "mark. If this error remains, run `lakegc fsck` on the repository."
             )
     return graph
 
@@ -235,8 +235,8 @@ def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
     for branch, commit_id in heads.items():
         if commit_id not in graph:
             raise DamagedData(
-                f"the head of branch '{branch}', commit {commit_id}, is not in the commit graph. It may have been made "
-                "while the graph was read: read the commit and its parents, too, or begin a new mark.",
+                f"the head of branch '{branch}', commit {commit_id}, is not in the commit graph. It may have been "
+                "created while the graph was being read: make a new mark.",
                 invariant=3,
             )
     for commit in graph.values():
@@ -244,7 +244,8 @@ def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
             if parent not in graph:
                 raise DamagedData(
                     f"commit {parent}, a parent of commit {commit.id}, is not in the commit graph. It may have been "
-                    "made while the graph was read: begin a new mark. If it stays away, run `lakegc fsck`.",
+                    "created while the graph was being read: make a new mark. If this error remains, run `lakegc "
+                    "fsck`.",
                     invariant=3,
                 )
 
@@ -264,7 +265,7 @@ def _children_first(graph: Mapping[str, Commit]) -> list[Commit]:
     if len(order) < len(graph):
         caught = min(commit_id for commit_id, children in waiting.items() if children)
         raise DamagedData(
-            f"commit {caught} is on a line of main parents that comes back to itself, which no history can: "
-            "ids are hashes over the parents. The commit graph is damaged: run `lakegc fsck` on the repository."
+            f"commit {caught} is in a cycle of first parents, which is impossible since commit ids are hashes over "
+            "their parents. The commit graph is damaged: run `lakegc fsck` on the repository."
         )
     return order

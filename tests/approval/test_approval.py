@@ -180,7 +180,7 @@ def test_the_age_brake_counts_the_age_at_the_approvals_end(lake: Lake) -> None:
         ({"share": " \n"}, "reason for releasing share"),
         ({"share": "!"}, "reason for releasing share"),
         ({"shares": "so"}, "no brake 'shares'"),
-        ({"share": "\x1b[31m so"}, "can't be shown"),
+        ({"share": "\x1b[31m so"}, "unprintable characters"),
     ],
 )
 def test_a_release_without_a_brake_or_readable_reason_is_refused(
@@ -235,7 +235,7 @@ def test_an_approval_with_another_digest_is_refused(lake: Lake) -> None:
     """Whoever names a digest approves that set and no other."""
     lake.marked()
 
-    refuses(lake, Refused, "that is another set", digest="0" * 64)
+    refuses(lake, Refused, "which is another set", digest="0" * 64)
     assert lake.approve(digest=lake.record().digest).digest == lake.record().digest
 
 
@@ -296,8 +296,8 @@ def test_an_approved_mark_is_not_approved_again(lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"who": " "}, "name of who approves"),
-        ({"who": "Ada\u202e"}, "can't be shown"),
+        ({"who": " "}, "approver's name"),
+        ({"who": "Ada\u202e"}, "unprintable characters"),
         ({"who": "A" * 1001}, "longer than"),
     ],
 )
@@ -562,7 +562,7 @@ def test_an_approval_cut_off_after_the_records_write_does_not_count(
 
     assert (lake.record().state, lake.approval()) == (MarkState.APPROVED, None)
     assert lake.state() == "approval incomplete"
-    with pytest.raises(Refused, match="never written down whole"):
+    with pytest.raises(Refused, match="is incomplete or was altered"):
         lake.verify()
     lake.approve(who="Grace")
     lake.verify()

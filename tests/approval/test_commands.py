@@ -96,7 +96,7 @@ def test_approve_latest_approves_the_newest_finished_mark(
 
 
 def test_end_of_input_approves_nothing(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-D is an answer, and not a fault of lakegc."""
+    """Ctrl-D is an answer, and not a bug in lakegc."""
     lake.marked()
     typed(monkeypatch, "")
     monkeypatch.setattr("builtins.input", mock.Mock(side_effect=EOFError))
@@ -117,7 +117,7 @@ def test_only_the_word_approve_approves(
     outcome = approve(lakegc, lake)
 
     assert outcome.code in (1, 2)
-    assert "fault of lakegc" not in outcome.err
+    assert "bug in lakegc" not in outcome.err
     assert (lake.record().state, lake.approval()) == (MarkState.MARKED, None)
 
 
@@ -125,9 +125,9 @@ def test_a_script_needs_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, l
     """Nobody can be asked, so without the digest, or with another one, the approval is refused."""
     lake.marked()
 
-    approve(lakegc, lake).stopped(2, "--yes and --digest")
-    approve(lakegc, lake, "--digest", lake.record().digest or "").stopped(2, "--yes and --digest")
-    approve(lakegc, lake, "--yes").stopped(2, "--yes needs --digest", f"lakegc review {lake.name} m1")
+    approve(lakegc, lake).stopped(2, "pass --yes and --digest")
+    approve(lakegc, lake, "--digest", lake.record().digest or "").stopped(2, "pass --yes and --digest")
+    approve(lakegc, lake, "--yes").stopped(2, "--yes requires --digest", f"lakegc review {lake.name} m1")
     approve(lakegc, lake, "--yes", "--digest", "0" * 64).stopped(3, "another set")
     assert lake.record().state is MarkState.MARKED
     outcome = by_script(lakegc, lake, "--by", "Ada", "--format", "json")
@@ -148,10 +148,10 @@ def test_a_script_needs_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, l
         (("--release", "share", "--because", "a", "--release", "share", "--because", "b"), "twice"),
         (("--release", "jump", "--because", "so"), "has not tripped"),
         (("--by", " "), "name after --by"),
-        (("--until", "soon"), "expected how long"),
+        (("--until", "soon"), "expected a duration"),
         (("--until", "2020-01-01"), "has passed"),
         (("--until", "0"), "has passed"),
-        (("--until", "99999999999d"), "expected how long"),
+        (("--until", "99999999999d"), "expected a duration"),
     ],
 )
 def test_contradictory_or_unreadable_options_are_refused(

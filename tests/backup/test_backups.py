@@ -85,10 +85,10 @@ def test_with_a_configured_backup_a_sweep_deletes_only_what_the_backup_contains(
     lake.mark()
     before = lake.contents()
     sweep = ("sweep", lake.name, "m1")
-    lake.fails(3, "need a backup", "lakegc backup", arguments=sweep, backup_to=to)
+    lake.fails(3, "require a backup", "lakegc backup", arguments=sweep, backup_to=to)
     without_one = lake.contents()
     lake("backup", lake.name, "m1", backup_to=to)
-    lake.fails(3, "need a backup", arguments=sweep, backup_to=other)
+    lake.fails(3, "require a backup", arguments=sweep, backup_to=other)
     objects = tmp_path / "backups" / lake.name / "m1" / "objects"
     gone, altered = sorted(each for each in objects.rglob("*") if each.is_file())[:2]
     gone.unlink()
@@ -133,4 +133,4 @@ def test_backup_restore_round_trip_nested_keys_bytes_equal(lake: Lake, tmp_path:
     some = next(iter(before))
     shutil.rmtree(tmp_path / "backups" / lake.name / "m1" / "objects" / "data" / some.split("/")[1])
     lake.store.delete_many([some])
-    lake.fails(4, "gone from the backup", some, arguments=("restore", lake.name, "m1", to))
+    lake.fails(4, "missing from the backup", some, arguments=("restore", lake.name, "m1", to))

@@ -86,7 +86,7 @@ def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
     commands.fails(4, ["1 of 4 objects", "'data/s/a'", "another object"], "backup", "m1", to)
 
     assert "backup.json" not in files(folder)
-    commands.fails(1, ["no whole backup", "backup.json"], "restore", "m1", to)
+    commands.fails(1, ["no complete backup", "backup.json"], "restore", "m1", to)
     (folder / "objects" / "data" / "s" / "a").unlink()
     made = commands("backup", "m1", to)
     assert made["objects"] == {"copied": 4}
@@ -153,7 +153,7 @@ def test_a_drill_names_altered_copies_and_leaves_nothing_behind(
     commands.fails(4, ["'legacy'", "altered"], "restore", "m1", to, "--drill", "4", "--scratch", str(scratch))
 
     assert first["same"] == {
-        "the original, byte for byte": 3, "the SHA-256 of when it was copied": 1
+        "the original, byte for byte": 3, "the SHA-256 recorded when it was copied": 1
     }  # fmt: skip
     assert {name for name in files(scratch) if "lakegc-drill" in name} == set()
     assert files(lake.folder) == before
@@ -194,7 +194,7 @@ def test_a_backup_without_a_finished_mark_or_a_place_is_refused(
 
     commands.fails(2, ["not finished"], "backup", "m2", str(to))
     commands.fails(2, ["no mark m3"], "backup", "m3", str(to))
-    commands.fails(2, ["where the backup goes"], "backup", "m2")
+    commands.fails(2, ["no backup destination"], "backup", "m2")
     commands.fails(2, ["--bandwidth fast"], "backup", "m2", str(to), "--bandwidth", "fast")
     assert not to.exists()
 
@@ -228,7 +228,7 @@ def test_a_place_without_write_access_is_refused_before_anything_is_copied(
     lake.marked(ADDRESSES)
     file = tmp_path / "file"
     file.write_bytes(b"")
-    commands.fails(1, ["can't be made"], "backup", "m1", str(file / "to"))
+    commands.fails(1, ["can't be created"], "backup", "m1", str(file / "to"))
     body = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>no</Message></Error>"
     with answering(403, body, {"Content-Type": "application/xml"}) as server:
         known = {"s3_endpoint_url": server.url, "s3_access_key_id": "any", "s3_secret_access_key": "any"}

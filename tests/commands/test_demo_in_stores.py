@@ -30,11 +30,11 @@ def test_the_demo_gives_the_same_result_in_every_store(provider: Provider, lakeg
 
     for line in (
         "6 of 20 objects are expired (",
-        "Backed up: 6 of 6 objects, in",
+        "Backed up 6 of 6 objects to",
         "swept: 6 deleted of 6.",
-        "there, byte for byte, and 0 are not; 6 of 6 expired objects answer 410 Gone.",
-        "Restored from the backup: 6 of 6 are read again, byte for byte.",
+        "intact, byte for byte, and 0 are not; 6 of 6 expired objects return 410 Gone.",
+        "Restored from the backup: 6 of 6 objects are readable again, byte for byte.",
         f"--store {place}",
     ):
         assert line in output
-    second.stopped(2, "that is empty", place)
+    second.stopped(2, "needs an empty location", place)

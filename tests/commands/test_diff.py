@@ -68,7 +68,7 @@ def test_a_diff_reports_newly_and_no_longer_expired_objects(
     assert sums(newly["by_reason"], "branch", "days") == {("main", 21): (1, 1_000), (None, None): (1, 2_000)}
     assert sums(no_longer["by_prefix"], "prefix") == {"t/": (1, 200), "": (1, 400), None: (1, 100)}
     assert sums(no_longer["by_fate"], "became") == {
-        "gone from the store": (1, 100), "held": (1, 200), "kept: needed again, or in doubt": (1, 400)
+        "no longer in the store": (1, 100), "on hold": (1, 200), "kept: referenced again, or unclear": (1, 400)
     }  # fmt: skip
     assert found["differ_in"] == {"rules": ["default 21 days, dev 7", "default 7 days, dev 3"]}
 
@@ -82,9 +82,9 @@ def test_a_review_reports_the_changes_since_the_previous_mark(
 
     assert found["changed"] == difference(lakegc, sandbox, name, "m1", "latest")
     for words in (
-        "2 objects (2.9 KiB) newly expired, 3 objects (700 B) no longer expired, 5 objects (50 B) as before",
-        "1 object (100 B) gone from the store; 1 object (200 B) held; 1 object (400 B) kept: needed again, or in doubt",
-        "The marks differ in their rules: default 21 days, dev 7, then default 7 days, dev 3.",
+        "2 objects (2.9 KiB) newly expired, 3 objects (700 B) no longer expired, 5 objects (50 B) unchanged",
+        "1 object (100 B) no longer in the store; 1 object (200 B) on hold; 1 object (400 B) kept: referenced again",
+        "The marks differ in rules: default 21 days, dev 7, then default 7 days, dev 3.",
         "Newly expired, by prefix",
         "No longer expired, by reason in mark m1",
     ):
@@ -102,7 +102,7 @@ def test_a_review_works_though_the_previous_mark_cannot_be_read(
     shown = lakegc.output(sandbox.settings, "review", name, "m2")
     found = json.loads(lakegc.output(sandbox.settings, "review", name, "m2", "--format", "json"))
 
-    assert "is not known: the mark before, m1, can't be read any more" in shown
+    assert "are unknown: the previous mark, m1, can no longer be read" in shown
     assert (found["objects"], found["changed"]) == (7, None)
     assert "part-00000-0-000.parquet" in found["incomparable"]
     lakegc(sandbox.settings, "diff", name, "m1", "m2").stopped(3, "isn't the file that was written")
@@ -118,9 +118,9 @@ def test_the_list_of_a_diff_has_one_line_for_each_changed_object(
     assert {(row["address"], row["change"], row["became"]) for row in map(json.loads, lines)} == {
         ("data/n/1", "newly expired", None),
         ("data/n/2", "newly expired", None),
-        ("data/s/gone", "no longer expired", "gone from the store"),
-        ("data/s/held", "no longer expired", "held"),
-        ("data/r", "no longer expired", "kept: needed again, or in doubt"),
+        ("data/s/gone", "no longer expired", "no longer in the store"),
+        ("data/s/held", "no longer expired", "on hold"),
+        ("data/r", "no longer expired", "kept: referenced again, or unclear"),
     }
     assert len(lines) == len(people.splitlines()) == 5
     assert lakegc.output(sandbox.settings, "diff", name, "m1", "m1", "--list") == "Nothing changed.\n"
@@ -134,4 +134,4 @@ def test_marks_that_cannot_be_compared_are_refused(lakegc: Lakegc, sandbox: Sand
         2, "m2 was made after mark m1: give the earlier one first"
     )
     lakegc(sandbox.settings, "diff", name, "m1", "m7").stopped(1, "there is no mark m7")
-    lakegc(sandbox.settings, "diff", name, "m0", "m2").stopped(2, "was deleted and made again between mark m0")
+    lakegc(sandbox.settings, "diff", name, "m0", "m2").stopped(2, "was deleted and recreated between mark m0")

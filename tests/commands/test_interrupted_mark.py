@@ -97,7 +97,7 @@ def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp
     said = process.communicate(timeout=LIMIT_S)[1]
 
     assert (process.returncode, "Traceback" in said) == (130, False)
-    assert "the same command resumes:\n" in said
+    assert "run the same command again to resume:\n" in said
     assert said.endswith(f" -m lakegc_assets.cli sweep {lake.name} m1\n")
     nothing_left(process, tmp_path)
 

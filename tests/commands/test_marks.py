@@ -69,8 +69,8 @@ def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sand
 
     assert "incremental since mark m1" in made
     for shown in (made, review):
-        assert "Uploads that arrived more than 48 hours after their slice was opened were not looked for" in shown
-        assert "one is due now" in shown
+        assert "Uploads that arrived more than 48 hours after their slice was created were not searched for" in shown
+        assert "a full mark is due now" in shown
         assert "To make a full mark now: lakegc mark late --full\n" in shown
 
 
@@ -233,7 +233,7 @@ def test_an_empty_expired_set_is_reported_in_every_format(still: Marked, lakegc:
 
 def test_csv_of_totals_is_refused(still: Marked, lakegc: Lakegc) -> None:
     """CSV is for lists; the message says which option to add."""
-    lakegc(still.settings, "review", "still", "--format", "csv").stopped(2, "add --list, or take json")
+    lakegc(still.settings, "review", "still", "--format", "csv").stopped(2, "add --list, or use json")
 
 
 # --- which one ------------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_a_missing_repository_or_mark_is_an_error(hostile: Marked, pond: str, la
     lakegc(settings, "review", "nowhere", "m1").stopped(1, "nowhere")
     lakegc(settings, "review", "hostile", "m7").stopped(1, "there is no mark m7 in", "'lakegc status' lists the marks")
     lakegc(settings, "review", "hostile", "../m1").stopped(2, "'../m1' can't be a mark id")
-    lakegc(settings, "review", pond).stopped(1, "pond has no finished mark. Make one: ", "mark pond")
+    lakegc(settings, "review", pond).stopped(1, "pond has no finished mark. To make one: ", "mark pond")
 
 
 @pytest.mark.parametrize(("state", "why"), [(MarkState.FAILED, "the store was away"), (MarkState.MARKING, None)])

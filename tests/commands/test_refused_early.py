@@ -55,13 +55,13 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., Ended]:
         (("mark", "--inventory-taken", "2026-01-01"), 2, "none is given"),
         (("sweep", "m1"), 3, "is not approved"),
         (("sweep", "m0"), 2, "m0"),
-        (("undo", "m1"), 2, "is marked: nothing of it is in quarantine"),
-        (("purge", "m1", "--yes"), 2, "is marked: nothing of it is in quarantine"),
+        (("undo", "m1"), 2, "is marked: it has no objects in quarantine"),
+        (("purge", "m1", "--yes"), 2, "is marked: it has no objects in quarantine"),
         (("purge", "m1"), 2, "add --yes"),
         (("backup", "m1"), 2, "LAKEGC_BACKUP_TO"),
         (("backup", "m0", "/tmp/nowhere-lakegc"), 2, "m0"),
-        (("restore", "m1", "/nowhere"), 1, "no whole backup"),
-        (("restore", "m1", "/nowhere", "--drill", "2"), 1, "no whole backup"),
+        (("restore", "m1", "/nowhere"), 1, "no complete backup"),
+        (("restore", "m1", "/nowhere", "--drill", "2"), 1, "no complete backup"),
     ],
 )
 def test_wrong_options_ids_states_and_places_are_refused_before_spark_starts(
@@ -80,7 +80,9 @@ def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
     lake.marked()
     lake.approve()
 
-    without_spark("sweep", "m1", backup_to="/nowhere").stopped(3, "there is none of mark m1", "lakegc backup")
+    without_spark("sweep", "m1", backup_to="/nowhere").stopped(
+        3, "there is no complete one of mark m1", "lakegc backup"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,8 +93,8 @@ def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
         (("mark", "--since", "m0"), {}, 1, "there is no finished mark m0"),
         (("sweep", "m0"), {}, 2, "there is no approved mark m0"),
         (("sweep", "m1"), {}, 3, "is not approved"),
-        (("sweep", "swept"), {}, 3, "was used: it is swept"),
-        (("sweep", "approved"), {"backup_to": "/nowhere"}, 3, "there is none of mark approved"),
+        (("sweep", "swept"), {}, 3, "has been used: the mark is swept"),
+        (("sweep", "approved"), {"backup_to": "/nowhere"}, 3, "there is no complete one of mark approved"),
         (("backup", "m1"), {}, 2, "LAKEGC_BACKUP_TO"),
         (("backup", "m0", "/tmp/nowhere-lakegc"), {}, 2, "there is no mark m0"),
     ],

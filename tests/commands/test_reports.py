@@ -88,12 +88,12 @@ def test_a_report_of_a_mark_that_was_not_swept_is_refused_with_its_state(lake: L
     """A sweep that was cut off has to be resumed; a mark that was never swept has no report."""
     settings = lake.sandbox.settings
     lake.marked()
-    lakegc(settings, "report", lake.name, "m1").stopped(2, "is marked, and was not swept", f"review {lake.name} m1")
+    lakegc(settings, "report", lake.name, "m1").stopped(2, "is marked and was not swept", f"review {lake.name} m1")
     lakegc(settings, "report", lake.name, "latest").stopped(1, "no mark", f"lakegc status {lake.name}")
     lakegc(settings, "report", lake.name, "m0").stopped(2, "was not swept", f"lakegc status {lake.name}")
     lake.approve()
     Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)
-    lakegc(settings, "report", lake.name, "m1").stopped(2, "cut off", f"lakegc sweep {lake.name} m1")
+    lakegc(settings, "report", lake.name, "m1").stopped(2, "was interrupted", f"lakegc sweep {lake.name} m1")
 
 
 def test_a_review_of_a_swept_mark_says_that_it_was_swept(lake: Lake, lakegc: Lakegc) -> None:
@@ -105,7 +105,7 @@ def test_a_review_of_a_swept_mark_says_that_it_was_swept(lake: Lake, lakegc: Lak
 
     shown = lakegc.output(lake.sandbox.settings, "review", lake.name, "m1")
 
-    assert "This mark was swept. What follows is what was approved" in shown
+    assert "This mark was swept. The set that was approved follows" in shown
     assert f"lakegc report {lake.name} m1" in shown
 
 

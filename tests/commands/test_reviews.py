@@ -98,7 +98,7 @@ def test_costs_are_shown_only_with_a_price(lakegc: Lakegc, sandbox: Sandbox, nam
     reviewable(place, tables([expired("data/s/a", 3 * 2**40)]), facts={**FACTS, "candidate_bytes": 2**42})
 
     assert review(lakegc, sandbox, name)["saved_a_month"] is None
-    assert "What they cost is not known" in lakegc.output(sandbox.settings, "review", name)
+    assert "To see what they cost" in lakegc.output(sandbox.settings, "review", name)
     assert review(lakegc, sandbox, name, price_per_gb_month="0.02")["saved_a_month"] == pytest.approx(61.44)
     priced = {**sandbox.settings, "price_per_gb_month": "0.02"}
     assert "They cost 61.44 a month, at 0.02 a GB." in lakegc.output(priced, "review", name)
@@ -120,10 +120,10 @@ def test_reasons_name_their_rule_and_never_claim_the_unknown(
     together = " ".join(known.replace("│", " ").split())
     for words in ("(main's rule of 21 days)", "(dev's rule of 7 days)", "(dangling: the default rule of 7 days)"):
         assert words in together
-    assert "A mark can't tell which" in known
-    assert "A mark can't tell which" not in graph
+    assert "A mark can't distinguish these cases" in known
+    assert "A mark can't distinguish these cases" not in graph
     assert "The commit graph could not be read" in graph
-    assert "could not be read, so they explain nothing: range 12 is cut" in damaged
+    assert "could not be read, so objects may lack their commits: range 12 is cut" in damaged
 
 
 # --- what to look at ------------------------------------------------------------------------------------------------
@@ -253,4 +253,4 @@ def test_json_lines_and_csv_of_totals_are_refused(lakegc: Lakegc, sandbox: Sandb
     """They are formats of lists; the message says which option to add."""
     for command in (("review", name), ("diff", name, "m1", "m2")):
         for form in ("jsonl", "csv"):
-            lakegc(sandbox.settings, *command, "--format", form).stopped(2, "add --list, or take json")
+            lakegc(sandbox.settings, *command, "--format", form).stopped(2, "add --list, or use json")

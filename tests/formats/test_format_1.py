@@ -233,7 +233,7 @@ def test_a_mark_of_an_unknown_format_is_listed_and_nothing_is_done_by_it(lakegc:
     states = {one["mark_id"]: one["state"] for one in shown(lakegc, sandbox, "status", REPOSITORY)["marks"]}
     place = target_of(sandbox.settings, REPOSITORY).place
 
-    assert states == {"swept": "swept", "approved": "approved", "marked": "of an unknown format"}
+    assert states == {"swept": "swept", "approved": "approved", "marked": "unknown format"}
     with pytest.raises(UnknownFormat, match=r"of format 3; this lakegc knows 1 and 2\. Update lakegc"):
         Mark.open(place, "marked")
     for command in ("sweep", "approve", "undo"):

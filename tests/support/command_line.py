@@ -35,7 +35,7 @@ class Outcome:
         message = self.err.rpartition("lakegc: ")[2]
         for word in words:
             assert word in message
-        for strange in ("Traceback", "fault of lakegc", "py4j", "org.apache", 'File "'):
+        for strange in ("Traceback", "bug in lakegc", "py4j", "org.apache", 'File "'):
             assert strange not in self.err
         assert self.out == ""
 

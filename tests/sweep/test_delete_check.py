@@ -95,9 +95,9 @@ def test_a_backup_copies_exactly_what_a_sweep_may_delete(
 @pytest.mark.parametrize(
     ("now", "sentence"),
     [
-        ({"size": 6}, "it has 6 bytes, and had 5 when it was marked"),
-        ({"checksum": "def"}, "its checksum is def, and was abc when it was marked"),
-        ({"modified": MARKED + SECOND}, f"it was written at {MARKED + SECOND}, and had been at {MARKED} when it"),
+        ({"size": 6}, "it has 6 bytes, but had 5 when it was marked"),
+        ({"checksum": "def"}, "its checksum is def, but was abc when it was marked"),
+        ({"modified": MARKED + SECOND}, f"its modification time is {MARKED + SECOND}, but was {MARKED} when it"),
     ],
 )
 def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentence: str) -> None:

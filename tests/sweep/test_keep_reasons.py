@@ -88,7 +88,7 @@ def put_on_hold(lake: Lake) -> AbstractContextManager[None]:
 CASES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[None]], str]] = {
     OTHER_REPOSITORY: (imported, "another repository refers to it"),
     BRANCH: (re_staged, "branch main of repository lake serves it"),
-    MEANWHILE: (staged_meanwhile, "it was staged or committed meanwhile"),
+    MEANWHILE: (staged_meanwhile, "it was staged or committed in the meantime"),
     HOLD: (put_on_hold, "it is on hold by audit"),
 }
 """For each reason how it comes about, and what a sweep's report says: a new reason needs an entry here."""

@@ -101,7 +101,7 @@ def test_a_probe_without_a_clear_answer_keeps_its_candidates(
     rows = all_rows(place, open_dataset(place, str(report.dataset["folder"])), RECEIPTS)
     [rescued] = [row for row in rows if row["outcome"] == "rescued"]
     assert rescued["address"] == kept
-    assert "no clear answer" in rescued["why"]
+    assert "inconclusive" in rescued["why"]
     assert "answered 503" in rescued["why"]
     assert lake.objects.file(kept).exists()
 

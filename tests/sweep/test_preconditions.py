@@ -101,7 +101,7 @@ def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> Non
     given = lake.approval("t1")
     begin_theirs(lake, digest=lake.proposal("t1").digest)
 
-    with pytest.raises(Refused, match="was used: it is sweeping"):
+    with pytest.raises(Refused, match="has been used: the mark is sweeping"):
         lake.revoke("t1")
     assert lake.approval("t1") == given
 

@@ -145,4 +145,4 @@ def test_a_resumed_sweep_reports_the_rate_of_its_last_run(capsys: pytest.Capture
     shown = " ".join(capsys.readouterr().out.split())
 
     assert "5 objects a second" in shown
-    assert "49,990 objects were dealt with by earlier runs" in shown
+    assert "49,990 objects were handled by earlier runs" in shown

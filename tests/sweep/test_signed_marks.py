@@ -57,7 +57,7 @@ def test_a_mark_is_full_where_its_base_mark_is_forged(lake: Lake, tmp_path: Path
     assert (full.record.incremental, full.expired) == (False, {lake.garbage})
     assert full.record.basis["why"].startswith("mark m1 isn't signed")
     named = Marker().mark(lake.settings, "lake", "m3", replace(NO_MINIMUM, since="m1"))
-    assert (named.record.incremental, named.record.basis["why"]) == (False, "mark m1 isn't signed by a known key")
+    assert (named.record.incremental, named.record.basis["why"]) == (False, "mark m1 isn't signed with a known key")
 
     shutil.copy2(kept, record)  # it is rightly signed, and names other files than those that are there now
     again = Marker().mark(lake.settings, "lake", "m4", replace(NO_MINIMUM, since="m1"))

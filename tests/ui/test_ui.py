@@ -136,7 +136,9 @@ def test_a_failed_check_explains_itself(ui: Ui, by_hand: Run) -> None:
     assert by_hand.status == "SUCCESS"
 
     page = ui.open("/assets/expired_set?view=checks&checkDetail=identical_content_probed")
-    expect(page.get_by_text("Every branch was asked about equal sizes.").first).to_be_visible()
+    expect(
+        page.get_by_text("Paths were probed on every branch for identical content staged again.").first
+    ).to_be_visible()
     expect(page.get_by_text("Failed").first).to_be_visible()
     expect(page.get_by_text("Raise LAKEGC_MAX_PROBES").first).to_be_visible()
     ui.picture("check")
@@ -145,7 +147,7 @@ def test_a_failed_check_explains_itself(ui: Ui, by_hand: Run) -> None:
     expect(page.get_by_text("share: why this is right").first).to_be_visible()
     ui.picture("check-brake")
     page = ui.open("/assets/committed_addresses?view=checks&checkDetail=others_read")
-    expect(page.get_by_text("What other repositories hold here was read.").first).to_be_visible()
+    expect(page.get_by_text("Other repositories' references to objects here were read.").first).to_be_visible()
     expect(page.get_by_text("night-broken: table").first).to_be_visible()
     expect(page.get_by_text("LAKEGC_TRUSTED_REPOSITORIES").first).to_be_visible()
     ui.picture("check-others")
@@ -159,7 +161,7 @@ def test_an_approval_is_shown_with_what_was_approved(ui: Ui, approved: Approved,
         expect(row(page, name)).to_contain_text(value)
     ui.picture("approved")
     ui.events("sweep_approval", MARK, 3).nth(1).click()  # between the event by hand and the approval
-    expect(page.get_by_text("This event was reported by hand, and approves nothing.")).to_be_visible()
+    expect(page.get_by_text("This event was reported manually and approves nothing.")).to_be_visible()
     ui.picture("approval-by-hand")
 
 

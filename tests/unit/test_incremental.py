@@ -119,7 +119,7 @@ def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_
             "m2", basis={**FULL_MARK, "incremental": True, "chain": ["m1"], "digests": ["1"], "full_in": marks}
         )
         said = late_uploads(incremental)
-        assert "more than 48 hours after their slice was opened were not looked for" in said
+        assert "more than 48 hours after their slice was created were not searched for" in said
         assert due in said
         assert MarkRecord.from_json(incremental.to_json(), "here").basis["full_in"] == marks
     assert "due" not in late_uploads(chained("m2", 1, "m1"))
@@ -135,11 +135,11 @@ def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_
         ({"inventory": {"where": "s3://i"}}, {}, "inventory"),
         ({}, {"inventory": {"where": "s3://i"}}, "inventory"),
         ({}, {"versions": {"lakegc": "0.0.1"}}, "another version"),
-        ({}, {"basis": {**FULL_MARK, "spellings": ["local:///other/lake"]}}, "other spellings"),
+        ({}, {"basis": {**FULL_MARK, "spellings": ["local:///other/lake"]}}, "equivalent spellings"),
         ({}, {"start": NOW + HOUR}, "clocks were set back"),
         ({}, {"server_now": NOW + HOUR}, "clocks were set back"),
-        ({}, {"steps": {"expired_set": StepRecord(NOW, NOW)}}, "didn't know every commit"),
-        ({}, {"steps": {"expired_set": StepRecord(NOW, NOW, facts={"unexplained": "x"})}}, "has no reasons for"),
+        ({}, {"steps": {"expired_set": StepRecord(NOW, NOW)}}, "couldn't read every commit"),
+        ({}, {"steps": {"expired_set": StepRecord(NOW, NOW, facts={"unexplained": "x"})}}, "records no reasons for"),
     ],
 )
 def test_a_mark_is_full_where_an_incremental_one_might_differ(mine: Any, of_base: Any, why: str) -> None:
@@ -153,5 +153,5 @@ def test_a_mark_is_full_where_an_incremental_one_might_differ(mine: Any, of_base
 
 def test_a_mark_is_full_if_that_is_requested_or_it_is_the_first() -> None:
     """The reason is recorded."""
-    assert basis_of(new(), [record("old", 9)], full=True, every=9)["why"] == "that was asked for"
-    assert basis_of(new(), [], every=9)["why"] == "no finished mark is there"
+    assert basis_of(new(), [record("old", 9)], full=True, every=9)["why"] == "requested"
+    assert basis_of(new(), [], every=9)["why"] == "there is no finished mark"

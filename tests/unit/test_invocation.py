@@ -71,4 +71,4 @@ def test_commands_that_an_error_names_begin_as_lakegc_was_called(
         assert as_called(text, main.command_names()) == (called or text)
 
     assert main.run(["approve", "lake", "m1", "--yes"]) == 2
-    assert "shown by uv run lakegc review lake m1" in capsys.readouterr().err
+    assert "To see it: uv run lakegc review lake m1" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_a_probe_without_a_clear_answer_keeps_every_object_of_its_size(spark: Sp
     ]
     rows = keep_reasons.undecided(objects(spark, "a", "b", "cc", "dd", "eee"))
     rows = rows.transform(decided(BRANCH, keep_reasons.served(frame(spark, SERVED, served))))
-    unclear = "a branch may serve it, since a path probe has no clear answer: answered 503"
+    unclear = "a branch may serve it, since a path probe was inconclusive: answered 503"
 
     assert decisions(rows) == [
         ("a", "branch", "branch dev of repository lake serves it"),

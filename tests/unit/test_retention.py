@@ -324,7 +324,7 @@ def test_a_cycle_of_parents_is_an_error(rules: Rules | None, ring: list[str]) ->
     """It names a commit on the cycle, not one that leads to it."""
     commits = [commit(name, parent) for name, parent in zip(ring, [*ring[1:], ring[0]], strict=True)]
 
-    with pytest.raises(DamagedData, match=r"commit a is on a line"):
+    with pytest.raises(DamagedData, match=r"commit a is in a cycle"):
         retained_commits([*commits, commit("Leads-in", "a")], {"main": "Leads-in"}, rules, now=NOW)
 
 

@@ -93,7 +93,7 @@ def test_plots_and_compiled_loops_need_no_home(temporary: Path) -> None:
 
 def test_history_falls_back_with_a_warning(temporary: Path) -> None:
     """Temporary files are lost when the machine restarts, so the warning says what to set."""
-    with pytest.warns(LakegcWarning, match=r"can't be written to: set DAGSTER_HOME"):
+    with pytest.warns(LakegcWarning, match=r"home folder isn't writable\. To keep the history, set DAGSTER_HOME"):
         home = dagster_home({})
 
     assert home == temporary / MINE / "dagster"
@@ -121,7 +121,7 @@ def test_a_dagster_home_that_cannot_be_made_is_refused_by_its_name(temporary: Pa
     """Whoever named a folder wants that one, and no other."""
     (temporary / "file").touch()
 
-    with pytest.raises(WrongUsage, match=r"DAGSTER_HOME is .*/file/dagster, where no folder can be made"):
+    with pytest.raises(WrongUsage, match=r"DAGSTER_HOME is .*/file/dagster, which can't be created"):
         dagster_home({"DAGSTER_HOME": str(temporary / "file" / "dagster")})
 
 
