@@ -1,12 +1,12 @@
 """Watch heads of other repositories while a round deletes: objects here that they reach are live (invariant 1).
 
 A table that was listed for the last re-verification was read then, whichever commit refers to it. Only the other
-tables of a new head have to be read. If there are many repositories, they are listed in turn.
+tables of a new head, and of new commits behind it, have to be read. If there are many repositories, they are listed in
+turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -18,14 +18,17 @@ from lakegc_assets.mark.path_probes import unless_gone
 from spark_resources import sstable
 from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.lakefs.ranges import read_table
+from spark_resources.model import Commit
+from spark_resources.sstable import RangeRef
 from spark_resources.stores.place import Place
 
 AT_A_TIME = 32  # repositories
 MOST_ENTRIES = 10_000_000  # of one head in tables not read before: seconds of work
+MOST_COMMITS = 1_000  # behind one head
 
 
 class TooMuch(LakegcError):
-    """Raised when a new head reaches more entries than can be read while a round waits."""
+    """Raised when a new head reaches more than can be read while a round waits."""
 
 
 @dataclass(slots=True)
@@ -46,7 +49,7 @@ class OtherHeads:
         """The keys in this namespace that new heads of the repositories next in turn reach in tables not read before.
 
         Raises `Unavailable` if a repository can't be read and isn't released, `TooMuch` for a head that reaches too
-        many entries.
+        many entries or new commits.
         """
         unread: Unread = {}
         if not self._waiting:
@@ -63,24 +66,41 @@ class OtherHeads:
         self._waiting = self._waiting[len(turn) :]
         return pa.concat_arrays([pa.array([], pa.string()), *keys])
 
-    def _reached(self, repository: str, commit_id: str, unread: Unread) -> pa.Array:
-        place, namespace, needed_by = self._places[repository], self.run.place.namespace, f"a head of {repository}"
+    def _reached(self, repository: str, head: str, unread: Unread) -> pa.Array:
+        place, namespace = self._places[repository], self.run.place.namespace
         keys = [pa.array([], pa.string())]
         with reading_of(repository, unread), unless_gone(self.run.lakefs, repository):
-            metarange = self.run.lakefs.commit(repository, commit_id).metarange_id
-            data = read_table(place, metarange, needed_by=needed_by) if metarange else b""
-            found = sstable.read_proven_ranges(data, name=metarange) if data else []
-            read = self._read_before(ref.id for ref in found)
-            refs = [ref for ref in found if ref.id not in read]
+            refs = self._unread_ranges(repository, head)
             entries = sum(ref.count for ref in refs)
             if entries > MOST_ENTRIES:
                 raise TooMuch(f"repository {repository} has a new head with {entries:,} entries that nobody read yet")
             for ref in refs:
-                data = read_table(place, ref.id, needed_by=needed_by)
+                data = read_table(place, ref.id, needed_by=f"a head of {repository}")
                 keys.append(inside_keys(data, ref.id, place, namespace, sstable.default_decoder(len(data))))
         return pa.concat_arrays(keys)
 
-    def _read_before(self, tables: Iterable[str]) -> set[str]:
-        """The subset of the tables that the re-verification listed."""
-        listed, ids = self.run.elsewhere.tables, pa.array(tables, pa.string())
-        return set() if listed is None else set(ids.filter(pc.is_in(ids, value_set=listed)).to_pylist())
+    def _unread_ranges(self, repository: str, head: str) -> list[RangeRef]:
+        """The distinct ranges not read before of a new head, and of the commits behind it that are new, too: those with
+        such a range, or a date since the re-verification began. They are live, although no branch ends there."""
+        since, found, seen, waiting = self.run.mark.record.server_now, dict[str, RangeRef](), {head}, [head]
+        while waiting:
+            commit = self.run.lakefs.commit(repository, waiting.pop())
+            refs = self._unread_of(self._places[repository], commit)
+            found |= {ref.id: ref for ref in refs}
+            if refs or commit.created >= since:
+                before = {one for one in commit.parents if (repository, one) not in self.known} - seen
+                seen |= before
+                waiting += sorted(before)
+            if len(seen) > MOST_COMMITS:
+                raise TooMuch(f"repository {repository} has a new head with more than {MOST_COMMITS:,} new commits")
+        return list(found.values())
+
+    def _unread_of(self, place: Place, commit: Commit) -> list[RangeRef]:
+        """The ranges of a commit that the re-verification didn't list."""
+        if not commit.metarange_id:
+            return []
+        data = read_table(place, commit.metarange_id, needed_by=f"commit {commit.id}")
+        refs = sstable.read_proven_ranges(data, name=commit.metarange_id)
+        listed, ids = self.run.elsewhere.tables, pa.array([ref.id for ref in refs], pa.string())
+        read = set() if listed is None else set(ids.filter(pc.is_in(ids, value_set=listed)).to_pylist())
+        return [ref for ref in refs if ref.id not in read]

@@ -214,6 +214,46 @@ def test_a_table_swapped_while_another_repository_is_read_is_no_proof_that_nothi
     assert is_stored(lake, imported)
 
 
+@pytest.mark.parametrize("left_by", ["another commit", "empty commits", "a merge"])
+def test_what_a_commit_behind_a_new_head_of_another_repository_refers_to_is_live(
+    sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch, left_by: str
+) -> None:
+    """Both were made after the re-verification and before heads were listed again; the head itself doesn't have it."""
+    other, imported, nobodys = sandbox.repository("other"), garbage(lake, "imported"), garbage(lake, "nobody's")
+    other.put("main", "its own", b"its own")
+    other.commit("main", "its own")
+    assert mark(sandbox).expired == {imported.address, nobodys.address}
+    approve(sandbox)
+    watch, watched = OtherHeads.of, list[OtherHeads]()
+
+    def take_in_and_drop(branch: str) -> None:
+        there = replace(imported, path=b"imported", address=f"local://lake/{imported.address}")
+        other.stage(branch, [replace(there, address_type=AddressType.FULL)])
+        other.commit(branch, "takes it in")
+        other.delete(branch, ["imported"])
+        other.commit(branch, "drops it")
+
+    def commit_and_watch(run: MarkRun) -> OtherHeads:
+        if not watched:
+            other.create_branch("dev", "main")
+            take_in_and_drop("dev" if left_by == "a merge" else "main")
+            for number in range(3) if left_by == "empty commits" else ():
+                other.commit("main", f"empty {number}", allow_empty=True)
+            if left_by == "a merge":
+                other.put("main", "more", b"more")
+                other.commit("main", "more")
+                other.merge("dev", "main", allow_empty=True)
+                other.delete_branch("dev")
+        watched.append(watch(run))
+        return watched[-1]
+
+    monkeypatch.setattr(OtherHeads, "of", commit_and_watch)
+    report = sweep(sandbox)
+
+    assert is_stored(lake, imported)
+    assert report.objects == {"deleted": 1, "rescued": 1}
+
+
 def stage_again_elsewhere(other: SandboxRepository, entry: Entry, path: str, data: bytes) -> None:
     """Stage an object of the lake in another repository, at a path whose committed object has the same content."""
     there = replace(other.put("main", path, data), address=f"local://lake/{entry.address}")
