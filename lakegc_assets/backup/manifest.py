@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
@@ -11,7 +10,7 @@ from typing import Any
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.copying.restore_task import BACKED_UP
 from spark_resources.errors import DamagedData, NotThere, Refused
-from spark_resources.records.json_records import check_format, record_bytes, time_of
+from spark_resources.records.json_records import check_format, read_json, record_bytes, time_of
 from spark_resources.spark.datasets import Dataset, open_dataset
 from spark_resources.stores.base import AlreadyThere
 from spark_resources.stores.place import Place
@@ -81,7 +80,7 @@ class Backup:
     def from_json(cls, data: bytes, where: str) -> Backup:
         """Parse a summary. Raises `DamagedData` if it can't be read or doesn't add up."""
         try:
-            plain = json.loads(data)
+            plain = read_json(data)
             if plain["format"] != BACKUP_FORMAT or plain.keys() != {each.name for each in fields(cls)}:
                 raise ValueError(f"unexpected fields for format {BACKUP_FORMAT}")
             times = {name: time_of(plain[name]) for name in ("began", "ended")}
@@ -124,7 +123,7 @@ def begin(place: Place, folder: str, subject: Subject) -> bool:
         store.write_if_absent(key, data)
     except AlreadyThere:
         try:
-            found = json.loads(store.read(key))
+            found = read_json(store.read(key))
         except ValueError:
             found = None
         if isinstance(found, dict):

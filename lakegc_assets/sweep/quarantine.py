@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from spark_resources.errors import DamagedData, NotThere
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.mark_store.quarantine_format import QUARANTINE_FORMAT, QUARANTINE_NAME
 from spark_resources.model import Outcome
-from spark_resources.records.json_records import check_format, record_bytes
+from spark_resources.records.json_records import check_format, read_json, record_bytes
 from spark_resources.stores.place import Place
 
 
@@ -69,7 +68,7 @@ def read_quarantine(place: Place, report: Report) -> Quarantine:
     """The counts of a sweep's quarantined objects. Raises `DamagedData` for a file that can't be read."""
     key = _key(report.mark_id)
     try:
-        plain = json.loads(place.records().read(key))
+        plain = read_json(place.records().read(key))
         check_format(plain["format"], QUARANTINE_FORMAT, f"{place.store().where}/{key}")
         return Quarantine.of(report, {str(name): int(count) for name, count in plain["objects"].items()})
     except NotThere:

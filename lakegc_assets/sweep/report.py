@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +14,7 @@ from lakegc_assets.sweep.delete_rounds import Tally
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import RECEIPTS, Outcome
-from spark_resources.records.json_records import record_bytes, time_of
+from spark_resources.records.json_records import read_json, record_bytes, time_of
 from spark_resources.spark.datasets import write_dataset
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.stores.place import Place
@@ -101,7 +100,7 @@ class Report:
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Report:
         try:
-            plain = json.loads(data)
+            plain = read_json(data)
             plain.pop("success")
             if plain["format"] == 1:  # old quarantines can still be undone and purged
                 plain |= {"verifications": plain.pop("proofs"), "format": REPORT_FORMAT}

@@ -24,7 +24,7 @@ from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import DamagedData, NotThere, Refused
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import ADDRESSES
-from spark_resources.records.json_records import check_format, time_of
+from spark_resources.records.json_records import check_format, read_json, time_of
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores.base import Store
 
@@ -48,9 +48,12 @@ class Permit:
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Permit:
         try:
-            plain = json.loads(data)
+            plain = read_json(data)
             check_format(plain["format"], FORMAT, where)  # written in this round, so by this version of lakegc
-            return cls(time_of(plain["until"]), int(plain["revived"]), str(plain["stopped"]))
+            found = cls(time_of(plain["until"]), int(plain["revived"]), str(plain["stopped"]))
+            if found.revived < 0:
+                raise ValueError(f"{found.revived} files of addresses that became live")
+            return found
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise DamagedData(
                 f"{where} can't be read as permission to delete ({error}). Run the same command again."

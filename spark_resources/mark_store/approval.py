@@ -23,7 +23,7 @@ from spark_resources.errors import DamagedData, NotThere, Refused, Unavailable, 
 from spark_resources.mark_store.mark import each_mark, mark_folder, reference_folder
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState
-from spark_resources.records.json_records import Version, record_bytes, time_of
+from spark_resources.records.json_records import Version, read_json, record_bytes, time_of
 from spark_resources.stores.base import AlreadyThere, Changed
 from spark_resources.stores.place import Place
 from spark_resources.stores.retry import delete_own
@@ -64,7 +64,7 @@ class Approval:
     def from_json(cls, data: bytes, where: str) -> Approval:
         """Parse an approval. Raises `DamagedData` for anything that isn't byte for byte what lakegc writes."""
         try:
-            plain: dict[str, Any] = json.loads(data)
+            plain: dict[str, Any] = read_json(data)
             if plain.keys() != {each.name for each in fields(cls)} or plain["format"] != APPROVAL_FORMAT:
                 raise ValueError("other fields than expected")
             times = {name: time_of(plain[name]) for name in ("when", "until")}

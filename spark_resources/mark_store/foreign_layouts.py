@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from spark_resources.errors import NotThere
 from spark_resources.mark_store.mark import GC_ROOT, reference_folder
 from spark_resources.model import ADDRESSES
+from spark_resources.records.json_records import read_json
 from spark_resources.spark.datasets import Output, parquet
 from spark_resources.stores.place import Place
 
@@ -84,7 +84,7 @@ def reference_marks(place: Place, *, ours: frozenset[str]) -> Iterator[Reference
 def _summary(place: Place, folder: str) -> dict[str, object] | None:
     key = folder.removesuffix("deleted/") + "summary.json"
     try:
-        found = json.loads(place.store().read(key))
+        found = read_json(place.store().read(key))
     except NotThere:
         return None
     except ValueError:

@@ -20,7 +20,7 @@ from spark_resources.mark_store.hold_file import Hold, parse_holds, rendered, wi
 from spark_resources.mark_store.mark import MARKS_ROOT, Mark
 from spark_resources.mark_store.record import newest_holds
 from spark_resources.model import MarkState
-from spark_resources.records.json_records import put_back, was_written_then
+from spark_resources.records.json_records import put_back, read_json, was_written_then
 from spark_resources.records.signing import VARIABLE, Signature
 from spark_resources.stores.base import AlreadyThere, Changed, folders_in
 from spark_resources.stores.place import Place
@@ -205,7 +205,7 @@ def _read(place: Place) -> _File:
     if not marker or not (content == b"" or content.endswith(b"\n")) or b"\n" in line.rstrip(b"\n"):
         return _File(data, tag)
     try:
-        return _File(content, tag, Signature.of(json.loads(line), where(place)))
+        return _File(content, tag, Signature.of(read_json(line), where(place)))
     except ValueError as error:
         raise Untrusted(f"the last line of {where(place)} is no signature ({error}).") from error
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 from spark_resources.errors import LakegcError, NotThere, Refused
 from spark_resources.host.processes import ProcessIdentity, known_dead, this_process
-from spark_resources.records.json_records import check_format, time_of
+from spark_resources.records.json_records import check_format, read_json, time_of
 from spark_resources.stores.base import AlreadyThere, Changed, Store
 
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
@@ -58,21 +58,24 @@ class Holder:
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Holder:
         try:
-            found = json.loads(data)
+            found = read_json(data)
             check_format(found.get("format", LEASE_FORMAT), LEASE_FORMAT, f"{where}/{LEASE_KEY}")
             process = found.get("process")  # leases of earlier versions lack the last two, and the format
+            tasks_stop_after_s = float(found.get("tasks_stop_after_s", 0.0))
+            if not 0 <= tasks_stop_after_s < float("inf"):
+                raise ValueError(f"its tasks stop after {tasks_stop_after_s} seconds")
             return cls(
                 str(found["who"]),
                 str(found["mark_id"]),
                 str(found["token"]),
                 time_of(found["until"]),
                 None if process is None else ProcessIdentity.from_json(process),
-                float(found.get("tasks_stop_after_s", 0.0)),
+                tasks_stop_after_s,
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise Refused(
-                f"the lease {LEASE_KEY} in {where} can't be read. If no other lakegc runs on this repository, "
-                "delete it.",
+                f"the lease {LEASE_KEY} in {where} can't be read ({error}). If no other lakegc runs on this "
+                "repository, delete it.",
                 invariant=11,
             ) from error
 

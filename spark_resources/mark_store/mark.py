@@ -35,7 +35,7 @@ from spark_resources.mark_store.record import (
     refuse_earlier_format,
 )
 from spark_resources.model import MarkState, check_mark_id
-from spark_resources.records.json_records import Version, check_format
+from spark_resources.records.json_records import Version, check_format, read_json
 from spark_resources.spark.datasets import Dataset, open_dataset
 from spark_resources.stores.base import AlreadyThere, Changed, Store, folders_in
 from spark_resources.stores.place import Place
@@ -335,7 +335,7 @@ def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -
     store = place.store()
     mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
     try:
-        owner = json.loads(store.read(OWNER_KEY))
+        owner = read_json(store.read(OWNER_KEY))
     except NotThere:
         return
     except ValueError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from spark_resources.errors import DamagedData, Refused, UnknownFormat, WrongUsage
 from spark_resources.model import MarkState, Rules, Scope, check_mark_id
-from spark_resources.records.json_records import record_bytes, time_of
+from spark_resources.records.json_records import read_json, record_bytes, time_of
 
 RECORD_FORMAT = 2
 EARLIER_FORMAT = 1
@@ -105,7 +105,7 @@ class MarkRecord:
     @classmethod
     def from_json(cls, data: bytes, where: str) -> MarkRecord:
         try:
-            plain = json.loads(data)
+            plain = read_json(data)
             if type(plain["format"]) is not int or plain["format"] not in (EARLIER_FORMAT, RECORD_FORMAT):
                 raise UnknownFormat(
                     f"{where} is of format {plain['format']}; this lakegc knows {EARLIER_FORMAT} and {RECORD_FORMAT}. "

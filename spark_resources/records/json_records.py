@@ -8,6 +8,7 @@ If a signing key is configured, a record is wrapped in an envelope with its sign
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,19 @@ its retries, so a record with a larger difference was put back."""
 def record_bytes(plain: Mapping[str, Any]) -> bytes:
     """Serialize a record; times in UTC. Raises `TypeError` for a value that JSON can't represent."""
     return json.dumps(plain, indent=1, sort_keys=True, default=_as_text).encode()
+
+
+def read_json(data: bytes | str) -> Any:
+    """Parse the JSON of a record. Raises `ValueError` also for NaN and infinite numbers, which Python accepts: no
+    comparison with a limit holds for them."""
+    return json.loads(data, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 def _as_text(value: object) -> str:

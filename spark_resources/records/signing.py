@@ -92,7 +92,7 @@ class Signature:
             if written.tzinfo is None or plain.keys() != {"format", "key", "written", "number", "hmac"}:
                 raise ValueError("other fields than expected")
             return cls(str(plain["key"]), written, str(plain["hmac"]), int(plain["number"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise Untrusted(f"{where} has a signature that can't be read ({error}).") from error
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_resources.errors import DamagedData, NotThere
+from spark_resources.records.json_records import read_json
 from spark_resources.spark.remote_errors import errors_from_executors, on_executor
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import read_to_verify
@@ -282,7 +283,7 @@ def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dat
             f"{folder}{LIST_NAME} in {store.where} was changed after it was written. Make a new mark.", invariant=12
         )
     try:
-        files = tuple(File(**entry) for entry in json.loads(data)["files"])
+        files = tuple(File(**entry) for entry in read_json(data)["files"])
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedData(f"{folder}{LIST_NAME} in {store.where} is not a list of files ({error}).") from error
     return Dataset(folder, files)

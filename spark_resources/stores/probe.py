@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from spark_resources.errors import LakegcError, NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.records.json_records import read_json
 from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, Store
 from spark_resources.stores.keys import BOTH, SAMPLES
 from spark_resources.stores.retry import delete_own
@@ -69,7 +70,7 @@ def remembered_capabilities(store: Store, endpoint: str, *, token: str) -> Capab
     """
     now = store.now()
     with suppress(NotThere, ValueError, KeyError, TypeError, AttributeError):
-        found = json.loads(store.read(REMEMBERED))
+        found = read_json(store.read(REMEMBERED))
         known = found["endpoint"] == endpoint and found.get("format", FORMAT) == FORMAT
         if known and now - datetime.fromisoformat(found["probed"]) < BELIEVED_FOR:
             return _capabilities_from_json(found["capabilities"])
@@ -97,7 +98,10 @@ def _capabilities_from_json(plain: dict[str, Any]) -> Capabilities:
         "time_resolution": timedelta(seconds=plain["time_resolution"]),
         "unholdable": frozenset(plain["unholdable"]),
     }
-    return Capabilities(**{**plain, **changed})
+    found = Capabilities(**{**plain, **changed})
+    if found.time_resolution < timedelta(0) or found.delete_batch < 1:
+        raise ValueError("no store is like this")
+    return found
 
 
 # --- single probes ---------------------------------------------------------------------------------------------------

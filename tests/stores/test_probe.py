@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from spark_resources.errors import WrongUsage
 from spark_resources.stores import Capabilities, Store
-from spark_resources.stores.probe import SCRATCH, probe
+from spark_resources.stores.probe import REMEMBERED, SCRATCH, probe, remembered_capabilities
 from tests.support.store_providers import Provider, all_keys
 
 
@@ -27,3 +30,16 @@ def test_a_probe_outside_its_own_folder_is_refused(store: Store, prefix: str) ->
     with pytest.raises(WrongUsage, match="probe"):
         probe(store, prefix)
     assert all_keys(store) == []
+
+
+@pytest.mark.parametrize(
+    "damage", [{"time_resolution": -3600.0}, {"time_resolution": float("nan")}, {"delete_batch": 0}]
+)
+def test_impossible_capabilities_are_found_anew(store: Store, damage: dict[str, Any]) -> None:
+    """By a time resolution below zero, young objects would be taken for old ones."""
+    found = remembered_capabilities(store, "here", token="one")
+    plain = json.loads(store.read(REMEMBERED))
+    plain["capabilities"] |= damage
+    store.write(REMEMBERED, json.dumps(plain).encode())
+
+    assert remembered_capabilities(store, "here", token="two") == found

@@ -103,8 +103,10 @@ def test_a_task_deletes_nothing_without_a_permit(task: Task, action: Action) -> 
     assert task.run(rows, config) == {"not settled": 1}
     task.store.delete_many([permit_key(task.receipts, 1)])
     assert task.run(rows, config, attempt=1) == {"not settled": 1}
-    task.store.write(permit_key(task.receipts, 1), b"{}")
-    assert task.run(rows, config, attempt=2) == {"not settled": 1}
+    until = (task.store.now() + timedelta(minutes=30)).isoformat()
+    for damaged in ("{}", f'{{"format": 1, "until": "{until}", "revived": -1, "stopped": ""}}'):
+        task.store.write(permit_key(task.receipts, 1), damaged.encode())
+        assert task.run(rows, config, attempt=2) == {"not settled": 1}
     assert task.left() == {"a"}
     assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
 

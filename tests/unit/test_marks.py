@@ -335,6 +335,8 @@ DAMAGE = [
     in_step("datasets", {"": None}),
     in_step("datasets", None),
     in_step("facts", None),
+    in_step("facts", {"objects": float("nan")}),
+    in_step("facts", {"objects": -float("inf")}),
 ]
 
 
