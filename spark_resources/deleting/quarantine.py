@@ -6,7 +6,6 @@ never listed to find keys: an object there without a receipt stays untouched.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +14,11 @@ from spark_resources.deleting.batches import Sender, Sent
 from spark_resources.errors import LakegcError, NotThere
 from spark_resources.mark_store.mark import GC_ROOT
 from spark_resources.model import check_mark_id
-from spark_resources.stores.base import DeleteResult, Deletion, Store, StoredObject
+from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deletion, Store, StoredObject
+from spark_resources.stores.transfer import Hashed
 
 QUARANTINE_ROOT = GC_ROOT + "quarantine/"
 COPIES_AT_ONCE = 16
-_reading = threading.Lock()
-READ_TO_COMPARE = 256 * 2**20  # bytes: larger objects without comparable checksums are compared by size only
 
 
 def quarantine_key(mark_id: str, address: str) -> str:
@@ -43,23 +41,34 @@ def stat_or_none(store: Store, key: str) -> StoredObject | None:
 
 
 def copy_verified(store: Store, source: str, target: str) -> None:
-    """Copy, and check that the copy is identical. Raises `Differs`, or what the store raises."""
+    """Copy, replacing the target, and check that the copy is identical. Raises `Differs`, or what the store raises."""
     store.copy(source, target)
     if not same_content(store, store.stat(source), store.stat(target)):
-        raise Differs(f"the copy of {source!r} at {target!r} in {store.where} differs from it")
+        raise _differs(store, source, target)
+
+
+def _differs(store: Store, source: str, target: str) -> Differs:
+    return Differs(f"the copy of {source!r} at {target!r} in {store.where} differs from it")
 
 
 def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
-    """Whether two objects are identical by size and checksum, or by their bytes if checksums can't be compared."""
+    """Whether two objects are identical by size and checksum, or by their bytes if checksums can't be compared.
+
+    Raises `Changed` for an object that is another one by now.
+    """
     if one.size != other.size:
         return False
     if one.checksum is not None and one.checksum == other.checksum:
         return True
-    if one.size > READ_TO_COMPARE:
-        return one.checksum is None or other.checksum is None or "-" in one.checksum + other.checksum
-    with _reading:  # one at a time: each is read into memory
-        first, second = (hashlib.sha256(store.read(each.key)).digest() for each in (one, other))
-    return first == second
+    return _sha256(store, one) == _sha256(store, other)
+
+
+def _sha256(store: Store, found: StoredObject) -> str:
+    """The SHA-256 of the object that was found, read in pieces."""
+    about = store.streams.about(found.key)
+    if (about.size, about.checksum) != (found.size, found.checksum):
+        raise Changed(f"{found.key!r} in {store.where} is another object by now")
+    return Hashed(store.streams.pieces(found.key, about)).drained().sha256
 
 
 def each_in_threads(
@@ -151,9 +160,13 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
 
 
 def restored_key(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
-    """Restore one object to its original key; `ALREADY_GONE` if it is restored already and its copy removed."""
+    """Restore one object to its original key; `ALREADY_GONE` if it is restored already and its copy removed.
+
+    Nothing is overwritten, as far as the store's copies can be conditional: see `Streams.copy`.
+    """
     in_quarantine = quarantine_key(mark_id, key)
-    there, copy = stat_or_none(store, key), stat_or_none(store, in_quarantine)
+    copy = stat_or_none(store, in_quarantine)
+    there = stat_or_none(store, key)  # last, for stores that ignore the condition
     if copy is None:
         if there is None:
             return DeleteResult(key, Deletion.FAILED, "Lost", f"neither {key!r} nor its quarantined copy is there")
@@ -167,8 +180,14 @@ def restored_key(store: Store, key: str, size: int | None, mark_id: str) -> Dele
             key, Deletion.FAILED, "Differs", f"{in_quarantine!r} has {copy.size} bytes; what was quarantined had {size}"
         )
     if there is None:
-        copy_verified(store, in_quarantine, key)
-    elif not same_content(store, there, copy):
+        try:
+            store.streams.copy(store.streams, copy, key)
+        except AlreadyThere:  # it appeared meanwhile, or the response to an earlier request for this copy was lost
+            there = store.stat(key)
+        else:
+            if not same_content(store, store.stat(key), copy):
+                raise _differs(store, in_quarantine, key)
+    if there is not None and not same_content(store, there, copy):
         return DeleteResult(
             key,
             Deletion.FAILED,

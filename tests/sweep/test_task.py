@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -248,6 +249,27 @@ def test_undo_does_not_overwrite_another_object(task: Task) -> None:
     assert receipt_code(task, 2) == "PlaceTaken"
 
 
+def test_undo_does_not_overwrite_an_object_that_appears_after_its_look_up(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is between the look-up and the copy that could notice it: the copy itself is conditional."""
+    rows = task.write("a")
+    task.run(rows, task.config(Action.QUARANTINE))
+    really = quarantine.stat_or_none
+
+    def appears_afterwards(store: Any, key: str) -> Any:
+        found = really(store, key)
+        if key == "data/s/a" and found is None:
+            store.write(key, b"new here")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(quarantine, "stat_or_none", appears_afterwards)
+        assert task.run(rows, task.config(Action.RESTORE, 2)) == {"failed": 1}
+    assert (task.store.read("data/s/a"), quarantined_copy(task, "a")) == (b"new here", b"data/s/a")
+    assert receipt_code(task, 2) == "PlaceTaken"
+
+
 def receipt_code(task: Task, round_number: int) -> str:
     (key,) = (key for key in task.receipts.keys("receipt", f"{round_number:04d}/"))
     return str(task.receipts.read(key)["code"].to_pylist()[0])
@@ -343,3 +365,21 @@ def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypa
 
     assert task.run(rows, config) == {"not settled": 1}
     assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, b"the next holder's")
+
+
+def test_large_objects_of_one_size_are_not_taken_for_the_same(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their store has no checksums: they are read in pieces, and never as a whole."""
+    size = 257 * 2**20
+    root = Path(task.place.settings.local_path or "") / "lake"
+    task.store.write("data/s/a", b"")
+    task.store.write("data/s/b", b"")
+    for name, last in (("a", b"a"), ("b", b"b")):
+        with (root / "data/s" / name).open("r+b") as file:
+            file.truncate(size - 1)
+            file.seek(size - 1)
+            file.write(last)
+    monkeypatch.delattr(type(task.store), "read")
+
+    found = [task.store.stat(f"data/s/{name}") for name in ("a", "b")]
+    assert not quarantine.same_content(task.store, *found)
+    assert quarantine.same_content(task.store, found[0], found[0])
