@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
-from lakegc_assets.mark.path_probes import PROBED_PART
+from lakegc_assets.mark.path_probes import PROBED_PARTS
 from lakegc_assets.rules.brakes import unread_in
 from spark_resources.errors import DamagedData, NotThere
 from spark_resources.mark_store.mark import Mark, earlier_marks
@@ -113,7 +113,7 @@ def probed_elsewhere(run: MarkRun, record: MarkRecord) -> pa.Table:
     """The addresses that a mark's path probes found on branches of other repositories (ADDRESSES)."""
     if not record.step(EXPIRED).facts.get("served_inside", 0):
         return ADDRESSES.empty_table()
-    served = rows_before(run, record, EXPIRED, PROBED_PART, SERVED)
+    served = pa.concat_tables([rows_before(run, record, EXPIRED, part, SERVED) for part in PROBED_PARTS])
     elsewhere = pc.and_(pc.is_valid(served["address"]), pc.not_equal(served["repository"], record.repository))
     return served.filter(elsewhere).select(ADDRESSES.names).cast(ADDRESSES)
 

@@ -55,22 +55,30 @@ RANGES = readable(METARANGE_RANGES)
 ENTRIES = readable(HEAD_ENTRIES)
 
 
-def questions(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, wanted: pa.Array | None) -> DataFrame | None:
+def questions(
+    run: MarkRun, notes: StepNotes, sizes: DataFrame, wanted: pa.Array | None, seen: set[tuple[str, str, str]]
+) -> DataFrame | None:
     """The paths to probe in other repositories (columns repository, branch, path, size); None if there are none.
 
-    `wanted` are the sizes of unreferenced objects, None if too many. Records which repositories could not be read, and
-    raises `Refused` like `record_unread`.
+    `sizes` are those of unreferenced objects; `wanted` are the same, None if too many. Heads (repository, branch,
+    commit) that were `seen` are not read, and all others are added to them. Records which repositories could not be
+    read, and raises `Refused` like `record_unread`.
     """
     found = others(run)
-    heads = heads_of(run, found)
-    asked = with_entries_of_size(run, notes, found, heads, unreferenced, wanted) if len(heads) else None
-    notes.facts[FACTS] = {"branches": len(heads), "unread": dict(found.unread)}
-    record_unread(run, found.unread)
+    heads = heads_of(run, found, seen)
+    asked = with_entries_of_size(run, notes, found, heads, sizes, wanted) if len(heads) else None
+    facts = notes.facts.setdefault(FACTS, {"branches": 0, "unread": {}})
+    record_unread(
+        run, {repository: why for repository, why in found.unread.items() if repository not in facts["unread"]}
+    )
+    facts["branches"] += len(heads)
+    facts["unread"] = {**found.unread, **facts["unread"]}
     return asked
 
 
-def heads_of(run: MarkRun, found: Others) -> pa.Table:
-    """The metarange at the head of each branch of each other repository (BRANCH_HEADS), unless it is empty."""
+def heads_of(run: MarkRun, found: Others, seen: set[tuple[str, str, str]]) -> pa.Table:
+    """The metarange at each head of a branch of another repository that was not `seen` (BRANCH_HEADS), unless it is
+    empty."""
     lakefs, unread = run.lakefs, found.unread
 
     def metarange(head: tuple[str, str]) -> str:
@@ -79,7 +87,8 @@ def heads_of(run: MarkRun, found: Others) -> pa.Table:
             return lakefs.commit(repository, commit_id).metarange_id
         return ""
 
-    heads = heads_in(run, sorted(found.places), unread)
+    heads = [head for head in heads_in(run, sorted(found.places), unread) if head not in seen]
+    seen.update(heads)
     commits = sorted({(repository, head) for repository, _, head in heads})
     with ThreadPoolExecutor(max_workers=lakefs.settings.probe_requests) as pool:
         metaranges = dict(zip(commits, pool.map(metarange, commits), strict=True))
@@ -92,7 +101,7 @@ def heads_of(run: MarkRun, found: Others) -> pa.Table:
 
 
 def with_entries_of_size(
-    run: MarkRun, notes: StepNotes, found: Others, heads: pa.Table, unreferenced: DataFrame, wanted: pa.Array | None
+    run: MarkRun, notes: StepNotes, found: Others, heads: pa.Table, sizes: DataFrame, wanted: pa.Array | None
 ) -> DataFrame | None:
     """The paths of these heads at which an entry has the size of an unreferenced object."""
     run.log_message(
@@ -104,7 +113,7 @@ def with_entries_of_size(
     refs = pairs.select("repository", *RANGE_REFS.names, "unread").dropDuplicates().toArrow()
     note_unread(refs, found.unread)
     refs = refs.filter(pc.is_valid(refs["range_id"])).select(["repository", *RANGE_REFS.names])
-    notes.facts["ranges_of_other_heads"] = len(refs)
+    notes.facts["ranges_of_other_heads"] = notes.facts.get("ranges_of_other_heads", 0) + len(refs)
     if not len(refs):
         return None
     entries = run.keep(entries_of_size(range_tasks(spark, refs), found.places, wanted))
@@ -113,7 +122,7 @@ def with_entries_of_size(
     return path_probes.probes(
         entries.where(entries["unread"].isNull()),
         branch_ranges.select("repository", "branch", "range_id"),
-        unreferenced,
+        sizes,
     )
 
 

@@ -23,7 +23,7 @@ from spark_resources.lakefs.responses import REPLACED, is_exact
 from spark_resources.model import SERVED, Namespace
 from spark_resources.model import Place as Where
 
-PROBED_PART = "served"  # of `expired_set`: the results of all probes (SERVED)
+PROBED_PARTS = ("served", "served_again")  # of `expired_set`: the results of each pass of probes (SERVED)
 WINDOW = 1000  # paths a task probes together; also the page limit of `ls`
 FEW = 4  # fewer paths than this are probed one by one
 

@@ -3,6 +3,10 @@
 The server's list of staged addresses is a diff by content. It omits a staged object that equals the committed one at
 its path, yet the branch serves the staged address. So every path whose committed entry has the size of an unreferenced
 object is probed on the server; without a clear result, every object of that size is kept.
+
+Paths are probed in two passes. An object that is moved from one such path to another may be at neither when one pass
+asks for it; moved during the first pass or before, it is at the second path throughout the second pass, and moved
+later, it is at the first path throughout the first one.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,7 +24,7 @@ from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
 from lakegc_assets.mark.metaranges import WrittenDown, distinct_ranges
-from lakegc_assets.mark.path_probes import PROBED_PART, answered
+from lakegc_assets.mark.path_probes import PROBED_PARTS, answered
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.incremental import union
@@ -31,56 +36,78 @@ from spark_resources.model import (
     RANGE_REFS,
     SERVED,
 )
-from spark_resources.spark.datasets import Batches, Dataset, Producer, write_dataset, write_produced, write_rows
+from spark_resources.spark.datasets import Batches, Dataset, Producer, write_dataset, write_produced
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Row = dict[str, Any]
+
+ASKED = ("repository", "branch", "path", "size")
 MANY_SIZES = 1_000_000  # 8 MB, broadcast to every task
-NOT_PROBED_PART = "not_probed"
+PASSES = tuple(zip(PROBED_PARTS, ("not_probed", "not_probed_again"), strict=True))
+"""For each pass, the parts with the answers and with the paths beyond the limit."""
 REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
 BOUND = "there are more paths to ask about than LAKEGC_MAX_PROBES allows"
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
-    """Keep the objects that branches serve, or may serve, at the probed paths."""
-    probed = [dataset for dataset in ask(run, notes, objects, chain) if dataset.rows]
-    if not probed:
-        return None
+    """Keep the objects that branches serve, or may serve, at the probed paths.
+
+    Paths are probed twice, the second time also at heads and in repositories that are new by then.
+    """
+    facts = notes.facts
+    facts |= {"probes": 0, "probed_again": 0, "not_probed": 0, "probes_failed": 0, "served_inside": 0, "unclear": []}
+    paths, sizes, probed = Paths(run, notes, chain), sizes_of(run, objects), list[Dataset]()
+    for again, parts in enumerate(PASSES):
+        if facts["served_inside"] or facts["unclear"]:
+            kept = objects.transform(served(run, probed))
+            sizes = sizes_of(run, kept.where("found IS NULL"))
+        probed += ask(run, notes, paths.to_probe(sizes), parts, again=bool(again))
+    return served(run, probed) if probed else None
+
+
+def sizes_of(run: MarkRun, objects: DataFrame) -> DataFrame:
+    """The distinct sizes of objects (column size)."""
+    return run.keep(objects.select("size").dropDuplicates())
+
+
+def served(run: MarkRun, probed: Sequence[Dataset]) -> Attribution:
+    """Keep the objects that these probe results (SERVED) name, or leave unclear."""
     return keep_reasons.served(union([run.read_dataset(one, SERVED) for one in probed]))
 
 
-def ask(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChain) -> list[Dataset]:
-    """Write the addresses that branches serve at the probed paths, and the paths beyond the limit (both SERVED).
-
-    `unreferenced` are the objects (STORED_OBJECTS) that expire unless a branch serves them, `chain` the earlier marks
-    of an incremental mark.
-    """
-    asked, folder = all_paths_to_probe(run, notes, unreferenced, chain), run.mark.folder("expired_set", PROBED_PART)
-    count = run.keep(asked).count() if asked is not None else 0
-    notes.facts |= {"probes": count, "not_probed": 0, "probes_failed": 0, "unclear": []}
+def ask(
+    run: MarkRun, notes: StepNotes, asked: DataFrame | None, parts: tuple[str, str], *, again: bool
+) -> list[Dataset]:
+    """Write the addresses that branches serve at these paths, and the paths beyond the limit (both SERVED)."""
+    part, beyond_part = parts
+    count, datasets, facts, why = asked.count() if asked is not None else 0, list[Dataset](), notes.facts, list[str]()
+    facts["probed_again" if again else "probes"] = count
     if asked is None or not count:
-        notes.wrote(nothing := write_rows(run.place, folder, [], SERVED), PROBED_PART)
-        return [nothing]
-    datasets = []
+        return []
     if count > run.limits.probes:
         beyond = run.keep(path_probes.beyond_bound(asked, run.limits.probes))
         unasked = path_probes.not_sent(asked.join(beyond, "size", "left_semi"), BOUND)
-        datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", NOT_PROBED_PART), SERVED))
-        notes.wrote(datasets[0], NOT_PROBED_PART)
-        notes.facts["not_probed"] = datasets[0].rows
-        notes.facts["unclear"] = [sentence(datasets[0].rows, BOUND)]
+        datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", beyond_part), SERVED))
+        notes.wrote(datasets[0], beyond_part)
+        facts["not_probed"] += datasets[0].rows
+        why.append(sentence(datasets[0].rows, BOUND))
         asked = asked.join(beyond, "size", "left_anti")
-    run.log_message(f"asking what branches serve at {plural(count - notes.facts['not_probed'], 'path')}")
+    to_send = count - sum(dataset.rows for dataset in datasets)
+    run.log_message(f"asking{' once more' if again else ''} what branches serve at {plural(to_send, 'path')}")
+    folder = run.mark.folder("expired_set", part)
     answers, report = write_produced(in_path_order(run, asked), asking(run), run.place, folder, SERVED)
-    notes.wrote(answers, PROBED_PART)
-    notes.facts |= {"probes_failed": report.counters["unanswered"], "served_inside": report.counters["inside"]}
-    if notes.facts["probes_failed"]:
-        notes.facts["unclear"] += reasons_in(run, answers)
-    for why in notes.facts["unclear"]:
-        run.log_message(why)
+    notes.wrote(answers, part)
+    facts["served_inside"] += report.counters["inside"]
+    if failed := report.counters["unanswered"]:
+        facts["probes_failed"] += failed
+        why += reasons_in(run, answers)
+    for each in why:
+        run.log_message(each)
+    facts["unclear"] += why
     return [answers, *datasets]
 
 
@@ -98,24 +125,56 @@ def reasons_in(run: MarkRun, answers: Dataset) -> list[str]:
     return [sentence(row["count"], row["unclear"]) for row in found]
 
 
-def all_paths_to_probe(run: MarkRun, notes: StepNotes, unreferenced: DataFrame, chain: MarkChain) -> DataFrame | None:
-    """The paths to probe, in this and other repositories (columns repository, branch, path, size); None if there are
-    none."""
-    sizes = unreferenced.select("size").dropDuplicates().limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
-    if not len(sizes):
-        return None
-    wanted = sizes if len(sizes) <= MANY_SIZES else None
-    here = questions(run, unreferenced, chain, wanted)
-    elsewhere = other_repository_heads.questions(run, notes, unreferenced, wanted)
-    asked = [each for each in (here, elsewhere) if each is not None]
-    return union(asked) if asked else None
+@dataclass(slots=True)
+class Paths:
+    """The paths to probe: at every head seen so far, in this and other repositories."""
+
+    run: MarkRun
+    notes: StepNotes
+    chain: MarkChain
+    heads: list[Row] = field(default_factory=list)
+    heads_elsewhere: set[tuple[str, str, str]] = field(default_factory=set)
+    asked: DataFrame | None = None
+
+    def to_probe(self, sizes: DataFrame) -> DataFrame | None:
+        """The paths (columns repository, branch, path, size) where an entry has one of these sizes; None if there are
+        none. Heads are listed anew each time, and only new ones are read."""
+        listed = sizes.limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
+        if not len(listed):
+            return None
+        wanted = listed if len(listed) <= MANY_SIZES else None
+        before = None if self.asked is None else self.asked.join(sizes, "size", "left_semi")
+        here = questions(self.run, self._new_heads(), sizes, self.chain, wanted)
+        elsewhere = other_repository_heads.questions(self.run, self.notes, sizes, wanted, self.heads_elsewhere)
+        asked = [each.select(*ASKED) for each in (before, here, elsewhere) if each is not None]
+        self.asked = self.run.keep(union(asked).dropDuplicates()) if asked else None
+        return self.asked
+
+    def _new_heads(self) -> list[Row]:
+        """The heads (HEADS) that were not seen yet: at first those that the mark recorded."""
+        run = self.run
+        if not self.heads:
+            found = run.rows("retained_commits", HEADS, HEADS_PART)
+        else:
+            seen = {(row["branch"], row["commit_id"]) for row in self.heads}
+            repository, metaranges = run.partition.repository, {r["commit_id"]: r["metarange_id"] for r in self.heads}
+            found = []
+            for branch, head in sorted(run.lakefs.branches(repository).items()):
+                if (branch, head) not in seen:
+                    if head not in metaranges:
+                        metaranges[head] = run.lakefs.commit(repository, head).metarange_id
+                    found.append({"branch": branch, "commit_id": head, "metarange_id": metaranges[head]})
+        self.heads += found
+        return found
 
 
-def questions(run: MarkRun, unreferenced: DataFrame, chain: MarkChain, wanted: pa.Array | None) -> DataFrame | None:
-    """The paths to probe in this repository; None if no branch has objects of a wanted size."""
+def questions(
+    run: MarkRun, heads: Sequence[Row], sizes: DataFrame, chain: MarkChain, wanted: pa.Array | None
+) -> DataFrame | None:
+    """The paths to probe at these heads (HEADS) of this repository; None if none has objects of a wanted size."""
     from pyspark.sql import functions as F
 
-    heads = [row for row in run.rows("retained_commits", HEADS, HEADS_PART) if row["metarange_id"]]
+    heads = [row for row in heads if row["metarange_id"]]
     if not heads:
         return None
     spark, written, branches = run.spark(), WrittenDown.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
@@ -140,7 +199,7 @@ def questions(run: MarkRun, unreferenced: DataFrame, chain: MarkChain, wanted: p
     return path_probes.probes(
         heads_entries.withColumn("repository", here),
         branch_ranges.dropDuplicates().withColumn("repository", here),
-        unreferenced,
+        sizes,
     )
 
 
@@ -169,16 +228,15 @@ def may_have(
 
 def in_path_order(run: MarkRun, asked: DataFrame) -> DataFrame:
     tasks = 2 * run.spark().sparkContext.defaultParallelism
-    columns = ("repository", "branch", "path")
+    columns = ASKED[:3]
     return asked.repartitionByRange(tasks, *columns).sortWithinPartitions(*columns)
 
 
 def asking(run: MarkRun) -> Producer:
     lakefs, namespace = run.lakefs, run.place.namespace
-    columns = ["repository", "branch", "path", "size"]
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
-        rows = (row for batch in batches for row in batch.select(columns).to_pylist())
+        rows = (row for batch in batches for row in batch.select(list(ASKED)).to_pylist())
         for batch in answered(rows, lakefs, namespace):
             report.count(
                 unanswered=batch.num_rows - batch.column("unclear").null_count,

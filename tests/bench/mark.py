@@ -63,7 +63,7 @@ _PHASES = (
     (r"reading [\d,]+ ranges?", RANGES),
     (r"comparing", JOIN),
     (r"looking up why", REASONS),
-    (r"asking what branches", ASKING),
+    (r"asking (once more )?what branches", ASKING),
     (r"reading once more", "staged and commits again"),
     (r"writing the expired", WRITING),
     (r".* may go$", "ending"),

@@ -95,7 +95,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     "same bytes": (
         Edit(
             "lakegc_assets/mark/restaged_content.py",
-            "    return keep_reasons.served(union([run.read_dataset(one, SERVED) for one in probed]))\n",
+            "    return served(run, probed) if probed else None\n",
             "    return None\n",
         ),
     ),

@@ -32,11 +32,16 @@ class Between:
         self.dropped: frozenset[str] = frozenset()
         self.refused: dict[str, int] = {}
         self._hooks: list[tuple[str, Hook]] = []
+        self._early: list[tuple[str, Hook]] = []
         self._pool = urllib3.PoolManager(retries=False)
 
     def after(self, call: str, hook: Hook) -> None:
         """Let `hook` see, and change in place, the JSON of good answers to paths that end so."""
         self._hooks.append((call, hook))
+
+    def before(self, call: str, hook: Hook) -> None:
+        """Let `hook` see the query of requests to paths that end so, before they are forwarded."""
+        self._early.append((call, hook))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
@@ -50,6 +55,9 @@ class Between:
         for call, status in self.refused.items():
             if request.url.path.endswith(call):
                 return Response(json.dumps({"message": "as planned"}), status, media_type="application/json")
+        for call, hook in self._early:
+            if request.url.path.endswith(call):
+                hook(request.query_params)
         found = self._pool.request(request.method, self.upstream + path + query, body=body, headers=sent)
         data = found.data
         for call, hook in self._hooks:

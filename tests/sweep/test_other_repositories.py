@@ -25,6 +25,7 @@ from spark_resources.model import RECEIPTS, AddressType
 from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
 from tests.support.mark_runs import Marked, Marker, Sweeper, target_of
+from tests.support.messages import on_first_message
 from tests.support.sandbox_client import client
 from tests.support.tampering_proxy import Between, between
 
@@ -363,3 +364,33 @@ def test_content_re_staged_elsewhere_and_moved_during_the_re_verification_is_liv
 
     assert report.objects == {"deleted": 1, "rescued": 1}
     assert other.read("main", "there")[1] == b"moved"
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["staged", "committed"])
+def test_re_staged_content_moved_to_another_repository_while_paths_are_probed_is_live(
+    sandbox: Sandbox, lake: SandboxRepository, committed: bool
+) -> None:
+    """It is committed there, or staged where the same content is committed: no list of what is staged has it."""
+    other, nobodys = sandbox.repository("other"), garbage(lake, "nobody's")
+    entry, later = (replace(lake.put("main", name, b"kept"), path=b"kept") for name in ("one", "two"))
+    lake.delete("main", ["one", "two"])
+
+    def move(moved: Entry, path: str) -> None:
+        if committed:
+            stage_elsewhere(other, moved, path)
+            other.commit("main", path)
+        else:
+            stage_again_elsewhere(other, moved, path, b"kept")
+        lake.delete("main", ["kept"])
+
+    lake.stage("main", [entry])  # the same content as is committed
+    with on_first_message("asking what branches serve", lambda: move(entry, "here")):
+        marked = mark(sandbox)
+    assert marked.expired == {later.address, nobodys.address}
+    approve(sandbox)
+    lake.stage("main", [later])
+    with on_first_message("asking what branches serve", lambda: move(later, "there")):
+        report = sweep(sandbox)
+
+    assert report.objects == {"deleted": 1, "rescued": 1}
+    assert [other.read("main", path)[1] for path in ("here", "there")] == [b"kept", b"kept"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import RECEIPTS
 from spark_resources.spark.datasets import all_rows, open_dataset
+from spark_resources.sstable import Entry
 from tests.support.mark_runs import Marker, Sweeper, target_of
 from tests.support.messages import on_first_message
 from tests.support.tampering_proxy import Between, between
@@ -46,9 +50,14 @@ def lake(sandbox: Sandbox) -> SandboxRepository:
 
 
 def garbage(lake: SandboxRepository, data: bytes) -> str:
+    return unstaged(lake, data).address
+
+
+def unstaged(lake: SandboxRepository, data: bytes) -> Entry:
+    """An object that is stored, and staged nowhere."""
     entry = lake.put("main", "garbage", data)
     lake.delete("main", ["garbage"])
-    return entry.address
+    return entry
 
 
 def settings(sandbox: Sandbox, server: Between) -> dict[str, str]:
@@ -116,3 +125,142 @@ def test_a_404_of_a_gateway_hides_no_object(sandbox: Sandbox, server: Between, l
 
     assert marked.expired == free
     assert lake.stat(BRANCHES[0], f"{BRANCHES[0]}/four").address == again.address
+
+
+# --- identical content that is moved while paths are probed -----------------------------------------------------------
+
+FIRST, LAST = BRANCHES[0], BRANCHES[-1]  # each has the same content at its own path
+
+
+def four(branch: str) -> str:
+    return f"{branch}/four"
+
+
+def stage_again(lake: SandboxRepository, branch: str, entry: Entry, path: str) -> None:
+    """Stage an object at a path where the branch has the same content committed, so that no list shows it."""
+    lake.stage(branch, [replace(entry, path=path.encode())])
+
+
+def test_re_staged_content_moved_to_a_new_branch_while_paths_are_probed_is_live(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """The branch was created after heads were read. It is on no list, and its paths are probed all the same."""
+    moved, later, free = (unstaged(lake, data) for data in (b"four", b"four", b"five!"))
+    known = settings(sandbox, server)
+
+    def move(entry: Entry, name: str) -> None:
+        lake.create_branch(name, LAST)
+        stage_again(lake, name, entry, four(LAST))
+        lake.delete(LAST, [four(LAST)])
+
+    stage_again(lake, LAST, moved, four(LAST))
+    with on_first_message(PROBES, lambda: move(moved, "new")):
+        marked = Marker().mark(known, "lake", "m1", NO_AGE)
+    assert lake.stat("new", four(LAST)).address == moved.address
+    assert marked.expired == {later.address, free.address}
+
+    Sweeper().approve(known, "lake", "m1")
+    stage_again(lake, LAST, later, four(LAST))
+    with on_first_message(PROBES, lambda: move(later, "newer")):
+        report = Sweeper().sweep(known, "lake", "m1", SweepOptions())
+
+    assert report.objects == {"deleted": 1, "rescued": 1}
+    assert lake.read("newer", four(LAST))[1] == b"four"
+
+
+def test_re_staged_content_moved_to_a_branch_with_a_new_head_while_paths_are_probed_is_live(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """The head has the content at a path that no branch had when heads were read."""
+    moved, free = unstaged(lake, b"four"), unstaged(lake, b"five!")
+    stage_again(lake, LAST, moved, four(LAST))
+
+    def move() -> None:
+        lake.put(FIRST, "copy of four", b"four")
+        lake.commit(FIRST, "a copy")
+        stage_again(lake, FIRST, moved, "copy of four")
+        lake.delete(LAST, [four(LAST)])
+
+    with on_first_message(PROBES, move):
+        marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+
+    assert lake.stat(FIRST, "copy of four").address == moved.address
+    assert marked.expired == {free.address}
+
+
+def test_re_staged_content_committed_at_a_new_path_while_paths_are_probed_is_live(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """It is staged at no time when staged objects are listed."""
+    moved, free = unstaged(lake, b"four"), unstaged(lake, b"five!")
+    stage_again(lake, LAST, moved, four(LAST))
+
+    def move() -> None:
+        lake.stage(FIRST, [replace(moved, path=b"new")])
+        lake.commit(FIRST, "moved here")
+        lake.delete(LAST, [four(LAST)])
+
+    with on_first_message(PROBES, move):
+        marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+
+    assert lake.stat(FIRST, "new").address == moved.address
+    assert marked.expired == {free.address}
+
+
+@dataclass
+class Rename:
+    """Moves an object from the last probed path to the first one, when that was answered and before the last one is."""
+
+    server: Between
+    lake: SandboxRepository
+    entry: Entry
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        stage_again(self.lake, LAST, self.entry, four(LAST))
+        self.server.before("/objects/stat", self._asked)
+        self.server.after("/objects/stat", self._answered)
+
+    def _asked(self, query: Mapping[str, str]) -> None:
+        if query["path"] == four(LAST):
+            assert self.done.wait(60)
+
+    def _answered(self, said: dict[str, Any]) -> None:
+        if said["path"] == four(FIRST) and not self.done.is_set():
+            stage_again(self.lake, FIRST, self.entry, four(FIRST))
+            self.lake.delete(LAST, [four(LAST)])
+            self.done.set()
+
+
+def test_re_staged_content_renamed_to_a_path_that_was_probed_already_is_live(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """No probe of the first pass sees it at either path; the second pass does, in a mark and in a re-verification."""
+    renamed, later, free = (unstaged(lake, data) for data in (b"four", b"four", b"five!"))
+    known = settings(sandbox, server)
+
+    Rename(server, lake, renamed)
+    marked = Marker().mark(known, "lake", "m1", NO_AGE)
+    assert lake.stat(FIRST, four(FIRST)).address == renamed.address
+    assert marked.expired == {later.address, free.address}
+
+    Sweeper().approve(known, "lake", "m1")
+    Rename(server, lake, later)
+    report = Sweeper().sweep(known, "lake", "m1", SweepOptions())
+
+    assert report.objects == {"deleted": 1, "rescued": 1}
+    assert lake.read(FIRST, four(FIRST))[1] == b"four"
+
+
+def test_paths_are_probed_again_only_for_objects_that_would_still_expire(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """The second pass leaves out sizes of which the first one found every object."""
+    free, again = garbage(lake, b"5 5 5"), lake.put(LAST, four(LAST), b"four")
+
+    marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+
+    facts = marked.facts("expired_set")
+    assert again.address not in marked.expired
+    assert marked.expired == {free}
+    assert (facts["probes"], facts["probed_again"]) == (16, 8)
