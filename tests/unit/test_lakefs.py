@@ -691,12 +691,23 @@ def test_what_is_staged_is_the_difference_between_the_committed_and_the_staged_s
     assert [(query["after"], query["type"]) for _, query, _ in script.asked] == [("", "two_dot"), ("a", "two_dot")]
 
 
-def test_the_uncommitted_diff_is_read_if_nothing_seems_to_be_staged(script: Script, lake: LakeFS) -> None:
-    """A server that took the staged side for the committed one would show no changes."""
+def test_nothing_is_staged_only_if_the_uncommitted_diff_agrees(script: Script, lake: LakeFS) -> None:
+    """A change that was staged between the two diffs is read with the next one."""
+    script.on(STAGED_DIFF, changes()).on(DIFF, changes())
+    assert list(whole_diff(lake, "lake", "main")) == []
+
+    script.on(STAGED_DIFF, changes(), changes("a", "b")).on(DIFF, changes("a"))
+    assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a", "b"]
+
+
+def test_what_is_staged_is_refused_if_only_the_uncommitted_diff_shows_it(script: Script, lake: LakeFS) -> None:
+    """A server that takes the staged side for the committed one would show no changes, and its uncommitted diff could
+    end early at a record that can't be read."""
     script.on(STAGED_DIFF, changes())
     script.on(DIFF, changes("a"))
 
-    assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a"]
+    with pytest.raises(Unavailable, match=r"none in the diff between 'main@' and 'main\$'.* Upgrade the server"):
+        list(whole_diff(lake, "lake", "main"))
 
 
 def test_what_is_staged_is_refused_if_the_server_cannot_read_all_of_it(script: Script, lake: LakeFS) -> None:
