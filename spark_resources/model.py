@@ -8,6 +8,7 @@ The schemas of all DataFrames that one step of lakegc passes to another are at t
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -155,10 +156,19 @@ class Namespace:
         """The location without spelling differences: two namespaces are the same location if their forms are equal."""
         return self._loosely(self.uri)
 
+    def overlaps(self, other: Namespace) -> bool:
+        """Whether one of two namespaces is, or may be, in the other, by any spelling of each."""
+        pairs = [(one, two) for one in self._folders() for two in other._folders()]
+        return any(one.startswith(two) or two.startswith(one) for one, two in pairs)
+
+    def _folders(self) -> set[str]:
+        return {f"/{place}/".replace("//", "/") for place in map(self._loosely, (self.uri, *self.also))}
+
     def _loosely(self, uri: str) -> str:
         if self.is_azure:
             return _azure_place(uri)
-        return _loosely(_decoded(_bucket_url(uri) if self.is_bucket else uri))
+        place = _loosely(_decoded(_bucket_url(uri) if self.is_bucket else uri))
+        return _without_dots(place) if self.scheme == "local" else place
 
     def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
         """The location of an entry's address, and its key relative to the namespace if inside (otherwise the address).
@@ -222,6 +232,7 @@ class Namespace:
             for host, *parts in (shape.split("/") for shape in sorted(shapes))
         ]
         if self.scheme == "local":
+            forms.append(r"(?s:.*/)?\.\.?/(?s:.*)")  # a file system resolves dots
             forms.append("(?is:.*)/" + "/+".join(f"(?i:{re.escape(part)})" for part in _loosely(self.uri).split("/")))
         pattern = rf"{_ANY_SCHEME}(?:{'|'.join(forms)})/"
         # a percent-encoded address in the bucket, or anywhere on the local adapter, may be inside: lakeFS decodes it
@@ -242,7 +253,10 @@ class Namespace:
         elif self._is_read_otherwise(address) and address.startswith(self.uri + "/"):
             what = f"is in the namespace {self.uri}, and lakeFS may read its %, its ? or its last slash as another name"
         else:
-            what = f"differs from the namespace {self.uri} only in scheme, host's case, user, port, escapes or slashes"
+            what = (
+                f"differs from the namespace {self.uri} only in scheme, host's case, user, port, escapes, slashes or "
+                "dots"
+            )
         raise Refused(
             f"the address {address} {what}. "
             "If it is in this namespace, lakegc would take a live object for garbage, so it stops here. "
@@ -268,6 +282,11 @@ def _loosely(uri: str) -> str:
     rest = uri.split("://", 1)[1] if "://" in uri else uri
     parts = [part for part in rest.split("/") if part]
     return "/".join([parts[0].lower(), *parts[1:]]) if parts else ""
+
+
+def _without_dots(path: str) -> str:
+    """A path on the local adapter as a file system resolves it: without `.` and `..`."""
+    return posixpath.normpath(f"/{path}").lstrip("/")
 
 
 def _decoded(uri: str) -> str:

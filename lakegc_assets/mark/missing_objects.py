@@ -48,6 +48,7 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
     if unknown > run.limits.missing or notes.facts["live_lost"] == live:
         names = lost.transform(garbage.without(accepted)).orderBy("address").limit(NAMED).collect()
         raise refusal(run, notes.facts["live_lost"], live, [row["address"] for row in names])
+    refuse_folded(run, [row["address"] for row in lost.collect()], said="is live and not listed")
 
 
 def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:

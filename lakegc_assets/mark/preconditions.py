@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakegc_assets.mark.context import Target
+from lakegc_assets.mark.context import Target, place_of
 from lakegc_assets.mark.options import MarkOptions
 from spark_resources.errors import Forbidden, LakegcError, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
@@ -29,13 +29,12 @@ def refuse_read_only(repository: Repository) -> None:
 
 def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
     """Raise `Refused` if the namespace of another repository of this server overlaps with this one (invariant 5)."""
-    mine = target.place.namespace.normal_form()
+    place = target.place
     try:
         for other in lakefs.repositories():
-            foreign = other.namespace().normal_form()
-            if other.id != target.repository.id and (mine + "/").startswith(foreign + "/"):
-                raise overlap(target, other)
-            if other.id != target.repository.id and (foreign + "/").startswith(mine + "/"):
+            if other.id == target.repository.id:
+                continue
+            if place_of(other, target.blockstore, place.settings).namespace.overlaps(place.namespace):
                 raise overlap(target, other)
     except Forbidden:
         pass  # without permission to list repositories, rely on the owner recorded in the namespace

@@ -16,7 +16,13 @@ from tests.support.s3_servers import MotoServer
 from tests.support.tampering_proxy import between
 
 
-@pytest.mark.parametrize("theirs", ["local://{}", "local://{}/inside", "LOCAL://{}//inside/"])
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        *("local://{0}", "local://{0}/inside", "LOCAL://{0}//inside/", "local://{1}/{0}", "local://{1}/{0}/inside"),
+        *("local://{1}", "local://other/../{0}", "local://./{0}/inside"),
+    ],
+)
 def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake: Lake, theirs: str) -> None:
     """Both repositories are named.
 
@@ -26,7 +32,7 @@ def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake
     def one_more(said: dict[str, object]) -> None:
         results = said["results"]
         assert isinstance(results, list)
-        other = {"id": "neighbour", "storage_namespace": theirs.format(lake.name)}
+        other = {"id": "neighbour", "storage_namespace": theirs.format(lake.name, lake.folder.parent)}
         results.append({**results[0], **other})
         said["pagination"]["results"] = len(results)  # type: ignore[index]
 

@@ -161,7 +161,9 @@ def test_a_lost_range_of_an_old_commit_stops_a_mark_without_a_dump(sandbox: Sand
         marked(sandbox.settings, "lake")
 
 
-@pytest.mark.parametrize("address", ["data/s//folded", "data/s/folded/", "data/s/./folded", "data/s\\folded"])
+@pytest.mark.parametrize(
+    "address", ["data/s//folded", "data/s/folded/", "./data/s/folded", "data/../data/s/folded", "data/s\\folded"]
+)
 def test_a_live_address_that_the_store_would_fold_stops_the_mark(sandbox: Sandbox, address: str) -> None:
     """The object is there under another name, which looks like garbage. Nor can such a loss be accepted."""
     lake = sandbox.create("lake")
@@ -176,3 +178,5 @@ def test_a_live_address_that_the_store_would_fold_stops_the_mark(sandbox: Sandbo
         marked(sandbox.settings, "lake")
     with pytest.raises(Refused, match="accepted as lost"):
         marked(sandbox.settings, "lake", "m2", {**NO_MINIMUM_AGE, "accept_missing": [address]})
+    with pytest.raises(Refused, match="live and not listed, and 'data/s/folded' is in"):
+        marked({**sandbox.settings, "max_missing": "1"}, "lake", "m3")

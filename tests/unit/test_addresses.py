@@ -387,3 +387,40 @@ def test_bytes_of_a_path_that_are_not_utf8_are_shown_escaped() -> None:
 
     assert shown_paths(paths).to_pylist() == ["é/ü", "bad\\xff/x", ""]
     assert shown_paths(paths[:1]).to_pylist() == ["é/ü"]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "overlap"),
+    [
+        ("local://lake", "local:///srv/objects/lake", True),
+        ("local://lake", "local:///srv/objects/lake/inside", True),
+        ("local://lake", "local:///srv/objects", True),
+        ("local://lake", "local://other/../lake", True),
+        ("local://lake", "local://./lake//inside", True),
+        ("local://lake", "local://lake2", False),
+        ("local://lake", "local:///srv/objects/lake2", False),
+        ("s3://bucket/lake", "s3://BUCKET//lake/inside/", True),
+        ("s3://bucket/lake", "s3://bucket/lake2", False),
+        ("s3://bucket/lake", "s3://bucket/other/../lake", False),
+    ],
+)
+def test_namespaces_overlap_whatever_their_spelling(one: str, two: str, overlap: bool) -> None:
+    """A store of objects doesn't resolve `..`; the local adapter's file system does."""
+
+    def namespace(uri: str) -> Namespace:
+        configured = f"local:///srv/objects/{uri.removeprefix('local://')}"
+        return Namespace.parse(uri, also=(configured,) if uri.startswith("local") else ())
+
+    assert namespace(one).overlaps(namespace(two)) is overlap
+    assert namespace(two).overlaps(namespace(one)) is overlap
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["local://other/../lake/data/s/i", "local://./lake/data/s/i", "local:///srv/objects/other/../lake/data/x"],
+)
+def test_a_local_address_that_a_file_system_resolves_into_the_namespace_stops_the_mark(address: str) -> None:
+    """Written in another way, it is the address of an object that a listing shows."""
+    for kind in (AddressType.BY_PREFIX, AddressType.FULL):
+        with pytest.raises(Refused, match="slashes or dots"):
+            inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])
