@@ -22,6 +22,7 @@ _SLICE = f"{DATA}[^/]*/|{DATA}|"  # same meaning in Arrow's and Java's regular e
 _UPLOAD_PART = r"[0-9a-f]+-\p{Nd}{5}\n?"
 _PLAIN_UPLOAD_PART = re.compile(_UPLOAD_PART.replace(r"\p{Nd}", r"\d"))
 _DOT_SEGMENT = r"(\A|/)\.\.?(/|\z)"
+_MAY_FOLD = rf"\A/+({DATA}|[^/]*\z)|{_DOT_SEGMENT}"  # a store that folds keys may list these in the area
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------
@@ -77,13 +78,15 @@ def are_candidates(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
 
 
 def in_listed_area(addresses: pa.Array) -> pa.Array:
-    """Whether a listing of the candidates would include each address if it is stored; null of a null."""
-    return pc.or_(pc.starts_with(addresses, DATA), pc.invert(pc.match_substring(addresses, "/")))
+    """Whether a listing of the candidates would include each address if it is stored, if need be under the key that a
+    store makes of it; null of a null."""
+    named = pc.or_(pc.starts_with(addresses, DATA), pc.invert(pc.match_substring(addresses, "/")))
+    return pc.or_(named, pc.match_substring_regex(addresses, _MAY_FOLD))
 
 
 def listed_area_column(address: Column) -> Column:
     """`in_listed_area` of a Spark column."""
-    return address.startswith(DATA) | ~address.contains("/")
+    return address.startswith(DATA) | ~address.contains("/") | address.rlike(_MAY_FOLD)
 
 
 # --- deletable keys -------------------------------------------------------------------------------------------------

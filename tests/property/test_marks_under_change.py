@@ -162,7 +162,16 @@ def test_a_lost_range_of_an_old_commit_stops_a_mark_without_a_dump(sandbox: Sand
 
 
 @pytest.mark.parametrize(
-    "address", ["data/s//folded", "data/s/folded/", "data/s/./folded", "data/../data/s/folded", "data/s\\folded"]
+    "address",
+    [
+        "./data/s/folded",
+        "/data/s/folded",
+        "data/s//folded",
+        "data/s/folded/",
+        "data/s/./folded",
+        "data/../data/s/folded",
+        "data/s\\folded",
+    ],
 )
 def test_a_live_address_that_the_store_would_fold_stops_the_mark(sandbox: Sandbox, address: str) -> None:
     """The object is there under another name, which looks like garbage. Nor can such a loss be accepted."""

@@ -59,7 +59,11 @@ ADDRESSES = [
     address("data/", "data/", False, listed=True),
     address("data", "", True),
     address("Data/x", "", False),
-    address("/data/x", "", False),
+    address("/data/x", "", False, listed=True),
+    address("//x", "", False, listed=True),
+    address("/folder/x", "", False),
+    address("./data/x", "", False, listed=True, dots=True),
+    address("folder/../data/x", "", False, listed=True, dots=True),
     address("\ndata/x", "", False),
     address("\n", "", True),
     address("d8vt40r2cdk0000003f0", "", True),
@@ -110,7 +114,8 @@ def test_only_objects_under_data_and_at_the_root_are_possible_candidates(local_a
 
 
 def test_a_listing_of_the_candidates_would_hold_what_is_in_the_listed_area(spark: SparkSession) -> None:
-    """Live addresses elsewhere aren't missing from it; each possible candidate is in it."""
+    """Live addresses elsewhere aren't missing from it; each possible candidate is in it, and what a store may fold into
+    one."""
     wanted = [one.listed for one in ADDRESSES]
     assert rules.in_listed_area(COLUMN).to_pylist() == wanted + NULL
     assert in_spark(spark, rules.listed_area_column) == wanted
