@@ -106,10 +106,10 @@ def place_of(repository: Repository, blockstore: str, store_settings: StoreSetti
 @dataclass(slots=True)
 class Elsewhere:
     """Data read from other repositories: their branch heads (repository and commit), read before their tables were
-    listed, and the ids of these tables."""
+    listed, and the ids of these tables, without those of repositories with a table that could not be read."""
 
     heads: set[tuple[str, str]] = field(default_factory=set)
-    tables: pa.ChunkedArray | None = None
+    tables: pa.Array | None = None
 
 
 Graph = dict[str, Commit]  # commits by id

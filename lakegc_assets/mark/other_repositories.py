@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
 BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])
 PLACED_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
+DISTINCT_TABLES = pa.schema([pa.field("repositories", pa.list_(pa.string()), nullable=False), *TABLES])
 
 
 # --- the other repositories -----------------------------------------------------------------------------------------
@@ -244,8 +245,8 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     before = marks_of_these_spellings(run) if found.places or found.unread else []
     if found.places:
         run.log_message(f"listing the tables of {plural(len(found.places), 'other repository')}")
-    tables = tables_of(run, found)
-    run.elsewhere.tables = tables["table_id"]
+    placed = tables_of(run, found)
+    tables = with_all_places(placed)
     is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before[0] if before else None))
     unread = tables.filter(pc.invert(is_known))
     notes.facts[FACTS] = {
@@ -260,6 +261,8 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
         write_table(run, notes, COMMITTED, KNOWN_PART, tables.filter(is_known).select(TABLES.names))
     if len(unread):
         read_tables(run, notes, found, unread)
+    in_unread = pc.is_in(placed["repository"], value_set=pa.array(found.unread, pa.string()))
+    run.elsewhere.tables = pc.unique(placed.filter(pc.invert(in_unread))["table_id"])
     not_read = {**run.mark.record.step(STAGED).facts.get(FACTS, {}).get("unread", {}), **found.unread}
     notes.facts[FACTS]["unread"] = not_read
     record_unread(run, found.unread)
@@ -268,7 +271,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
 
 
 def tables_of(run: MarkRun, found: Others) -> pa.Table:
-    """The distinct tables of the other repositories (PLACED_TABLES)."""
+    """The tables of each other repository (PLACED_TABLES)."""
 
     def listed(repository: str) -> pa.Table:
         ids: list[str] = []
@@ -278,9 +281,13 @@ def tables_of(run: MarkRun, found: Others) -> pa.Table:
         return pa.table([names, pa.array(ids, pa.string())], schema=PLACED_TABLES)
 
     with ThreadPoolExecutor(max_workers=run.place.settings.listing_requests) as pool:
-        tables = pa.concat_tables([PLACED_TABLES.empty_table(), *pool.map(listed, sorted(found.places))])
-    distinct = tables.group_by("table_id").aggregate([("repository", "min")])
-    return distinct.select(["repository_min", "table_id"]).rename_columns(PLACED_TABLES.names).cast(PLACED_TABLES)
+        return pa.concat_tables([PLACED_TABLES.empty_table(), *pool.map(listed, sorted(found.places))])
+
+
+def with_all_places(placed: pa.Table) -> pa.Table:
+    """The distinct tables, each with all repositories that have it (DISTINCT_TABLES)."""
+    found = placed.group_by("table_id", use_threads=False).aggregate([("repository", "list")])
+    return found.select(["repository_list", "table_id"]).rename_columns(DISTINCT_TABLES.names).cast(DISTINCT_TABLES)
 
 
 def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table) -> None:
@@ -316,32 +323,36 @@ def in_here(table: pa.Table) -> pa.ChunkedArray:
 def reading(run: MarkRun, found: Others) -> Producer:
     """Rows of table and address inside this namespace; a table without one has a row with no address.
 
-    A table that can't be read has no row, so the next mark reads it again.
+    A table that can't be read in one repository is read in the next one that has it. One that can't be read in any has
+    no row, so the next mark reads it again.
     """
     places, namespace, ahead = found.places, run.place.namespace, run.place.settings.reading_requests
     schema = pa.schema([*TABLES, pa.field("address", pa.string())])
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         unread = report.errors
-        where = {row["table_id"]: row["repository"] for batch in batches for row in batch.to_pylist()}
+        where = {row["table_id"]: row["repositories"] for batch in batches for row in batch.to_pylist()}
         clean: list[str] = []
         report.count(tables=len(where))
 
-        def fetch(table_id: str) -> bytes:
-            with reading_of(where[table_id], unread):
-                return read_table(places[where[table_id]], table_id, needed_by="another repository")
+        def fetch(table_id: str, repository: str) -> bytes:
+            with reading_of(repository, unread):
+                return read_table(places[repository], table_id, needed_by="another repository")
             return b""
 
-        for table_id, data in fetched_ahead(where, fetch, ahead):
+        for table_id, data in fetched_ahead(where, lambda one: fetch(one, where[one][0]), ahead):
             report.count(bytes=len(data))
-            with reading_of(where[table_id], unread):
-                decoder = sstable.default_decoder(report.counters["bytes"])
-                keys = inside_keys(data, table_id, places[where[table_id]], namespace, decoder)
-                if len(keys):
-                    ids = pa.repeat(pa.scalar(table_id, pa.string()), len(keys))
-                    yield pa.RecordBatch.from_arrays([ids, keys], schema=schema)
-                else:
-                    clean.append(table_id)
+            decoder = sstable.default_decoder(report.counters["bytes"])
+            for number, repository in enumerate(where[table_id]):
+                with reading_of(repository, unread):
+                    table = fetch(table_id, repository) if number else data
+                    keys = inside_keys(table, table_id, places[repository], namespace, decoder)
+                    if len(keys):
+                        ids = pa.repeat(pa.scalar(table_id, pa.string()), len(keys))
+                        yield pa.RecordBatch.from_arrays([ids, keys], schema=schema)
+                    else:
+                        clean.append(table_id)
+                    break
         nothing = pa.nulls(len(clean), pa.string())
         yield pa.RecordBatch.from_arrays([pa.array(clean, pa.string()), nothing], schema=schema)
 

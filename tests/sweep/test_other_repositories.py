@@ -255,6 +255,27 @@ def test_what_a_commit_behind_a_new_head_of_another_repository_refers_to_is_live
     assert report.objects == {"deleted": 1, "rescued": 1}
 
 
+def test_a_damaged_table_of_one_repository_hides_nothing_of_another_one_that_has_it_too(
+    sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """A table is read once, wherever it is, and where that fails, in the other repository."""
+    imported = garbage(lake, "imported")
+    tables = []
+    for other in (sandbox.repository("other"), sandbox.repository("third")):
+        first = other.commit("main", "nothing", allow_empty=True)
+        stage_elsewhere(other, imported, "imported")
+        tables.append(other.committed.ranges(other.commit("main", "imports").metarange_id)[0].id)
+        other.hard_reset("main", first.id)
+    assert tables[0] == tables[1]
+    table = sandbox.repository("other").objects.file(f"_lakefs/{tables[0]}")
+    table.write_bytes(table.read_bytes()[:-1])
+
+    marked = mark(sandbox)
+
+    assert list(unread_in(marked.record)) == ["other"]
+    assert marked.expired == set()
+
+
 def stage_again_elsewhere(other: SandboxRepository, entry: Entry, path: str, data: bytes) -> None:
     """Stage an object of the lake in another repository, at a path whose committed object has the same content."""
     there = replace(other.put("main", path, data), address=f"local://lake/{entry.address}")
