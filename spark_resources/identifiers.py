@@ -33,8 +33,8 @@ def check_mark_id(mark_id: str) -> str:
     """The id itself if it is one printable path segment. Raises `WrongUsage` otherwise."""
     if not _MARK_ID.match(mark_id):
         raise WrongUsage(
-            f"'{mark_id}' can't be a mark id: it must be one path segment of at most 128 letters, digits and ._=+@- "
-            "that begins with a letter or digit, for example 20261121T085000Z"
+            f"'{mark_id}' can't be a mark id: expected at most 128 letters, digits and ._=+@- that start with a "
+            "letter or digit, for example 20261121T085000Z"
         )
     return mark_id
 
@@ -50,7 +50,9 @@ class Partition:
     def of(cls, repository: str, mark_id: str) -> Partition:
         """The partition of a mark. Raises `WrongUsage` if the repository id or the mark id is invalid."""
         if not _REPOSITORY_ID.match(repository):
-            raise WrongUsage(f"'{repository}' can't be a repository: 3 to 63 lower-case letters, digits and - expected")
+            raise WrongUsage(
+                f"'{repository}' can't be a repository id: expected 3 to 63 lower-case letters, digits and -"
+            )
         return cls(repository, check_mark_id(mark_id))
 
     @classmethod

@@ -244,23 +244,25 @@ class Namespace:
         if self.place(address, AddressType.FULL)[0] is not Place.CONFLICT:
             return
         if _SCHEME.match(address) is None:
-            what = "is said to be a full one, and has no scheme"
+            what = "should be a full address, but has no scheme"
         elif self._behind_another_path(address):
             what = (
-                f"lies behind another configured path of the local adapter than {', '.join(self.also) or self.uri}. "
+                f"is under a different configured path of the local adapter than {', '.join(self.also) or self.uri}. "
                 "LAKEGC_LOCAL_PATH must be the path that the lakeFS server is configured with"
             )
         elif self._is_read_otherwise(address) and address.startswith(self.uri + "/"):
-            what = f"is in the namespace {self.uri}, and lakeFS may read its %, its ? or its last slash as another name"
+            what = (
+                f"is in the namespace {self.uri}, but lakeFS may interpret its %, ? or trailing slash as another name"
+            )
         else:
             what = (
                 f"differs from the namespace {self.uri} only in scheme, host's case, user, port, escapes, slashes or "
                 "dots"
             )
         raise Refused(
-            f"the address {address} {what}. "
-            "If it is in this namespace, lakegc would take a live object for garbage, so it stops here. "
-            "Compare the repository's storage namespace with the address, and report this form.",
+            f"the address {address} {what}. If it is in this namespace, lakegc would mistake a live object for "
+            "garbage, so it stops here. Compare the repository's storage namespace with the address, and report "
+            "this form of address.",
             invariant=5,
         )
 
@@ -270,8 +272,8 @@ class Namespace:
         place, key = self.place_of_answer(location.removesuffix(folder) if folder else location)
         if place is not Place.INSIDE:
             raise Refused(
-                f"the server announced {location}, which is not inside the namespace {self.uri}. "
-                "Check that lakegc and the lakeFS server mean the same store and path.",
+                f"the server returned {location}, which is not inside the namespace {self.uri}. Check that lakegc "
+                "and the lakeFS server use the same store and path.",
                 invariant=5,
             )
         return key + folder

@@ -74,7 +74,7 @@ def parse_duration(text: str) -> timedelta:
     try:
         return timedelta(seconds=sum(float(number) * _SECONDS[unit] for number, unit in parts))
     except OverflowError:
-        raise ValueError(f"'{text}' is too long a duration") from None
+        raise ValueError(f"the duration '{text}' is too long") from None
 
 
 def _duration(value: object) -> object:
@@ -240,7 +240,7 @@ class Settings(BaseSettings):
             raise WrongUsage(f"there is no setting '{strange[0]}'. {meant}".rstrip())
         _refuse_unknown_variables(cls, environ)
         if not environ.get(SIGNING_VARIABLE, "-").strip():
-            raise WrongUsage(f"variable {SIGNING_VARIABLE} is empty: give it a key, or unset it to sign nothing")
+            raise WrongUsage(f"variable {SIGNING_VARIABLE} is empty: set a key, or unset it to disable signing")
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         sources = (
@@ -259,7 +259,7 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise _wrong(cls, error, values, origins) from None
         except ValueError as error:
-            raise WrongUsage(f"the signing keys are not usable: {error}") from None
+            raise WrongUsage(f"invalid signing keys: {error}") from None
         settings._origins = origins
         return settings
 
@@ -321,7 +321,7 @@ def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
         found = source()
     except SettingsError as error:
         name = next((each for each in cls.model_fields if f'"{each}"' in str(error)), "spark_conf")
-        raise WrongUsage(f"variable {PREFIX}{name.upper()} is not usable: expected {_expected(cls, name)}") from None
+        raise WrongUsage(f"invalid variable {PREFIX}{name.upper()}: expected {_expected(cls, name)}") from None
     return {name: (value, f"variable {PREFIX}{name.upper()}") for name, value in found.items()}
 
 
@@ -338,9 +338,9 @@ def _refuse_unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -
     renamed = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in RENAMED.items()}
     if old := [name for name in strange if name in renamed]:
         named = ", and ".join(f"{name} is now called {renamed[name]}" for name in old)
-        raise WrongUsage(f"variable {named}: set the new name, and unset the old one.")
+        raise WrongUsage(f"variable {named}: set the new name and unset the old one.")
     if strange:
-        named = " ".join(f"{name} names no setting of lakegc. {did_you_mean(name, known)}".strip() for name in strange)
+        named = " ".join(f"{name} is not a setting of lakegc. {did_you_mean(name, known)}".strip() for name in strange)
         raise WrongUsage(f"variable {named} Correct its spelling, or unset it.")
 
 
@@ -364,13 +364,15 @@ def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         if named:
-            raise WrongUsage(f"LAKECTL_CONFIG_FILE names {path}, which is not there") from None
+            raise WrongUsage(f"LAKECTL_CONFIG_FILE names {path}, which doesn't exist") from None
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUsage(f"lakectl's configuration {path} can't be read: {type(error).__name__}") from None
     except yaml.YAMLError:
         # The parser's message shows the line that it failed on, which may be the one with the secret.
-        raise WrongUsage(f"lakectl's configuration {path} is not YAML; `lakectl config` writes it anew") from None
+        raise WrongUsage(
+            f"lakectl's configuration {path} is not valid YAML. To write it again, run `lakectl config`"
+        ) from None
     found: _Source = {}
     for name, (section, key) in _LAKECTL_FILE.items():
         part = content.get(section) if isinstance(content, dict) else None
@@ -389,10 +391,10 @@ _EXPECTED = {
     "max_clock_skew": "a duration such as 5m or 90s",
     "max_missing": "a whole number, 0 or more",
     "max_probes": "a whole number, 0 or more",
-    "full_every": "a whole number, 0 or more: 1 makes every mark look at everything",
-    "trusted_repositories": "shell patterns of repository ids apart by commas, such as scratch-*,archive; * for all",
+    "full_every": "a whole number, 0 or more: 1 makes every mark a full one",
+    "trusted_repositories": "comma-separated shell patterns of repository ids, such as scratch-*,archive; * for all",
     **dict.fromkeys(
-        ("brake_share", "brake_first_share", "brake_live", "brake_listing"), "a part of 1, from 0 to 1, such as 0.3"
+        ("brake_share", "brake_first_share", "brake_live", "brake_listing"), "a fraction from 0 to 1, such as 0.3"
     ),
     **dict.fromkeys(("brake_gib", "brake_jump"), "a number, 0 or more"),
     **dict.fromkeys(("brake_count", "brake_jump_least"), "a whole number, 0 or more"),
@@ -402,13 +404,13 @@ _EXPECTED = {
     "head_check_interval_s": "a number of seconds above 0, at most 60",
     "retry_total_s": "a number of seconds from 0 to 86400; 0 means no repetition",
     "signing_key": KEY_FORM,
-    "retired_signing_keys": f"keys apart by commas, each of {KEY_FORM}",
+    "retired_signing_keys": f"comma-separated keys, each of {KEY_FORM}",
     **dict.fromkeys(("probe_requests", "listing_requests", "reading_requests"), "a whole number from 1 to 256"),
     **dict.fromkeys(("parallelism", "shuffle_partitions"), "a whole number from 1 to 100000"),
-    "repositories_include": "shell patterns of repository ids apart by commas, such as lake-*,archive",
-    "repositories_exclude": "shell patterns of repository ids apart by commas, such as test-*",
+    "repositories_include": "comma-separated shell patterns of repository ids, such as lake-*,archive",
+    "repositories_exclude": "comma-separated shell patterns of repository ids, such as test-*",
     "mark_cron": "a cron schedule in UTC, such as 0 3 * * *",
-    "spark_conf": 'a JSON object of texts, such as {"spark.executor.memory": "4g"}',
+    "spark_conf": 'a JSON object of strings, such as {"spark.executor.memory": "4g"}',
 }
 _NEVER_SHOWN = frozenset(
     {"secret_access_key", "s3_secret_access_key", "s3_session_token", "spark_conf", "endpoint_url", "s3_endpoint_url"}
@@ -430,7 +432,7 @@ def _wrong(
     sentences = []
     for name in dict.fromkeys(str(each["loc"][0]) for each in error.errors(include_input=False, include_url=False)):
         given = "" if name in _NEVER_SHOWN else f" is '{values.get(name)}'"
-        sentences.append(f"{origins.get(name, name)}{given or ' is not usable'}: expected {_expected(cls, name)}")
+        sentences.append(f"{origins.get(name, name)}{given or ' is invalid'}: expected {_expected(cls, name)}")
     return WrongUsage("; ".join(sentences))
 
 
@@ -439,4 +441,4 @@ def _expected(cls: type[Settings], name: str) -> str:
         return _EXPECTED[name]
     if name.endswith("_s"):
         return "a number of seconds above 0, at most 86400"
-    return "true or false" if "bool" in str(cls.model_fields[name].annotation) else "a text that is not empty"
+    return "true or false" if "bool" in str(cls.model_fields[name].annotation) else "a non-empty text"

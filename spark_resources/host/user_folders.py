@@ -58,10 +58,10 @@ def writable_folder(folder: Path) -> Path:
     Raises `Refused` like `private_folder`, and `OSError` if it can't be created or written to.
     """
     if not folder.is_absolute():  # "~/…", if the home is unknown: newer versions raise RuntimeError
-        raise FileNotFoundError(f"{folder} is no place for files")
+        raise FileNotFoundError(f"{folder} can't be used for files")
     private_folder(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"{folder} can't be written to")
+        raise PermissionError(f"{folder} isn't writable")
     return folder
 
 

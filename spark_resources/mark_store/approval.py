@@ -66,17 +66,17 @@ class Approval:
         try:
             plain: dict[str, Any] = read_json(data)
             if plain.keys() != {each.name for each in fields(cls)} or plain["format"] != APPROVAL_FORMAT:
-                raise ValueError("other fields than expected")
+                raise ValueError("unexpected fields")
             times = {name: time_of(plain[name]) for name in ("when", "until")}
             found = cls(**{**plain, **times, "released": dict(plain["released"])})
             if found.ended is not None:
                 time_of(found.ended["when"])
             if found.to_json() != data:
-                raise ValueError("not as it was written")
+                raise ValueError("its content was altered")
             return found
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DamagedData(
-                f"{where} can't be read as an approval ({error}). Run lakegc revoke, and approve again.",
+                f"{where} is not a valid approval ({error}). Run lakegc revoke, then approve again.",
                 invariant=7,
             ) from error
 
@@ -150,8 +150,8 @@ def write_approval(place: Place, approval: Approval, *, over: tuple[bytes, Versi
         current = read_with_version(place, approval.mark_id)
         if current is None or current[0] != data:  # otherwise this very write succeeded and its response was lost
             raise Overtaken(
-                f"{key} in {store.where} was written by somebody else at the same time. Look at 'lakegc status', and "
-                "try again.",
+                f"{key} in {store.where} was written by another process at the same time. Check 'lakegc status', "
+                "and try again.",
                 invariant=7,
             ) from error
 
@@ -188,8 +188,8 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
         return False
     for failed in delete_own(store, [key]):
         raise Unavailable(
-            f"{key} in {store.where} can't be removed ({failed.code}), and while it is there the reference collector "
-            "can sweep this mark. Delete it by hand."
+            f"{key} in {store.where} can't be deleted ({failed.code}), and while it exists the reference collector "
+            "can sweep this mark. Delete it manually."
         )
     return True
 

@@ -65,7 +65,7 @@ def remove_unrecorded(place: Place, record: MarkRecord) -> None:
     failed = delete_own(place.store(), left)
     if failed:
         raise DamagedData(
-            f"{failed[0].key} in {place.store().where} is left of a task that was tried twice, and can't be removed "
-            f"({failed[0].code}); lakegc needs the right to delete under _lakefs/retention/gc/",
+            f"{failed[0].key} in {place.store().where} was left by a retried task and can't be deleted "
+            f"({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/",
             invariant=12,
         )

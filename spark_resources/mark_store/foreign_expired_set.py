@@ -34,15 +34,15 @@ def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> Referenc
     found = [one for one in reference_marks(place, ours=ours) if name in (one.mark_id, f"{one.layout}/{one.mark_id}")]
     if len(found) > 1:
         names = ", ".join(f"'{one.layout}/{one.mark_id}'" for one in found)
-        raise WrongUsage(f"there are {len(found)} marks {name} of the reference collector here: take one of {names}")
+        raise WrongUsage(f"there are {len(found)} marks {name} of the reference collector. Choose one of {names}")
     if found or name in ours or "/" in name:
         return found[0] if found else None
     for folder in LEFTOVERS:
         prefix = GC_ROOT + folder.format(name)
         if any(page.objects for page in place.store().pages(prefix)):
             raise DamagedData(
-                f"{prefix} in {place.store().where} is left of a mark of the reference collector, and the Parquet "
-                "files with its addresses are not there. What it would delete can't be told; mark again.",
+                f"{prefix} in {place.store().where} belongs to a mark of the reference collector whose Parquet "
+                "files with the addresses are missing, so what it would delete is unknown. Make a new mark.",
                 invariant=3,
             )
     return None
@@ -63,7 +63,9 @@ def read_listed(place: Place, key: str) -> bytes:
         return place.store().read(key)
     except NotThere as error:
         where = f"{place.store().where}/{key}"
-        raise DamagedData(f"{where} was listed a moment ago, and is gone. Somebody removes this mark.") from error
+        raise DamagedData(
+            f"{where} was listed a moment ago, but no longer exists. This mark is being deleted."
+        ) from error
 
 
 def addresses_in(data: bytes, where: str) -> pa.Array:
@@ -73,11 +75,11 @@ def addresses_in(data: bytes, where: str) -> pa.Array:
         texts = column.combine_chunks().cast(pa.string())
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DamagedData(
-            f"{where} is not a Parquet file with a text column 'address' ({str(error).splitlines()[0]}), so what this "
-            "mark would delete can't be told. Mark again."
+            f"{where} is not a Parquet file with a text column 'address' ({str(error).splitlines()[0]}), so what "
+            "this mark would delete is unknown. Make a new mark."
         ) from error
     if texts.null_count:
-        raise DamagedData(f"{where} has {texts.null_count} rows without an address. Mark again.")
+        raise DamagedData(f"{where} has {texts.null_count} rows without an address. Make a new mark.")
     return texts
 
 

@@ -49,13 +49,13 @@ _TO_DAYS = 365_000
 def checked_pattern(pattern: str) -> str:
     """The pattern itself. Raises `ValueError` for one that is empty, or that can match nothing."""
     if not pattern:
-        raise ValueError("an empty pattern holds nothing; '*' is everything")
+        raise ValueError("an empty pattern matches nothing; use '*' to match everything")
     at = 0
     while (begin := pattern.find("[", at)) >= 0:
         first = begin + 2 if pattern[begin + 1 : begin + 2] == "!" else begin + 1
         end = pattern.find("]", first + 1)
         if end < 0:
-            raise ValueError(f"the '[' of '{pattern}' is never closed; a '[' itself is written '[[]'")
+            raise ValueError(f"the '[' of '{pattern}' is never closed; write '[[]' for a literal '['")
         for low, high in re.findall(r"(.)-(.)", pattern[first:end], re.DOTALL):
             if low > high:
                 raise ValueError(f"'{low}-{high}' in '{pattern}' is an empty range")
@@ -77,7 +77,7 @@ def end_of(text: str) -> datetime:
         if _TIME.fullmatch(text):
             return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"'{text}' is no date ({error})") from None
+        raise ValueError(f"'{text}' is not a valid date ({error})") from None
     raise ValueError(f"'{text}' is neither a date such as 2027-06-30 nor a time such as 2027-06-30T12:00:00Z")
 
 
@@ -88,9 +88,9 @@ def _checked_end(text: str) -> str:
 
 def _checked_words(text: str) -> str:
     if not text.strip():
-        raise ValueError("must say something")
+        raise ValueError("must not be empty")
     if any(ord(char) < 32 and char not in "\n\t" for char in text):
-        raise ValueError("has characters that no terminal should be shown")
+        raise ValueError("has unprintable characters")
     return text
 
 
@@ -108,7 +108,7 @@ def _checked_yes(text: str) -> str:
 
 def _checked_metadata(pairs: dict[str, str]) -> dict[str, str]:
     if len(pairs) != 1 or "" in pairs:
-        raise ValueError("one key with a pattern for its value is expected, such as {legal: hold}")
+        raise ValueError("expected one key with a pattern for its value, such as {legal: hold}")
     return {key: checked_pattern(pattern) for key, pattern in pairs.items()}
 
 
@@ -117,8 +117,8 @@ def _checked_prefix(prefix: str) -> str:
     inside = prefix.startswith(DATA) or (prefix != "" and "/" not in prefix)
     if not inside or "://" in prefix or ".." in prefix.split("/"):
         raise ValueError(
-            f"no object that could be collected begins with '{prefix}': a key relative to the namespace is expected, "
-            "such as data/imported/"
+            f"no collectable object's key starts with '{prefix}': expected a key relative to the namespace, such as "
+            "data/imported/"
         )
     return prefix
 
@@ -236,12 +236,12 @@ def made_hold(fields: Mapping[str, Any]) -> Hold:
     """The hold with these fields, given as in a file. Raises `WrongUsage` naming all problems."""
     kinds = [kind for kind in KINDS if kind in fields]
     if len(kinds) != 1:
-        raise WrongUsage(f"a hold holds one of {', '.join(KINDS)}; {' and '.join(kinds) or 'nothing'} was given")
+        raise WrongUsage(f"a hold needs exactly one of {', '.join(KINDS)}; {' and '.join(kinds) or 'none'} was given")
     try:
         return KINDS[kinds[0]].model_validate(dict(fields))
     except ValidationError as error:
         said = (_sentence(one, KINDS[kinds[0]]) for one in error.errors(include_url=False))
-        raise WrongUsage("this can't be held: " + "; ".join(said)) from None
+        raise WrongUsage("invalid hold: " + "; ".join(said)) from None
 
 
 # --- from bytes -----------------------------------------------------------------------------------------------------
@@ -263,9 +263,8 @@ class BadHolds(Refused):
         self.where = where
         lines = "".join(f"\n  line {one.line}: {one.what}" for one in self.problems)
         super().__init__(
-            f"{where} is not a file of holds:{lines}\n"
-            "What it is meant to hold can't be told, so nothing is marked before it is right. "
-            "'lakegc holds REPO check' looks at it again.",
+            f"{where} is not a valid holds file:{lines}\nSince what it should hold is unknown, nothing is marked "
+            "until it is corrected. To check it again: 'lakegc holds REPO check'.",
             invariant=3,
         )
 
@@ -280,7 +279,9 @@ def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
     for item, hold in found:
         line = item.start_mark.line + 1
         if hold.id in lines:
-            problems.append(HoldProblem(line, f"the id '{hold.id}' is that of the hold in line {lines[hold.id]}, too"))
+            problems.append(
+                HoldProblem(line, f"the id '{hold.id}' is already used by the hold in line {lines[hold.id]}")
+            )
         lines.setdefault(hold.id, line)
     if problems:
         raise BadHolds(where, problems)
@@ -317,7 +318,7 @@ _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "
 
 def _root(data: bytes, where: str) -> yaml.Node:
     if len(data) > LARGEST_FILE:
-        raise BadHolds(where, [HoldProblem(1, f"it has {len(data):,} bytes; {LARGEST_FILE:,} are the most")])
+        raise BadHolds(where, [HoldProblem(1, f"it has {len(data):,} bytes; at most {LARGEST_FILE:,} are allowed")])
     try:
         node = yaml.compose(data.decode(), Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -328,9 +329,7 @@ def _root(data: bytes, where: str) -> yaml.Node:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadHolds(where, [HoldProblem(1, f"it is not YAML ({error})")]) from None
     if node is None:
-        raise BadHolds(
-            where, [HoldProblem(1, "it is empty. A file without holds says 'holds: []'; or delete the file")]
-        )
+        raise BadHolds(where, [HoldProblem(1, "it is empty. Write 'holds: []' for no holds, or delete the file")])
     return node
 
 
@@ -339,12 +338,12 @@ def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     formats = [pair for pair in pairs if pair[0].value == "format"]
     if len(formats) > 1:
-        raise BadHolds(where, [HoldProblem(_line(formats[1][0]), "'format' stands there twice")])
+        raise BadHolds(where, [HoldProblem(_line(formats[1][0]), "'format' is given twice")])
     for _, value in formats:
         if value.value != FORMAT:
             raise UnknownFormat(
-                f"{where} is of format {str(value.value)[:60]!r}, and this lakegc knows {FORMAT}. What it is meant to "
-                "hold is not known, so nothing is marked or swept. Update lakegc."
+                f"{where} is of format {str(value.value)[:60]!r}, and this lakegc knows {FORMAT}. What it should "
+                "hold is unknown, so nothing is marked or swept. Update lakegc."
             )
     return [pair for pair in pairs if pair not in formats]
 
@@ -352,9 +351,9 @@ def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
 def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
     """The nodes of the list `holds`. Apart from it, a file may have only `format`."""
     pairs = _holds_of(root, where)
-    strange = [HoldProblem(_line(key), f"{_said(key)} is unknown here; a file has 'holds'") for key, _ in pairs]
+    strange = [HoldProblem(_line(key), f"{_said(key)} is unknown here; expected 'holds'") for key, _ in pairs]
     if len(pairs) != 1 or pairs[0][0].value != "holds":
-        expected = HoldProblem(_line(root), "'holds:' with a list is expected, once")
+        expected = HoldProblem(_line(root), "expected 'holds:' with a list, once")
         raise BadHolds(where, [one for one, pair in zip(strange, pairs, strict=True) if pair[0].value != "holds"]
                        or [expected])  # fmt: skip
     if not isinstance(pairs[0][1], yaml.SequenceNode):
@@ -368,7 +367,7 @@ def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
 def _hold_of(item: yaml.Node, problems: list[HoldProblem]) -> Hold | None:
     """The hold of a node; None if it has problems, which are added to the list."""
     if not isinstance(item, yaml.MappingNode):
-        problems.append(HoldProblem(_line(item), "a hold has fields: id, what is held, owner, reason"))
+        problems.append(HoldProblem(_line(item), "expected the fields of a hold: id, what it holds, owner, reason"))
         return None
     lines: dict[tuple[str | int, ...], int] = {(): _line(item)}
     before = len(problems)
@@ -376,7 +375,7 @@ def _hold_of(item: yaml.Node, problems: list[HoldProblem]) -> Hold | None:
     kinds = [kind for kind in KINDS if kind in plain]
     if len(kinds) != 1:
         said = f"it holds {' and '.join(kinds)}" if kinds else "it doesn't say what is held"
-        problems.append(HoldProblem(_line(item), f"{said}; exactly one of {', '.join(KINDS)} is expected"))
+        problems.append(HoldProblem(_line(item), f"{said}; expected exactly one of {', '.join(KINDS)}"))
         return None
     kind = KINDS[kinds[0]]
     try:
@@ -396,7 +395,7 @@ def _plain(node: yaml.Node, at: tuple[Any, ...], lines: dict[tuple[Any, ...], in
         for key, value in node.value:
             name = str(key.value)
             if name in found:
-                problems.append(HoldProblem(_line(key), f"{_said(key)} stands there twice"))
+                problems.append(HoldProblem(_line(key), f"{_said(key)} is given twice"))
             lines[(*at, name)] = _line(key)
             found[name] = _plain(value, (*at, name), lines, problems)
         return found
@@ -412,7 +411,7 @@ def _sentence(error: Any, kind: type[Hold]) -> str:
     if error["type"] == "missing":
         return f"'{field}' is missing"
     if error["type"] == "string_pattern_mismatch":
-        return f"'{field}' must be of lower-case letters, digits and ._- (63 at the most)"
+        return f"'{field}' must consist of at most 63 lower-case letters, digits and ._-"
     return f"'{field}': {error['msg'].removeprefix('Value error, ')}"
 
 
@@ -456,7 +455,7 @@ def _verified(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
         with suppress(BadHolds):
             if parse_holds(text, where) == wanted:
                 return text
-    raise WrongUsage(f"{', '.join(hold.id for hold in wanted)}: something here can't be written as YAML")
+    raise WrongUsage(f"{', '.join(hold.id for hold in wanted)}: some text can't be written as YAML")
 
 
 def rendered(holds: Iterable[Hold]) -> bytes:

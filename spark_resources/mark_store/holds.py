@@ -76,7 +76,7 @@ def add_hold(place: Place, hold: Hold) -> None:
     def changed(data: bytes | None) -> bytes:
         if data is not None and hold.id in {each.id for each in parse_holds(data, where(place))}:
             raise WrongUsage(
-                f"there is a hold '{hold.id}' already in {where(place)}. Drop it first, or take another id."
+                f"the hold '{hold.id}' already exists in {where(place)}. Drop it first, or choose another id."
             )
         return with_hold(data, hold, where(place))
 
@@ -111,7 +111,7 @@ class Unsigned:
 def read_unsigned(place: Place) -> Unsigned:
     """The file to be signed. Raises `WrongUsage` without a key, `BadHolds` for a file with any problem."""
     if place.seal is None:
-        raise WrongUsage(f"{VARIABLE} isn't set: there is nothing to sign the holds with")
+        raise WrongUsage(f"{VARIABLE} isn't set: there is no key to sign the holds with")
     found = _read(place)
     holds = found.parsed(place).holds
     known = {hold.id for hold in holds}
@@ -163,10 +163,10 @@ def refuse_older(place: Place, number: int) -> None:
     if number < newest.number:
         is_now = f"is version {number}" if number else "isn't there"
         raise Untrusted(
-            f"the file of holds {where(place)} {is_now}, and mark {newest.mark_id} used version {newest.number} "
-            f"(holds: {', '.join(newest.ids) or 'none'}): it was removed, or an older one was put back. Nothing is "
-            "marked, approved or swept by it. Put the newer file back, or look at this one and sign it: lakegc holds "
-            "REPO sign."
+            f"the file of holds {where(place)} {is_now}, but mark {newest.mark_id} used version {newest.number} "
+            f"(holds: {', '.join(newest.ids) or 'none'}): it was deleted, or replaced by an older version. Nothing "
+            "is marked, approved or swept with it. Restore the newer file, or review this one and sign it: lakegc "
+            "holds REPO sign."
         )
 
 
@@ -207,7 +207,7 @@ def _read(place: Place) -> _File:
     try:
         return _File(content, tag, Signature.of(read_json(line), where(place)))
     except ValueError as error:
-        raise Untrusted(f"the last line of {where(place)} is no signature ({error}).") from error
+        raise Untrusted(f"the last line of {where(place)} is not a valid signature ({error}).") from error
 
 
 def _read_signed(place: Place) -> _File:
@@ -221,9 +221,7 @@ def _read_signed(place: Place) -> _File:
         if not was_written_then(place.store(), HOLDS_KEY, found.signature):
             raise put_back(where(place), found.signature)
     except Untrusted as error:
-        raise Untrusted(
-            f"{error} If the file is right as it is, look at it and sign it: lakegc holds REPO sign."
-        ) from error
+        raise Untrusted(f"{error} If the file is right, review it and sign it: lakegc holds REPO sign.") from error
     return found
 
 
@@ -231,7 +229,8 @@ def _change(place: Place, found: _File, changed: Callable[[bytes | None], bytes]
     """Apply a change to the file as it is now, and write it."""
     if place.seal is None and found.signature is not None:
         raise Refused(
-            f"{where(place)} is signed, and {VARIABLE} isn't set: set the key that the others use, and run this again."
+            f"{where(place)} is signed, but {VARIABLE} isn't set. Set it to your deployment's signing key, and run "
+            "the command again."
         )
     if place.seal is not None:
         refuse_older(place, found.number)
@@ -249,7 +248,7 @@ def _write(place: Place, found: _File, content: bytes) -> None:
     except (AlreadyThere, Changed) as error:
         if store.read(HOLDS_KEY) != new:  # otherwise our own write succeeded and its response was lost
             raise Refused(
-                f"{where(place)} was changed by somebody else meanwhile. Nothing was overwritten; try again."
+                f"{where(place)} was changed by another process in the meantime. Nothing was overwritten. Try again."
             ) from error
     if place.seal is not None:
         _record_in_marks(place, _read_signed(place).parsed(place))

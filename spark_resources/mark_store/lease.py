@@ -74,7 +74,7 @@ class Holder:
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise Refused(
-                f"the lease {LEASE_KEY} in {where} can't be read ({error}). If no other lakegc runs on this "
+                f"the lease {LEASE_KEY} in {where} can't be read ({error}). If no other lakegc is running on this "
                 "repository, delete it.",
                 invariant=11,
             ) from error
@@ -208,8 +208,8 @@ class LeaseWatch:
                 self._read()
             if self._valid_until - self._clock() < at_least.total_seconds():
                 raise Refused(
-                    f"the lease on {self._store.where} runs out before another request may be sent. "
-                    "Nothing more was done; run the same command again.",
+                    f"the lease on {self._store.where} expires before another request can be sent. Nothing more was "
+                    "done; run the same command again.",
                     invariant=11,
                 )
 
@@ -220,7 +220,7 @@ class LeaseWatch:
         except NotThere:
             holder = None
         if holder is None or holder.token != self._token:
-            whose = f"is {holder.who}'s now" if holder is not None else "is gone"
+            whose = f"is now held by {holder.who}" if holder is not None else "was deleted"
             raise Refused(
                 f"the lease on {self._store.where} {whose}. Nothing more was done; run the same command again.",
                 invariant=11,
@@ -257,8 +257,8 @@ def take_lease(
     """
     if not (store.capabilities.conditional_writes or single_deployment):
         raise Refused(
-            f"{store.where} has no conditional writes, so two runs could not be kept apart. If this is the only lakegc "
-            "that works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
+            f"{store.where} has no conditional writes, so lakegc can't prevent concurrent runs. If no other lakegc "
+            "deployment works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
             invariant=11,
         )
     began = clock()
@@ -297,7 +297,10 @@ def outlast(
     if seconds <= 0:
         return
     lease.outlive(timedelta(seconds=seconds))
-    log_message(f"{dead.who} died at work on mark {dead.mark_id}; waiting {seconds:.0f} s until no task of it is left")
+    log_message(
+        f"{dead.who} died while working on mark {dead.mark_id}; waiting {seconds:.0f} s until none of its tasks can "
+        "be running"
+    )
     try:
         wait(seconds)
     except BaseException:
@@ -313,6 +316,6 @@ def tasks_left_s(dead: Holder, store: Store) -> float:
 def _held_by(holder: Holder, store: Store) -> Refused:
     return Refused(
         f"{holder.who} is working on {store.where} (mark {holder.mark_id}) and holds it until "
-        f"{holder.until:%Y-%m-%d %H:%M:%S} UTC. Wait until then; the lease of a run that died ends at that time.",
+        f"{holder.until:%Y-%m-%d %H:%M:%S} UTC. Wait until then: if that run died, its lease expires at that time.",
         invariant=11,
     )

@@ -127,9 +127,9 @@ class Mark:
         for name in ASKED_FOR:
             if getattr(old, name) != getattr(record, name):
                 raise WrongUsage(
-                    f"mark {record.mark_id} of {old.repository} was begun with another {name.replace('_', ' ')} "
-                    f"({in_words(getattr(old, name))}, now {in_words(getattr(record, name))}). Give this mark an id of "
-                    "its own."
+                    f"mark {record.mark_id} of {old.repository} was started with a different "
+                    f"{name.replace('_', ' ')} ({in_words(getattr(old, name))}, now "
+                    f"{in_words(getattr(record, name))}). Choose another mark id."
                 )
         # keep the first start: an older cutoff can only keep more
         mark._write(replace(old, state=MarkState.MARKING, failure=None))
@@ -161,8 +161,8 @@ class Mark:
         earlier version of lakegc began it: its steps are in an older format."""
         if self.record.state not in UNFINISHED:
             raise NothingToDo(
-                f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and can't "
-                "be made again. Make a new one with a mark id of its own.",
+                f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and "
+                "can't be remade. Make a new mark with another id.",
                 invariant=12,
             )
         refuse_earlier_format(self.record, "resumed")
@@ -220,8 +220,8 @@ class Mark:
             current, version = records.read_with_version(self.key)
             if current != data:
                 raise Refused(
-                    f"{self.key} in {self.store.where} was changed by somebody else meanwhile. "
-                    "Nothing was overwritten.",
+                    f"{self.key} in {self.store.where} was changed by another process in the meantime. Nothing was "
+                    "overwritten. Try again.",
                     invariant=12,
                 ) from error
             self._version = version  # our own write, whose response was lost
@@ -347,7 +347,7 @@ def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -
         whose = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"
         raise Refused(
             f"the namespace {place.namespace.uri} is marked as belonging to another repository ({whose}; this is "
-            f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's "
-            f"data. If the other one is gone for good, delete {OWNER_KEY} there and run this again.",
+            f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's data. "
+            f"If the other repository was permanently deleted, delete {OWNER_KEY} there and run the command again.",
             invariant=5,
         )

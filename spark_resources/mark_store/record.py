@@ -83,8 +83,8 @@ class MarkRecord:
         """The step of one asset. Raises `Refused` (invariant 2) if it isn't recorded yet."""
         if name not in self.steps:
             raise Refused(
-                f"{name} of mark {self.mark_id} ({self.repository}) is not there yet. Materialize it first; "
-                "the order of the chain is a safety rule.",
+                f"{name} of mark {self.mark_id} ({self.repository}) doesn't exist yet. Materialize it first: the "
+                "order of a mark's assets is a safety rule.",
                 invariant=2,
             )
         return self.steps[name]
@@ -131,7 +131,7 @@ class MarkRecord:
             }
             return cls(**{**plain, **times, **changed})
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise DamagedData(f"{where} can't be read as a mark's record ({error}).") from error
+            raise DamagedData(f"{where} is not a valid mark record ({error}).") from error
 
 
 def _step(plain: Mapping[str, Any]) -> StepRecord:
@@ -217,8 +217,8 @@ def check_order(record: MarkRecord, *, before: str) -> None:
         if first.number >= second.number or first.finished > second.started:
             raise Refused(
                 f"{earlier} of mark {record.mark_id} ({record.repository}) was read after {later}: ended "
-                f"{first.finished:%H:%M:%S}, {later} began {second.started:%H:%M:%S}. What is read first can only "
-                f"become more referenced later, never the other way. Materialize {later} and what follows it again.",
+                f"{first.finished:%H:%M:%S}, {later} began {second.started:%H:%M:%S}. The safe order requires "
+                f"{earlier} to be read first. Materialize {later} and the assets after it again.",
                 invariant=2,
             )
 

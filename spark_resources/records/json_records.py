@@ -47,15 +47,15 @@ def _finite(text: str) -> float:
 def _as_text(value: object) -> str:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
-    raise TypeError(f"{value!r} does not belong into a record")
+    raise TypeError(f"{value!r} can't be stored in a record")
 
 
 def check_format(found: object, known: int, where: str) -> None:
     """Raise `UnknownFormat` if a record has another format than the known one."""
     if type(found) is not int or found != known:
         raise UnknownFormat(
-            f"{where} is of format {found!r}, and this lakegc knows {known}: a newer lakegc wrote it, and what it "
-            "protects is not known. Nothing was done. Update lakegc."
+            f"{where} is of format {found!r}, but this lakegc knows {known}: it was written by a newer lakegc, so "
+            "what it protects is unknown. Nothing was done. Update lakegc."
         )
 
 
@@ -63,7 +63,7 @@ def time_of(text: str) -> datetime:
     """Parse a time of a record, in UTC. Raises `ValueError` if it isn't a time or has no zone."""
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
-        raise ValueError(f"the time {text} has no zone")
+        raise ValueError(f"the time {text} has no time zone")
     return found.astimezone(UTC)
 
 
@@ -129,8 +129,8 @@ class Records:
     def refuse_unsigned(self, key: str, version: Version) -> None:
         if version.signed and self.seal is None:
             raise Refused(
-                f"{self.store.where}/{key} is signed, and {VARIABLE} isn't set: nobody could trust it any more. Set "
-                "the key that the others use, and run this again.",
+                f"{self.store.where}/{key} is signed, but {VARIABLE} isn't set, so writing it would make it "
+                "untrusted. Set it to your deployment's signing key, and run the command again.",
                 invariant=7,
             )
 
@@ -163,6 +163,6 @@ def was_written_then(store: Store, key: str, signature: Signature) -> bool:
 
 def put_back(where: str, signature: Signature) -> Untrusted:
     return Untrusted(
-        f"{where} was signed at {signature.written:%Y-%m-%d %H:%M:%S} UTC, and the store has it from another time: an "
-        "older version was put back, or the bucket was copied or restored. Nothing is done by it."
+        f"{where} was signed at {signature.written:%Y-%m-%d %H:%M:%S} UTC, but the store's modification time "
+        "differs: an older version was put back, or the bucket was copied or restored. It is not used."
     )

@@ -49,7 +49,7 @@ class SigningKey:
         return f"SigningKey(id={self.id})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a signing key stays in the process that was given it")
+        raise TypeError("a signing key never leaves the process it was given to")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,15 @@ class Signature:
         try:
             if plain["format"] != FORMAT:
                 raise Untrusted(
-                    f"{where} has a signature of format {plain['format']!r}, and this lakegc knows {FORMAT}"
+                    f"{where} has a signature of format {plain['format']!r}, but this lakegc knows {FORMAT}. Update "
+                    "lakegc"
                 )
             written = datetime.fromisoformat(plain["written"])
             if written.tzinfo is None or plain.keys() != {"format", "key", "written", "number", "hmac"}:
-                raise ValueError("other fields than expected")
+                raise ValueError("unexpected fields")
             return cls(str(plain["key"]), written, str(plain["hmac"]), int(plain["number"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise Untrusted(f"{where} has a signature that can't be read ({error}).") from error
+            raise Untrusted(f"{where} has an invalid signature ({error}).") from error
 
 
 class Seal:
@@ -122,25 +123,25 @@ class Seal:
         keys = self._here()
         if signature is None:
             raise Untrusted(
-                f"{where} isn't signed, and {VARIABLE} is set: it was written without the key, or by somebody else. "
-                "Nothing is done by it."
+                f"{where} isn't signed, but {VARIABLE} is set: it was written without the key, or by somebody else. "
+                "It is not used."
             )
         key = keys.by_id(signature.key)
         if key is None:
             known = ", ".join(one.id for one in (keys.current, *keys.retired))
             raise Untrusted(
-                f"{where} is signed with the key of id {signature.key}, and known are {known}. If that is an older key "
-                f"of yours, add it to {RETIRED_VARIABLE}."
+                f"{where} is signed with the key of id {signature.key}; the known ids are {known}. If that is an "
+                f"older key of yours, add it to {RETIRED_VARIABLE}."
             )
         if not hmac.compare_digest(key.hmac(self._message(name, content, signature)), signature.hmac):
             raise Untrusted(
-                f"{where} isn't what was signed there: it was altered, or it is a record of another place, mark or "
-                "repository. Nothing is done by it; find out who wrote it."
+                f"{where} doesn't match its signature: it was altered, or belongs to another place, mark or "
+                "repository. It is not used. Find out who wrote it."
             )
 
     def _here(self) -> SigningKeys:
         if self._keys is None:
-            raise Untrusted("a task has no signing key: records are signed and verified by the driver alone")
+            raise Untrusted("a task has no signing key: only the driver signs and verifies records")
         return self._keys
 
     def _message(self, name: str, content: bytes, signature: Signature) -> bytes:
@@ -159,7 +160,7 @@ def parse_keys(current: str | None, retired: Iterable[str]) -> SigningKeys | Non
     others = tuple(_parsed(one, RETIRED_VARIABLE) for one in retired)
     if current is None:
         if others:
-            raise ValueError(f"{RETIRED_VARIABLE} only verifies: set {VARIABLE}, too")
+            raise ValueError(f"{RETIRED_VARIABLE} is only used to verify: set {VARIABLE}, too")
         return None
     return SigningKeys(_parsed(current, VARIABLE), others)
 

@@ -142,9 +142,9 @@ def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int,
         read, sent, received = (total.by_key[name][one.name] for name in ("read", "sent", "received"))
         if tasks != buckets or read != one.rows or received != sent:
             raise DamagedData(
-                f"not all that is known of addresses was compared: of {one.rows:,} rows ({one.name}) {read:,} were "
-                f"read, {sent:,} sent and {received:,} received, in {tasks} tasks of {buckets}. Nothing was "
-                "marked; run it again.",
+                f"not all rows of addresses were compared: of {one.rows:,} rows ({one.name}) {read:,} were read, "
+                f"{sent:,} sent and {received:,} received, in {tasks} tasks of {buckets}. Nothing was marked. Run "
+                "the command again.",
                 invariant=3,
             )
 
@@ -221,8 +221,8 @@ def check_hashed_alike(hashed: pa.Array) -> None:
     """
     if any(one != how_hashed() for one in pc.unique(hashed).to_pylist()):
         raise LakegcError(
-            "two machines of the cluster hash addresses in different ways, so lakegc can't compare what they read. "
-            "Give all of them the very same packages, and run it again; nothing was marked."
+            "two machines of the cluster hash addresses differently, so lakegc can't compare what they read. "
+            "Nothing was marked. Install the same package versions on all of them, and run the command again."
         )
 
 

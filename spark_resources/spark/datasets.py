@@ -259,8 +259,8 @@ def remove_folder(place: Place, folder: str) -> None:
         failed = delete_own(store, [found.key for found in page.objects])
         if failed:
             raise DamagedData(
-                f"{failed[0].key} in {store.where} is left of an earlier try and can't be removed "
-                f"({failed[0].code}); lakegc needs the right to delete under _lakefs/retention/gc/",
+                f"{failed[0].key} in {store.where} was left by an earlier attempt and can't be deleted "
+                f"({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/",
                 invariant=12,
             )
 
@@ -275,7 +275,8 @@ def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dat
         data = store.read(folder + LIST_NAME)
     except NotThere as error:
         raise DamagedData(
-            f"{folder} in {store.where} has no {LIST_NAME}: it was never finished, or lost. Make a new mark.",
+            f"{folder} in {store.where} has no {LIST_NAME}: it was never finished, or the file was lost. Make a new "
+            "mark.",
             invariant=12,
         ) from error
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
@@ -285,7 +286,9 @@ def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dat
     try:
         files = tuple(File(**entry) for entry in read_json(data)["files"])
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedData(f"{folder}{LIST_NAME} in {store.where} is not a list of files ({error}).") from error
+        raise DamagedData(
+            f"{folder}{LIST_NAME} in {store.where} is not a valid list of files ({error}). Make a new mark."
+        ) from error
     return Dataset(folder, files)
 
 
@@ -408,6 +411,6 @@ def verified_bytes(place: Place, folder: str, file: File) -> bytes:
 
 def _another_file(place: Place, folder: str, file: File, schema: pa.Schema, found: str) -> DamagedData:
     return DamagedData(
-        f"{folder}{file.name} in {place.store().where} is not what its list says, {file.rows} rows of "
-        f"{', '.join(schema.names)}: {found}. Make a new mark."
+        f"{folder}{file.name} in {place.store().where} doesn't match its file list, which expects {file.rows} rows "
+        f"of {', '.join(schema.names)}: {found}. Make a new mark."
     )

@@ -55,9 +55,9 @@ def check_java(environ: Mapping[str, str]) -> int:
     if version is None:
         home = environ.get("JAVA_HOME")
         where = f" in JAVA_HOME, which is {home}" if home else ""
-        raise WrongUsage(f"lakegc needs Java 17 or 21 and found none{where}. {how}")
+        raise WrongUsage(f"lakegc needs Java 17 or 21, but none was found{where}. {how}")
     if version < JAVA_VERSIONS[0]:
-        raise WrongUsage(f"lakegc needs Java 17 or 21 and found Java {version}. {how}")
+        raise WrongUsage(f"lakegc needs Java 17 or 21, but found Java {version}. {how}")
     if version > JAVA_VERSIONS[-1]:
         warnings.warn(
             f"Java {version} is newer than 17 and 21, which lakegc supports: if Spark fails, install one of these, "

@@ -165,5 +165,7 @@ def why_failed(text: str) -> str:
 
 HINTS = {
     "OutOfMemoryError": 'Give the JVM more memory: LAKEGC_SPARK_CONF=\'{"spark.driver.memory": "4g"}\'.',
-    "crashed": "Most likely memory ran out: let fewer tasks run at once, as LAKEGC_SPARK_MASTER=local[1] does.",
+    "crashed": (
+        "The task probably ran out of memory: run fewer tasks at once, for example with LAKEGC_SPARK_MASTER=local[1]."
+    ),
 }

@@ -237,8 +237,8 @@ def check_overrides(overrides: Mapping[str, str]) -> None:
     for key, value in RELIED_ON.items():
         if overrides.get(key, value).strip().casefold() != value.casefold():
             raise WrongUsage(
-                f"{key} has to stay {value}, and the Spark configuration says otherwise: marks would not be sure "
-                f"any more. Remove {key} from LAKEGC_SPARK_CONF."
+                f"{key} must be {value} for correct marks, but the Spark configuration sets another value. Remove "
+                f"{key} from LAKEGC_SPARK_CONF."
             )
 
 
@@ -261,8 +261,8 @@ def start_context(conf: SparkConf) -> SparkContext:
     except (Py4JError, PySparkException) as error:
         why = str(getattr(error, "java_exception", error)).partition("\n")[0]
         raise LakegcError(
-            f"Spark does not start with master {conf.get('spark.master')}: {why}\n"
-            f"Check LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF. What Spark itself wrote is in {jvm_log()}."
+            f"Spark does not start with master {conf.get('spark.master')}: {why}\nCheck LAKEGC_SPARK_MASTER and "
+            f"LAKEGC_SPARK_CONF. Spark's own log is {jvm_log()}."
         ) from error
 
 
@@ -287,7 +287,7 @@ def settings_by_file(conf: SparkConf) -> Iterator[None]:
     before = os.environ.get(name)
     *given, what = shlex.split(before or "pyspark-shell")
     if "--properties-file" in given:
-        raise WrongUsage(f"{name} names a --properties-file: put what it holds into LAKEGC_SPARK_CONF instead")
+        raise WrongUsage(f"{name} names a --properties-file: put its settings into LAKEGC_SPARK_CONF instead")
     with open_private(file, os.O_TRUNC) as opened:
         opened.write(as_properties(conf.getAll()).encode("ascii"))
     os.environ[name] = shlex.join([*given, "--load-spark-defaults", "--properties-file", str(file), what])
@@ -321,8 +321,8 @@ def check_taken(context: SparkContext, overrides: Mapping[str, str]) -> None:
     lost = [key for key, value in wanted.items() if not found[key].endswith(value)]
     if lost:
         raise LakegcError(
-            "a SparkSession with other settings is already running in this process "
-            f"({', '.join(sorted(lost))} differ); stop it first, or run lakegc in a process of its own"
+            f"a SparkSession with other settings is already running in this process ({', '.join(sorted(lost))} "
+            "differ); stop it first, or run lakegc in a separate process"
         )
 
 

@@ -91,7 +91,7 @@ def open_table(data: bytes) -> Table:
     table = open_in_any_order(data)
     _check_seamless([table.index, *table.ends])
     if table.ends[-1].end != len(data) - FOOTER_LENGTH:
-        raise OutOfOrder("its blocks don't follow one another up to the footer")
+        raise OutOfOrder("its blocks aren't contiguous up to the footer")
     return replace(table, any_order=False)
 
 
@@ -105,7 +105,7 @@ def open_in_any_order(data: bytes) -> Table:
     metaindex, index = _footer(data)
     found = list(block_records(read_block(data, metaindex)))
     if [record.key for record in found] != [_PROPERTIES_BLOCK]:
-        raise Broken("its metaindex names something other than the properties alone")
+        raise Broken("its metaindex has entries other than the properties")
     where = handle(found[0].value)
     return _with_properties(data, index, (where, metaindex), _stored_properties(read_block(data, where)))
 
@@ -113,15 +113,17 @@ def open_in_any_order(data: bytes) -> Table:
 def _footer(data: bytes) -> tuple[Handle, Handle]:
     footer = data[-FOOTER_LENGTH:]
     if len(footer) < FOOTER_LENGTH or not footer.endswith(MAGIC):
-        raise Broken("it doesn't end like a table: it is cut short, or is something else")
+        raise Broken("it doesn't end like a table: it is truncated, or not a table")
     (version,) = struct.unpack_from("<I", footer, FOOTER_LENGTH - 12)
     if version != VERSION or footer[0] != CRC32C:
-        raise Broken(f"it has table version {version} and checksum type {footer[0]}; lakegc knows version 2 and type 1")
+        raise Broken(
+            f"it has table version {version} and checksum type {footer[0]}; lakegc supports version 2 and type 1"
+        )
     handles = footer[1 : 1 + HANDLES_LENGTH]
     metaindex, at = _handle_at(handles, 0)
     index, _ = _handle_at(handles, at)
     if handles != (put_handle(metaindex) + put_handle(index)).ljust(HANDLES_LENGTH, b"\x00"):
-        raise Broken("its footer is not written as footers are")
+        raise Broken("its footer is malformed")
     return metaindex, index
 
 
@@ -135,7 +137,7 @@ def handle(value: bytes) -> Handle:
     """The block handle that an index or metaindex value consists of."""
     found, at = _handle_at(value, 0)
     if at != len(value):
-        raise Broken("a block handle is followed by something")
+        raise Broken("a block handle has trailing bytes")
     return found
 
 
@@ -154,9 +156,9 @@ def read_block(data: bytes, where: Handle) -> bytes:
     if kind == SNAPPY:
         contents = _decompressed(contents)
     elif kind != NO_COMPRESSION:
-        raise Broken(f"the block at {where.offset} has compression {kind}; lakegc knows 0 and 1 (snappy)")
+        raise Broken(f"the block at {where.offset} has compression {kind}; lakegc supports 0 and 1 (snappy)")
     if len(contents) < SMALLEST_BLOCK:
-        raise Broken(f"the block at {where.offset} is too short to be one")
+        raise Broken(f"the block at {where.offset} is too short")
     return contents
 
 
@@ -164,7 +166,7 @@ def snappy_length(contents: bytes) -> int:
     """The decompressed length in a snappy block's header. Raises `Broken` if it is impossible."""
     length, at = uvarint(contents, 0, len(contents))
     if at > 5 or not SMALLEST_BLOCK <= length <= min(LARGEST, SNAPPY_RATIO * len(contents)):
-        raise Broken("a compressed block announces an impossible length")
+        raise Broken("a compressed block declares an impossible length")
     return length
 
 
@@ -180,7 +182,7 @@ def block_records(block: bytes) -> Iterator[Record]:
     restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * restarts
     if restarts < 1 or end < 0:
-        raise Broken("a block's restart points don't fit into it")
+        raise Broken("a block's restart points exceed the block")
     at, key, keys = 0, b"", 0
     while at < end:
         shared, unshared, length = block[at : at + 3] if at + 3 <= end else (_LONG, 0, 0)
@@ -191,12 +193,12 @@ def block_records(block: bytes) -> Iterator[Record]:
             unshared, at = uvarint(block, at, end)
             length, at = uvarint(block, at, end)
         if shared > len(key) or unshared + length > end - at:
-            raise Broken("a record runs past its block or shares more than there is")
+            raise Broken("a record runs past its block or shares too long a prefix")
         key = key[:shared] + block[at : at + unshared]
         at += unshared
         keys += len(key)
         if keys > LARGEST:
-            raise Broken(f"the keys of one block come to more than {LARGEST} bytes")
+            raise Broken(f"the keys of one block have more than {LARGEST} bytes")
         yield Record(key, block[at : at + length])
         at += length
 
@@ -214,7 +216,7 @@ def data_blocks(table: Table) -> list[Handle]:
     found = [where for part in (parts if table.two_levels else [table.index]) for where in _handles(table, part)]
     check([*found, *rest])
     if not found:
-        raise Broken("its index names no block")
+        raise Broken("its index lists no blocks")
     if not table.any_order and found[0].offset != 0:
         raise OutOfOrder(f"its index skips bytes: the first block begins at {found[0].offset}")
     return found
@@ -247,10 +249,10 @@ def records(table: Table) -> Iterator[Record]:
         block = read_block(table.data, where)
         raw += len(block)
         if raw > LARGEST:
-            raise Broken(f"it holds more than {LARGEST} bytes")
+            raise Broken(f"it has more than {LARGEST} bytes")
         for stored, value in block_records(block):
             if stored[-KEY_TRAILER:] != SET_TRAILER:
-                raise Broken("a record is of a kind that lakegc doesn't know")
+                raise Broken("a record is of an unknown kind")
             key = stored[:-KEY_TRAILER]
             if ends.count == 0:
                 ends.first = key
@@ -258,7 +260,7 @@ def records(table: Table) -> Iterator[Record]:
                 raise Broken("its keys are not in order")
             ends.count, ends.key_bytes, ends.last = ends.count + 1, ends.key_bytes + len(stored), key
             if ends.count > table.properties.count or ends.key_bytes > table.key_bytes:
-                raise Broken(f"it holds more than the {table.properties.count} records that it promises")
+                raise Broken(f"it has more than the {table.properties.count} records that its properties state")
             yield Record(key, value)
     check_ends(table, ends)
 
@@ -278,11 +280,11 @@ def check_ends(table: Table, found: Ends) -> None:
     promised = table.properties
     if found.count != promised.count or found.count != promised.num_entries or found.key_bytes != table.key_bytes:
         raise Broken(
-            f"it holds {found.count} records with keys of {found.key_bytes} bytes, and promises {promised.count} "
-            f"(or {promised.num_entries}) with {table.key_bytes}"
+            f"it has {found.count} records with keys of {found.key_bytes} bytes, but its properties state "
+            f"{promised.count} (or {promised.num_entries}) with {table.key_bytes}"
         )
     if (found.first, found.last) != (promised.min_key, promised.max_key):
-        raise Broken("its first and last key are not those that it promises")
+        raise Broken("its first and last key are not those that its properties state")
 
 
 def _stored_properties(block: bytes) -> dict[str, bytes]:
@@ -299,10 +301,10 @@ def _stored_properties(block: bytes) -> dict[str, bytes]:
 def _with_properties(data: bytes, index: Handle, ends: tuple[Handle, ...], stored: dict[str, bytes]) -> Table:
     levels = stored.get(f"{_PREFIX}block.based.table.index.type", b"")
     if levels not in (struct.pack("<I", ONE_LEVEL), struct.pack("<I", TWO_LEVELS)):
-        raise Broken(f"it has an index of type 0x{levels.hex()}; lakegc knows 0 (one level) and 2 (two)")
+        raise Broken(f"it has an index of type 0x{levels.hex()}; lakegc supports 0 (one level) and 2 (two)")
     order = stored.get(f"{_PREFIX}comparator", b"")
     if order != b"leveldb.BytewiseComparator":
-        raise Broken(f"its keys are in an order that lakegc doesn't know: {order!r}")
+        raise Broken(f"its keys have an unknown order: {order!r}")
     properties = TableProperties(
         type=text(_property(stored, "type"), "property type"),
         entity=text(stored.get("entity", b""), "property entity"),
@@ -319,7 +321,7 @@ def _with_properties(data: bytes, index: Handle, ends: tuple[Handle, ...], store
     )
     key_bytes = _varint_property(stored, f"{_PREFIX}raw.key.size")
     if key_bytes > LARGEST:
-        raise Broken(f"it promises keys of more than {LARGEST} bytes")
+        raise Broken(f"its properties state keys of more than {LARGEST} bytes")
     return Table(data, properties, key_bytes, index, levels[0] == TWO_LEVELS, ends, any_order=True)
 
 

@@ -65,8 +65,8 @@ def vectorised_decoder() -> Decoder:
         from spark_resources.sstable.vectorised_decoder import VectorisedDecoder
     except (ImportError, OSError, RuntimeError) as error:
         warnings.warn(
-            f"tables are decoded in plain Python, some hundred times slower, since numba can't be used: {error}. "
-            "Install numba, or set NUMBA_CACHE_DIR to a folder that can be written.",
+            f"numba can't be used ({error}), so tables are decoded in plain Python, about a hundred times slower. "
+            "Install numba, or set NUMBA_CACHE_DIR to a writable folder.",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -128,13 +128,13 @@ def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> N
 
 def _check_id(found: str, name: str) -> None:
     if found != name:
-        raise Broken(f"its content is that of {found}")
+        raise Broken(f"its content hash is that of {found}")
 
 
 def _check_columns(columns: Sequence[str]) -> None:
     unknown = [column for column in columns if column not in ENTRY_SCHEMA.names]
     if unknown or not columns:
-        raise WrongUsage(f"a range has the columns {ENTRY_SCHEMA.names}; asked for {list(columns)}")
+        raise WrongUsage(f"a range has the columns {ENTRY_SCHEMA.names}, not {list(columns)}")
 
 
 def _each(data: bytes, name: str, kind: str, entity: str, read: Callable[[Record], _T]) -> list[_T]:

@@ -50,7 +50,7 @@ def split_value(stored: bytes) -> Value:
     identity, at = _part(stored, 0)
     data, at = _part(stored, at)
     if at != len(stored):
-        raise Broken("a value is followed by something")
+        raise Broken("a value has trailing bytes")
     return Value(identity, data)
 
 
@@ -111,7 +111,7 @@ def _micros(data: bytes, what: str) -> int:
     message = _Message(data, _TIME_FIELDS, what)
     seconds, nanos = message.number(1), message.number(2)
     if not (FIRST_SECOND <= seconds <= LAST_SECOND and 0 <= nanos < 1_000_000_000):
-        raise Broken(f"{what} is no time")
+        raise Broken(f"{what} is not a valid time")
     return seconds * 1_000_000 + nanos // 1000
 
 
@@ -144,7 +144,7 @@ class EntryMessage:
         if not self._message.bytes(1):
             raise Broken("an entry has no address")
         if self._message.number(6) not in (0, 1, 2):
-            raise Broken(f"an entry has address type {self._message.number(6)}, which lakegc doesn't know")
+            raise Broken(f"an entry has address type {self._message.number(6)}, which is unknown")
 
     def address(self) -> str:
         return self._message.text(1)
@@ -199,10 +199,10 @@ def range_ref(record: Record) -> RangeRef:
     identity, data = split_value(record.value)
     range_id = text(identity, "a range's id")
     if _HEX_ID.fullmatch(range_id) is None:
-        raise Broken(f"it names a range '{range_id}', which is no id")
+        raise Broken(f"it names a range '{range_id}', which is not a valid id")
     message = _Message(data, _RANGE_FIELDS, f"range {range_id}")
     if message.bytes(2) != record.key:
-        raise Broken(f"range {range_id} is filed under another key than its largest")
+        raise Broken(f"range {range_id} is stored under a key other than its largest")
     if message.number(3) < 0 or message.number(4) < 0:
         raise Broken(f"range {range_id} has a negative size or count")
     return RangeRef(range_id, message.bytes(1), message.bytes(2), message.number(3), message.number(4))
@@ -226,7 +226,7 @@ def put_range_ref(ref: RangeRef) -> Record:
 def _dumped(record: Record, kinds: dict[int, int], what: str, repeated: frozenset[int] = frozenset()) -> _Message:
     message = _Message(split_value(record.value).data, kinds, what, repeated=repeated)
     if message.bytes(1) != record.key:
-        raise Broken(f"{what} is filed under a key that is not its id")
+        raise Broken(f"{what} is stored under a key other than its id")
     return message
 
 

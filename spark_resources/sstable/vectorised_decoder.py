@@ -172,4 +172,4 @@ def _texts(kind: Any, begins: kernels.Offsets, content: kernels.Bytes) -> Any:
 
 
 def _disagreement() -> Broken:
-    return Broken("two decoders don't agree on it, which is a fault of lakegc: report it, with this table")
+    return Broken("two decoders disagree on it, which is a bug in lakegc. Report it with this table")

@@ -28,7 +28,7 @@ def about(name: str) -> Iterator[None]:
         yield
     except Broken as broken:
         raise DamagedData(
-            f"table {name} can't be used: {broken}. Restore this table from a backup; nothing was deleted."
+            f"table {name} can't be read: {broken}. Nothing was deleted. Restore this table from a backup."
         ) from broken
 
 
@@ -85,7 +85,7 @@ def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[i
     while at < end:
         number, kind = message[at] >> 3, message[at] & 7  # all known tags fit into one byte
         if kinds.get(number) != kind:
-            raise Broken(f"{what} has a field that lakegc doesn't know (its tag begins with 0x{message[at]:02x})")
+            raise Broken(f"{what} has an unknown field (its tag starts with 0x{message[at]:02x})")
         value, at = uvarint(message, at + 1, end)
         if kind == VARINT:
             yield number, value, b""

@@ -168,7 +168,7 @@ class TableBuilder:
 
     def __init__(self, records: Sequence[Record], user: Mapping[str, str]) -> None:
         if any(later.key <= earlier.key for earlier, later in pairwise(records)):
-            raise WrongUsage("the records of a table must be in the order of their keys, each key once")
+            raise WrongUsage("the records of a table must be sorted by key, without duplicates")
         self.id = content_id(map(record_content, records), user)
         self._records, self._user = records, user
         self._out = bytearray()

@@ -39,8 +39,8 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, capabilities: C
 
         return LocalStore(*_local_place(namespace, settings))
     raise WrongUsage(
-        f"lakegc can't read {namespace.scheme}:// namespaces yet, and {namespace.uri} is one: it knows s3://, gs://, "
-        "https:// (Azure) and local://"
+        f"lakegc doesn't support {namespace.scheme}:// namespaces such as {namespace.uri} yet. It supports s3://, "
+        "gs://, https:// (Azure) and local://"
     )
 
 
@@ -66,8 +66,8 @@ def _local_place(namespace: Namespace, settings: StoreSettings) -> tuple[str, st
     configured = settings.local_path
     if not configured:
         raise WrongUsage(
-            f"{namespace.uri} lies under the local block adapter's path, and lakegc isn't told where that is on this "
-            "machine. Set LAKEGC_LOCAL_PATH."
+            f"{namespace.uri} lies under the local block adapter's path. Set LAKEGC_LOCAL_PATH to where that path is "
+            "on this machine."
         )
     if namespace.bucket:
         return configured, f"{namespace.bucket}/{namespace.path}" if namespace.path else namespace.bucket

@@ -53,16 +53,16 @@ class Page:
 class Deleting(StrEnum):
     """The effect of a delete in a store."""
 
-    FINAL = "a delete frees the space, and can't be undone"
+    FINAL = "a delete frees the space and can't be undone"
     HIDES = (
-        "this bucket keeps versions: a delete hides an object behind a delete marker, and frees its space only when "
-        "the bucket's lifecycle removes old versions"
+        "this bucket is versioned: a delete hides an object behind a delete marker, and its space is freed only "
+        "when the bucket's lifecycle rules remove old versions"
     )
     KEEPS_A_WHILE = (
-        "this bucket keeps what is deleted for a while (soft delete): until then it can be restored, and its space is "
-        "paid for"
+        "this bucket has soft delete: for the retention period deleted objects can be restored, and their space is "
+        "billed"
     )
-    UNKNOWN = "whether the bucket keeps versions of what is deleted may not be read with these credentials"
+    UNKNOWN = "these credentials may not read whether the bucket keeps versions of deleted objects"
 
 
 class Deletion(StrEnum):

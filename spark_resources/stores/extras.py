@@ -19,6 +19,6 @@ def needs_extra(extra: str, provider: str) -> Iterator[None]:
         if error.name is None or error.name.partition(".")[0] in _OURS:
             raise
         raise WrongUsage(
-            f"{provider} needs the Python package {error.name}, which isn't installed. Install the extra '{extra}', on "
-            f"the machines of executors, too: pip install 'lakegc[{extra}]'"
+            f"{provider} needs the Python package {error.name}, which isn't installed. Install the extra '{extra}', "
+            f"also on the executors' machines: pip install 'lakegc[{extra}]'"
         ) from error

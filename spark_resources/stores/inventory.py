@@ -104,15 +104,15 @@ def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | 
     place, key = _located(location, settings)
     if key.rpartition("/")[2] == MANIFEST:
         if taken is not None:
-            raise WrongUsage(f"{location} says itself when it was taken; leave the time out")
+            raise WrongUsage(f"{location} has a manifest with its start time. Leave out --inventory-taken")
         return _of_manifest(place, key, location)
     if taken is None:
         raise WrongUsage(
-            f"{location} has no manifest, so nobody knows when it was begun. Say so with --inventory-taken, such as "
-            "2026-11-21T00:00:00Z: a time before the first key of it was listed."
+            f"{location} has no manifest, so its start time is unknown. Give it with --inventory-taken, such as "
+            "2026-11-21T00:00:00Z: a time before its first key was listed."
         )
     if taken.tzinfo is None:
-        raise WrongUsage(f"the time {taken.isoformat()} has no zone; write 2026-11-21T00:00:00Z")
+        raise WrongUsage(f"the time {taken.isoformat()} has no time zone: expected a time such as 2026-11-21T00:00:00Z")
     files = _files(place.store(), key)
     if not files:
         raise WrongUsage(f"there are no .parquet, .csv or .csv.gz files at {location}")
@@ -132,11 +132,13 @@ def _located(location: str, settings: StoreSettings) -> tuple[Place, str]:
         scheme, _, rest = location.partition("://")
         bucket, _, key = rest.partition("/")
         if scheme.lower() != "s3" or not bucket:
-            raise WrongUsage(f"an inventory is at s3://<bucket>/<key> or a path of this machine, not at {location}")
+            raise WrongUsage(
+                f"{location} can't be an inventory's location: expected s3://<bucket>/<key> or a path on this machine"
+            )
         return Place(Namespace.parse(f"s3://{bucket}"), settings), key
     path = Path(location)
     if not path.exists():
-        raise WrongUsage(f"there is nothing at {path}")
+        raise WrongUsage(f"{path} does not exist")
     here = settings.model_copy(update={"local_path": str(path.parent.parent)})
     key = path.name + ("/" if path.is_dir() else "")
     return Place(Namespace.parse(f"local://{path.parent.name}"), here), key
@@ -147,7 +149,7 @@ def _of_manifest(place: Place, key: str, location: str) -> Inventory:
     data = store.read(key)
     said = store.read(key.removesuffix(MANIFEST) + CHECKSUM).decode(errors="replace").strip().strip('"')
     if hashlib.md5(data, usedforsecurity=False).hexdigest() != said.lower():
-        raise DamagedData(f"{location} isn't what its {CHECKSUM} says; wait for the inventory to be written whole")
+        raise DamagedData(f"{location} doesn't match its {CHECKSUM}. Wait until the inventory is completely written")
     try:
         manifest = json.loads(data)
         form, schema = str(manifest["fileFormat"]).upper(), str(manifest.get("fileSchema", ""))
@@ -155,9 +157,9 @@ def _of_manifest(place: Place, key: str, location: str) -> Inventory:
         files = tuple(InventoryFile(str(one["key"]), str(one["MD5checksum"]).lower()) for one in manifest["files"])
         bucket = str(manifest["sourceBucket"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise DamagedData(f"{location} can't be read as a manifest of S3 Inventory ({error!r})") from error
+        raise DamagedData(f"{location} is not a valid S3 Inventory manifest ({error!r})") from error
     if form not in ("CSV", "PARQUET"):
-        raise WrongUsage(f"{location} is an inventory in {form}; lakegc reads Parquet and CSV")
+        raise WrongUsage(f"{location} is an inventory in {form} format. lakegc supports Parquet and CSV")
     columns = tuple(name.strip() for name in schema.split(",")) if form == "CSV" else ()
     sha256 = hashlib.sha256(data).hexdigest()
     return Inventory(location, place, files, taken, sha256, bucket, columns, encoded=form == "CSV")
@@ -180,12 +182,12 @@ def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Tab
     where = f"{inventory.place.store().where}/{file.key}"
     data = inventory.place.store().read(file.key)
     if file.md5 is not None and hashlib.md5(data, usedforsecurity=False).hexdigest() != file.md5:
-        raise DamagedData(f"{where} isn't what the manifest says of it (MD5): it was altered, or isn't whole")
+        raise DamagedData(f"{where} doesn't match its MD5 in the manifest: it was altered or is incomplete")
     try:
         for table in _tables(data, file.key, inventory.columns):
             yield _listed(table, encoded=inventory.encoded)
     except (pa.ArrowException, csv.Error, OSError, EOFError, ValueError, zlib.error) as error:
-        raise DamagedData(f"{where} can't be read as an inventory: {error}") from error
+        raise DamagedData(f"{where} is not a valid inventory: {error}") from error
 
 
 def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -209,7 +211,9 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
         for batch in reader:
             table = _renamed(pa.Table.from_batches([batch]))
             if guessed := [each.name for each in table.schema if each.type != pa.string()]:
-                raise ValueError(f"its first row can't be understood, so {', '.join(guessed)} would be guessed")
+                raise ValueError(
+                    f"its first row is not a valid header, so {', '.join(guessed)} would have to be guessed"
+                )
             yield table
 
 
@@ -232,8 +236,8 @@ class _Unpacked(io.RawIOBase):
         self._left -= count
         if self._left < 0:
             raise ValueError(
-                f"unpacked it is larger than {self._most:,} bytes, which is {MOST_TIMES_AS_LARGE} times its size: "
-                "that is no list of keys. If it is one, unpack it, and name the .csv file"
+                f"it decompresses to more than {self._most:,} bytes, {MOST_TIMES_AS_LARGE} times its size, which is "
+                "unlikely for a list of keys. If it is one, decompress it and give the .csv file"
             )
         return count
 
@@ -253,9 +257,9 @@ def _renamed(table: pa.Table) -> pa.Table:
     known = [(place, meaning) for place, name in enumerate(table.column_names) if (meaning := _meant(name)) is not None]
     places, meanings = [place for place, _ in known], [meaning for _, meaning in known]
     if missing := [name for name in _NEEDED if name not in meanings]:
-        raise ValueError(f"it has no column for {', '.join(missing)}, but {', '.join(table.column_names)}")
+        raise ValueError(f"it has no column for {', '.join(missing)}; its columns are {', '.join(table.column_names)}")
     if len(set(meanings)) < len(meanings):
-        raise ValueError(f"columns mean the same: {', '.join(table.column_names[place] for place in places)}")
+        raise ValueError(f"columns have the same meaning: {', '.join(table.column_names[place] for place in places)}")
     return table.select(places).rename_columns(meanings)
 
 
@@ -300,7 +304,7 @@ def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
     wanted = LISTED.field("modified").type
     if not pa.types.is_timestamp(column.type):
         if column.type not in (pa.string(), pa.large_string()):
-            raise ValueError(f"times are {column.type}, and not timestamps or text")
+            raise ValueError(f"times are {column.type}; expected timestamps or text")
         return column.cast(wanted)
     if column.type.tz is None:
         column = pc.assume_timezone(column, "UTC")

@@ -82,14 +82,14 @@ def kinds_of(key: str) -> frozenset[str]:
 def check_key(key: str, where: str, unholdable: frozenset[str]) -> str:
     """The key itself, if this store can hold it byte for byte. Raises `WrongUsage` otherwise."""
     if not key:
-        raise WrongUsage(f"an object in {where} must have a key, and this one is empty")
+        raise WrongUsage(f"an object in {where} must have a key, but this one is empty")
     as_bytes(key, where)
     problems = unholdable & kinds_of(key) if unholdable else frozenset()
     if problems:
         what = " and ".join(map(with_article, sorted(problems)))
         raise WrongUsage(
-            f"{key!r} can't be a key in {where}: it has {what}, and this store would "
-            "refuse it or silently take another key for it"
+            f"{key!r} can't be a key in {where}: it has {what}, and this store would refuse it or silently use "
+            "another key"
         )
     return key
 
@@ -127,15 +127,15 @@ def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) ->
         raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
     if not byte_order:
         raise WrongUsage(
-            f"{where} doesn't list in the order of the keys' bytes, so a listing from the middle would lose "
-            "some. List the whole prefix."
+            f"{where} doesn't list in byte order of keys, so a listing from the middle would miss some. List the "
+            "whole prefix."
         )
 
 
 def folding(where: str, asked: str, listed: str) -> Refused:
     """The error for a store that lists a key without the requested prefix (invariant 5)."""
     return Refused(
-        f"{where} was asked for keys that start with {asked!r} and listed {listed!r}. It folds keys, as a "
-        "file system does; such a namespace can't be collected there.",
+        f"{where} was requested to list keys that start with {asked!r} and listed {listed!r}. It normalizes keys "
+        "like a file system, so lakegc can't collect this namespace.",
         invariant=5,
     )

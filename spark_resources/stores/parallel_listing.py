@@ -68,7 +68,7 @@ def listed(
     """
     ordered, cuts = store.capabilities.byte_order, can_be_cut(store)
     if not ordered and any(part.after is not None or part.upto is not None for part in parts):
-        raise WrongUsage(f"{store.where} doesn't list in the order of the keys' bytes, so it has no ranges of keys")
+        raise WrongUsage(f"{store.where} doesn't list in byte order of keys, so key ranges can't be listed")
     if isinstance(store, LocalStore) or at_once == 1 or not parts or (len(parts) == 1 and not cuts):
         for part in parts:
             walk = _Walk(part, ordered)
@@ -174,8 +174,9 @@ class _Walk:
 
 def _out_of_order(folder: str) -> Unavailable:
     return Unavailable(
-        f"the listing of {folder!r} doesn't come in the order of the keys' bytes, as this store is known to list, so "
-        "parts of it may be lost. Try again; if it stays, the store has changed since lakegc asked what it can do."
+        f"the listing of {folder!r} isn't in byte order of keys, as this store's earlier listings were, so parts of "
+        "it may be missing. Try again. If the error persists, the store's behavior has changed since lakegc probed "
+        "it."
     )
 
 

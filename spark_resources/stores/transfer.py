@@ -130,7 +130,7 @@ def whole(pieces: Iterable[bytes], size: int, key: str, where: str) -> Iterator[
         seen += len(piece)
         yield piece
     if seen != size:
-        raise Transient(f"{key!r} in {where} has {size} bytes, and {seen} arrived. Try again.")
+        raise Transient(f"{key!r} in {where} has {size} bytes, but {seen} were received. Try again.")
 
 
 def resumed(
@@ -169,7 +169,7 @@ def resumed(
 def refuse_other_start(status: int, start: int, key: str, where: str) -> None:
     """Raise `Unavailable` if a response doesn't start at the requested offset."""
     if start and status != 206:
-        raise Unavailable(f"{key!r} in {where} can't be read from byte {start} on: the store answered {status}")
+        raise Unavailable(f"{key!r} in {where} can't be read from byte {start}: the store returned HTTP {status}")
 
 
 def parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:

@@ -472,7 +472,7 @@ def test_an_altered_approval_does_not_count(lake: Lake) -> None:
 
     store.write(approval_key("m1"), b"{}")
     assert lake.state() == "approval incomplete"
-    with pytest.raises(DamagedData, match="can't be read as an approval"):
+    with pytest.raises(DamagedData, match="is not a valid approval"):
         lake.verify()
     lake.approve(who="Grace")
     lake.verify()
@@ -654,7 +654,7 @@ def test_the_second_of_two_simultaneous_approvals_is_refused(lake: Lake) -> None
     first, second = lake.proposal(), lake.proposal()
     given = lake.approve(proposal=first)
 
-    with pytest.raises(Refused, match="changed by somebody else"):
+    with pytest.raises(Refused, match="changed by another process"):
         lake.approve(proposal=second, who="Grace")
     assert lake.approval() == given
     lake.verify()
@@ -667,7 +667,7 @@ def test_of_a_sweep_and_a_revocation_the_second_is_refused(lake: Lake) -> None:
     seen = lake.proposal()
     sweep = Mark.open(lake.place, "m1")
     sweep.move_to(MarkState.SWEEPING)
-    with pytest.raises(Refused, match="changed by somebody else"):
+    with pytest.raises(Refused, match="changed by another process"):
         lake.revoke(proposal=seen)
     assert lake.record().state is MarkState.SWEEPING
 
@@ -675,7 +675,7 @@ def test_of_a_sweep_and_a_revocation_the_second_is_refused(lake: Lake) -> None:
     lake.approve("m2")
     sweep = Mark.open(lake.place, "m2")
     lake.revoke("m2")
-    with pytest.raises(Refused, match="changed by somebody else"):
+    with pytest.raises(Refused, match="changed by another process"):
         sweep.move_to(MarkState.SWEEPING)
 
 
@@ -801,7 +801,7 @@ def test_only_an_approval_in_the_exact_written_form_is_read(lake: Lake) -> None:
         data.replace(b"+00:00", b""), data.replace(b'"format": 1', b'"format": 2'),
         replace(given, ended={"how": "revoked"}).to_json(),
     ):  # fmt: skip
-        with pytest.raises(DamagedData, match="can't be read as an approval"):
+        with pytest.raises(DamagedData, match="is not a valid approval"):
             Approval.from_json(wrong, "x")
 
 

@@ -249,7 +249,7 @@ def test_an_unreadable_approval_of_a_foreign_mark_does_not_count(lake: Lake) -> 
     lake.approve("t1", **later(lake))
     but(lake.folder / approval_key("t1"), one_byte)
 
-    with pytest.raises(DamagedData, match="can't be read as an approval"):
+    with pytest.raises(DamagedData, match="is not a valid approval"):
         approve.approved(lake.proposal("t1"), now=lake.now)
     assert foreign_approval(lake.place, found(lake), now=lake.now) is ApprovalStatus.NONE
     assert lake.approve("t1", **later(lake)) == lake.approval("t1")

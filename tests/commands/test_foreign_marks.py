@@ -178,7 +178,7 @@ def test_a_foreign_mark_without_its_parquet_is_damaged(lakegc: Lakegc, sandbox: 
     """It isn't reported as missing, for something is left of it."""
     place_of(sandbox, lake).store().write(GC + left, summary(3))
 
-    lakegc(sandbox.settings, "review", lake, "m1").stopped(3, "left of a mark", "not there")
+    lakegc(sandbox.settings, "review", lake, "m1").stopped(3, "belongs to a mark", "are missing")
 
 
 def test_an_unknown_foreign_mark_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:

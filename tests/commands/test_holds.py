@@ -146,7 +146,7 @@ def test_an_expired_hold_is_listed_as_outdated(held: Held) -> None:
         (("h", "--branches", "*"), ("'days' is missing",)),
         (("h", "--branches", "*", "--days", "0"), ("number of days",)),
         (("h", "--commits", "legal"), ("KEY=PATTERN",)),
-        (("h", "--prefix", "_lakefs/"), ("no object that could be collected",)),
+        (("h", "--prefix", "_lakefs/"), ("no collectable object",)),
     ],
 )
 def test_an_invalid_hold_is_refused(held: Held, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
@@ -160,7 +160,7 @@ def test_a_duplicate_id_and_an_unknown_id_are_refused(held: Held) -> None:
     """The first hold stays as it is."""
     assert held("add", "h", "--tags", "*", *WHOSE).code == 0
 
-    held("add", "h", "--paths", "*", *WHOSE).stopped(2, "there is a hold 'h' already")
+    held("add", "h", "--paths", "*", *WHOSE).stopped(2, "the hold 'h' already exists")
     held("drop", "g").stopped(2, "there is no hold 'g'", "Known: h")
 
 
@@ -193,7 +193,7 @@ def test_the_second_of_two_simultaneous_changes_is_refused(held: Held) -> None:
         if known:
             held.write("holds:\n  - {id: ours, tags: '*', owner: a, reason: b}\n")
         with mock.patch.object(LocalStore, "read_with_tag", and_then_somebody_writes):
-            held("add", "mine", "--tags", "*", *WHOSE).stopped(3, "changed by somebody else meanwhile")
+            held("add", "mine", "--tags", "*", *WHOSE).stopped(3, "changed by another process in the meantime")
         assert held.ids()[-1] == "theirs"
     assert held("add", "mine", "--tags", "*", *WHOSE).code == 0
     assert held.ids() == ["ours", "theirs", "mine"]

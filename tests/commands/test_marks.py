@@ -148,7 +148,7 @@ def test_totals_are_shown_by_reason_age_prefix_and_slice(hostile: Marked, lakegc
         "data/[/",
         "data/[bold red]/",
         "data/tab\\there/",
-        "Every object: lakegc review hostile m1 --list",
+        "List every object: lakegc review hostile m1 --list",
     ):
         assert words in shown
     check_harmless(shown)

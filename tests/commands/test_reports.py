@@ -24,7 +24,7 @@ from tests.support.reviewable_marks import expired, reviewable, tables
 
 __all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
 
-FREES = "a delete frees the space, and can't be undone"
+FREES = "a delete frees the space and can't be undone"
 
 
 def swept(

@@ -146,8 +146,8 @@ def test_a_repository_that_cannot_be_read_is_named_beside_the_others(
     listed = {row["repository"] for row in found["marks"]}
     assert (shown.code, listed & {"hostile", "still"}) == (0, {"hostile"})
     assert "still: " in shown.out
-    assert "damaged/mark.json can't be read as a mark's record" in found["unreadable"]["still"]
-    alone.stopped(3, "damaged/mark.json can't be read as a mark's record")
+    assert "damaged/mark.json is not a valid mark record" in found["unreadable"]["still"]
+    alone.stopped(3, "damaged/mark.json is not a valid mark record")
 
 
 def test_status_of_an_unknown_repository_is_an_error(still: Marked, lakegc: Lakegc) -> None:

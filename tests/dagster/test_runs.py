@@ -247,7 +247,7 @@ def test_a_finished_mark_is_never_made_again(world: World, ran: Run, only: str) 
     before = world.files()
     said = run_without_effect(world, str(MARK), only=only)
 
-    assert "mark m1 of lake is finished (marked) and can't be made again" in said["description"]
+    assert "mark m1 of lake is finished (marked) and can't be remade" in said["description"]
     assert (said["invariant"], said["exit_code"]) == (12, 3)
     assert world.files() == before
     partitions = world.instance.get_status_by_partition(
@@ -387,7 +387,7 @@ def test_checks_of_steps_that_did_not_run_yet_fail_with_a_sentence(world: World,
     found = checked(world, written(world, "begun", steps=begun, state="marking", finished=None))
 
     assert {name for name, check in found.items() if check.passed} == {"clocks_agree", "inside_only", "read_twice"}
-    assert "retained_commits of mark begun (lake) is not there yet" in (found["heads_retained"].description or "")
+    assert "retained_commits of mark begun (lake) doesn't exist yet" in (found["heads_retained"].description or "")
     assert all(check.passed or check.description for check in found.values())
 
 

@@ -281,7 +281,7 @@ def test_a_mark_that_became_full_discards_its_incremental_steps(lake: Lake, monk
         with pytest.raises(KeyboardInterrupt):
             lake.steps("m2", CHAIN[0])
 
-    with pytest.raises(Refused, match="not there yet"):
+    with pytest.raises(Refused, match="doesn't exist yet"):
         lake.steps("m2", CHAIN[-1])
     assert live not in lake.mark("m2").expired
 

@@ -114,5 +114,5 @@ def test_an_inventory_that_lacks_live_objects_stops_the_mark(sandbox: Sandbox, t
     assert refused.value.invariant == 3
     with pytest.raises(Refused, match="taken at"):
         Marker().mark(sandbox.settings, "lake", "m2", options(file, sandbox.now() + timedelta(days=1)))
-    with pytest.raises(WrongUsage, match="nothing at"):
+    with pytest.raises(WrongUsage, match="does not exist"):
         Marker().mark(sandbox.settings, "lake", "m3", options(tmp_path / "no.csv", sandbox.now()))

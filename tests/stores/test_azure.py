@@ -131,7 +131,7 @@ def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
 def test_an_endpoint_of_another_account_is_refused() -> None:
     """All objects would seem lost there."""
     for endpoint in ("https://other.blob.core.windows.net", "http://127.0.0.1:1/other", "http://127.0.0.1:1"):
-        with pytest.raises(WrongUsage, match="not of the account account"):
+        with pytest.raises(WrongUsage, match="not for the account account"):
             open_store(Namespace.parse(URI), StoreSettings(azure_endpoint_url=endpoint, azure_account_key="YW55"))
 
 
@@ -607,7 +607,7 @@ def test_a_pending_copy_is_awaited(azurite: Azurite, name: str) -> None:
 
         assert [method for method, _ in between.seen] == ["HEAD", "PUT", "HEAD"]
         between.after = copy_status_as("failed")
-        with pytest.raises(Unavailable, match="could not be copied: it ended as failed"):
+        with pytest.raises(Unavailable, match="could not be copied: the copy ended as failed"):
             store.copy("data/x", "data/y")
 
 
@@ -712,7 +712,7 @@ def test_an_incomplete_listing_is_an_error() -> None:
 def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
     """The listing would otherwise never end."""
     with answering(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as answers:
-        with pytest.raises(Unavailable, match="for ever"):
+        with pytest.raises(Unavailable, match="keeps returning the same page"):
             list(at(answers).pages("data/"))
         assert len(answers.seen) == 2
 
@@ -720,7 +720,7 @@ def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
 def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
-    with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="folds") as caught:
+    with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
         list(at(answers).pages("data/"))
     assert caught.value.invariant == 5
 
@@ -745,7 +745,7 @@ def test_what_a_listing_calls_a_directory_is_no_object() -> None:
 
 def test_a_store_without_a_date_has_no_clock() -> None:
     """This machine's time isn't used instead."""
-    with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="time"):
+    with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="Date"):
         at(answers).now()
 
 

@@ -213,7 +213,7 @@ def test_dots_and_reserved_names_are_never_sent(fake_gcs: FakeGCS) -> None:
             lambda key=key: store.stat(key),
             lambda key=key: store.copy("data/x", key),
         ):
-            with pytest.raises(WrongUsage, match="no such names"):
+            with pytest.raises(WrongUsage, match="doesn't allow such names"):
                 act()
         assert store.delete_many([key])[0].deletion is Deletion.FAILED
     assert all_keys(store) == []
@@ -320,7 +320,7 @@ def test_a_replacement_with_an_impossible_tag_writes_nothing(fake_gcs: FakeGCS, 
     """0 would mean that no object may be there."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/no-tag")
 
-    with pytest.raises(Changed, match="gone"):
+    with pytest.raises(Changed, match="replaced or deleted"):
         store.replace_if_unchanged("lease", b"mine", tag)
     assert all_keys(store) == []
 
@@ -353,7 +353,10 @@ def test_gzip_encoded_content_is_read_as_it_is_stored(fake_gcs: FakeGCS, bucket:
 def test_content_with_a_wrong_checksum_is_an_error() -> None:
     """Its bytes changed on the way."""
     headers = {"x-goog-hash": "crc32c=AAAAAA==", "x-goog-generation": "7", "Content-Type": "application/octet-stream"}
-    with answering(200, b"other bytes", headers) as answers, pytest.raises(Unavailable, match="content did not arrive"):
+    with (
+        answering(200, b"other bytes", headers) as answers,
+        pytest.raises(Unavailable, match="received content differs"),
+    ):
         at(answers.settings()).read("data/x")
 
 
@@ -631,7 +634,7 @@ def test_an_incomplete_listing_is_an_error(body: bytes) -> None:
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
     """The listing would otherwise never end."""
     with answering(200, listing(item("ns/data/x"), nextPageToken="again"), JSON) as answers:
-        with pytest.raises(Unavailable, match="for ever"):
+        with pytest.raises(Unavailable, match="keeps returning the same page"):
             list(at(answers.settings()).pages("data/"))
         assert len(answers.seen) == 2
 
@@ -640,14 +643,17 @@ def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
 def test_a_listed_key_or_prefix_outside_the_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
     for body in (listing(item(key)), listing(prefixes=[key])):
-        with answering(200, body, JSON) as answers, pytest.raises(Refused, match="folds") as caught:
+        with answering(200, body, JSON) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
             list(at(answers.settings()).pages("data/", delimiter="/"))
         assert caught.value.invariant == 5
 
 
 def test_a_lookup_answered_with_another_object_is_refused() -> None:
     """The store folds keys."""
-    with answering(200, json.dumps(item("ns/data/y")).encode(), JSON) as answers, pytest.raises(Refused, match="folds"):
+    with (
+        answering(200, json.dumps(item("ns/data/y")).encode(), JSON) as answers,
+        pytest.raises(Refused, match="normalizes keys"),
+    ):
         at(answers.settings()).stat("data/x")
 
 
@@ -672,5 +678,5 @@ def test_an_object_without_a_shown_checksum_has_none() -> None:
 
 def test_a_store_without_a_date_has_no_clock() -> None:
     """This machine's time isn't used instead."""
-    with answering(200, listing(), {**JSON, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="time"):
+    with answering(200, listing(), {**JSON, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="Date"):
         at(answers.settings()).now()

@@ -288,7 +288,7 @@ def test_an_answer_that_boto3_cannot_parse_is_unavailable() -> None:
     read counts as failed, not as done.
     """
     said = {"Last-Modified": "yesterday"}
-    with answering(200, b"", said) as answers, pytest.raises(Unavailable, match="its answer is not S3's"):
+    with answering(200, b"", said) as answers, pytest.raises(Unavailable, match="invalid S3 response"):
         at(answers.settings()).stat("data/x")
     with answering(200, b"<" * 20_000, XML) as answers:
         [result] = at(answers.settings()).delete_many(["data/x"])
@@ -318,7 +318,7 @@ def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
     """The listing would otherwise never end."""
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
     with answering(200, listing("ns/data/x", more=more), XML) as answers:
-        with pytest.raises(Unavailable, match="for ever"):
+        with pytest.raises(Unavailable, match="keeps returning the same page"):
             list(at(answers.settings()).pages("data/"))
         assert len(answers.seen) == 2
 
@@ -326,7 +326,7 @@ def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
 def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
-    with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="folds") as caught:
+    with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
         list(at(answers.settings()).pages("data/"))
     assert caught.value.invariant == 5
 
@@ -546,7 +546,7 @@ def test_deleting_key_by_key_ends_within_the_time_of_one_request() -> None:
 
 def test_a_store_without_a_date_has_no_clock() -> None:
     """This machine's time isn't used instead."""
-    with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="time"):
+    with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="Date"):
         at(answers.settings()).now()
 
 

@@ -235,7 +235,7 @@ def test_the_schedule_marks_every_repository_but_the_broken_one(ui: Ui, night: s
     assert [run.status for run in ended.values()] == ["SUCCESS", "SUCCESS", "FAILURE"]
     assert [run.tags[REPOSITORY_TAG] for run in ended.values()] == list(NIGHT)
     page = ui.open(f"/runs/{ended['night-broken'].id}")
-    expect(page.get_by_text("can't be used: it doesn't end like a table").first).to_be_visible()
+    expect(page.get_by_text("can't be read: it doesn't end like a table").first).to_be_visible()
     ui.picture("broken")
 
 

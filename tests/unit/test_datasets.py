@@ -168,7 +168,9 @@ def test_files_without_a_list_are_no_dataset(place: Place) -> None:
     """The list is written last."""
     write_file(place, FOLDER, "a.parquet", parquet_bytes(table(ROWS)), len(ROWS))
 
-    with pytest.raises(DamagedData, match=r"has no _files\.json: it was never finished, or lost") as damaged:
+    with pytest.raises(
+        DamagedData, match=r"has no _files\.json: it was never finished, or the file was lost"
+    ) as damaged:
         open_dataset(place, FOLDER)
 
     assert damaged.value.invariant == 12
@@ -201,7 +203,7 @@ def test_an_unreadable_list_is_damage(place: Place, folder: Path, dataset: Datas
     """It is not read as a list of no files."""
     (folder / "_files.json").write_bytes(data)
 
-    with pytest.raises(DamagedData, match=r"_files\.json in .* is not a list of files"):
+    with pytest.raises(DamagedData, match=r"_files\.json in .* is not a valid list of files"):
         open_dataset(place, FOLDER)
 
 
@@ -273,7 +275,9 @@ def test_a_file_with_other_columns_is_damage(place: Place, dataset: Dataset, wha
     """That the list vouches for its bytes doesn't matter."""
     other = rewrite(place, dataset, OTHER_COLUMNS[what])
 
-    with pytest.raises(DamagedData, match=r"a\.parquet in .* is not what its list says, 2 rows of address, size"):
+    with pytest.raises(
+        DamagedData, match=r"a\.parquet in .* doesn't match its file list, which expects 2 rows of address, size"
+    ):
         all_rows(place, other, SCHEMA)
 
 
@@ -282,7 +286,7 @@ def test_a_file_with_another_number_of_rows_is_damage(place: Place, dataset: Dat
     """The list says how many rows each file has."""
     other = rewrite(place, dataset, table(ROWS[1:]), rows=rows)
 
-    with pytest.raises(DamagedData, match=rf"a\.parquet in .* is not what its list says, {rows} rows"):
+    with pytest.raises(DamagedData, match=rf"a\.parquet in .* doesn't match its file list, which expects {rows} rows"):
         all_rows(place, other, SCHEMA)
 
 
@@ -292,7 +296,7 @@ def test_bytes_that_are_no_parquet_are_damage(place: Place, dataset: Dataset, da
     place.store().write(FOLDER + "a.parquet", data)
     file = File("a.parquet", 2, len(data), hashlib.sha256(data).hexdigest())
 
-    with pytest.raises(DamagedData, match=r"a\.parquet in .* is not what its list says"):
+    with pytest.raises(DamagedData, match=r"a\.parquet in .* doesn't match its file list"):
         read_file(place, FOLDER, file, SCHEMA)
 
 

@@ -94,7 +94,7 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     assert file.stat().st_size < 1_000_000
     found = open_inventory(str(file), StoreSettings(), taken=NOON)
 
-    with pytest.raises(DamagedData, match=r"400 times its size.*unpack it"):
+    with pytest.raises(DamagedData, match=r"400 times its size.*decompress it"):
         deque(read_inventory(found, found.files[0]), maxlen=0)
 
 
@@ -159,8 +159,8 @@ def test_an_altered_inventory_is_refused(tmp_path: Path, harm: Any, words: str) 
         ("key,size,time\na,one,2026-01-01T00:00:00Z\n", "one"),
         ("key,size,time\na,1,2026-01-01T00:00:00\n", "zone"),
         ("key,size,time\na,,2026-01-01T00:00:00Z\n", "int64"),
-        ("key,name,size,time\na,b,1,2026-01-01T00:00:00Z\n", "mean the same"),
-        ("key,key,size,time\na,b,1,2026-01-01T00:00:00Z\n", "mean the same"),
+        ("key,name,size,time\na,b,1,2026-01-01T00:00:00Z\n", "have the same meaning"),
+        ("key,key,size,time\na,b,1,2026-01-01T00:00:00Z\n", "have the same meaning"),
         ("key, size, last modified\na,1,2026-01-01T00:00:00\n", "zone"),
         ('"a\nnote",key,size,time\nx,a,1,2026-01-01T00:00:00\n', "guessed"),
         ("key,size,time\ra,1,2026-01-01T00:00:00Z\r", "new-line"),
@@ -186,7 +186,7 @@ def test_times_that_are_numbers_or_days_are_refused(tmp_path: Path, times: pa.Ar
     """Read in the wrong unit, they would make every object old enough to delete."""
     pq.write_table(pa.table({"key": ["a"], "size": [1], "time": times}), tmp_path / "list.parquet")
 
-    with pytest.raises(DamagedData, match="not timestamps"):
+    with pytest.raises(DamagedData, match="expected timestamps"):
         read(open_inventory(str(tmp_path / "list.parquet"), StoreSettings(), taken=NOON))
 
 

@@ -43,7 +43,7 @@ def test_the_major_version_is_read_from_every_form(tmp_path: Path, says: str, ve
 @pytest.mark.parametrize("says", ['openjdk version "1.8.0_392"', 'openjdk version "11.0.21" 2023-10-17'])
 def test_a_java_that_is_too_old_is_refused_with_what_to_install(tmp_path: Path, says: str) -> None:
     """Spark would end in a stack trace later."""
-    with pytest.raises(WrongUsage, match=r"needs Java 17 or 21 and found Java (8|11)\. Install .*apt-get.*adoptium"):
+    with pytest.raises(WrongUsage, match=r"needs Java 17 or 21, but found Java (8|11)\. Install .*apt-get.*adoptium"):
         check_java(fake_java(tmp_path, says))
 
 
@@ -80,14 +80,14 @@ def test_the_warning_about_a_new_java_is_one_line(tmp_path: Path) -> None:
 
 def test_a_missing_java_is_refused_with_what_to_install(tmp_path: Path) -> None:
     """Without any Java the message says so, and how to get one."""
-    with pytest.raises(WrongUsage, match=r"found none\. Install a Java runtime.*openjdk-17"):
+    with pytest.raises(WrongUsage, match=r"none was found\. Install a Java runtime.*openjdk-17"):
         check_java({"PATH": str(tmp_path)})
 
 
 def test_a_java_that_prints_no_version_counts_as_none(tmp_path: Path) -> None:
     """Some systems have such a stand-in."""
     environ = fake_java(tmp_path, "Unable to locate a Java Runtime.", exits=1)
-    with pytest.raises(WrongUsage, match="found none"):
+    with pytest.raises(WrongUsage, match="none was found"):
         check_java(environ)
 
 
@@ -97,7 +97,7 @@ def test_java_home_takes_precedence_over_the_path(tmp_path: Path) -> None:
     fake_java(tmp_path / "home" / "bin", 'openjdk version "11.0.2"')
 
     assert java_version({**environ, "JAVA_HOME": str(tmp_path / "home")}) == 11
-    with pytest.raises(WrongUsage, match="found none in JAVA_HOME, which is /nowhere/jdk"):
+    with pytest.raises(WrongUsage, match="none was found in JAVA_HOME, which is /nowhere/jdk"):
         check_java({**environ, "JAVA_HOME": "/nowhere/jdk"})
 
 
@@ -113,6 +113,6 @@ def test_the_demo_refuses_a_bad_java_before_it_makes_anything(tmp_path: Path) ->
     lakegc = Path(sys.executable).with_name("lakegc")
     ended = subprocess.run([lakegc, "demo"], env=environ, capture_output=True, text=True, timeout=60, check=False)
 
-    assert ended.stderr.startswith("lakegc: lakegc needs Java 17 or 21 and found Java 8. Install"), ended.stderr
+    assert ended.stderr.startswith("lakegc: lakegc needs Java 17 or 21, but found Java 8. Install"), ended.stderr
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
     assert not [*(tmp_path / "made").iterdir(), *(tmp_path / "home").iterdir()]

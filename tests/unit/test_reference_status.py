@@ -346,7 +346,7 @@ def test_rows_lost_between_tasks_are_an_error(
             yield lost(batch) if number == 1 else batch
 
     monkeypatch.setattr(arrow_shuffle, "bucket_batches", damaged)
-    with pytest.raises(DamagedData, match="not all that is known of addresses was compared"):
+    with pytest.raises(DamagedData, match="not all rows of addresses were compared"):
         co_group(spark, place, inputs, count_by_address, COUNTED, keep)
 
 
@@ -363,5 +363,5 @@ def test_rows_with_differing_hashes_are_an_error(
             yield batch.set_column(where, batch.schema.field("hashed"), hashed)
 
     monkeypatch.setattr(arrow_shuffle, "bucket_batches", otherwise)
-    with pytest.raises(LakegcError, match="the very same packages"):
+    with pytest.raises(LakegcError, match="the same package versions"):
         co_group(spark, place, inputs, count_by_address, COUNTED, keep)

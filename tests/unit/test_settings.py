@@ -214,7 +214,7 @@ def test_a_bad_value_is_refused_with_its_variable_and_the_expected_form(
 )
 def test_a_bad_value_that_may_have_a_secret_is_not_shown(home: Path, name: str, value: str) -> None:
     """Only its name and the expected form are."""
-    with pytest.raises(WrongUsage, match=f"variable LAKEGC_{name} is not usable: expected") as raised:
+    with pytest.raises(WrongUsage, match=f"variable LAKEGC_{name} is invalid: expected") as raised:
         Settings.load({f"LAKEGC_{name}": value}, home)
     assert SECRET not in str(raised.value)
     assert raised.value.__suppress_context__
@@ -244,7 +244,7 @@ def test_an_unknown_option_is_refused(home: Path) -> None:
 )
 def test_a_misspelt_variable_is_refused_with_the_name_that_is_meant(home: Path, name: str, meant: str) -> None:
     """If it were ignored, the backup or the age that somebody relies on would be missing."""
-    with pytest.raises(WrongUsage, match=f"variable {name} names no setting of lakegc. Did you mean {meant}\\?"):
+    with pytest.raises(WrongUsage, match=f"variable {name} is not a setting of lakegc. Did you mean {meant}\\?"):
         Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
 
 
@@ -272,7 +272,7 @@ def test_all_renamed_variables_are_named_at_once(home: Path) -> None:
 
 def test_an_unknown_variable_is_refused(home: Path) -> None:
     """If there are several, each is named."""
-    with pytest.raises(WrongUsage, match=r"LAKEGC_XYZZY names no .* LAKEGC_ZYX names no setting of lakegc\. Correct"):
+    with pytest.raises(WrongUsage, match=r"LAKEGC_XYZZY is not a .* LAKEGC_ZYX is not a setting of lakegc\. Correct"):
         Settings.load({"LAKEGC_XYZZY": "1", "LAKEGC_ZYX": "1"}, home)
 
 

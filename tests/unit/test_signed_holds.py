@@ -147,7 +147,7 @@ def test_a_file_written_by_hand_is_accepted_once_somebody_signs_it(place: Place)
     place.store().write(HOLDS_KEY, BY_HAND)
     seen = read_unsigned(place)
     place.store().write(HOLDS_KEY, BY_HAND + b"# changed since\n")
-    with pytest.raises(Refused, match="changed by somebody else"):
+    with pytest.raises(Refused, match="changed by another process"):
         sign_holds(place, seen)
 
 

@@ -102,7 +102,7 @@ def test_a_metarange_names_its_ranges_with_ends_counts_and_sizes() -> None:
 
     assert read_ranges(metarange.data, name=metarange.id) == refs
     assert read_proven_ranges(metarange.data, name=metarange.id) == refs
-    with pytest.raises(DamagedData, match=f"its content is that of {metarange.id}"):
+    with pytest.raises(DamagedData, match=f"its content hash is that of {metarange.id}"):
         read_proven_ranges(metarange.data, name=tables[0].id)
     assert refs[0] == RangeRef(tables[0].id, b"0", b"0~", refs[0].estimated_size, 2)
 

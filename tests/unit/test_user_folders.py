@@ -113,7 +113,7 @@ def test_history_stays_in_a_home_that_can_be_written_to(temporary: Path, monkeyp
     found.symlink_to(temporary)
 
     assert found == home / "data" / "lakegc" / "dagster"
-    with pytest.raises(Refused, match="is a link"):
+    with pytest.raises(Refused, match="is a symbolic link"):
         dagster_home({})
 
 

@@ -46,13 +46,15 @@ THERE = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITTEN})  # t
 
 _SET = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
 _ADVICE = {
-    "AuthenticationFailed": f"check {_SET}; a clock that is far from the store's does this as well",
+    "AuthenticationFailed": f"check {_SET}; a large clock difference to the store causes this error, too",
     "AuthorizationFailure": f"check {_SET}, what the token permits, and the account's network rules",
     "InvalidAuthenticationInfo": f"check {_SET}",
     "NoAuthenticationInformation": f"set {_SET}, or log in",
-    "KeyBasedAuthenticationNotPermitted": "this account takes no keys: unset LAKEGC_AZURE_ACCOUNT_KEY, and log in",
+    "KeyBasedAuthenticationNotPermitted": (
+        "shared keys are disabled for this account: unset LAKEGC_AZURE_ACCOUNT_KEY, and log in"
+    ),
 }
-_RIGHTS = f"check {_SET}, or that this identity is a Storage Blob Data Contributor of the container"
+_RIGHTS = f"check {_SET}, or that this identity has the role Storage Blob Data Contributor on the container"
 _SIGNATURE = re.compile(r"\bsig=[^&\s'\"]+", re.IGNORECASE)
 
 
@@ -79,8 +81,8 @@ def container_of(namespace: Namespace, endpoint_url: str | None) -> Container:
     endpoint = endpoint_url.rstrip("/") if endpoint_url is not None else f"https://{account}.{domain}"
     if endpoint_url is None and domain not in DOMAINS:
         raise WrongUsage(
-            f"{namespace.uri} is in the domain {domain}, and lakeFS knows {', '.join(DOMAINS)}. For another end point "
-            "of the account set LAKEGC_AZURE_ENDPOINT_URL."
+            f"{namespace.uri} is in the domain {domain}, but lakeFS supports only {', '.join(DOMAINS)}. For another "
+            "endpoint of the account set LAKEGC_AZURE_ENDPOINT_URL."
         )
     _check_account(account, endpoint)
     return Container(account, name, f"{path}/" if path else "", endpoint)
@@ -91,8 +93,8 @@ def _check_account(account: str, endpoint: str) -> None:
     parts = urlsplit(endpoint)
     if account not in ((parts.hostname or "").split(".")[0], parts.path.strip("/").rpartition("/")[2]):
         raise WrongUsage(
-            f"LAKEGC_AZURE_ENDPOINT_URL {parts.scheme}://{parts.hostname}{parts.path} is not of the account {account}: "
-            "its host must begin with the account, or its path must end with it"
+            f"LAKEGC_AZURE_ENDPOINT_URL {parts.scheme}://{parts.hostname}{parts.path} is not for the account "
+            f"{account}: its host must start with the account name, or its path must end with it"
         )
 
 
@@ -106,7 +108,7 @@ def container_client(place: Container, settings: StoreSettings) -> ContainerClie
             place.endpoint, place.name, credential=_credential(place, settings), **_options(settings)
         )
     except ValueError as error:
-        raise WrongUsage(f"the Azure settings can't be used: {_without_secrets(str(error))}") from None
+        raise WrongUsage(f"invalid Azure settings: {_without_secrets(str(error))}") from None
 
 
 def service_client(place: Container, settings: StoreSettings) -> BlobServiceClient:
@@ -125,7 +127,7 @@ def _credential(place: Container, settings: StoreSettings) -> _Credential:
             try:
                 base64.b64decode(key, validate=True)
             except binascii.Error:
-                raise WrongUsage("LAKEGC_AZURE_ACCOUNT_KEY is not an account key: those are base64") from None
+                raise WrongUsage("LAKEGC_AZURE_ACCOUNT_KEY is not an account key: expected base64") from None
             return AzureNamedKeyCredential(place.account, key)
         if settings.azure_sas_token is not None:
             return AzureSasCredential(settings.azure_sas_token.get_secret_value().removeprefix("?"))
@@ -169,7 +171,9 @@ def translated_errors(where: str, doing: str, key: str | None = None) -> Iterato
     except AzureError as error:  # its message, or a cause's, may contain a token in a URL
         raise as_lakegc_error(error, where, doing, key) from None
     except MALFORMED as error:  # from a response that lacks a field that Azure always sends
-        raise Unavailable(f"could not {doing} {where}: {_without_secrets(str(error))} Is this Azure?") from None
+        raise Unavailable(
+            f"could not {doing} {where}: {_without_secrets(str(error))}  Check that this is an Azure endpoint."
+        ) from None
 
 
 def as_lakegc_error(error: AzureError, where: str, doing: str, key: str | None) -> LakegcError:
@@ -202,10 +206,10 @@ def _answered(error: HttpResponseError, what: str, where: str, key: str | None) 
         return Forbidden(f"{said}. {_sentence(_ADVICE.get(code, _RIGHTS))}")
     if 300 <= (status or 0) < 400:
         return Unavailable(
-            f"{what}: it answers with a redirect (HTTP {status}) to {origin_of(headers.get('Location', ''))}, which is "
+            f"{what}: the server sent a redirect (HTTP {status}) to {origin_of(headers.get('Location', ''))}, which is "
             "not followed. Check LAKEGC_AZURE_ENDPOINT_URL."
         )
-    said = f"{said} (HTTP {status}). Try again; if it stays, look at the account's own log."
+    said = f"{said} (HTTP {status}). Try again. If the error persists, check the account's logs."
     return Transient(said, after_s=seconds_of(headers)) if is_transient(error) else Unavailable(said)
 
 

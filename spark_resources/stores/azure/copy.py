@@ -40,7 +40,7 @@ def copy_blob(
     def ending() -> tuple[str, str] | None:
         state = target.get_blob_properties().copy
         if state.id != copy:
-            raise Unavailable(f"{target.blob_name!r} in {where} was overwritten while something was copied there")
+            raise Unavailable(f"{target.blob_name!r} in {where} was overwritten during a copy to it")
         return None if state.status == "pending" else (str(state.status), state.status_description or "")
 
     ended: tuple[str, str] | None = (str(answer["copy_status"]), "")
@@ -54,7 +54,7 @@ def copy_blob(
         raise Unavailable(f"{source.blob_name!r} in {where} was not copied in {longest:.0f} seconds. Try again.")
     if ended[0] != "success":
         raise Unavailable(
-            f"{source.blob_name!r} in {where} could not be copied: it ended as {' '.join(ended)}".rstrip()
+            f"{source.blob_name!r} in {where} could not be copied: the copy ended as {' '.join(ended)}".rstrip()
         )
 
 

@@ -99,7 +99,7 @@ class _Batch:
         if answers.of_all is not None and not answers.by_number:
             return self._refused(answers.of_all.status, answers.of_all.answer(), until)
         silent = _with(
-            "NoAnswer", "the store's answer doesn't name this blob, so it may or may not be deleted", transient=True
+            "NoAnswer", "the store's response doesn't name this blob, so it may or may not be deleted", transient=True
         )
         by_number = {number: each.answer() for number, each in answers.by_number.items()}
         return {name: by_number.get(number, silent) for number, name in enumerate(self.names)}
@@ -107,7 +107,11 @@ class _Batch:
     def _refused(self, status: int, answer: _Answer, until: float) -> dict[str, _Answer]:
         if status in _TOO_MUCH or not (400 <= status < 500 or status in _NEVER_BATCHES):
             return dict.fromkeys(self.names, answer)
-        late = _with(NOT_SENT, "the store refused the batch, and there was no time for all of it", transient=True)
+        late = _with(
+            NOT_SENT,
+            "the store refused the batch, and there wasn't enough time to delete all blobs individually",
+            transient=True,
+        )
         if self.seconds() >= until:
             return dict.fromkeys(self.names, late)
         first, *others = self.names

@@ -64,7 +64,9 @@ def list_blobs(
     try:
         return parsed(response.content, response.headers.get("Date"))
     except (ElementTree.ParseError, KeyError, ValueError, TypeError) as error:
-        raise Unavailable(f"the answer to a listing can't be read ({error}): is this Azure's blob storage?") from error
+        raise Unavailable(
+            f"invalid listing response ({error}). Check that this is an Azure Blob Storage endpoint."
+        ) from error
 
 
 def parsed(body: bytes, date: str | None = None) -> Listing:
@@ -76,7 +78,7 @@ def parsed(body: bytes, date: str | None = None) -> Listing:
     root = ElementTree.fromstring(body)
     blobs, following = root.find("Blobs"), root.find("NextMarker")
     if root.tag != "EnumerationResults" or blobs is None or following is None:
-        raise ValueError(f"it is a {root.tag} without its blobs, or without whether more follow")
+        raise ValueError(f"a {root.tag} without blobs or continuation marker")
     objects = [listed for found in blobs.iterfind("Blob") if (listed := _listed(found)) is not None]
     prefixes = [_name(found.find("Name")) for found in blobs.iterfind("BlobPrefix")]
     return Listing(objects, prefixes, following.text or None, date)
@@ -120,7 +122,7 @@ def http_time(text: str) -> datetime:
     """An HTTP date as a UTC time, in whole seconds. Raises `ValueError` if it is invalid or has no time zone."""
     time = parsedate_to_datetime(text)
     if time.tzinfo is None:
-        raise ValueError(f"the time {text} names no zone")
+        raise ValueError(f"the time {text} has no time zone")
     return time.astimezone(UTC)
 
 

@@ -85,13 +85,14 @@ class AzureStore:
     @retried
     def now(self) -> datetime:
         """The `Date` header of a real response: whole seconds, rounded down."""
-        with translated_errors(self.where, "ask the time of"):
+        with translated_errors(self.where, "get the time of"):
             date = list_blobs(self.client, self._prefix, page_size=1).date
         try:
             return http_time(str(date))
         except ValueError as error:
             raise Unavailable(
-                f"{self.where} answers without its time (Date: {date!r}), so ages can't be told"
+                f"{self.where} sent no valid Date header ({date!r}), so the ages of objects can't be determined. "
+                "Check the endpoint."
             ) from error
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -111,7 +112,9 @@ class AzureStore:
             if listing.marker is None:
                 return
             if listing.marker == marker:
-                raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
+                raise Unavailable(
+                    f"{self.where} keeps returning the same page for the listing of {prefix!r}. Check the endpoint."
+                )
             marker = listing.marker
 
     @retried
@@ -126,8 +129,8 @@ class AzureStore:
             raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
         if not self._capabilities.byte_order:
             raise WrongUsage(
-                f"{self.where} isn't known to list in the order of the keys' bytes, and can't begin in the middle. "
-                "List the whole prefix."
+                f"{self.where} isn't known to list in byte order of keys, and can't start in the middle. List the "
+                "whole prefix."
             )
 
     def _page(self, listing: Listing, asked: str, after: bytes | None) -> Page:
@@ -153,7 +156,7 @@ class AzureStore:
         return Page(objects, prefixes, unreadable)
 
     def stat(self, key: str) -> StoredObject:
-        return self._look(key, "look at")[0]
+        return self._look(key, "look up")[0]
 
     @retried
     def _look(self, key: str, doing: str) -> tuple[StoredObject, str]:
@@ -162,7 +165,10 @@ class AzureStore:
         with translated_errors(self.where, doing, key):
             about = client.get_blob_properties()
         if about.size is None or about.last_modified is None or not about.etag:
-            raise Unavailable(f"the answer about {key!r} in {self.where} lacks size, time or tag: is this Azure?")
+            raise Unavailable(
+                f"the response for {key!r} in {self.where} lacks size, time or ETag. Check that this is an Azure "
+                "endpoint."
+            )
         self.check_object(key, about)
         found = StoredObject(
             key, about.size, about.last_modified, checksum(about.content_settings.content_md5, about.etag)
@@ -183,7 +189,9 @@ class AzureStore:
             download = client.download_blob()
             data: bytes = download.readall()
         if not download.properties.etag:
-            raise Unavailable(f"the answer with {key!r} in {self.where} lacks a tag: is this Azure?")
+            raise Unavailable(
+                f"the response with {key!r} in {self.where} lacks an ETag. Check that this is an Azure endpoint."
+            )
         self.check_object(key, download.properties)
         return data, unquoted(download.properties.etag)
 
@@ -211,7 +219,7 @@ class AzureStore:
 
     @retried
     def _service_properties(self) -> dict[str, Any]:
-        with translated_errors(self.where, "ask for the properties of"):
+        with translated_errors(self.where, "get the properties of"):
             return service_client(self.place, self._settings).get_service_properties()
 
     def _keeps_versions(self) -> bool | None:
@@ -242,7 +250,7 @@ class AzureStore:
             except HttpResponseError as error:
                 if code_of(error) not in THERE:
                     raise
-        raise AlreadyThere(f"{key!r} exists already in {self.where}")
+        raise AlreadyThere(f"{key!r} already exists in {self.where}")
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
         return write_on_condition(
@@ -257,7 +265,7 @@ class AzureStore:
             except HttpResponseError as error:
                 if code_of(error) not in OVERWRITTEN | {"BlobNotFound"}:
                     raise
-        raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
+        raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
 
     def _put(self, key: str, data: bytes, **condition: Any) -> str:
         answer = self.client.get_blob_client(self.full(key)).upload_blob(data, **condition)

@@ -53,13 +53,16 @@ class AzureStreams:
 
     @retried
     def about(self, key: str) -> About:
-        with self._translating("look at", key):
+        with self._translating("look up", key):
             about = self._client.get_blob_client(self._store.full(key)).get_blob_properties()
         self._store.check_object(key, about)
         settings = about.content_settings
         headers = {name: value for name, field in _FIELDS.items() if (value := getattr(settings, field))}
         if about.size is None or about.last_modified is None or not about.etag:
-            raise Unavailable(f"the answer about {key!r} in {self.where} lacks size, time or tag: is this Azure?")
+            raise Unavailable(
+                f"the response for {key!r} in {self.where} lacks size, time or ETag. Check that this is an Azure "
+                "endpoint."
+            )
         shown = checksum(settings.content_md5, about.etag)
         return About(about.size, about.last_modified, shown, about.etag, headers, dict(about.metadata or {}))
 
@@ -115,10 +118,10 @@ class AzureStreams:
     @retried
     def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
         if not isinstance(source, AzureStreams) or source.server != self.server:
-            raise WrongUsage(f"{source.where} and {self.where} are not of one account")
+            raise WrongUsage(f"{source.where} and {self.where} are not in the same account")
         about = source.about(found.key)
         if (about.size, about.checksum) != (found.size, found.checksum or about.checksum):
-            raise Changed(f"{found.key!r} in {source.where} is another object by now")
+            raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime")
         blob = source._client.get_blob_client(source._store.full(found.key))
         target = self._client.get_blob_client(self._store.full(key))
         with self._translating("copy", found.key, there=key):
@@ -134,25 +137,21 @@ class AzureStreams:
         except AzureError as error:
             code = code_of(error)
             if code in _COLD:
-                raise Cold(
-                    f"{key!r} in {self.where} is in the archive tier: it can't be read before it is rehydrated"
-                ) from None
+                raise Cold(f"{key!r} in {self.where} is in the archive tier. Rehydrate it before reading it") from None
             if doing == "write" and code in THERE:
-                raise AlreadyThere(f"{key!r} exists already in {self.where}") from None
+                raise AlreadyThere(f"{key!r} already exists in {self.where}") from None
             if doing == "copy" and code in THERE | {"SourceConditionNotMet"}:
                 try:
                     self._store.stat(there)
                 except NotThere:
-                    raise Changed(f"{key!r} is another object by now") from None
-                raise AlreadyThere(f"{there!r} exists already in {self.where}") from None
+                    raise Changed(f"{key!r} was replaced in the meantime") from None
+                raise AlreadyThere(f"{there!r} already exists in {self.where}") from None
             if doing == "read" and code in OVERWRITTEN:
                 self._store.stat(key)  # raises `NotThere` if the object is gone
-                raise Changed(f"{key!r} in {self.where} is another object by now") from None
+                raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from None
             raise as_lakegc_error(error, self.where, doing, key) from None
         except MALFORMED as error:
-            raise Unavailable(
-                f"could not {doing} {key!r} in {self.where}: its answer can't be read ({error})"
-            ) from None
+            raise Unavailable(f"could not {doing} {key!r} in {self.where}: invalid response ({error})") from None
 
 
 class _Absent:

@@ -108,7 +108,7 @@ class GCSClient:
             credentials.refresh(partial(Request(), timeout=self.timeout))
         took = time.monotonic() - began
         if took > SOON_S:
-            raise NotSent(f"it took {took:.0f} s to get a token, so nothing was deleted with it yet")
+            raise NotSent(f"getting a token took {took:.0f} s, so nothing was deleted with it yet")
         return self._sent(self._session_for_deletes, "POST", path, options)
 
     def _sent(self, session: Any, method: str, path: str, options: dict[str, Any]) -> requests.Response:
@@ -131,7 +131,7 @@ def _given_credentials(settings: StoreSettings) -> Any:
     except (GoogleAuthError, OSError, ValueError) as error:
         # without the parser's message, which may contain a line of the key
         raise WrongUsage(
-            f"LAKEGC_GCS_CREDENTIALS_FILE names {settings.gcs_credentials_file}, which can't be used "
+            f"LAKEGC_GCS_CREDENTIALS_FILE names {settings.gcs_credentials_file}, which isn't valid "
             f"({type(error).__name__}): expected the JSON file of a service account, a user or a federated identity"
         ) from None
 
@@ -197,9 +197,11 @@ def as_lakegc_error(error: Exception, where: str, doing: str, key: str | None) -
             f"{what}: {full_stop(': '.join([type(error).__name__, *map(str, error.args[:1])]))} {_CREDENTIALS}."
         )
     if isinstance(error, requests.exceptions.SSLError) and not is_transient(error):
-        return Unavailable(f"{what}: {full_stop(error)} If the store has its own authority, set LAKEGC_GCS_CA_BUNDLE.")
+        return Unavailable(
+            f"{what}: {full_stop(error)} If the store uses its own certificate authority, set LAKEGC_GCS_CA_BUNDLE."
+        )
     if isinstance(error, Broken):
-        return Transient(f"{what}: its content did not arrive as the store has it ({error}). Try again.")
+        return Transient(f"{what}: the received content differs from what is stored ({error}). Try again.")
     unreachable = f"{what}: {full_stop(error)} Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again."
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
@@ -213,10 +215,10 @@ def _answered(error: Answered, what: str, where: str) -> LakegcError:
         return NotThere(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
     if 300 <= error.status < 400:
         return Unavailable(
-            f"{what}: it answers with a redirect (HTTP {error.status}) to "
-            f"{origin_of(error.headers.get('Location', ''))}, which is not followed. Check LAKEGC_GCS_ENDPOINT_URL."
+            f"{what}: a redirect (HTTP {error.status}) to {origin_of(error.headers.get('Location', ''))}"
+            ", which is not followed. Check LAKEGC_GCS_ENDPOINT_URL."
         )
     if error.status == 404:
-        return Unavailable(f"{said} (HTTP {error.status}): that is not Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL.")
-    said = f"{said} (HTTP {error.status}). Try again; if it stays, look at the bucket's quotas."
+        return Unavailable(f"{said} (HTTP {error.status}): this is not Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL.")
+    said = f"{said} (HTTP {error.status}). Try again. If the error persists, check the bucket's quotas."
     return Transient(said, after_s=seconds_of(error.headers)) if is_transient(error) else Unavailable(said)

@@ -32,7 +32,7 @@ def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
         headers = answer.headers
     given = _crc32c_header(headers.get("x-goog-hash", ""))
     if given is not None and given != crc32c_of(data):
-        raise Broken(f"{len(data)} bytes arrived, with another CRC32C than {given}")
+        raise Broken(f"{len(data)} bytes were received, with a CRC32C other than {given}")
     return data, _generation(headers.get("x-goog-generation"), name)
 
 
@@ -60,7 +60,7 @@ def write_object(client: GCSClient, bucket: str, name: str, data: bytes, conditi
             raise ValueError(f"it is of {written['name']!r}, with the CRC32C {written.get('crc32c')}")
         return _generation(written["generation"], name)
     except (ValueError, KeyError, TypeError) as error:
-        raise Unavailable(f"the answer on writing {name!r} can't be believed ({error})") from error
+        raise Unavailable(f"invalid response to writing {name!r} ({error})") from error
 
 
 def crc32c_of(data: bytes) -> str:
@@ -75,5 +75,7 @@ def _crc32c_header(header: str) -> str | None:
 
 def _generation(given: str | None, name: str) -> str:
     if given is None or not given.isdecimal():
-        raise Unavailable(f"the answer on {name!r} lacks the object's generation: is this Cloud Storage?")
+        raise Unavailable(
+            f"the response for {name!r} lacks the object's generation. Check that this is a Cloud Storage endpoint."
+        )
     return given

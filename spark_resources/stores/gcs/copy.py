@@ -27,13 +27,13 @@ def copy_object(client: GCSClient, bucket: str, source: Listed, target: str, whe
         token, so_far = answer.get("rewriteToken"), int(answer.get("totalBytesRewritten", 0))
         if not token or so_far <= copied:
             raise Unavailable(
-                f"copying {source.name!r} in {where} comes no further than {so_far} of {source.size} bytes. Try again."
+                f"the copy of {source.name!r} in {where} is stuck at {so_far} of {source.size} bytes. Try again."
             )
         params["rewriteToken"], copied = str(token), so_far
     try:
         copy = listed(answer["resource"])
     except (ValueError, KeyError, TypeError) as error:
-        raise Unavailable(f"the answer on copying {source.name!r} in {where} is strange ({error})") from error
+        raise Unavailable(f"invalid response to copying {source.name!r} in {where} ({error})") from error
     if (copy.name, copy.size) != (target, source.size) or copy.crc32c != source.crc32c:
         raise Unavailable(
             f"the copy of {source.name!r} at {copy.name!r} in {where} has {copy.size} bytes, {copy.checksum}: expected "

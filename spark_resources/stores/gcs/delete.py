@@ -76,7 +76,7 @@ def _delete_batch(client: GCSClient, bucket: str, wholes: Sequence[str]) -> dict
     except Errors as error:
         return dict.fromkeys(wholes, _failed(*code_and_message(error), transient=is_transient(error)))
     silent = _failed(
-        "NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted", transient=True
+        "NoAnswer", "the store's response doesn't name this key, so it may or may not be deleted", transient=True
     )
     found = answers_in(response.headers.get("Content-Type", ""), response.content)
     return {whole: found.get(number, silent) for number, whole in enumerate(wholes)}
@@ -95,7 +95,7 @@ def answers_in(content_type: str, body: bytes) -> Mapping[int, _Answer]:
             continue
         number = int(whose[1])
         if number in answers:  # two responses to one request: neither is trusted
-            answers[number] = _failed("NoAnswer", "the store's answer names this key twice", transient=True)
+            answers[number] = _failed("NoAnswer", "the store's response names this key twice", transient=True)
         else:
             answers[number] = _answer(int(status[1]), text)
     return answers

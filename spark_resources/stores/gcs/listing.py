@@ -58,7 +58,7 @@ def listing_of(body: bytes) -> Listing:
         return Listing(objects, prefixes, _token(document), unreadable)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unavailable(
-            f"the answer to a listing can't be read ({type(error).__name__}: {error}): is this Cloud Storage?"
+            f"invalid listing response ({type(error).__name__}: {error}). Check that this is a Cloud Storage endpoint."
         ) from error
 
 

@@ -83,7 +83,7 @@ class GCSStore:
     @retried
     def now(self) -> datetime:
         """The `Date` header of a real response: whole seconds, rounded down."""
-        with translated_errors(self.where, "ask the time of"):
+        with translated_errors(self.where, "get the time of"):
             answer = self._list({"prefix": self._prefix, "maxResults": "1"})
         listing_of(answer.content)  # ensures that the store responded, not a web server in front of it
         date = answer.headers.get("Date")
@@ -91,7 +91,8 @@ class GCSStore:
             return parsedate_to_datetime(str(date)).astimezone(UTC)
         except ValueError as error:
             raise Unavailable(
-                f"{self.where} answers without its time (Date: {date!r}), so ages can't be told"
+                f"{self.where} sent no valid Date header ({date!r}), so the ages of objects can't be determined. "
+                "Check the endpoint."
             ) from error
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -115,7 +116,9 @@ class GCSStore:
             if listing.next_token is None:
                 return
             if listing.next_token == asked.get("pageToken"):
-                raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
+                raise Unavailable(
+                    f"{self.where} keeps returning the same page for the listing of {prefix!r}. Check the endpoint."
+                )
             asked["pageToken"] = listing.next_token
 
     @retried
@@ -146,7 +149,7 @@ class GCSStore:
         return StoredObject(found.name[len(self._prefix) :], found.size, found.updated, found.checksum)
 
     def stat(self, key: str) -> StoredObject:
-        return self._stored(self._look(key, "look at"))
+        return self._stored(self._look(key, "look up"))
 
     @retried
     def _look(self, key: str, doing: str) -> Listed:
@@ -161,7 +164,7 @@ class GCSStore:
                 raise ValueError(f"it is a {document['kind']}")
             found = listed(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Unavailable(f"could not {doing} {key!r} in {self.where}: the answer is strange ({error})") from error
+            raise Unavailable(f"could not {doing} {key!r} in {self.where}: invalid response ({error})") from error
         if found.name != full:
             raise keys.folding(self.where, full, found.name)
         return found
@@ -178,7 +181,9 @@ class GCSStore:
             missing = error
         first = next(self.pages(key, page_size=1))  # in byte order, the key itself comes first
         if any(found.key == key for found in first.objects):
-            raise Transient(f"{key!r} in {self.where} is listed but can't be looked at. Try again.") from missing
+            raise Transient(
+                f"{key!r} in {self.where} is listed, but its metadata can't be read. Try again."
+            ) from missing
         raise NotThere(f"{key!r} does not exist in {self.where}") from missing
 
     def read(self, key: str) -> bytes:
@@ -203,7 +208,7 @@ class GCSStore:
     @retried
     def _about_bucket(self) -> requests.Response:
         params = {"fields": _BUCKET_FIELDS, "prettyPrint": "false"}
-        with translated_errors(self.where, "ask for the versioning of"):
+        with translated_errors(self.where, "get the versioning state of"):
             return self.client.request("GET", self._listing.removesuffix("/o"), params=params)
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -223,7 +228,7 @@ class GCSStore:
             except Answered as error:
                 if error.status != 412:
                     raise
-        raise AlreadyThere(f"{key!r} exists already in {self.where}")
+        raise AlreadyThere(f"{key!r} already exists in {self.where}")
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
         return write_on_condition(
@@ -241,7 +246,7 @@ class GCSStore:
                     if error.status not in (404, 412):
                         raise
         self._check_bucket()
-        raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
+        raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
 
     def _put(self, key: str, data: bytes, **condition: str) -> str:
         full = self.full(key)
@@ -280,7 +285,7 @@ class GCSStore:
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 bytes")
         # clients resolve `.` and `..` in a URL: deleting `..` would send a request to delete the bucket
         if full in (".", "..") or full.startswith(_RESERVED):
-            raise WrongUsage(f"{key!r} can't be a key in {self.where}: Cloud Storage has no such names")
+            raise WrongUsage(f"{key!r} can't be a key in {self.where}: Cloud Storage doesn't allow such names")
         return full
 
 

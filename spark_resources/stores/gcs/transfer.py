@@ -58,7 +58,7 @@ class GCSStreams:
     @retried
     def about(self, key: str) -> About:
         path = object_path(self._bucket, self._store.full(key))
-        with self._translating("look at", key), self._store.absence(key):
+        with self._translating("look up", key), self._store.absence(key):
             params = {"fields": _ASKED, "prettyPrint": "false"}
             answer = self._client.request("GET", path, params=params).json()
         try:
@@ -66,7 +66,7 @@ class GCSStreams:
             headers = {name: str(answer[field]) for name, field in _FIELDS.items() if answer.get(field)}
             metadata = {str(name): str(value) for name, value in answer.get("metadata", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Unavailable(f"the answer about {key!r} in {self.where} is strange ({error})") from error
+            raise Unavailable(f"invalid response for {key!r} in {self.where} ({error})") from error
         return About(found.size, found.updated, found.checksum, found.generation, headers, metadata)
 
     def pieces(self, key: str, about: About) -> Iterator[bytes]:
@@ -79,7 +79,7 @@ class GCSStreams:
         hashed = Hashed(pieces)
         yield from whole(hashed, about.size, key, self.where)
         if about.checksum not in (None, hashed.crc32c):
-            raise Transient(f"{key!r} in {self.where} arrived with another CRC32C than it is stored with. Try again.")
+            raise Transient(f"{key!r} in {self.where} was received with a CRC32C other than the stored one. Try again.")
 
     @contextmanager
     def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
@@ -93,7 +93,7 @@ class GCSStreams:
             if error.status != 404:
                 raise
             self._store.stat(key)  # raises `NotThere` if the object is gone
-            raise Changed(f"{key!r} in {self.where} is another object by now") from error
+            raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
         with answer:
             refuse_other_start(answer.status_code, start, key, self.where)
             yield lambda: answer.raw.read(PIECE, decode_content=False)
@@ -117,7 +117,7 @@ class GCSStreams:
                 yield
             except Answered as error:
                 if error.status == 412:
-                    raise AlreadyThere(f"{key!r} exists already in {self.where}") from error
+                    raise AlreadyThere(f"{key!r} already exists in {self.where}") from error
                 raise
 
     @retried
@@ -152,7 +152,7 @@ class GCSStreams:
             end = start + len(held)
             self._send(key, location, held, f"bytes {start}-{end - 1}/{end}", (200, 201))
             return frozenset({hashed.crc32c})
-        raise AlreadyThere(f"{key!r} exists already in {self.where}")
+        raise AlreadyThere(f"{key!r} already exists in {self.where}")
 
     @retried
     def _begun(self, key: str, full: str, kept: Mapping[str, Any]) -> str:
@@ -181,10 +181,10 @@ class GCSStreams:
 
     def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
         if not isinstance(source, GCSStreams) or source.server != self.server:
-            raise WrongUsage(f"{source.where} and {self.where} are not of one server")
+            raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
         about, full = source.about(found.key), self._store.full(key)
         if (about.size, about.checksum) != (found.size, found.checksum or about.checksum):
-            raise Changed(f"{found.key!r} in {source.where} is another object by now")
+            raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime")
         path = object_path(source._bucket, source._store.full(found.key))
         path += f"/rewriteTo{object_path(self._bucket, full).removeprefix('/storage/v1')}"
         params = {
@@ -202,7 +202,7 @@ class GCSStreams:
                 return listed(answer["resource"]).checksum
             token, copied = answer.get("rewriteToken"), int(answer.get("totalBytesRewritten", 0))
             if not token or copied <= so_far:
-                raise Unavailable(f"copying {found.key!r} in {source.where} comes no further than {copied} bytes")
+                raise Unavailable(f"the copy of {found.key!r} in {source.where} is stuck at {copied} bytes")
             params["rewriteToken"], so_far = str(token), copied
 
     @retried
@@ -215,10 +215,10 @@ class GCSStreams:
                 return answer
             except Answered as error:
                 if error.status == 412:
-                    raise AlreadyThere(f"{key!r} exists already in {self.where}") from error
+                    raise AlreadyThere(f"{key!r} already exists in {self.where}") from error
                 if error.status == 404:
                     source._store.stat(found.key)
-                    raise Changed(f"{found.key!r} in {source.where} is another object by now") from error
+                    raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime") from error
                 raise
 
     @contextmanager

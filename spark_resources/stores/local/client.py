@@ -54,7 +54,7 @@ class Folder:
         except FileNotFoundError:
             return timedelta(0)
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise Unavailable(f'{path} must hold {{"offset_seconds": <number>}} and does not: {error}') from error
+            raise Unavailable(f'{path} must contain {{"offset_seconds": <number>}}: {error}') from error
 
     def stamp(self) -> float | None:
         """The modification time for a written file, in seconds since the epoch; None for the machine's own clock."""
@@ -65,7 +65,7 @@ class Folder:
         """Raise `WrongUsage` for a key that a folder can't hold."""
         keys.check_key(key, self.where, CAPABILITIES.unholdable)
         if HIDDEN in key.encode().split(b"/"):
-            raise WrongUsage(f"{key!r} can't be a key in {self.where}: lakegc keeps unfinished writes there")
+            raise WrongUsage(f"{key!r} can't be a key in {self.where}: lakegc uses it for unfinished writes")
 
     @contextmanager
     def root(self) -> Iterator[int]:
@@ -124,7 +124,7 @@ class Folder:
     def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
         what = f"could not {doing} {key!r} in {self.where}: {error.strerror or error}"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise Forbidden(f"{what}. Run as a user who may, or give this one the right to.") from error
+            raise Forbidden(f"{what}. Run lakegc as a user with permission, or grant it to this user.") from error
         if error.errno == errno.ENAMETOOLONG:
             raise WrongUsage(what) from error
         raise Unavailable(what) from error

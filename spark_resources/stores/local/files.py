@@ -144,7 +144,7 @@ class Changes:
         try:
             folder = descended(self.root, folders, make=True)
         except NotADirectoryError:
-            raise NotAnObject("a part of it is an object, and so no folder") from None
+            raise NotAnObject("a part of its path is an object, not a folder") from None
         try:
             yield folder, name
         finally:

@@ -55,8 +55,8 @@ def refuse_link(name: bytes, parent: int) -> None:
         return
     if stat.S_ISLNK(mode):
         raise Refused(
-            f"{os.fsdecode(name)!r} is a symbolic link, and a store never follows one: it may lead out of the "
-            "namespace. Replace it by what it points to.",
+            f"{os.fsdecode(name)!r} is a symbolic link, which lakegc never follows since it may lead out of the "
+            "namespace. Replace it with its target.",
             invariant=5,
         )
 

@@ -91,7 +91,7 @@ class LocalStore:
                 yield Page(objects, prefixes, unreadable)
 
     def stat(self, key: str) -> StoredObject:
-        with self.folder.file("look at", key) as descriptor:
+        with self.folder.file("look up", key) as descriptor:
             return _stored(key, os.fstat(descriptor))
 
     def read(self, key: str) -> bytes:
@@ -112,7 +112,7 @@ class LocalStore:
     def write_if_absent(self, key: str, data: bytes) -> str:
         with self.folder.writing("write", key, [data]) as (changes, staged):
             if not changes.place_if_free(staged, key):
-                raise AlreadyThere(f"{key!r} exists already in {self.where}")
+                raise AlreadyThere(f"{key!r} already exists in {self.where}")
         return _tag(data)
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
@@ -122,8 +122,8 @@ class LocalStore:
             except NotThere:
                 current = None
             if current != tag:
-                what = "is gone" if current is None else "is another object by now"
-                raise Changed(f"{key!r} in {self.where} {what}, so it was not replaced")
+                what = "no longer exists" if current is None else "was replaced in the meantime"
+                raise Changed(f"{key!r} in {self.where} {what}, so it was not overwritten")
             changes.place(staged, key)
         return _tag(data)
 

@@ -27,7 +27,7 @@ class LocalStreams:
         return "local"
 
     def about(self, key: str) -> About:
-        with self._folder.file("look at", key) as descriptor:
+        with self._folder.file("look up", key) as descriptor:
             return _about(os.fstat(descriptor))
 
     def pieces(self, key: str, about: About) -> Iterator[bytes]:
@@ -36,21 +36,21 @@ class LocalStreams:
     def _pieces(self, key: str, about: About) -> Iterator[bytes]:
         with self._folder.file("read", key) as descriptor:
             if _about(os.fstat(descriptor)).tag != about.tag:
-                raise Changed(f"{key!r} in {self.where} is another object by now")
+                raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
             while piece := os.read(descriptor, PIECE):
                 yield piece
             if _about(os.fstat(descriptor)).tag != about.tag:
-                raise Changed(f"{key!r} in {self.where} was written to while it was read")
+                raise Changed(f"{key!r} in {self.where} was modified while it was being read")
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
         with self._folder.writing("write", key, pieces) as (changes, staged):
             if not changes.place_if_free(staged, key):
-                raise AlreadyThere(f"{key!r} exists already in {self.where}")
+                raise AlreadyThere(f"{key!r} already exists in {self.where}")
         return frozenset()
 
     def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
         if not isinstance(source, LocalStreams):
-            raise WrongUsage(f"{source.where} is no folder of this machine")
+            raise WrongUsage(f"{source.where} is not a folder on this machine")
         about = source.about(found.key)
         self.put(key, source.pieces(found.key, about), about)
         return None

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 # Advice for operators, by the store's own error code.
 _ADVICE = {
     "InvalidAccessKeyId": "the store doesn't know this access key: check LAKEGC_S3_ACCESS_KEY_ID, and the endpoint",
-    "SignatureDoesNotMatch": "check LAKEGC_S3_SECRET_ACCESS_KEY; a proxy that changes requests does this as well",
+    "SignatureDoesNotMatch": "check LAKEGC_S3_SECRET_ACCESS_KEY; a proxy that changes requests causes this error, too",
     "ExpiredToken": "the session token has expired: get new credentials",
     "InvalidToken": "the session token is not valid: check LAKEGC_S3_SESSION_TOKEN",
-    "RequestTimeTooSkewed": "this machine's clock is too far from the store's: set it right",
+    "RequestTimeTooSkewed": "this machine's clock differs too much from the store's: correct it (NTP)",
     "PermanentRedirect": "the bucket is in another region or at another endpoint: check LAKEGC_S3_REGION",
     "AuthorizationHeaderMalformed": "the bucket is in another region: check LAKEGC_S3_REGION",
 }
@@ -86,7 +86,7 @@ def s3_client(settings: StoreSettings) -> S3Client:
             config=_config(settings),
         )
     except (ProfileNotFound, ValueError, PartialCredentialsError) as error:
-        raise WrongUsage(f"the S3 settings can't be used: {error}") from error
+        raise WrongUsage(f"invalid S3 settings: {error}") from error
     # boto3 sends a CRC with a batch delete; older compatible stores require the MD5 of earlier versions.
     client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
     refused = partial(_refuse_redirect, own_endpoint=settings.s3_endpoint_url is not None)
@@ -97,7 +97,7 @@ def s3_client(settings: StoreSettings) -> S3Client:
 class Redirected(BotoCoreError):
     """Raised for a redirect that isn't AWS's own to another region."""
 
-    fmt = "it answers with a redirect (HTTP {status}) to {location}, which is not followed"
+    fmt = "the server sent a redirect (HTTP {status}) to {location}, which is not followed"
 
 
 def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, own_endpoint: bool, **_: Any) -> None:
@@ -156,9 +156,7 @@ def translated_errors(where: str, doing: str, key: str | None = None) -> Iterato
     except (ClientError, BotoCoreError) as error:
         raise as_lakegc_error(error, where, doing, key) from error
     except (ResponseParserError, *MALFORMED) as error:
-        raise Unavailable(
-            f"could not {doing} {where}: its answer is not S3's ({error}). Check the endpoint."
-        ) from error
+        raise Unavailable(f"could not {doing} {where}: invalid S3 response ({error}). Check the endpoint.") from error
 
 
 def as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str, key: str | None) -> LakegcError:
@@ -172,9 +170,11 @@ def as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str, 
     if isinstance(error, ParamValidationError):
         return WrongUsage(f"{what}: {error}")
     if isinstance(error, Redirected) or _is_malformed(error):
-        return Unavailable(f"{what}: {full_stop(error)} Check LAKEGC_S3_ENDPOINT_URL: is this an S3 end point?")
+        return Unavailable(f"{what}: {full_stop(error)} Check that LAKEGC_S3_ENDPOINT_URL is an S3 endpoint.")
     if isinstance(error, SSLError) and not is_transient(error):
-        return Unavailable(f"{what}: {full_stop(error)} If the store has its own authority, set LAKEGC_S3_CA_BUNDLE.")
+        return Unavailable(
+            f"{what}: {full_stop(error)} If the store uses its own certificate authority, set LAKEGC_S3_CA_BUNDLE."
+        )
     unreachable = f"{what}: {full_stop(error)} Check LAKEGC_S3_ENDPOINT_URL and the network, then try again."
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
@@ -193,7 +193,7 @@ def _answered(error: ClientError, what: str, where: str, key: str | None) -> Lak
         return Unavailable(f"{said}. {_sentence(_ADVICE[code])}")
     if code == "KeyTooLongError":
         return WrongUsage(said)
-    said = f"{said} (HTTP {status}). Try again; if it stays, look at the store's own log."
+    said = f"{said} (HTTP {status}). Try again. If the error persists, check the store's logs."
     return Transient(said, after_s=seconds_of(_headers(error))) if is_transient(error) else Unavailable(said)
 
 

@@ -74,7 +74,7 @@ def _delete_batch(
         code = failed.get("Code", UNKNOWN)
         answers[failed["Key"]] = _with(code, failed.get("Message", ""), transient=code in {*PASSING, UNKNOWN})
     silent = _with(
-        "NoAnswer", "the store's answer doesn't name this key, so it may or may not be deleted", transient=True
+        "NoAnswer", "the store's response doesn't name this key, so it may or may not be deleted", transient=True
     )
     return {whole: answers.get(whole, silent) for whole in wholes}
 
@@ -82,7 +82,11 @@ def _delete_batch(
 def _one_by_one(
     client: S3Client, bucket: str, wholes: Sequence[str], in_time: Callable[[], bool]
 ) -> dict[str, _Answer]:
-    late = _with(NOT_SENT, "the store takes no batches, and there was no time for all of this one", transient=True)
+    late = _with(
+        NOT_SENT,
+        "the store doesn't support batch deletes, and there wasn't enough time to delete all keys individually",
+        transient=True,
+    )
     return {whole: _delete_one(client, bucket, whole) if in_time() else late for whole in wholes}
 
 

@@ -52,7 +52,7 @@ def listing_of(answer: Mapping[str, Any]) -> Listing:
     if isinstance(found, Listing):
         return found
     why = f" ({found})" if found else ""
-    raise Unavailable(f"the answer to a listing can't be read{why}: is this an S3 end point?")
+    raise Unavailable(f"invalid listing response{why}. Check that this is an S3 endpoint.")
 
 
 def _take_over(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
@@ -75,7 +75,7 @@ class _AnotherDocument(ValueError):
 def parsed(body: bytes) -> Listing:
     """The listing in an XML document. Raises `ParseError`, `ValueError` or `TypeError` for an invalid document."""
     if b"<!DOCTYPE" in body:
-        raise ValueError("it has a document type, and no S3 sends one")
+        raise ValueError("it has a document type declaration, which S3 never sends")
     cut = cut_out(body, _ROOT)
     root = ElementTree.fromstring(body) if cut is None else cut.rest
     space, name = root.tag[: -len(_ROOT)], root.tag[-len(_ROOT) :]

@@ -94,7 +94,7 @@ class S3Store:
     @retried
     def now(self) -> datetime:
         """The `Date` header of a real response: whole seconds, rounded down."""
-        with translated_errors(self.where, "ask the time of"):
+        with translated_errors(self.where, "get the time of"):
             answer = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._prefix, MaxKeys=1)
             listing_of(answer)  # ensures that the store responded, not a web server in front of it
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
@@ -102,7 +102,8 @@ class S3Store:
             return parsedate_to_datetime(str(date)).astimezone(UTC)
         except ValueError as error:
             raise Unavailable(
-                f"{self.where} answers without its time (Date: {date!r}), so ages can't be told"
+                f"{self.where} sent no valid Date header ({date!r}), so the ages of objects can't be determined. "
+                "Check the endpoint."
             ) from error
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -132,7 +133,9 @@ class S3Store:
             if listing.next_token is None:
                 return
             if listing.next_token == request.get("ContinuationToken"):
-                raise Unavailable(f"{self.where} answers the listing of {prefix!r} with the same page for ever")
+                raise Unavailable(
+                    f"{self.where} keeps returning the same page for the listing of {prefix!r}. Check the endpoint."
+                )
             request["ContinuationToken"] = listing.next_token
 
     @retried
@@ -167,7 +170,7 @@ class S3Store:
         return ArrowPage(objects, prefixes, unreadable)
 
     def stat(self, key: str) -> StoredObject:
-        head = self.head(key, "look at")
+        head = self.head(key, "look up")
         etag = _unquoted(head.get("ETag", "")) or None
         return StoredObject(key, int(head["ContentLength"]), head["LastModified"].astimezone(UTC), etag)
 
@@ -182,7 +185,7 @@ class S3Store:
                     raise
         # A HEAD response has no body that says what is missing, and a wrong endpoint returns 404, too: list instead.
         if any(found.key == key for page in self.pages(key, page_size=1) for found in page.objects[:1]):
-            raise Transient(f"{key!r} in {self.where} is listed but can't be looked at. Try again.")
+            raise Transient(f"{key!r} in {self.where} is listed, but its metadata can't be read. Try again.")
         raise NotThere(f"{key!r} does not exist in {self.where}")
 
     def read(self, key: str) -> bytes:
@@ -209,7 +212,7 @@ class S3Store:
         if not self._capabilities.md5_etags or self.bucket.endswith(_DIRECTORY_BUCKET):
             return False
         try:
-            head = self.head(key, "look at")
+            head = self.head(key, "look up")
         except Unavailable as error:
             if isinstance(error.__cause__, ClientError) and status_of(error.__cause__) == 400:
                 return False  # encrypted with the client's own key: even a HEAD requires it
@@ -231,7 +234,7 @@ class S3Store:
 
     @retried
     def _versioning(self) -> str | None:
-        with translated_errors(self.where, "ask for the versioning of"):
+        with translated_errors(self.where, "get the versioning state of"):
             return self.client.get_bucket_versioning(Bucket=self.bucket).get("Status")
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -247,7 +250,7 @@ class S3Store:
     def _create(self, key: str, data: bytes) -> str:
         tag = self._put_if(key, data, {"IfNoneMatch": "*"})
         if tag is None:
-            raise AlreadyThere(f"{key!r} exists already in {self.where}")
+            raise AlreadyThere(f"{key!r} already exists in {self.where}")
         return tag
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
@@ -260,11 +263,11 @@ class S3Store:
             new_tag = self._put_if(key, data, {"IfMatch": f'"{tag}"'})
         except NotThere as error:
             if error.__cause__ is not None and code_of(error.__cause__) == "NoSuchKey":  # type: ignore[arg-type]
-                raise Changed(f"{key!r} in {self.where} is gone, so it was not replaced") from error
+                raise Changed(f"{key!r} in {self.where} no longer exists, so it was not overwritten") from error
             raise
         if new_tag is None:
             next(self.pages(key, page_size=1))  # some servers return this for a missing bucket, too: then this raises
-            raise Changed(f"{key!r} in {self.where} is another object by now, or gone, so it was not replaced")
+            raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
         return new_tag
 
     def _put_if(self, key: str, data: bytes, condition: Mapping[str, str]) -> str | None:
@@ -276,7 +279,7 @@ class S3Store:
                 if code_of(error) == "PreconditionFailed" or status_of(error) == 412:
                     return None
                 if status_of(error) == 409:
-                    raise Transient(f"{key!r} in {self.where} is being written by somebody else") from error
+                    raise Transient(f"{key!r} in {self.where} is being written by another client") from error
                 raise
 
     def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:

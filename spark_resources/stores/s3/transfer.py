@@ -67,7 +67,7 @@ class S3Streams:
         return f"s3 {self._client.meta.endpoint_url}"
 
     def about(self, key: str) -> About:
-        head = self._store.head(key, "look at")
+        head = self._store.head(key, "look up")
         tag = str(head.get("ETag", ""))
         headers = {name: str(head[field]) for name, field in _ARGUMENTS.items() if head.get(field)}
         modified = head["LastModified"].astimezone(UTC)
@@ -91,7 +91,7 @@ class S3Streams:
         answer = self._client.get_object(Bucket=self._bucket, Key=self._store.full(key), IfMatch=about.tag, **span)
         with closing(answer["Body"]) as body:
             if answer.get("ETag") != about.tag:
-                raise Changed(f"{key!r} in {self.where} is another object by now")
+                raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
             refuse_other_start(answer["ResponseMetadata"]["HTTPStatusCode"], start, key, self.where)
             yield lambda: body.read(PIECE)
 
@@ -151,13 +151,13 @@ class S3Streams:
     def _refuse_there(self, key: str) -> None:
         with suppress(NotThere):
             self._store.stat(key)
-            raise AlreadyThere(f"{key!r} exists already in {self.where}")
+            raise AlreadyThere(f"{key!r} already exists in {self.where}")
 
     # --- from bucket to bucket --------------------------------------------------------------------------------------
 
     def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
         if not isinstance(source, S3Streams) or source.server != self.server:
-            raise WrongUsage(f"{source.where} and {self.where} are not of one server")
+            raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
         full, tag = self._store.full(key), f'"{found.checksum}"' if found.checksum else None
         place = {"Bucket": source._bucket, "Key": source._store.full(found.key)}
         unchanged = {"CopySourceIfMatch": tag} if tag else {}
@@ -208,7 +208,7 @@ class S3Streams:
                 self._refuse_there(key)
             if isinstance(error, ClientError) and status_of(error) in (409, 412) and not is_transient(error):
                 self._refuse_there(key)
-                raise Changed(f"{found.key!r} in {source.where} is another object by now") from error
+                raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime") from error
             raise _as_lakegc_error(error, source.where, "copy", found.key) from error
 
     @contextmanager
@@ -218,8 +218,8 @@ class S3Streams:
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and (code_of(error) == "PreconditionFailed" or status_of(error) == 412):
                 if doing == "write":
-                    raise AlreadyThere(f"{key!r} exists already in {self.where}") from error
-                raise Changed(f"{key!r} in {self.where} is another object by now") from error
+                    raise AlreadyThere(f"{key!r} already exists in {self.where}") from error
+                raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
             if _upload_is_gone(error):
                 self._refuse_there(key)
             raise _as_lakegc_error(error, self.where, doing, key) from error
@@ -236,9 +236,7 @@ def _upload_is_gone(error: ClientError | BotoCoreError) -> bool:
 
 def _as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str, key: str) -> Exception:
     if isinstance(error, ClientError) and code_of(error) in _COLD:
-        return Cold(
-            f"{key!r} in {where} is in an archive ({code_of(error)}): it can't be read before it is restored there"
-        )
+        return Cold(f"{key!r} in {where} is in an archive tier ({code_of(error)}). Restore it there before reading it")
     return as_lakegc_error(error, where, doing, key)
 
 
