@@ -268,12 +268,12 @@ def test_a_mark_that_was_swept_is_neither_approved_nor_revoked_again(lake: Lake,
     swept = replace(lake.record(), state=state)
     lake.place.store().write(mark.key, swept.to_json())
 
-    refuses(lake, NothingToDo, "was used", state)
-    with pytest.raises(Refused, match="was used"):
+    refuses(lake, NothingToDo, "has been used", state)
+    with pytest.raises(Refused, match="has been used"):
         lake.revoke()
-    with pytest.raises(Refused, match="was used"):
+    with pytest.raises(Refused, match="has been used"):
         lake.verify()
-    with pytest.raises(Refused, match="was used"):
+    with pytest.raises(Refused, match="has been used"):
         approve.approved(lake.proposal(), now=lake.now)
 
 
@@ -289,7 +289,7 @@ def test_an_approved_mark_is_not_approved_again(lake: Lake) -> None:
     lake.marked()
     given = lake.approve()
 
-    refuses(lake, Refused, "approved already, by Ada", who="Grace")
+    refuses(lake, Refused, "already approved by Ada", who="Grace")
     assert lake.approval() == given
 
 

@@ -217,9 +217,9 @@ def test_an_approval_of_a_foreign_mark_is_used_once(lake: Lake) -> None:
     lake.approve("t1", **later(lake))
     approve.note_end(lake.proposal("t1"), who="a sweep", how="swept", now=lake.now)
 
-    with pytest.raises(Refused, match="was used"):
+    with pytest.raises(Refused, match="has been used"):
         lake.approve("t1", now=lake.now + timedelta(seconds=9))
-    with pytest.raises(Refused, match="was used"):
+    with pytest.raises(Refused, match="has been used"):
         lake.revoke("t1")
     with pytest.raises(Refused, match="is not approved"):
         verify(lake)
@@ -238,7 +238,7 @@ def test_the_second_of_two_simultaneous_approvals_of_a_foreign_mark_is_refused(
         checked(proposal)
 
     monkeypatch.setattr(approve, "check_set", interrupted)
-    with pytest.raises(Refused, match="approved already, by Grace"):
+    with pytest.raises(Refused, match="already approved by Grace"):
         lake.approve("t1", **later(lake))
     assert [lake.approval("t1")] == first
 

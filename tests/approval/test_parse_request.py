@@ -56,5 +56,5 @@ def test_the_first_twelve_characters_of_a_digest_suffice() -> None:
 @pytest.mark.parametrize("given", ["", DIGEST[:11], " " * 20])
 def test_a_digest_shorter_than_twelve_characters_is_refused(given: str) -> None:
     """Fewer characters don't show that a set was reviewed."""
-    with pytest.raises(WrongUsage, match="at least its first 12 characters"):
+    with pytest.raises(WrongUsage, match="at least the first 12 characters"):
         whole_digest(given, DIGEST)

@@ -140,7 +140,7 @@ def test_an_expired_hold_is_listed_as_outdated(held: Held) -> None:
         (("h", "--tags", "*", "--until", "soon"), ("'until'", "neither a date")),
         (("h", "--tags", "v[0-9"), ("never closed",)),
         (("H", "--tags", "*"), ("lower-case",)),
-        (("h",), ("holds one of tags, commits, branches, paths, prefix",)),
+        (("h",), ("needs exactly one of tags, commits, branches, paths, prefix",)),
         (("h", "--tags", "*", "--paths", "*"), ("tags and paths",)),
         (("h", "--paths", "*", "--history"), ("'history' is unknown",)),
         (("h", "--branches", "*"), ("'days' is missing",)),
