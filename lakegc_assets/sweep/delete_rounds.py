@@ -18,7 +18,7 @@ from lakegc_assets.formatting import duration, plural
 from lakegc_assets.progress import logging_progress
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.delete_check import check_before_delete
-from lakegc_assets.sweep.context import Reverification, SweepRun, Verified
+from lakegc_assets.sweep.context import Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.permit import PermitGiver
@@ -151,12 +151,12 @@ def taken_away(store: Store, rows: pa.Table) -> pa.Table:
 
 def round_of(
     run: SweepRun, rows: DataFrame, action: Action, receipts: Receipts, number: int, until: datetime, objects: int,
-    verified: Verified | None = None,
+    heads: HeadWatch | None = None,
 ) -> Tally:  # fmt: skip
     """Run one Spark job over rows of PENDING.
 
-    It ends early at `until` (store's clock), when the lease is lost, or when a branch head isn't `verified`; some rows
-    then have no receipt yet. An action that removes objects needs `verified`. Raises if the lease was lost, or if no
+    It ends early at `until` (store's clock), when the lease is lost, or when too much becomes live by `heads`; some
+    rows then have no receipt yet. An action that removes objects needs `heads`. Raises if the lease was lost, or if no
     object got an outcome, unless a new branch head is the cause.
     """
     spark = run.spark()
@@ -182,8 +182,8 @@ def round_of(
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
     watched = run.lease.watched(config.request_time, at_rest(spark))
-    heads = None if verified is None else HeadWatch.of(run, verified, PermitGiver(receipts, number))
-    with watched, heads or nullcontext(), reporting_progress(run, DOING[action], receipts, number, objects):
+    watching = nullcontext() if heads is None else heads.during(PermitGiver(receipts, number))
+    with watched, watching, reporting_progress(run, DOING[action], receipts, number, objects):
         report = run_tasks(sorted_rows, work)
     done.seconds = time.monotonic() - began
     done.objects.update(report.by_key["objects"])

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lakegc_assets.sweep.context import Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally, delete_check, end_of, round_of
+from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Forbidden
@@ -34,7 +35,9 @@ class FirstDelete:
     tally: Tally = field(default_factory=Tally)
 
 
-def delete_first(run: SweepRun, garbage: DataFrame, action: Action, verification: Reverification) -> FirstDelete:
+def delete_first(
+    run: SweepRun, garbage: DataFrame, action: Action, verification: Reverification, heads: HeadWatch
+) -> FirstDelete:
     """Delete one of these objects (columns of PENDING). Raises `Forbidden` if the store reports missing rights.
 
     It gets a receipt like any other object, so re-running the command retries it.
@@ -44,9 +47,7 @@ def delete_first(run: SweepRun, garbage: DataFrame, action: Action, verification
     if not len(there):
         return FirstDelete()
     one = run.spark().createDataFrame(there.cast(PENDING))
-    tally = round_of(
-        run, one, action, run.receipts, verification.number, end_of(run, verification), 1, verification.verified
-    )
+    tally = round_of(run, one, action, run.receipts, verification.number, end_of(run, verification), 1, heads)
     if not tally.settled:
         return FirstDelete(tally=tally)
     if tally.objects[Outcome.FAILED.value]:

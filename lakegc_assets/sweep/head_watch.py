@@ -2,24 +2,24 @@
 
 Heads are listed every few seconds. If one is new, the ranges of all commits that are retained since then and that were
 not read yet are read at once, and no task deletes their addresses; the next re-verification then rescues them. If these
-are too many to pass to every task, or if rules or holds changed, the round ends instead. Heads of other repositories
-are listed by a separate thread: they take the server longer, and the heads of this repository must not wait.
+are too many to pass to every task, or if rules or holds changed, the round ends instead. Commits that no branch reaches
+are dumped before a round and every minute. Dumps, and heads of other repositories, are read by threads of their own:
+they take the server longer, and the heads of this repository must not wait.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
-from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
-from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART
+from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART, dumped_graph
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.context import SweepRun, Verified
 from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, changed_branches, names_of
@@ -37,6 +37,9 @@ from spark_resources.stores.place import Place
 
 COMMITTED, RANGES_PART = "committed_addresses", "ranges"
 OTHERS_LATE_S = 60.0  # how long deletes continue without a listing of other repositories' heads
+DUMP_EVERY_S = 60.0  # between two dumps of all commits, or longer:
+DUMP_SHARE = 10.0  # so many times what a dump took
+DUMP_LATE_S = 300.0  # how long deletes continue where a dump fails
 MOST_ENTRIES = 500_000  # of ranges not read before, per round: every task holds their addresses in memory
 
 
@@ -53,19 +56,19 @@ def verified_by(run: MarkRun) -> Verified:
 
 @dataclass(slots=True)
 class HeadWatch:
-    """Lists the heads of a repository while a round runs, and renews the permit of its tasks as long as it can.
+    """Watches what becomes live after a re-verification, round by round, and renews the permit of a round's tasks as
+    long as it can. What one round keeps, the next ones under the same re-verification keep, too.
 
     `ranges` are the ids of the ranges whose addresses are kept already. `failure` is the reason why the last listing
     failed, "" if it succeeded. `moved` is set once something is seen that the re-verification doesn't cover, so objects
-    may be left for the next one. `newly_retained` are the commits of new heads, `others` the heads of other
-    repositories; both are None for a sweep without a re-verification.
+    may be left for the next one. `newly_retained` are the commits that count since, `others` the heads and tables of
+    other repositories; both are None for a sweep without a re-verification.
     """
 
     repository: str
     place: Place
     lakefs: LakeFS
     ranges: pa.Array
-    permit: PermitGiver
     every: timedelta
     log_message: LogMessage
     newly_retained: NewlyRetained | None = None
@@ -73,70 +76,107 @@ class HeadWatch:
     failure: str = ""
     fault: Exception | None = None
     moved: bool = False
+    _permit: PermitGiver | None = None
+    _revived: list[pa.Array] = field(default_factory=list)
     _entries: int = 0
+    _dump_due_at: float = 0.0
+    _dump_failure: str = ""
     _others_failure: str = ""
     _others_seen_at: float = 0.0
-    _ended: threading.Event | None = None
-    _threads: tuple[threading.Thread, ...] = ()
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, run: SweepRun, verified: Verified, permit: PermitGiver) -> HeadWatch:
+    def of(cls, run: SweepRun, verified: Verified) -> HeadWatch:
         inner = verified.run
         return cls(
             run.partition.repository,
             run.place,
             run.lakefs,
             verified.ranges,
-            permit,
             run.limits.heads_every,
             run.log_message,
             None if inner is None else NewlyRetained.of(inner, verified.commits),
             None if inner is None else OtherHeads.of(inner),
         )
 
-    def __enter__(self) -> HeadWatch:
-        self.list_other_heads()
+    @contextmanager
+    def during(self, permit: PermitGiver) -> Iterator[HeadWatch]:
+        """Watch while a round runs. Raises the errors of the first listings, and a bug that ended the watch."""
+        self._permit, self._ended, self.failure = permit, threading.Event(), ""
+        if self._revived:
+            permit.revive(pa.concat_arrays(self._revived))
+        self.list_all_others()
+        with self._stopping_if_too_much(), self._lock:
+            self._list_heads()
+        self.dump_commits()  # after the listing: of a branch that was deleted before it, only the dump has the commits
         self.look()
-        self._ended = threading.Event()
-        self._threads = tuple(
+        threads = [
             threading.Thread(target=self._watch, args=(look, failed), name="lakegc-heads", daemon=True)
-            for look, failed in ((self.look, self._failed), (self.list_other_heads, self._failed_elsewhere))
-        )
-        for thread in self._threads:
+            for look, failed in (
+                (self.look, self._failed),
+                (self.dump_commits, self._failed_to_dump),
+                (self.list_other_heads, self._failed_elsewhere),
+            )
+        ]
+        for thread in threads:
             thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._ended is not None
-        self._ended.set()
-        for thread in self._threads:
-            thread.join(timeout=30)
-        with suppress(LakegcError):  # harmless: the permit expires by itself
-            self.permit.stop("the round has ended")
-        if self.fault is not None and error is None:
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            for thread in threads:
+                thread.join(timeout=30)
+            with suppress(LakegcError):  # harmless: the permit expires by itself
+                permit.stop("the round has ended")
+        if self.fault is not None:
             raise self.fault
 
+    @property
+    def permit(self) -> PermitGiver:
+        assert self._permit is not None, "only while a round runs"
+        return self._permit
+
     def look(self) -> None:
-        """List the heads once, keep the objects that new ones reach, and renew the permit.
+        """List the heads once, keep the objects that are live by them, and renew the permit.
 
         Raises the error of a failed request, and `Unavailable` if other repositories' heads were not listed in time.
         """
         if self.permit.given.stopped:
             return
         began = self.place.store().now()
-        try:
+        with self._stopping_if_too_much(), self._lock:
             self._list_heads()
-        except TooMuchChanged as error:
-            self.moved = True
-            self._stop(str(error))
-            return
+        if self.newly_retained is not None and seconds_passed() > self._dump_due_at + DUMP_LATE_S:
+            raise Unavailable(
+                f"the commits of {self.repository} could not be dumped for minutes. {self._dump_failure}".strip()
+            )
         if self.others is not None and seconds_passed() - self._others_seen_at > OTHERS_LATE_S:
             raise Unavailable(
                 f"the heads of other repositories could not be listed for a minute. {self._others_failure}".strip()
             )
         self.permit.give(began + longest_permit(self.every))
+
+    def dump_commits(self) -> None:
+        """Keep the objects of commits that no listing of branches shows, if a dump is due. Raises the error of a failed
+        request."""
+        if self.newly_retained is None or self.permit.given.stopped or seconds_passed() < self._dump_due_at:
+            return
+        began = seconds_passed()
+        dumped = dumped_graph(self.newly_retained.run)
+        with self._stopping_if_too_much(), self._lock:
+            if dumped is not None and (commits := self.newly_retained.commits_of(dumped)):
+                self._take_in(commits, "commits on no branch")
+                self.newly_retained.add(self.newly_retained.branches, commits)
+        self._dump_due_at = began + max(DUMP_EVERY_S, DUMP_SHARE * (seconds_passed() - began))
+
+    def list_all_others(self) -> None:
+        """List the heads and tables of all other repositories, before the first permit of a round."""
+        if self.others is not None:
+            self.others.begin_round()
+            self.list_other_heads()
+            while self.others.waiting and not self.permit.given.stopped:
+                self.list_other_heads()
 
     def list_other_heads(self) -> None:
         """List the heads of some other repositories, and keep the objects that new ones reach.
@@ -154,12 +194,11 @@ class HeadWatch:
             return
         if len(keys):
             self.moved = True
-            self.permit.revive(keys)
-            self.log_message("other repositories have new heads: what they reach here is kept")
+            self._revive(keys)
+            self.log_message("other repositories have new commits: what they reach here is kept")
         self._others_seen_at, self._others_failure = began, ""
 
     def _watch(self, look: Callable[[], None], failed: Callable[[str], None]) -> None:
-        assert self._ended is not None
         while not self._ended.wait(self.every.total_seconds()):
             try:
                 look()
@@ -175,6 +214,9 @@ class HeadWatch:
     def _failed(self, why: str) -> None:
         self.failure = why
 
+    def _failed_to_dump(self, why: str) -> None:
+        self._dump_failure = why
+
     def _failed_elsewhere(self, why: str) -> None:
         self._others_failure = why
 
@@ -182,27 +224,45 @@ class HeadWatch:
         self.log_message(f"{why}: what is live is read again before more is deleted")
         self.permit.stop(why)
 
+    @contextmanager
+    def _stopping_if_too_much(self) -> Iterator[None]:
+        """End the round if only a re-verification can tell what is live."""
+        try:
+            yield
+        except TooMuchChanged as error:
+            self.moved = True
+            self._stop(str(error))
+
+    def _revive(self, keys: pa.Array) -> None:
+        """Keep these objects in this round and in the next ones under the same re-verification."""
+        self._revived.append(keys)
+        self.permit.revive(keys)
+
     def _list_heads(self) -> None:
-        """Keep the objects of commits that are newly retained, in ranges not read before. Raises `TooMuchChanged` if
-        only a re-verification can tell what is live."""
+        """Keep the objects of commits that are newly retained, in ranges not read before. Raises `TooMuchChanged`."""
         branches = self.lakefs.branches(self.repository)
         if self.newly_retained is None:
             return
         self.newly_retained.refuse_changes()
         if not (changed := changed_branches(self.newly_retained.branches, branches)):
             return
-        self.permit.pause()
         commits = self.newly_retained.commits(branches)
-        self.moved = self.moved or bool(commits)
+        self._take_in(commits, names_of(changed))
+        self.newly_retained.add(branches, commits)
+
+    def _take_in(self, commits: set[str], what: str) -> None:
+        if not commits or self.newly_retained is None:
+            return
+        self.permit.pause()
+        self.moved = True
         refs = self._unread_ranges(sorted({self.newly_retained.graph[one].metarange_id for one in commits} - {""}))
         self._entries += sum(int(ref["entries"]) for ref in refs)
         if self._entries > MOST_ENTRIES:
-            raise TooMuchChanged(f"{names_of(changed)} reach {self._entries:,} entries that were not read yet")
+            raise TooMuchChanged(f"{what} reach {self._entries:,} entries that were not read yet")
         if refs:
-            self.permit.revive(self._addresses(refs))
-            self.log_message(f"what {names_of(changed)} reach is kept")
+            self._revive(self._addresses(refs))
+            self.log_message(f"what {what} reach is kept")
         self.ranges = pa.concat_arrays([self.ranges, pa.array([ref["range_id"] for ref in refs], pa.string())])
-        self.newly_retained.add(branches, commits)
 
     def _unread_ranges(self, metaranges: Sequence[str]) -> list[Ref]:
         """The distinct ranges of these metaranges that were not read yet (rows of RANGE_REFS)."""

@@ -1,9 +1,12 @@
-"""Which commits branches retain that the last re-verification did not (invariant 1; formats §6).
+"""Which commits are retained that the last re-verification did not retain (invariant 1; formats §6).
 
 A new branch retains more than its head: by the rule, also the parents on its main line whose children are young. So the
 rule of marks decides again, with the branches of now, on the commit graph that the re-verification read and the commits
-made since. A branch that only moved forward retains nothing else than its new commits: its line was decided on before.
-A deleted one can retain more, since its commits are judged by the default rule then.
+made since. A branch that only moved forward on its main line retains nothing else than its new commits: its line was
+decided on before. A deleted one can retain more, since its commits are judged by the default rule then.
+
+Commits that no branch reaches, such as those of a branch that was squashed into another one and deleted, are on no
+listing. They are in a dump of all commits.
 
 Changed rules, changed holds and new tags on hold may retain anything. They are left to the next re-verification.
 """
@@ -21,7 +24,7 @@ from lakegc_assets.rules.retention import retained_commits
 from spark_resources.errors import LakegcError
 from spark_resources.mark_store.holds import read_recorded_holds
 
-MOST_COMMITS = 200  # newly retained ones per listing: reading their metaranges takes seconds
+MOST_COMMITS = 2_000  # newly retained ones per listing: reading their metaranges takes seconds
 
 
 class TooMuchChanged(LakegcError):
@@ -41,6 +44,7 @@ class NewlyRetained:
     graph: Graph
     branches: Mapping[str, str]
     _since: set[str] = field(default_factory=set)
+    _decided: set[str] = field(default_factory=set)  # those of them that the rule decided on
 
     @classmethod
     def of(cls, run: MarkRun, retained: Iterable[str]) -> NewlyRetained:
@@ -64,19 +68,32 @@ class NewlyRetained:
         too many."""
         if not (changed := changed_branches(self.branches, branches)):
             return set()
-        self._read_unknown(changed, {branches[one] for one in changed if one in branches})
-        found = {branches[one] for one in changed if one in branches} | self._since
-        if any(self._retains_more(one, branches.get(one)) for one in changed):
+        heads = {branches[one] for one in changed if one in branches}
+        self._read_unknown(changed, heads)
+        found = heads | self._since
+        if not self._only_moved_forward(changed, branches):
             found |= self._retained_by(branches)
-        found -= self.retained
+        return self._checked(found - self.retained, names_of(changed))
+
+    def commits_of(self, dumped: Graph) -> set[str]:
+        """The same for a dump of all commits, with the branches decided on last."""
+        new = dumped.keys() - self.graph.keys()
+        self.graph |= {one: dumped[one] for one in new}
+        self._since |= new
+        if self._since <= self._decided:
+            return set()
+        return self._checked((self._since | self._retained_by(self.branches)) - self.retained, "new commits")
+
+    def _checked(self, found: set[str], what: str) -> set[str]:
         if len(found) > MOST_COMMITS:
-            raise TooMuchChanged(f"{names_of(changed)} retain {len(found):,} more commits")
+            raise TooMuchChanged(f"{what} retain {len(found):,} more commits")
         return found
 
     def add(self, branches: Mapping[str, str], commits: Iterable[str]) -> None:
         """Count these as decided on and retained, once what they reach is kept."""
         self.branches = branches
         self.retained |= set(commits)
+        self._decided |= self._since
 
     def _read_unknown(self, changed: Sequence[str], heads: Iterable[str]) -> None:
         """Read the commits that these heads reach and nobody read yet; they count as retained."""
@@ -90,16 +107,22 @@ class NewlyRetained:
         self.graph |= read
         self._since |= read.keys()
 
-    def _retains_more(self, branch: str, head: str | None) -> bool:
-        """Whether a changed branch may retain older commits: unless it moved forward by commits made since, or was
-        deleted and had a rule of at least the default days."""
-        before, rules = self.branches.get(branch), self.run.mark.record.rules
-        if head is None:
-            return rules is not None and rules.days(branch) < rules.default_days
-        one: str | None = head
-        while one in self._since and one != before:
-            one = self.graph[one].main_parent
-        return one is None or one != before
+    def _only_moved_forward(self, changed: Sequence[str], branches: Mapping[str, str]) -> bool:
+        """Whether these branches can't retain older commits: each moved forward on its main line by commits made since,
+        and no others were made; or it was deleted, and had a rule of at least the default days."""
+        rules, forward = self.run.mark.record.rules, set[str]()
+        for branch in changed:
+            before, one = self.branches.get(branch), branches.get(branch)
+            if one is None:
+                if rules is not None and rules.days(branch) < rules.default_days:
+                    return False
+                continue
+            while one in self._since and one != before:
+                forward.add(one)
+                one = self.graph[one].main_parent
+            if one is None or one != before:
+                return False
+        return self._since - self._decided <= forward
 
     def _retained_by(self, branches: Mapping[str, str]) -> set[str]:
         run = self.run

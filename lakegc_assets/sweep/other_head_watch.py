@@ -45,6 +45,14 @@ class OtherHeads:
     def of(cls, run: MarkRun) -> OtherHeads:
         return cls(run, set(run.elsewhere.heads))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether repositories are left in the present turn."""
+        return bool(self._waiting)
+
+    def begin_round(self) -> None:
+        self._waiting = []
+
     def look(self) -> pa.Array:
         """The keys in this namespace that new heads of the repositories next in turn reach in tables not read before.
 

@@ -8,6 +8,7 @@ from lakegc_assets.rules.garbage import without
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally, book_rescued, end_of, refuse_fruitless, round_of, waiting
 from lakegc_assets.sweep.first_delete import delete_first
+from lakegc_assets.sweep.head_watch import HeadWatch
 from lakegc_assets.sweep.reverify import reverify
 from spark_resources.deleting.sweep_task import Action
 
@@ -34,14 +35,15 @@ def settle(run: SweepRun, approved: DataFrame) -> Tally:
         garbage, objects = pending.transform(without(verification.rescued)), left - verification.rescued_objects
         if objects:
             until, number, done = end_of(run, verification), verification.number, Tally()
+            heads = HeadWatch.of(run, verification.verified)
             if not tried:
-                first = delete_first(run, garbage, action, verification)
+                first = delete_first(run, garbage, action, verification, heads)
                 done.add(first.tally)
                 tried, number = first.address is not None, run.next_number()
                 if first.address is not None:
                     garbage, objects = garbage.where(garbage["address"] != first.address), objects - 1
             if objects and not (done.settled and run.store.now() >= until):
-                done.add(round_of(run, garbage, action, run.receipts, number, until, objects, verification.verified))
+                done.add(round_of(run, garbage, action, run.receipts, number, until, objects, heads))
             fruitless = 0 if done.settled else fruitless + 1
             refuse_fruitless(run, fruitless)
             tally.add(done)

@@ -16,6 +16,7 @@ from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.garbage import only, without
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally, end_of, refuse_fruitless, round_of
+from lakegc_assets.sweep.head_watch import HeadWatch
 from lakegc_assets.sweep.quarantine import write_quarantine
 from lakegc_assets.sweep.report import read_report
 from lakegc_assets.sweep.reverify import reverify
@@ -90,7 +91,8 @@ def purged(run: SweepRun, rows_since: Callable[[int], DataFrame], receipts: Rece
         if objects > live:
             garbage = rows.transform(without(verification.rescued))
             until, number, left = end_of(run, verification), run.next_number(), objects - live
-            done = round_of(run, garbage, Action.PURGE, receipts, number, until, left, verification.verified)
+            heads = HeadWatch.of(run, verification.verified)
+            done = round_of(run, garbage, Action.PURGE, receipts, number, until, left, heads)
             fruitless = 0 if done.settled else fruitless + 1
             refuse_fruitless(run, fruitless)
             tally.add(done)

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from lakegc_assets.mark.options import MarkOptions
-from lakegc_assets.sweep import head_watch
+from lakegc_assets.sweep import head_watch, round_loop
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
@@ -22,6 +23,7 @@ from spark_resources.model import AddressType, Rules
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
 from tests.support.mark_runs import Marker, Sweeper, later, target_of
+from tests.support.messages import on_first_message
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 OBJECTS, OTHERS, RATE = 60, 20, 10.0  # objects of the expired commit, other garbage, and how many go a second
@@ -169,3 +171,103 @@ def test_a_commit_in_another_repository_loses_at_most_seconds_of_a_slow_sweep(sa
     assert not others & left
     assert set(report.late) == addresses - left
     assert report.objects["rescued"] == len(addresses & left)
+
+
+def merged(lake: SandboxRepository, commit: str) -> str:
+    """A repair of an old commit, merged; the old commit stays readable behind it."""
+    fix = committed_on_a_branch(lake, commit)
+    lake.merge("x", "main")
+    lake.delete_branch("x")
+    return fix
+
+
+def squashed(lake: SandboxRepository, commit: str) -> str:
+    fix = committed_on_a_branch(lake, commit)
+    lake.merge("x", "main", squash=True)
+    lake.delete_branch("x")
+    return fix
+
+
+def deleted(lake: SandboxRepository, commit: str) -> str:
+    fix = committed_on_a_branch(lake, commit)
+    lake.delete_branch("x")
+    return fix
+
+
+def taken_back(lake: SandboxRepository, commit: str) -> str:
+    """A commit on a branch that is reset at once."""
+    fix = committed_on_a_branch(lake, commit)
+    lake.hard_reset("x", "main")
+    return fix
+
+
+def committed_on_a_branch(lake: SandboxRepository, commit: str) -> str:
+    lake.create_branch("x", commit)
+    lake.put("x", "fix", b"fixed")
+    return lake.commit("x", "fix").id
+
+
+ABANDONED = [merged, squashed, deleted, taken_back]
+
+
+@pytest.mark.parametrize("abandon", ABANDONED, ids=lambda one: one.__name__)
+def test_a_commit_that_no_branch_shows_any_more_loses_nothing_behind_it(
+    sandbox: Sandbox, abandon: Callable[[SandboxRepository, str], str]
+) -> None:
+    """A young commit is retained without a branch, and its line keeps the old one behind it. It was made after the
+    re-verification, and the branch was gone before the first listing."""
+    lake = sandbox.create("lake")
+    commit, paths = expired_commit(lake)
+    approved = approved_mark(sandbox, set(paths.values()))
+    fixes: list[str] = []
+    with on_first_message("re-verified:", lambda: fixes.append(abandon(lake, commit))):
+        report = Sweeper().sweep(sandbox.settings, "lake", "m1", SweepOptions())
+
+    assert stored(approved) >= set(paths.values())
+    assert report.late == ()
+    assert all(lake.read(f"{fixes[0]}~1", path)[1] == b"x" for path in paths)
+
+
+def test_a_purge_spares_what_a_commit_on_no_branch_retains(sandbox: Sandbox) -> None:
+    """Nothing undoes a purge."""
+    lake = sandbox.create("lake")
+    commit, paths = expired_commit(lake)
+    store = approved_mark(sandbox, set(paths.values()))
+    Sweeper().sweep(sandbox.settings, "lake", "m1", SweepOptions(quarantine=True))
+    with on_first_message("re-verified:", lambda: deleted(lake, commit)):
+        Sweeper().purge(sandbox.settings, "lake", "m1")
+
+    assert stored(store) >= set(paths.values())
+
+
+def test_what_was_kept_during_the_first_delete_is_kept_afterwards(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The branch that showed it is gone when the other deletes begin, and commits may not be dumped."""
+    lake = sandbox.create("lake")
+    commit, paths = expired_commit(lake)
+    store = approved_mark(sandbox, set(paths.values()))
+    first = round_loop.delete_first
+
+    def delete_first(*arguments: Any) -> Any:
+        done = first(*arguments)
+        lake.delete_branch("x")
+        return done
+
+    monkeypatch.setattr(round_loop, "delete_first", delete_first)
+    monkeypatch.setattr(head_watch, "dumped_graph", lambda _: None)
+    with on_first_message("re-verified:", lambda: committed_on_a_branch(lake, commit)):
+        report = Sweeper().sweep(sandbox.settings, "lake", "m1", SweepOptions())
+
+    assert stored(store) >= set(paths.values())
+    assert report.late == ()
+
+
+def approved_mark(sandbox: Sandbox, wanted: set[str]) -> Store:
+    """The store of `lake`, whose mark `m1` has exactly the wanted expired set and is approved."""
+    store = target_of(sandbox.settings, "lake").place.store()
+    later(store, store.now())
+    options = MarkOptions(min_age=timedelta(0), allow_young=True)
+    assert Marker().mark(sandbox.settings, "lake", "m1", options).expired == wanted
+    Sweeper().approve(sandbox.settings, "lake", "m1")
+    return store

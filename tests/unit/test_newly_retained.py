@@ -112,6 +112,23 @@ def test_each_listing_finds_all_that_the_rule_retains(
             assert history.retained(rules, known) & history.reached() <= newly.retained
 
 
+@settings(max_examples=500, deadline=None)
+@given(before=steps, after=steps, rules=st.none() | rules)
+def test_a_listing_and_a_dump_find_all_that_the_rule_retains(
+    before: list[Step], after: list[Step], rules: Rules | None
+) -> None:
+    history = began()
+    for step in before:
+        history.do(step)
+    newly = history.reverified(rules)
+    for step in [*after, ("list", "main", 0, 0)]:
+        history.do(step)
+        if step[0] == "list":
+            newly.add(dict(history.branches), newly.commits(history.branches))
+            newly.add(newly.branches, newly.commits_of(history.commits))
+            assert history.retained(rules) <= newly.retained
+
+
 def test_what_could_not_be_taken_in_is_found_again() -> None:
     """A listing that fails after the commits were found, such as when a table can't be read, changes nothing."""
     history = began()
