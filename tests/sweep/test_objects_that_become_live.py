@@ -202,8 +202,10 @@ def taken_back(lake: SandboxRepository, commit: str) -> str:
 
 
 def committed_on_a_branch(lake: SandboxRepository, commit: str) -> str:
+    """A new commit there without the old one's objects."""
     lake.create_branch("x", commit)
     lake.put("x", "fix", b"fixed")
+    lake.delete("x", [f"old/{number:03}" for number in range(OBJECTS)])
     return lake.commit("x", "fix").id
 
 
