@@ -2,7 +2,8 @@
 
 Deletes of users' objects have their own retry loop instead of the stores' retry policy: before each retry the keys pass
 every check of a first request, and the pace of the task is part of the wait. The store decides which failures are
-transient. Whatever made a request wait, its keys are looked up again if they weren't a moment ago.
+transient. Whatever made a request wait, its keys are looked up again if they weren't a moment ago. A look-up that was
+too slow is repeated with fewer keys; a single key that is looked up too slowly several times stays.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ TRIES = 8
 IN_FLIGHT = 4  # batches of one task
 SINGLES_IN_FLIGHT = 16  # single deletes, if a store has no batch delete
 LONGEST_WAIT_S = 30.0
-FRESH_S = 3.0  # a look-up older than this is made again before a delete is sent
+FRESH_S = 3.0  # a look-up that began longer ago is made again before a delete is sent
+SLOW_TRIES = 3  # look-ups of a single key that may take longer than that before it is left alone
 NEVER = -float("inf")
 CHANGED = "size, time or checksum differ from what was marked"
+TOO_SLOW = (
+    "the store took too long to look the object up right before its delete, so it was left alone. Run the same command "
+    "again."
+)
 
 # codes of transient failures that aren't caused by sending keys too fast
 _NOT_TOO_MUCH = frozenset(
@@ -121,12 +127,18 @@ class Sender:
                 alone = (self._sent([key], prefix, stop, NEVER, attempt - 1) for key in waiting)
                 return [*done, *(sent for each in alone for sent in each)]
             self.wait(self.pace.take(prefix, len(waiting)))
+            slow = 0  # look-ups of a single key
             try:
                 if stop:
                     raise stop[0]
                 self.may_send()  # this may wait, and so the look-up follows
-                while waiting and self.check_again is not None and self.clock() - looked_up > FRESH_S:
-                    waiting, looked_up = self._still_marked(waiting, attempt - 1, done), self.clock()
+                while waiting and self._is_old(looked_up) and slow < SLOW_TRIES:
+                    several, looked_up = len(waiting) > 1, self.clock()
+                    waiting = self._still_marked(waiting, attempt - 1, done)
+                    if self._is_old(looked_up):  # the look-up itself took that long
+                        if several:
+                            return [*done, *self._sent_in_halves(waiting, prefix, stop, attempt - 1)]
+                        slow += 1
                     self.may_send()
             except LakegcError as error:
                 with self._lock:
@@ -134,6 +146,9 @@ class Sender:
                 return [*done, *(Sent(key, None, attempt - 1) for key in waiting)]
             done += [Sent(key, None, attempt - 1) for key in waiting if self.revived(key)]
             waiting = [key for key in waiting if not self.revived(key)]
+            if slow == SLOW_TRIES:
+                too_slow = (DeleteResult(key, Deletion.FAILED, "TooSlow", TOO_SLOW) for key in waiting)
+                return [*done, *(Sent(each.key, each, attempt - 1) for each in too_slow)]
             if not waiting:
                 break
             with self._lock:
@@ -150,6 +165,16 @@ class Sender:
             waiting, looked_up = again, NEVER
             self.wait(min(LONGEST_WAIT_S, 0.1 * 2**attempt) * (0.5 + self.jitter()))
         return done
+
+    def _sent_in_halves(self, keys: Sequence[str], prefix: str, stop: list[LakegcError], tried: int) -> list[Sent]:
+        """The same for each half of these keys, whose look-up was too slow."""
+        middle = (len(keys) + 1) // 2
+        halves = [half for half in (keys[:middle], keys[middle:]) if half]
+        return [sent for half in halves for sent in self._sent(half, prefix, stop, NEVER, tried)]
+
+    def _is_old(self, looked_up: float) -> bool:
+        """Whether keys that were looked up at this time have to be looked up again before their delete is sent."""
+        return self.check_again is not None and self.clock() - looked_up > FRESH_S
 
     def _still_marked(self, keys: Sequence[str], attempts: int, done: list[Sent]) -> list[str]:
         """The keys that still have the marked object after `attempts` requests; the others are added to `done`."""

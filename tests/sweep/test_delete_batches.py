@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from spark_resources.deleting.batches import TRIES, Sender, Sent
+from spark_resources.deleting.batches import SLOW_TRIES, TRIES, CheckedAgain, Sender, Sent
 from spark_resources.deleting.pacing import Pace
 from spark_resources.errors import Refused
 from spark_resources.model import Namespace
@@ -209,3 +209,90 @@ def test_a_batch_with_an_unreadable_answer_is_retried_and_then_fails_key_by_key(
         "data/s/b": ("failed", 2),
     }
     assert len(server.seen) == 2
+
+
+@dataclass(slots=True)
+class SlowLookups:
+    """Look-ups that read the objects at once, and respond after `takes(keys)` seconds of their own clock."""
+
+    store: LocalStore
+    takes: Callable[[Sequence[str]], float]
+    replaced: Callable[[], None] = lambda: None  # called right after the objects are read
+    seconds: float = 0.0
+    asked: list[list[str]] = field(default_factory=list)
+
+    def __call__(self, keys: Sequence[str]) -> CheckedAgain:
+        self.asked.append(list(keys))
+        marked = [key for key in keys if self.store.read(key) == b"x"]
+        self.replaced()
+        self.seconds += self.takes(keys)
+        return CheckedAgain(marked, [], [], [key for key in keys if key not in marked])
+
+    def sender(self, may_send: Callable[[], None] = lambda: None) -> Sender:
+        return Sender(
+            self.store, Pace(lambda: 0.0), may_send, lambda _: None, lambda: 0.5,
+            check_again=self, clock=lambda: self.seconds,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [0.0, -float("inf")], ids=["waited", "never looked up"])
+def test_an_object_replaced_during_a_slow_look_up_is_kept(tmp_path: Path, first: float) -> None:
+    """The look-up has seen the old object, and responds half a minute later."""
+    store = Troubled(tmp_path, lambda *_: "")
+    keys = written(store, "a")
+    lookups = SlowLookups(store, lambda _: 30.0 if len(lookups.asked) == 1 else 0.1, seconds=10.0)
+
+    def replace_it() -> None:
+        store.write("data/s/a", b"new")
+
+    lookups.replaced = replace_it
+    sent, _ = lookups.sender().send(keys, "data/s/", looked_up=first)
+
+    assert [(each.key, each.changed) for each in sent] == [("data/s/a", True)]
+    assert left(store) == {"data/s/a"}
+
+
+def test_a_batch_whose_look_up_is_slow_is_split_until_look_ups_are_fast(tmp_path: Path) -> None:
+    """A second for each key: two keys are fast enough."""
+    store = Troubled(tmp_path, lambda *_: "")
+    keys = written(store, *(f"{number}" for number in range(8)))
+    lookups = SlowLookups(store, lambda asked: float(len(asked)))
+    sent, stopped = lookups.sender().send(keys, "data/s/")
+
+    assert [len(asked) for asked in lookups.asked] == [8, 4, 2, 2, 4, 2, 2]
+    assert store.batches == [keys[:2], keys[2:4], keys[4:6], keys[6:]]
+    assert by_key(sent) == dict.fromkeys(keys, ("deleted", "", 1))
+    assert (stopped, left(store)) == (None, set())
+
+
+def test_a_key_whose_look_ups_are_always_slow_fails_and_stays(tmp_path: Path) -> None:
+    """The other keys of its batch are deleted."""
+    store = Troubled(tmp_path, lambda *_: "")
+    keys = written(store, "a", "b", "slow")
+    lookups = SlowLookups(store, lambda asked: 5.0 if "data/s/slow" in asked else 0.1)
+    sent, stopped = lookups.sender().send(keys, "data/s/")
+    [why] = [each.result.message for each in sent if each.result and each.key == "data/s/slow"]
+
+    assert by_key(sent) == {
+        "data/s/a": ("deleted", "", 1),
+        "data/s/b": ("deleted", "", 1),
+        "data/s/slow": ("failed", "TooSlow", 0),
+    }
+    assert "left alone" in why
+    assert lookups.asked.count(["data/s/slow"]) == SLOW_TRIES
+    assert (stopped, left(store)) == (None, {"data/s/slow"})
+
+
+def test_waits_for_permission_do_not_count_as_slow_look_ups(tmp_path: Path) -> None:
+    """Each time after the look-up, a new permit is awaited; in the end there is one in time."""
+    store = Troubled(tmp_path, lambda *_: "")
+    keys = written(store, "a", "b")
+    lookups, waits = SlowLookups(store, lambda _: 0.1), iter([0.0, *[20.0] * 6])
+
+    def may_send() -> None:
+        lookups.seconds += next(waits, 0.0)
+
+    sent, _ = lookups.sender(may_send).send(keys, "data/s/")
+
+    assert lookups.asked == [keys] * 7
+    assert by_key(sent) == dict.fromkeys(keys, ("deleted", "", 1))
