@@ -6,13 +6,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from spark_resources.errors import LakegcError, NotThere, Unavailable
 from spark_resources.stores.base import Changed, Store, StoredObject
-from spark_resources.stores.retry import delete_own
-from spark_resources.stores.transfer import About, Hashed, Streams
+from spark_resources.stores.transfer import About, Hashed, Streams, Written
 
 _A_TICK = timedelta(milliseconds=1)  # less than any change of a file's time
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
@@ -87,6 +87,7 @@ class Copier:
 
         `kept` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyThere`,
         `Changed`, `NotThere` and `Cold` as streams do, and `Differs` for a copy that isn't identical, which is removed.
+        If another object has replaced it by then, that object stays, and `Taken` is raised.
         If a SHA-256 is given, streamed bytes that don't match it are never written.
         """
         return self.source.retry.call(lambda: self._copied(found, key, kept, sha256))
@@ -98,18 +99,15 @@ class Copier:
         return self._through_here(found, key, kept, sha256)
 
     def _on_their_side(self, found: StoredObject, key: str) -> Copy:
-        checksum = self._to.copy(self._from, found, key)
-        if checksum is not None and checksum == found.checksum:
-            return Copy(found.size, checksum, found.checksum)
+        written = self._to.copy(self._from, found, key)
+        if found.checksum in written.checksums:
+            return Copy(found.size, found.checksum, found.checksum)
         before, copy = self._from.about(found.key), self._to.about(key)
-        try:
+        with self._removing(key, written):
             self._refuse_changed(found, before)
             sha256 = self._same(found.key, before, key, copy)
             if sha256 is None:
                 raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
-        except LakegcError:
-            self._remove(key)
-            raise
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None)
 
     def _refuse_changed(self, found: StoredObject, about: About) -> None:
@@ -122,17 +120,32 @@ class Copier:
         self._refuse_changed(found, about)
         to_keep = about if kept is None else replace(about, headers=kept.headers, metadata=kept.metadata)
         hashed = Hashed(self.throttle.slowed(self._from.pieces(found.key, about)))
-        shows = self._to.put(key, _verified(hashed, sha256, found.key, self.source.where), to_keep)
+        written = self._to.put(key, _verified(hashed, sha256, found.key, self.source.where), to_keep)
         copy = self._to.about(key)
-        verified = copy.size == about.size and copy.checksum in shows
-        if not verified and (copy.size != about.size or self._sha256(self._to, key, copy) != hashed.sha256):
-            self._remove(key)
-            raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
+        verified = copy.size == about.size and copy.checksum in written.checksums
+        with self._removing(key, written):
+            if not verified and (copy.size != about.size or self._sha256(self._to, key, copy) != hashed.sha256):
+                raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
         return Copy(copy.size, copy.checksum, about.checksum, hashed.sha256, to_keep)
 
-    def _remove(self, key: str) -> None:
-        """Remove a copy that was just written and differs from its source."""
-        delete_own(self.target, [key])
+    @contextmanager
+    def _removing(self, key: str, written: Written) -> Iterator[None]:
+        """Removes the copy that was written if it turns out to be a different one, and nothing else.
+
+        Raises `Taken` if another object may have replaced it.
+        """
+        try:
+            yield
+        except (Differs, Changed) as error:
+            taken = Taken(f"{key!r} in {self.target.where} has another object than was copied there, so it was left")
+            if written.tag is None:
+                raise taken from error
+            with suppress(Unavailable):  # `error` says more
+                try:
+                    self._to.remove(key, written.tag)
+                except Changed:
+                    raise taken from error
+            raise
 
     # --- existing copies --------------------------------------------------------------------------------------------
 

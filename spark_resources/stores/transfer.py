@@ -48,6 +48,17 @@ class About:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The object that was written: its `tag` as in `About`, None if the store didn't report it.
+
+    `checksums` are those that the store shows for exactly these bytes; empty if it doesn't show any.
+    """
+
+    tag: str | None
+    checksums: frozenset[str] = frozenset()
+
+
 class Streams(Protocol):
     """The objects of one namespace, to be read and written in pieces. Thread-safe.
 
@@ -67,19 +78,25 @@ class Streams(Protocol):
         """The bytes of the object that `about` describes. Raises `Changed` if it is a different object by now."""
         ...
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
+    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
         """Write an object, or raise `AlreadyThere` if one exists. Holds PART bytes, or little more, in memory.
 
-        Returns the checksums that the store shows for exactly these bytes; empty if it doesn't show any. Headers and
-        metadata are kept as far as the store supports them.
+        Headers and metadata are kept as far as the store supports them.
         """
         ...
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
+    def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         """Copy an object of the same server with its headers and metadata, provided it is unchanged since `found`.
 
         Raises `AlreadyThere` if the key exists (`copies_if_absent` checks whether that is atomic), `Changed` and
-        `NotThere` for the source. Returns the checksum that the store reports for the copy, None if it reports none.
+        `NotThere` for the source. The checksum is the one that the store reports for the copy.
+        """
+        ...
+
+    def remove(self, key: str, tag: str) -> None:
+        """Delete the object that was written here with this tag, if it is still there.
+
+        Raises `Changed` for a different object, which stays.
         """
         ...
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_resources.copying.copy_log import CopyStatus
-from spark_resources.copying.verified_copy import Copier, Differs, Throttle
+from spark_resources.copying.verified_copy import Copier, Differs, Taken, Throttle
 from spark_resources.model import Namespace
 from spark_resources.stores import StoreSettings
-from spark_resources.stores.base import StoredObject
+from spark_resources.stores.base import Store, StoredObject
 from spark_resources.stores.keys import KINDS, SAMPLES, kinds_of
 from spark_resources.stores.place import Place
+from spark_resources.stores.transfer import About, Streams, Written
 from tests.support.azurite import Azurite
 from tests.support.backup_tasks import FOLDER, Task, all_of, outcomes
 from tests.support.fake_gcs import FakeGCS
@@ -212,6 +215,65 @@ def test_a_copy_with_altered_bytes_is_not_restored(here: Task) -> None:
 
     assert outcomes(here.restore([row])) == {"data/s/a": "failed"}
     assert [one.key for page in here.store.pages("data/") for one in page.objects] == []
+
+
+class AfterCopies:
+    """A store in which something happens right after each copy or put to a key."""
+
+    def __init__(self, store: Store, then: Callable[[str], None]) -> None:
+        self._store, self._then = store, then
+
+    def __getattr__(self, name: str) -> Any:
+        return self if name == "streams" else getattr(self._store, name, None) or getattr(self._store.streams, name)
+
+    def about(self, key: str) -> About:
+        return self._store.streams.about(key)
+
+    def copy(self, source: Streams, found: StoredObject, key: str) -> Any:
+        done = self._store.streams.copy(source, found, key)
+        self._then(key)
+        return done
+
+    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Any:
+        done = self._store.streams.put(key, pieces, about)
+        self._then(key)
+        return done
+
+
+@pytest.mark.parametrize("data", [b"theirs", b"other bytes"], ids=["of the same size", "of another size"])
+@pytest.mark.parametrize("server_side", [True, False])
+def test_an_object_that_replaced_a_copy_before_it_was_compared_stays(
+    task: Task, server_side: bool, data: bytes, provider: Provider
+) -> None:
+    """A client wrote it: it isn't the copy that differs."""
+    source, target = task.to.store(), task.store
+    source.write("data/s/a", b"copied")
+    copier = Copier(source, AfterCopies(target, lambda key: target.write(key, data)), server_side, Throttle(None))  # type: ignore[arg-type]
+    found = source.stat("data/s/a")
+    if provider.name != "local":  # without a checksum the copy is compared
+        found = StoredObject(found.key, found.size, found.modified)
+    with pytest.raises(Taken, match="left"):
+        copier.copy(found, "data/s/a")
+
+    assert target.read("data/s/a") == data
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_a_copy_that_differs_is_removed(task: Task, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """The store wrote other bytes than it was sent."""
+    source, target = task.to.store(), task.store
+    source.write("data/s/a", b"abc")
+    streams, put = type(target.streams), type(target.streams).put
+
+    def damaged(self: Any, key: str, pieces: Iterable[bytes], about: About) -> Written:
+        list(pieces)
+        return Written(put(self, key, [b"x" * size], about).tag)
+
+    monkeypatch.setattr(streams, "put", damaged)
+    with pytest.raises(Differs, match="differed"):
+        Copier(source, target, False, Throttle(None)).copy(source.stat("data/s/a"), "data/s/b")
+
+    assert [one.key for page in target.pages("data/") for one in page.objects] == []
 
 
 def test_the_bandwidth_limit_holds_across_threads() -> None:

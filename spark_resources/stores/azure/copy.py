@@ -24,9 +24,10 @@ def copy_blob(
     source: BlobClient, target: BlobClient, tag: str, *, token: str = "", where: str,
     longest: float = LONGEST_S, seconds: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
-) -> None:  # fmt: skip
+) -> str | None:  # fmt: skip
     """Copy a blob with its metadata, provided it still has this ETag, and wait until the copy is complete.
 
+    Returns the ETag of the copy, None if the store doesn't report it.
     `token` is the SAS token for reading the source, if any: Azure does not use the request's own token for that.
     Raises the library's errors, and `Unavailable` for a copy that fails or takes longer than `longest` seconds.
     """
@@ -35,10 +36,12 @@ def copy_blob(
         source_etag=tag,
         source_match_condition=MatchConditions.IfNotModified,
     )
-    copy = answer["copy_id"]
+    copy, etag = answer["copy_id"], answer.get("etag")
 
     def ending() -> tuple[str, str] | None:
-        state = target.get_blob_properties().copy
+        nonlocal etag
+        about = target.get_blob_properties()
+        state, etag = about.copy, about.etag
         if state.id != copy:
             raise Unavailable(f"{target.blob_name!r} in {where} was overwritten during a copy to it")
         return None if state.status == "pending" else (str(state.status), state.status_description or "")
@@ -56,6 +59,7 @@ def copy_blob(
         raise Unavailable(
             f"{source.blob_name!r} in {where} could not be copied: the copy ended as {' '.join(ended)}".rstrip()
         )
+    return etag or None
 
 
 def _stop(target: BlobClient, copy: str) -> None:

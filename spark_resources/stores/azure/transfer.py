@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.listing import checksum
 from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried
-from spark_resources.stores.transfer import PART, About, Cold, Streams, parts, plain_text, whole
+from spark_resources.stores.transfer import PART, About, Cold, Streams, Written, parts, plain_text, whole
 
 if TYPE_CHECKING:
     from spark_resources.stores.azure.store import AzureStore
@@ -84,7 +84,7 @@ class AzureStreams:
             data: bytes = download.readall()
         return data
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
+    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
         blob = self._client.get_blob_client(self._store.full(key))
         kept: dict[str, Any] = {
             _FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS and value.isascii()
@@ -95,10 +95,10 @@ class AzureStreams:
         if len(first) < 2:
             data = first[0] if first else b""
             settings = ContentSettings(**kept)
-            self._written(
+            tag = self._written(
                 key, partial(blob.upload_blob, data, overwrite=False, metadata=metadata, content_settings=settings)
             )
-            return frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()})
+            return Written(tag, frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()}))
         md5, blocks = hashlib.md5(usedforsecurity=False), []
         for number, data in enumerate(chain(first, all_parts)):
             md5.update(data)
@@ -107,16 +107,17 @@ class AzureStreams:
         # without an MD5, the blob would have no checksum that its copies share
         settings = ContentSettings(**kept, content_md5=bytearray(md5.digest()))
         kept_beside: dict[str, Any] = {"content_settings": settings, "metadata": metadata}
-        self._written(key, partial(blob.commit_block_list, blocks, **kept_beside, match_condition=_ABSENT))
-        return frozenset()  # Azure stores that MD5 without verifying it
+        tag = self._written(key, partial(blob.commit_block_list, blocks, **kept_beside, match_condition=_ABSENT))
+        return Written(tag)  # Azure stores that MD5 without verifying it
 
     @retried
-    def _written(self, key: str, request: Callable[[], Any]) -> None:
+    def _written(self, key: str, request: Callable[[], Any]) -> str | None:
+        """The ETag in the response to a write, with retries."""
         with self._translating("write", key):
-            request()
+            return request().get("etag") or None
 
     @retried
-    def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
+    def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         if not isinstance(source, AzureStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not in the same account")
         about = source.about(found.key)
@@ -125,10 +126,16 @@ class AzureStreams:
         blob = source._client.get_blob_client(source._store.full(found.key))
         target = self._client.get_blob_client(self._store.full(key))
         with self._translating("copy", found.key, there=key):
-            copy_blob(
+            tag = copy_blob(
                 blob, _Absent(target), about.tag, token=source._store.token(), where=self.where  # type: ignore[arg-type]
             )  # fmt: skip
-        return None
+        return Written(tag)
+
+    @retried
+    def remove(self, key: str, tag: str) -> None:
+        blob = self._client.get_blob_client(self._store.full(key))
+        with suppress(NotThere), self._translating("delete", key):
+            blob.delete_blob("include", etag=tag, match_condition=MatchConditions.IfNotModified)
 
     @contextmanager
     def _translating(self, doing: str, key: str, there: str = "") -> Iterator[None]:
@@ -146,7 +153,7 @@ class AzureStreams:
                 except NotThere:
                     raise Changed(f"{key!r} was replaced in the meantime") from None
                 raise AlreadyThere(f"{there!r} already exists in {self.where}") from None
-            if doing == "read" and code in OVERWRITTEN:
+            if doing in ("read", "delete") and code in OVERWRITTEN:
                 self._store.stat(key)  # raises `NotThere` if the object is gone
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from None
             raise as_lakegc_error(error, self.where, doing, key) from None

@@ -22,6 +22,7 @@ from spark_resources.stores.transfer import (
     About,
     Hashed,
     Streams,
+    Written,
     parts,
     refuse_other_start,
     resumed,
@@ -29,6 +30,8 @@ from spark_resources.stores.transfer import (
 )
 
 if TYPE_CHECKING:
+    from requests import Response
+
     from spark_resources.stores.gcs.store import GCSStore
 
 _FIELDS = {
@@ -100,7 +103,7 @@ class GCSStreams:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
+    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
         full = self._store.full(key)
         kept: dict[str, Any] = {_FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS}
         kept |= {"metadata": dict(about.metadata)} if about.metadata else {}
@@ -121,7 +124,7 @@ class GCSStreams:
                 raise
 
     @retried
-    def _put_one(self, key: str, full: str, data: bytes, kept: Mapping[str, Any]) -> frozenset[str]:
+    def _put_one(self, key: str, full: str, data: bytes, kept: Mapping[str, Any]) -> Written:
         crc32c = crc32c_of(data)
         metadata = json.dumps({**kept, "name": full, "crc32c": crc32c}).encode()
         content_type = str(kept.get("contentType", "application/octet-stream")).encode("ascii", "ignore")
@@ -135,10 +138,10 @@ class GCSStreams:
         headers = {"Content-Type": f"multipart/related; boundary={boundary.decode()}"}
         params = {"uploadType": "multipart", "fields": _OBJECT, "prettyPrint": "false", "ifGenerationMatch": "0"}
         with self._writing(key):
-            self._client.request("POST", self._uploads, params=params, headers=headers, data=body)
-        return frozenset({f"crc32c={crc32c}"})
+            answer = self._client.request("POST", self._uploads, params=params, headers=headers, data=body)
+        return Written(_generation(answer), frozenset({f"crc32c={crc32c}"}))
 
-    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> frozenset[str]:
+    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> Written:
         location = self._begun(key, full, kept)
         hashed, start, held = Hashed(all_parts), 0, b""
         for data in hashed:
@@ -150,8 +153,8 @@ class GCSStreams:
             self._store.stat(key)
         except NotThere:
             end = start + len(held)
-            self._send(key, location, held, f"bytes {start}-{end - 1}/{end}", (200, 201))
-            return frozenset({hashed.crc32c})
+            answer = self._send(key, location, held, f"bytes {start}-{end - 1}/{end}", (200, 201))
+            return Written(_generation(answer), frozenset({hashed.crc32c}))
         raise AlreadyThere(f"{key!r} already exists in {self.where}")
 
     @retried
@@ -163,15 +166,16 @@ class GCSStreams:
         return str(begun.headers["Location"])
 
     @retried
-    def _send(self, key: str, location: str, data: bytes, span: str, expected: tuple[int, ...]) -> None:
+    def _send(self, key: str, location: str, data: bytes, span: str, expected: tuple[int, ...]) -> Response:
         """Send a part; if it is sent again, the store skips the bytes it already has."""
         headers = {"Content-Range": span}
         with self._writing(key):
-            answer = self._client._session.put(
+            answer: Response = self._client._session.put(
                 location, data=data, headers=headers, timeout=self._client.timeout, allow_redirects=False
             )
             if answer.status_code not in expected:
                 raise Answered(answer.status_code, answer.content, answer.headers)
+        return answer
 
     @property
     def _uploads(self) -> str:
@@ -179,7 +183,7 @@ class GCSStreams:
 
     # --- from bucket to bucket --------------------------------------------------------------------------------------
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
+    def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         if not isinstance(source, GCSStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
         about, full = source.about(found.key), self._store.full(key)
@@ -194,12 +198,13 @@ class GCSStreams:
 
     def _rewritten(
         self, path: str, params: dict[str, str], source: GCSStreams, found: StoredObject, key: str
-    ) -> str | None:
+    ) -> Written:
         so_far = -1
         while True:
             answer = self._rewrite(path, params, source, found, key)
             if answer.get("done") is True:
-                return listed(answer["resource"]).checksum
+                made = listed(answer["resource"])
+                return Written(made.generation, frozenset({made.checksum} if made.checksum else ()))
             token, copied = answer.get("rewriteToken"), int(answer.get("totalBytesRewritten", 0))
             if not token or copied <= so_far:
                 raise Unavailable(f"the copy of {found.key!r} in {source.where} is stuck at {copied} bytes")
@@ -221,9 +226,34 @@ class GCSStreams:
                     raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime") from error
                 raise
 
+    @retried
+    def remove(self, key: str, tag: str) -> None:
+        path = object_path(self._bucket, self._store.full(key))
+        try:
+            if self.about(key).tag != tag:  # for emulators that ignore the condition of the next request
+                raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
+        except NotThere:
+            return
+        with self._translating("delete", key):
+            try:
+                self._client.request("DELETE", path, params={"ifGenerationMatch": tag})
+            except Answered as error:
+                if error.status == 412:
+                    raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
+                if error.status != 404:
+                    raise
+
     @contextmanager
     def _translating(self, doing: str, key: str) -> Iterator[None]:
         try:
             yield
         except Errors as error:
             raise as_lakegc_error(error, self.where, doing, key) from error
+
+
+def _generation(answer: Response) -> str | None:
+    """The generation of the object that a request has written; None if the response doesn't name it."""
+    try:
+        return str(answer.json()["generation"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from spark_resources.errors import WrongUsage
+from spark_resources.errors import NotThere, WrongUsage
 from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
-from spark_resources.stores.transfer import PIECE, About, Streams, whole
+from spark_resources.stores.transfer import PIECE, About, Streams, Written, whole
 
 if TYPE_CHECKING:
     from spark_resources.stores.local.store import LocalStore
@@ -42,18 +43,24 @@ class LocalStreams:
             if _about(os.fstat(descriptor)).tag != about.tag:
                 raise Changed(f"{key!r} in {self.where} was modified while it was being read")
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
+    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
         with self._folder.writing("write", key, pieces) as (changes, staged):
+            tag = _about(os.stat(staged, dir_fd=changes.hidden)).tag  # of the file, whatever its name
             if not changes.place_if_free(staged, key):
                 raise AlreadyThere(f"{key!r} already exists in {self.where}")
-        return frozenset()
+        return Written(tag)
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
+    def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         if not isinstance(source, LocalStreams):
             raise WrongUsage(f"{source.where} is not a folder on this machine")
         about = source.about(found.key)
-        self.put(key, source.pieces(found.key, about), about)
-        return None
+        return self.put(key, source.pieces(found.key, about), about)
+
+    def remove(self, key: str, tag: str) -> None:
+        with self._folder.changing("delete", key) as changes, changes.lock(), suppress(NotThere):
+            if self.about(key).tag != tag:
+                raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
+            changes.remove(key)
 
 
 def _about(status: os.stat_result) -> About:

@@ -26,6 +26,7 @@ from spark_resources.stores.transfer import (
     About,
     Cold,
     Streams,
+    Written,
     parts,
     plain_text,
     refuse_other_start,
@@ -97,7 +98,7 @@ class S3Streams:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> frozenset[str]:
+    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
         full, kept = self._store.full(key), _kept(about)
         size = max(self._part, -(-about.size // _MOST_PARTS))
         all_parts = parts(pieces, size)
@@ -105,8 +106,9 @@ class S3Streams:
         if len(first) < 2:
             data = first[0] if first else b""
             put = self._client.put_object
-            self._written(key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_UNLESSTHERE, **kept))
-            return frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()})
+            answer = self._written(key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_UNLESSTHERE, **kept))
+            md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+            return Written(_quoted(answer.get("ETag", "")), frozenset({md5}))
         return self._put_parts(key, full, chain(first, all_parts), kept)
 
     def _written(self, key: str, request: Callable[[], Any]) -> Any:
@@ -118,7 +120,7 @@ class S3Streams:
 
         return self.retry.call(attempt)
 
-    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> frozenset[str]:
+    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> Written:
         md5s: list[bytes] = []
 
         asked = partial(self._written, key)
@@ -129,8 +131,9 @@ class S3Streams:
                 request = partial(self._client.upload_part, **upload, PartNumber=number, Body=data)
                 yield asked(request)["ETag"]
 
-        self._in_parts(key, full, sent, kept, asked)
-        return frozenset({f"{hashlib.md5(b''.join(md5s), usedforsecurity=False).hexdigest()}-{len(md5s)}"})
+        tag = self._in_parts(key, full, sent, kept, asked)
+        md5 = hashlib.md5(b"".join(md5s), usedforsecurity=False).hexdigest()
+        return Written(_quoted(tag), frozenset({f"{md5}-{len(md5s)}"}))
 
     def _in_parts(self, key: str, full: str, sent: Any, kept: Mapping[str, Any], asked: _Asked) -> str:
         """Upload an object in several parts, all or nothing; returns the tag of the object."""
@@ -148,6 +151,16 @@ class S3Streams:
                 client.abort_multipart_upload(**upload)
             raise
 
+    def remove(self, key: str, tag: str) -> None:
+        def attempt() -> None:
+            if self.about(key).tag != tag:  # for compatible stores that ignore the condition of the next request
+                raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
+            with self._translating("delete", key):
+                self._client.delete_object(Bucket=self._bucket, Key=self._store.full(key), IfMatch=tag)
+
+        with suppress(NotThere):
+            self.retry.call(attempt)
+
     def _refuse_there(self, key: str) -> None:
         with suppress(NotThere):
             self._store.stat(key)
@@ -155,7 +168,7 @@ class S3Streams:
 
     # --- from bucket to bucket --------------------------------------------------------------------------------------
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> str | None:
+    def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         if not isinstance(source, S3Streams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
         full, tag = self._store.full(key), f'"{found.checksum}"' if found.checksum else None
@@ -166,13 +179,13 @@ class S3Streams:
             return self.retry.call(lambda: self._of_a_copy(request, source, found, key))
 
         if found.size > self._one_request:
-            return self._copy_in_parts(source, found, key, place, unchanged, asked)
+            return _copied(self._copy_in_parts(source, found, key, place, unchanged, asked))
         if self._quick is not None and self._conditions:
             headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
             if (etag := self._quick.copy(place, full, headers)) is not None:
-                return etag
+                return _copied(etag)
         answer = asked(lambda: self._copy_in_one(full, place, unchanged))
-        return str(answer["CopyObjectResult"].get("ETag", "")).strip('"') or None
+        return _copied(str(answer["CopyObjectResult"].get("ETag", "")))
 
     def _copy_in_one(self, full: str, place: Mapping[str, str], unchanged: Mapping[str, str]) -> Any:
         while True:
@@ -187,7 +200,7 @@ class S3Streams:
     def _copy_in_parts(
         self, source: S3Streams, found: StoredObject, key: str, place: Mapping[str, str],
         unchanged: Mapping[str, str], asked: _Asked,
-    ) -> str | None:  # fmt: skip
+    ) -> str:  # fmt: skip
         about, step = source.about(found.key), max(min(_COPIED_PART, self._one_request), 5 * 1024**2)
         starts = range(0, found.size, step)
 
@@ -197,7 +210,7 @@ class S3Streams:
                 part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
                 yield asked(partial(part, CopySourceRange=span, **unchanged))["CopyPartResult"]["ETag"]
 
-        return self._in_parts(key, self._store.full(key), sent, _kept(about), asked) or None
+        return self._in_parts(key, self._store.full(key), sent, _kept(about), asked)
 
     def _of_a_copy(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
         """The response to a copy request. A failed condition is the target's or the source's: a lookup shows which."""
@@ -238,6 +251,17 @@ def _as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str,
     if isinstance(error, ClientError) and code_of(error) in _COLD:
         return Cold(f"{key!r} in {where} is in an archive tier ({code_of(error)}). Restore it there before reading it")
     return as_lakegc_error(error, where, doing, key)
+
+
+def _quoted(tag: str) -> str | None:
+    """An ETag as `About` has it; None for an empty one."""
+    bare = tag.strip('"')
+    return f'"{bare}"' if bare else None
+
+
+def _copied(tag: str) -> Written:
+    bare = tag.strip('"')
+    return Written(_quoted(tag), frozenset({bare} if bare else ()))
 
 
 def _kept(about: About) -> dict[str, Any]:
