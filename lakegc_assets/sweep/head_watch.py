@@ -185,7 +185,6 @@ class HeadWatch:
         """
         if self.others is None or self.permit.given.stopped:
             return
-        began = seconds_passed()
         try:
             keys = self.others.look()
         except TooMuch as error:
@@ -196,7 +195,7 @@ class HeadWatch:
             self.moved = True
             self._revive(keys)
             self.log_message("other repositories have new commits: what they reach here is kept")
-        self._others_seen_at, self._others_failure = began, ""
+        self._others_seen_at, self._others_failure = seconds_passed(), ""
 
     def _watch(self, look: Callable[[], None], failed: Callable[[str], None]) -> None:
         while not self._ended.wait(self.every.total_seconds()):

@@ -1,114 +1,150 @@
-"""Watch heads of other repositories while a round deletes: objects here that they reach are live (invariant 1).
+"""Watch other repositories while a round deletes: objects here that they come to refer to are live (invariant 1).
 
-A table that was listed for the last re-verification was read then, whichever commit refers to it. Only the other
-tables of a new head, and of new commits behind it, have to be read. If there are many repositories, they are listed in
-turn.
+Tables count, whatever commit refers to them, as in a mark: a commit may be behind a head, have any date, or have lost
+its branch before anybody listed heads. So the tables of a repository are listed when a round first looks at it, when it
+has a new head, and every minute. Those that the last re-verification didn't list are read. If there are many
+repositories, they take turns.
 """
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
-from lakegc_assets.mark.other_repositories import Unread, heads_in, inside_keys, others, reading_of, unreleased
-from lakegc_assets.mark.path_probes import unless_gone
+from lakegc_assets.mark.other_repositories import (
+    Others,
+    Unread,
+    heads_in,
+    inside_keys,
+    others,
+    reading_of,
+    tables_of,
+    unreleased,
+)
+from lakegc_assets.rules.brakes import unread_in
 from spark_resources import sstable
 from spark_resources.errors import LakegcError, Unavailable
-from spark_resources.lakefs.ranges import read_table
-from spark_resources.model import Commit
-from spark_resources.sstable import RangeRef
+from spark_resources.lakefs.ranges import tables_ahead
+from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.stores.place import Place
 
 AT_A_TIME = 32  # repositories
-MOST_ENTRIES = 10_000_000  # of one head in tables not read before: seconds of work
-MOST_COMMITS = 1_000  # behind one head
+TABLES_EVERY_S = 60.0  # how long the tables of a repository without a new head aren't listed again
+MOST_TABLES = 3_000  # not read before, of one repository: some 20 seconds of work
+MOST_ENTRIES = 10_000_000  # of these tables: seconds of work
+
+Found = dict[str, pa.Array]  # the keys in this namespace by the table that contains them
 
 
 class TooMuch(LakegcError):
-    """Raised when a new head reaches more than can be read while a round waits."""
+    """Raised when another repository has more new tables than can be read while a round waits."""
 
 
 @dataclass(slots=True)
 class OtherHeads:
-    """Lists the heads of other repositories. `run` is the finished re-verification; `known` are the heads that it
-    covers, and those read since."""
+    """Reads new tables of other repositories under one re-verification (`run`, finished), in any number of rounds.
+    Thread-safe: a look of a round that has ended may still be under way.
+
+    `known` are the heads that the re-verification covers, and those seen since.
+    """
 
     run: MarkRun
     known: set[tuple[str, str]]
+    _found: Found = field(default_factory=dict)
     _places: dict[str, Place] = field(default_factory=dict)
     _waiting: list[str] = field(default_factory=list)
+    _listed_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, run: MarkRun) -> OtherHeads:
         return cls(run, set(run.elsewhere.heads))
 
+    def begin_round(self) -> None:
+        """Begin a turn of all repositories, in which the tables of each are listed again."""
+        with self._lock:
+            self._listed_at.clear()
+            self._waiting = []
+
     @property
     def waiting(self) -> bool:
-        """Whether repositories are left in the present turn."""
+        """Whether the present turn has repositories left."""
         return bool(self._waiting)
 
-    def begin_round(self) -> None:
-        self._waiting = []
-
     def look(self) -> pa.Array:
-        """The keys in this namespace that new heads of the repositories next in turn reach in tables not read before.
+        """The keys in this namespace that new tables of the repositories next in turn contain.
 
-        Raises `Unavailable` if a repository can't be read and isn't released, `TooMuch` for a head that reaches too
-        many entries or new commits.
+        Raises `Unavailable` if a repository can't be read and isn't released, and `TooMuch` for one with too many new
+        tables or entries. What was read is then read again by the next look.
         """
-        unread: Unread = {}
-        if not self._waiting:
-            found = others(self.run)
-            self._places, self._waiting = found.places, sorted(found.places)
-            unread |= found.unread
-        turn = self._waiting[:AT_A_TIME]
-        heads = {(repository, head) for repository, _, head in heads_in(self.run, turn, unread)}
-        keys = [self._reached(*head, unread) for head in sorted(heads - self.known)]
-        for repository in sorted(unreleased(self.run, unread)):
-            why = unread[repository]
-            raise Unavailable(f"repository {repository} may refer to objects here, and can't be read: {why}")
-        self.known |= heads
-        self._waiting = self._waiting[len(turn) :]
-        return pa.concat_arrays([pa.array([], pa.string()), *keys])
+        with self._lock:
+            unread: Unread = {}
+            if not self._waiting:
+                listing = others(self.run)
+                self._places, self._waiting = listing.places, sorted(listing.places)
+                unread |= listing.unread
+            turn = self._waiting[:AT_A_TIME]
+            began = seconds_passed()
+            heads = {(repository, head) for repository, _, head in heads_in(self.run, turn, unread)}
+            due = self._due(heads, began)
+            found = self._read(due, unread)
+            for repository in sorted(unreleased(self.run, unread)):
+                why = unread[repository]
+                raise Unavailable(f"repository {repository} may refer to objects here, and can't be read: {why}")
+            self._found |= found
+            self.known |= heads
+            self._listed_at |= dict.fromkeys(map(self._where, due), began)
+            self._waiting = self._waiting[len(turn) :]
+            return pc.unique(pa.concat_arrays([pa.array([], pa.string()), *found.values()]))
 
-    def _reached(self, repository: str, head: str, unread: Unread) -> pa.Array:
-        place, namespace = self._places[repository], self.run.place.namespace
-        keys = [pa.array([], pa.string())]
-        with reading_of(repository, unread), unless_gone(self.run.lakefs, repository):
-            refs = self._unread_ranges(repository, head)
-            entries = sum(ref.count for ref in refs)
-            if entries > MOST_ENTRIES:
-                raise TooMuch(f"repository {repository} has a new head with {entries:,} entries that nobody read yet")
-            for ref in refs:
-                data = read_table(place, ref.id, needed_by=f"a head of {repository}")
-                keys.append(inside_keys(data, ref.id, place, namespace, sstable.default_decoder(len(data))))
-        return pa.concat_arrays(keys)
+    def _due(self, heads: Collection[tuple[str, str]], now: float) -> list[str]:
+        """The repositories whose tables have to be listed now. One without any head was deleted or can't be read."""
+        late = now - TABLES_EVERY_S
+        return sorted(
+            {
+                repository
+                for repository, head in heads
+                if (repository, head) not in self.known or self._listed_at.get(self._where(repository), late) <= late
+            }
+        )
 
-    def _unread_ranges(self, repository: str, head: str) -> list[RangeRef]:
-        """The distinct ranges not read before of a new head, and of the commits behind it that are new, too: those with
-        such a range, or a date since the re-verification began. They are live, although no branch ends there."""
-        since, found, seen, waiting = self.run.mark.record.server_now, dict[str, RangeRef](), {head}, [head]
-        while waiting:
-            commit = self.run.lakefs.commit(repository, waiting.pop())
-            refs = self._unread_of(self._places[repository], commit)
-            found |= {ref.id: ref for ref in refs}
-            if refs or commit.created >= since:
-                before = {one for one in commit.parents if (repository, one) not in self.known} - seen
-                seen |= before
-                waiting += sorted(before)
-            if len(seen) > MOST_COMMITS:
-                raise TooMuch(f"repository {repository} has a new head with more than {MOST_COMMITS:,} new commits")
-        return list(found.values())
+    def _where(self, repository: str) -> tuple[str, str]:
+        """A repository and its namespace: one that was created again under the same name has other tables."""
+        return repository, self._places[repository].namespace.uri
 
-    def _unread_of(self, place: Place, commit: Commit) -> list[RangeRef]:
-        """The ranges of a commit that the re-verification didn't list."""
-        if not commit.metarange_id:
-            return []
-        data = read_table(place, commit.metarange_id, needed_by=f"commit {commit.id}")
-        refs = sstable.read_proven_ranges(data, name=commit.metarange_id)
-        listed, ids = self.run.elsewhere.tables, pa.array([ref.id for ref in refs], pa.string())
-        read = set() if listed is None else set(ids.filter(pc.is_in(ids, value_set=listed)).to_pylist())
-        return [ref for ref in refs if ref.id not in read]
+    def _read(self, repositories: Sequence[str], unread: Unread) -> Found:
+        """Read the tables of these repositories that neither the re-verification nor an earlier look read."""
+        found: Found = {}
+        placed = tables_of(self.run, Others({each: self._places[each] for each in repositories}, unread=unread))
+        if (listed := self.run.elsewhere.tables) is not None:
+            placed = placed.filter(pc.invert(pc.is_in(placed["table_id"], value_set=listed)))
+        released = unread_in(self.run.mark.record)
+        for repository in pc.unique(placed["repository"]).to_pylist():
+            ids = placed.filter(pc.equal(placed["repository"], repository))["table_id"].to_pylist()
+            new = [one for one in ids if one not in self._found and one not in found]
+            try:
+                self._read_tables(repository, new, found, unread)
+            except TooMuch as error:
+                if repository not in released:  # the re-verification read none of the tables of a released one
+                    raise
+                unread.setdefault(repository, str(error))
+        return found
+
+    def _read_tables(self, repository: str, ids: Sequence[str], found: Found, unread: Unread) -> None:
+        """Add the keys in each of these tables to `found`. Tables that are damaged don't hide what others contain."""
+        place, namespace, entries, size = self._places[repository], self.run.place.namespace, 0, 0
+        if len(ids) > MOST_TABLES:
+            raise TooMuch(f"repository {repository} has {len(ids):,} new tables that nobody read yet")
+        with reading_of(repository, unread):
+            for table_id, data in tables_ahead(place, ids, needed_by=f"a commit of {repository}"):
+                with reading_of(repository, unread):
+                    size += len(data)
+                    entries += sstable.read_properties(data, name=table_id).count
+                    if entries > MOST_ENTRIES:
+                        raise TooMuch(f"repository {repository} has new tables with more than {MOST_ENTRIES:,} entries")
+                    found[table_id] = inside_keys(data, table_id, place, namespace, sstable.default_decoder(size))

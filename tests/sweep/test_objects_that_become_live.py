@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,6 +20,7 @@ from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.mark_store.hold_file import Hold, made_hold
 from spark_resources.mark_store.holds import add_hold
 from spark_resources.model import AddressType, Rules
+from spark_resources.sstable import Entry
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
 from tests.support.mark_runs import Marker, Sweeper, later, target_of
@@ -155,9 +156,7 @@ def test_a_commit_in_another_repository_loses_at_most_seconds_of_a_slow_sweep(sa
 
     def take_in() -> None:
         wait_for_some_deletes(store, addresses)
-        full = {"address_type": AddressType.FULL}
-        other.stage("main", [replace(one, address=f"local://lake/{one.address}", **full) for one in entries])
-        other.commit("main", "takes them in")
+        take_in_at(other, "main", entries)
         there.append(addresses & stored(store))
 
     writer = threading.Thread(target=take_in, daemon=True)
@@ -273,3 +272,56 @@ def approved_mark(sandbox: Sandbox, wanted: set[str]) -> Store:
     assert Marker().mark(sandbox.settings, "lake", "m1", options).expired == wanted
     Sweeper().approve(sandbox.settings, "lake", "m1")
     return store
+
+
+def take_in_at(other: SandboxRepository, branch: str, entries: Sequence[Entry], date: datetime | None = None) -> str:
+    """A commit of another repository with these objects of the lake."""
+    there = [replace(one, address=f"local://lake/{one.address}", address_type=AddressType.FULL) for one in entries]
+    other.stage(branch, there)
+    return other.commit(branch, "takes them in", date=date).id
+
+
+def take_in_and_drop_long_ago(other: SandboxRepository, entries: Sequence[Entry]) -> str:
+    commit = take_in_at(other, "main", entries, LONG_AGO)
+    other.delete("main", [entry.path.decode() for entry in entries])
+    other.commit("main", "drops them", date=LONG_AGO)
+    return commit
+
+
+def take_in_on_a_temporary_branch(other: SandboxRepository, entries: Sequence[Entry]) -> str:
+    other.create_branch("temporary", "main")
+    commit = take_in_at(other, "temporary", entries)
+    other.delete_branch("temporary")
+    return commit
+
+
+@pytest.mark.parametrize(
+    "take_in",
+    [take_in_and_drop_long_ago, take_in_on_a_temporary_branch],
+    ids=["behind a head of the past", "without a branch"],
+)
+def test_a_commit_in_another_repository_that_no_head_shows_loses_nothing_if_it_is_made_before_a_round(
+    sandbox: Sandbox, take_in: Callable[[SandboxRepository, Sequence[Entry]], str]
+) -> None:
+    """Made after the re-verification listed tables there, and dropped before heads are listed again."""
+    lake, other = sandbox.create("lake"), sandbox.create("other")
+    other.put("main", "own", b"own")
+    other.commit("main", "own", date=LONG_AGO)
+    entries = [lake.put("main", f"old/{number:03}", b"x") for number in range(OBJECTS)]
+    lake.delete("main", [entry.path.decode() for entry in entries])
+    nobodys = lake.put("main", "nobody's", b"y").address
+    lake.delete("main", ["nobody's"])
+    settings = {**sandbox.settings, "head_check_interval_s": str(INTERVAL_S)}
+    store, addresses = target_of(settings, "lake").place.store(), {entry.address for entry in entries}
+    later(store, store.now())
+    marked = Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    assert marked.expired == addresses | {nobodys}
+    Sweeper().approve(settings, "lake", "m1")
+    commits: list[str] = []
+
+    with on_first_message("re-verified:", lambda: commits.append(take_in(other, entries))):
+        report = Sweeper().sweep(settings, "lake", "m1", SweepOptions())
+
+    assert stored(store) == addresses
+    assert report.objects == {"deleted": 1, "rescued": OBJECTS}
+    assert all(other.read(commits[0], entry.path.decode())[1] == b"x" for entry in entries)
