@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.mark.options import MarkOptions
-from lakegc_assets.sweep import head_watch, round_loop
+from lakegc_assets.sweep import head_watch, other_head_watch, round_loop
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
@@ -325,3 +325,20 @@ def test_a_commit_in_another_repository_that_no_head_shows_loses_nothing_if_it_i
     assert stored(store) == addresses
     assert report.objects == {"deleted": 1, "rescued": OBJECTS}
     assert all(other.read(commits[0], entry.path.decode())[1] == b"x" for entry in entries)
+
+
+def test_all_other_repositories_are_listed_before_the_first_delete(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where they take turns: the last one takes in objects after the re-verification listed its tables."""
+    monkeypatch.setattr(other_head_watch, "AT_A_TIME", 1)
+    lake, others = sandbox.create("lake"), [sandbox.create(f"other-{number}") for number in range(3)]
+    entries = [lake.put("main", f"old/{number}", b"x") for number in range(5)]
+    lake.delete("main", [entry.path.decode() for entry in entries])
+    store = approved_mark(sandbox, {entry.address for entry in entries})
+
+    with on_first_message("re-verified:", lambda: take_in_on_a_temporary_branch(others[-1], entries)):
+        report = Sweeper().sweep(sandbox.settings, "lake", "m1", SweepOptions())
+
+    assert stored(store) == {entry.address for entry in entries}
+    assert report.late == ()
