@@ -56,7 +56,7 @@ BOUND = "there are more paths to ask about than LAKEGC_MAX_PROBES allows"
 def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
     """Keep the objects that branches serve, or may serve, at the probed paths.
 
-    Paths are probed twice, the second time also at heads and in repositories that are new by then.
+    Paths are probed twice, each time also at heads and in repositories that are new by then.
     """
     facts = notes.facts
     facts |= {"probes": 0, "probed_again": 0, "not_probed": 0, "probes_failed": 0, "served_inside": 0, "unclear": []}
@@ -151,19 +151,17 @@ class Paths:
         return self.asked
 
     def _new_heads(self) -> list[Row]:
-        """The heads (HEADS) that were not seen yet: at first those that the mark recorded."""
-        run = self.run
-        if not self.heads:
-            found = run.rows("retained_commits", HEADS, HEADS_PART)
-        else:
-            seen = {(row["branch"], row["commit_id"]) for row in self.heads}
-            repository, metaranges = run.partition.repository, {r["commit_id"]: r["metarange_id"] for r in self.heads}
-            found = []
-            for branch, head in sorted(run.lakefs.branches(repository).items()):
-                if (branch, head) not in seen:
-                    if head not in metaranges:
-                        metaranges[head] = run.lakefs.commit(repository, head).metarange_id
-                    found.append({"branch": branch, "commit_id": head, "metarange_id": metaranges[head]})
+        """The present heads (HEADS) that were not seen yet; at first also those that the mark recorded."""
+        run, repository = self.run, self.run.partition.repository
+        found = [] if self.heads else run.rows("retained_commits", HEADS, HEADS_PART)
+        known = [*self.heads, *found]
+        seen = {(row["branch"], row["commit_id"]) for row in known}
+        metaranges = {row["commit_id"]: row["metarange_id"] for row in known}
+        for branch, head in sorted(run.lakefs.branches(repository).items()):
+            if (branch, head) not in seen:
+                if head not in metaranges:
+                    metaranges[head] = run.lakefs.commit(repository, head).metarange_id
+                found.append({"branch": branch, "commit_id": head, "metarange_id": metaranges[head]})
         self.heads += found
         return found
 

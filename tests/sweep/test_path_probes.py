@@ -209,27 +209,38 @@ def test_re_staged_content_committed_at_a_new_path_while_paths_are_probed_is_liv
 
 @dataclass
 class Rename:
-    """Moves an object from the last probed path to the first one, when that was answered and before the last one is."""
+    """Moves an object from the last probed path to the first one, when that was answered and before the last one is.
+
+    In the second pass if `in_second_pass`, which needs a call of `begin` when that pass begins.
+    """
 
     server: Between
     lake: SandboxRepository
     entry: Entry
+    branch: str = LAST
+    in_second_pass: bool = False
     done: threading.Event = field(default_factory=threading.Event)
+    _begun: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        stage_again(self.lake, LAST, self.entry, four(LAST))
+        if not self.in_second_pass:
+            self.begin()
+        stage_again(self.lake, self.branch, self.entry, four(LAST))
         self.server.before("/objects/stat", self._asked)
         self.server.after("/objects/stat", self._answered)
 
     def _asked(self, query: Mapping[str, str]) -> None:
-        if query["path"] == four(LAST):
+        if query["path"] == four(LAST) and self._begun.is_set():
             assert self.done.wait(60)
 
     def _answered(self, said: dict[str, Any]) -> None:
-        if said["path"] == four(FIRST) and not self.done.is_set():
+        if said["path"] == four(FIRST) and self._begun.is_set() and not self.done.is_set():
             stage_again(self.lake, FIRST, self.entry, four(FIRST))
-            self.lake.delete(LAST, [four(LAST)])
+            self.lake.delete(self.branch, [four(LAST)])
             self.done.set()
+
+    def begin(self) -> None:
+        self._begun.set()
 
 
 def test_re_staged_content_renamed_to_a_path_that_was_probed_already_is_live(
@@ -250,6 +261,30 @@ def test_re_staged_content_renamed_to_a_path_that_was_probed_already_is_live(
 
     assert report.objects == {"deleted": 1, "rescued": 1}
     assert lake.read(FIRST, four(FIRST))[1] == b"four"
+
+
+def test_re_staged_content_on_a_branch_created_after_heads_were_recorded_and_renamed_is_live(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """The rename hides it from the second pass, so the first pass has to probe the branch."""
+    renamed, free, new, renames = unstaged(lake, b"four"), unstaged(lake, b"four"), "new", list[Rename]()
+
+    def stage_on_new_branch() -> None:
+        lake.create_branch(new, LAST)
+        renames.append(Rename(server, lake, renamed, new, in_second_pass=True))
+
+    def rename() -> None:
+        renames[0].begin()
+
+    with (
+        on_first_message("comparing what is stored", stage_on_new_branch),
+        on_first_message("asking once more what branches serve", rename),
+    ):
+        marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+
+    assert renames[0].done.is_set()
+    assert lake.stat(FIRST, four(FIRST)).address == renamed.address
+    assert marked.expired == {free.address}
 
 
 def test_paths_are_probed_again_only_for_objects_that_would_still_expire(
