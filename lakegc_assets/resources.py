@@ -92,7 +92,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         record = replace(record, basis={**FULL_MARK, "spellings": sorted(target.place.namespace.also)})
         earlier = earlier_marks(target.place)
         basis = basis_of(
-            record, earlier.finished, untrusted=earlier.untrusted,
+            record, [mark.record for mark in earlier.finished], untrusted=earlier.untrusted,
             since=options.since, full=options.full, every=settings.full_every,
         )  # fmt: skip
         record = replace(record, basis=basis)

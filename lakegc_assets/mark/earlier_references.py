@@ -1,5 +1,5 @@
-"""What earlier marks recorded about other repositories: tables that hold nothing of this namespace, and the addresses
-inside it that these repositories referred to.
+"""What earlier marks and re-verifications recorded about other repositories: tables that hold nothing of this
+namespace, and the addresses inside it that these repositories referred to.
 
 The tables needn't be read again. The addresses stay live while a repository can't be read.
 """
@@ -16,7 +16,7 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.path_probes import PROBED_PARTS
 from lakegc_assets.rules.brakes import unread_in
 from spark_resources.errors import DamagedData, NotThere
-from spark_resources.mark_store.mark import Mark, earlier_marks
+from spark_resources.mark_store.mark import Mark, earlier_marks, earlier_reverifications
 from spark_resources.mark_store.record import MarkRecord, finished_at
 from spark_resources.model import ADDRESSES, SERVED
 from spark_resources.spark.datasets import read_file
@@ -39,7 +39,7 @@ def is_trusted(run: MarkRun, repository: str) -> bool:
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
-def trusted_tables(run: MarkRun, before: MarkRecord | None) -> pa.ChunkedArray:
+def trusted_tables(run: MarkRun, before: Mark | None) -> pa.ChunkedArray:
     """The tables that needn't be read: those in which earlier marks found nothing, if these are signed.
 
     If they aren't, an incremental mark trusts them all the same, a full mark reads everything, and a re-verification
@@ -58,19 +58,19 @@ def read_by_approved(run: MarkRun) -> pa.ChunkedArray:
     alter those.
     """
     try:
-        approved = Mark.open(run.place, run.mark.record.mark_id).record
+        approved = Mark.open(run.place, run.mark.record.mark_id)
     except NotThere:
         return clean_tables(run, None, ())  # a foreign mark records none
-    return clean_tables(run, approved if same_spellings(run, approved) else None, (CLEAN_PART,))
+    return clean_tables(run, approved if same_spellings(run, approved.record) else None, (CLEAN_PART,))
 
 
-def clean_tables(run: MarkRun, record: MarkRecord | None, parts: Sequence[str]) -> pa.ChunkedArray:
+def clean_tables(run: MarkRun, mark: Mark | None, parts: Sequence[str]) -> pa.ChunkedArray:
     """The tables in which a mark found nothing of this namespace; none if unknown.
 
     Reading them again is always safe, so errors of the older mark are ignored.
     """
     try:
-        found = [rows_before(run, record, COMMITTED, part, TABLES) for part in parts]
+        found = [rows_before(run, mark, COMMITTED, part, TABLES) for part in parts]
     except (DamagedData, NotThere):
         found = []
     return pa.concat_tables([TABLES.empty_table(), *found])["table_id"]
@@ -79,18 +79,21 @@ def clean_tables(run: MarkRun, record: MarkRecord | None, parts: Sequence[str]) 
 # --- addresses ------------------------------------------------------------------------------------------------------
 
 
-def addresses_before(run: MarkRun, before: Iterable[MarkRecord], unread: Collection[str]) -> pa.Table:
-    """All addresses that other repositories refer to by earlier marks, newest first, back to one that read each of the
-    unread repositories. Raises `DamagedData`.
+def addresses_before(run: MarkRun, before: Sequence[Mark], unread: Collection[str]) -> pa.Table:
+    """All addresses that other repositories refer to by earlier marks and re-verifications, newest first, back to a
+    mark that read each of the unread repositories. Raises `DamagedData`.
 
-    Those that path probes found count in every mark, because a mark probes only for objects that nothing else keeps.
+    Those that path probes found count in all of them, because they probe only for objects that nothing else keeps. A
+    re-verification probes only for candidates, so what it doesn't find may be referred to all the same.
     """
+    verified = of_these_spellings(run, earlier_reverifications(run.place))
     waiting, found = set(unread), [ADDRESSES.empty_table()]
-    for record in before:
-        found.append(probed_elsewhere(run, record))
+    for mark in newest_first([*before, *verified]):
+        found.append(probed_elsewhere(run, mark))
         if waiting:
-            found += (rows_before(run, record, asset, part, ADDRESSES) for asset, part in ADDRESS_PARTS)
-            waiting -= {repository for repository in waiting if has_read(run, record, repository)}
+            found += (rows_before(run, mark, asset, part, ADDRESSES) for asset, part in ADDRESS_PARTS)
+        if mark not in verified:
+            waiting -= {repository for repository in waiting if has_read(run, mark.record, repository)}
     return pa.concat_tables(found).group_by("address").aggregate([]).cast(ADDRESSES)
 
 
@@ -109,36 +112,40 @@ def has_read(run: MarkRun, record: MarkRecord, repository: str) -> bool:
     return repository in facts["repositories"] and repository not in unread and "*" not in unread
 
 
-def probed_elsewhere(run: MarkRun, record: MarkRecord) -> pa.Table:
+def probed_elsewhere(run: MarkRun, mark: Mark) -> pa.Table:
     """The addresses that a mark's path probes found on branches of other repositories (ADDRESSES)."""
-    if not record.step(EXPIRED).facts.get("served_inside", 0):
+    if not mark.record.step(EXPIRED).facts.get("served_inside", 0):
         return ADDRESSES.empty_table()
-    served = pa.concat_tables([rows_before(run, record, EXPIRED, part, SERVED) for part in PROBED_PARTS])
-    elsewhere = pc.and_(pc.is_valid(served["address"]), pc.not_equal(served["repository"], record.repository))
+    served = pa.concat_tables([rows_before(run, mark, EXPIRED, part, SERVED) for part in PROBED_PARTS])
+    elsewhere = pc.and_(pc.is_valid(served["address"]), pc.not_equal(served["repository"], mark.record.repository))
     return served.filter(elsewhere).select(ADDRESSES.names).cast(ADDRESSES)
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-def rows_before(run: MarkRun, before: MarkRecord | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
+def rows_before(run: MarkRun, before: Mark | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
     """A part of an older mark's dataset; empty if it has none."""
-    if before is None or part not in before.step(asset).datasets:
+    if before is None or part not in before.record.step(asset).datasets:
         return schema.empty_table()
-    dataset = Mark.open(run.place, before.mark_id).dataset(asset, part)
+    dataset = before.dataset(asset, part)
     files = [read_file(run.place, dataset.folder, file, schema) for file in dataset.files]
     return pa.concat_tables([schema.empty_table(), *files])
 
 
-def marks_of_these_spellings(run: MarkRun) -> list[MarkRecord]:
+def marks_of_these_spellings(run: MarkRun) -> list[Mark]:
     """The finished marks of the same repository that searched for the same address spellings and have a readable
     record, newest first."""
-    found = [
-        record
-        for record in earlier_marks(run.place).finished
-        if record.repository_created == run.mark.record.repository_created and same_spellings(run, record)
-    ]
-    return sorted(found, key=finished_at, reverse=True)
+    return newest_first(of_these_spellings(run, earlier_marks(run.place).finished))
+
+
+def of_these_spellings(run: MarkRun, marks: Iterable[Mark]) -> list[Mark]:
+    created = run.mark.record.repository_created
+    return [mark for mark in marks if mark.record.repository_created == created and same_spellings(run, mark.record)]
+
+
+def newest_first(marks: Iterable[Mark]) -> list[Mark]:
+    return sorted(marks, key=lambda mark: finished_at(mark.record), reverse=True)
 
 
 def same_spellings(run: MarkRun, record: MarkRecord) -> bool:

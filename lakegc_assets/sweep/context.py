@@ -18,7 +18,7 @@ from spark_resources.mark_store.approval import Approval
 from spark_resources.mark_store.foreign_expired_set import REFERENCE_OBJECTS, addresses_in, read_listed
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.lease import Lease
-from spark_resources.mark_store.mark import Mark, mark_folder
+from spark_resources.mark_store.mark import Mark, mark_folder, verifications_folder
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, Partition
 from spark_resources.spark.datasets import Batches, Dataset, arrow_to_spark, read_dataset
 from spark_resources.spark.partitioning import id_tasks
@@ -100,7 +100,7 @@ class SweepRun:
     @property
     def reverifications(self) -> str:
         """The key of the folder of re-verifications, with one numbered subfolder each."""
-        return mark_folder(self.mark.record.mark_id) + "verifications/"
+        return verifications_folder(self.mark.record.mark_id)
 
     def next_number(self) -> int:
         """The number of a new re-verification and its round: one above the highest number in use."""

@@ -44,6 +44,7 @@ GC_ROOT = "_lakefs/retention/gc/"
 MARKS_ROOT = GC_ROOT + "lakegc/"
 OWNER_KEY = MARKS_ROOT + "owner.json"
 OWNER_FORMAT = 1
+VERIFICATIONS = "verifications/"  # in the folder of a mark
 
 # allowed transitions; any other is refused
 TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
@@ -71,6 +72,11 @@ def mark_folder(mark_id: str) -> str:
 
 def asset_folder(mark_id: str, asset: str, part: str = "") -> str:
     return f"{mark_folder(mark_id)}{asset}/{part + '/' if part else ''}"
+
+
+def verifications_folder(mark_id: str) -> str:
+    """The folder of the re-verifications of a mark's sweeps, with one numbered subfolder each."""
+    return mark_folder(mark_id) + VERIFICATIONS
 
 
 def reference_folder(mark_id: str) -> str:
@@ -267,10 +273,10 @@ def own_marks(place: Place) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The records of all finished marks of a namespace; the ids of marks with an unreadable record, and, if a key is
+    """All finished marks of a namespace; the ids of marks with an unreadable record, and, if a key is
     set, of those not signed by a known key."""
 
-    finished: list[MarkRecord] = field(default_factory=list)
+    finished: list[Mark] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     untrusted: list[str] = field(default_factory=list)
 
@@ -279,7 +285,7 @@ def earlier_marks(place: Place) -> Earlier:
     store, found = place.store(), Earlier()
     for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
         try:
-            record = Mark.open(place, mark_id).record
+            mark = Mark.open(place, mark_id)
         except (NotThere, WrongUsage):  # a folder without a record, or with an invalid id
             continue
         except Untrusted:
@@ -288,9 +294,23 @@ def earlier_marks(place: Place) -> Earlier:
         except DamagedData:
             found.unreadable.append(mark_id)
             continue
-        if record.finished is not None:
-            found.finished.append(record)
+        if mark.record.finished is not None:
+            found.finished.append(mark)
     return found
+
+
+def earlier_reverifications(place: Place) -> Iterator[Mark]:
+    """The finished re-verifications of all sweeps in a namespace, those of foreign marks included. Those with an
+    unreadable record are left out."""
+    store = place.store()
+    for mark_id in (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
+        for root in folders_in(store, f"{MARKS_ROOT}{mark_id}/{VERIFICATIONS}"):
+            try:
+                verification = Mark.open(place, mark_id, root=root)
+            except (NotThere, DamagedData):
+                continue
+            if verification.record.finished is not None:
+                yield verification
 
 
 def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
@@ -303,7 +323,7 @@ def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
     unreadable = sorted([*earlier.unreadable, *earlier.untrusted])
     found = [
         other
-        for other in earlier.finished
+        for other in (mark.record for mark in earlier.finished)
         if (other.repository, other.repository_created, other.namespace, other.scope) == whose
         and (record.finished is None or finished_at(other) < record.finished)
     ]

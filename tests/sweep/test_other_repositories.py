@@ -20,7 +20,7 @@ from spark_resources.errors import Refused, Unavailable
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
-from spark_resources.mark_store.mark import mark_folder
+from spark_resources.mark_store.mark import mark_folder, verifications_folder
 from spark_resources.model import RECEIPTS, AddressType
 from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
@@ -345,6 +345,44 @@ def test_what_earlier_marks_found_in_a_repository_that_became_unreadable_is_live
     approve(sandbox, "m3")
     assert sweep(sandbox, "m3").objects == {"deleted": 1}
     assert is_stored(lake, imported)
+
+
+@pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
+def test_what_a_re_verification_found_in_a_repository_that_became_unreadable_is_live(
+    sandbox: Sandbox, lake: SandboxRepository, stage: Stage
+) -> None:
+    """No mark found it. A damaged record of another re-verification is no reason to forget it."""
+    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
+    assert mark(sandbox).expired == {imported.address, nobodys.address}
+    approve(sandbox)
+    stage(sandbox.repository("other"), imported)
+    assert sweep(sandbox).objects == {"deleted": 1, "rescued": 1}
+    damaged = verifications_folder("m1") + "9999/mark.json"
+    target_of(sandbox.settings, "lake").place.store().write(damaged, b"{")
+    sandbox.fail("other", 503)
+    nobodys = garbage(lake, "nobody's either")
+
+    assert mark(sandbox, "m2").expired == {nobodys.address}
+    approve(sandbox, "m2")
+    assert sweep(sandbox, "m2").objects == {"deleted": 1}
+    assert mark(sandbox, "m3").expired == set()
+    assert is_stored(lake, imported)
+
+
+def test_what_a_mark_found_in_an_unreadable_repository_is_live_though_a_later_re_verification_did_not_find_it(
+    sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """By then no list had it any more, and a re-verification probes paths only for the sizes of its candidates."""
+    other, imported, longer = sandbox.repository("other"), garbage(lake, "imported"), garbage(lake, "nobody's object")
+    stage_listed(other, imported)
+    assert mark(sandbox).expired == {longer.address}
+    approve(sandbox)
+    stage_unlisted(other, imported)
+    other.delete("main", ["imported"])
+    assert sweep(sandbox).objects == {"deleted": 1}
+    sandbox.fail("other", 503)
+
+    assert mark(sandbox, "m2").expired == set()
 
 
 def test_what_an_earlier_mark_found_is_live_where_the_repository_becomes_unreadable_during_a_mark(
