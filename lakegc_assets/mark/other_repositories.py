@@ -6,7 +6,7 @@ every staged path is looked up, and every table is read, whatever commit refers 
 retained there. Tables are immutable, so a table without addresses of this namespace is never read again for it.
 
 A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: it is
-recorded in the mark and fails a check, and what earlier marks found there stays live. With
+recorded in the mark and fails a check, and what earlier marks and re-verifications found there stays live. With
 `require_other_repositories` it stops the mark.
 """
 
