@@ -245,7 +245,7 @@ def test_an_approval_is_used_once(ui: Ui, swept: Run, sandbox: Sandbox) -> None:
     page = ui.open(f"/runs/{run.id}")
 
     assert run.status == "FAILURE"
-    expect(page.get_by_text("the approval of mark by-hand of lake was used").first).to_be_visible()
+    expect(page.get_by_text("the approval of mark by-hand of lake has been used").first).to_be_visible()
     ui.picture("used")
     assert len(stored(sandbox)) == 3
     assert [one.id for one in ui.runs("sweep")] == [swept.id]
