@@ -321,7 +321,7 @@ def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
         found = source()
     except SettingsError as error:
         name = next((each for each in cls.model_fields if f'"{each}"' in str(error)), "spark_conf")
-        raise WrongUsage(f"invalid variable {PREFIX}{name.upper()}: expected {_expected(cls, name)}") from None
+        raise WrongUsage(f"variable {PREFIX}{name.upper()} is invalid: expected {_expected(cls, name)}") from None
     return {name: (value, f"variable {PREFIX}{name.upper()}") for name, value in found.items()}
 
 

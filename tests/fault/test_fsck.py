@@ -302,7 +302,7 @@ def test_a_forged_commit_and_a_lost_list_are_named(lakegc: Lakegc, lake: Lake) -
     assert f"commit {forged.id}: forged or damaged" in outcome.out
     assert "in the history of main" in outcome.out
     assert "MISSING: list retained commits" in outcome.out
-    assert "2 things wrong" in outcome.err
+    assert "2 problems" in outcome.err
     assert "Traceback" not in outcome.err
 
 

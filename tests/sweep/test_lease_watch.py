@@ -132,7 +132,7 @@ def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake:
         assert lake.holder() == "Grace", "the dead one's tasks can't see yet that the lease is another's"
         watch.check(at_least=REQUEST)  # what it read before still holds
         lake.pass_time(LAST_LOOK)
-        with pytest.raises(Refused, match="is Grace's now"):
+        with pytest.raises(Refused, match="is now held by Grace"):
             watch.check(at_least=REQUEST)
         lake.pass_time(timedelta(seconds=seconds) - LAST_LOOK)
         waited.append(seconds)
@@ -211,7 +211,7 @@ def test_a_watch_notices_within_its_interval_that_the_lease_was_taken_over(lake:
     lake.take("Grace")
     lake.pass_time(LAST_LOOK)
 
-    with pytest.raises(Refused, match="is Grace's now"):
+    with pytest.raises(Refused, match="is now held by Grace"):
         watch.check(at_least=REQUEST)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from lakegc_assets.sweep import round_loop
 from lakegc_assets.sweep.context import Reverification, SweepRun
+from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.quarantine import quarantine_key
 from spark_resources.deleting.receipts import INTENTS
 from spark_resources.deleting.sweep_task import Action
@@ -290,7 +291,7 @@ def test_an_object_live_again_after_a_killed_sweep_took_it_is_reported_as_late(
 def killed_after_copying(address: str) -> Iterator[None]:
     """What a sweep leaves if it is killed after it copied this object to quarantine: an intent and the copy."""
 
-    def killed(run: SweepRun, garbage: DataFrame, action: Action, verification: Reverification) -> None:
+    def killed(run: SweepRun, garbage: DataFrame, action: Action, verification: Reverification, _: HeadWatch) -> None:
         row = {"address": address}
         run.receipts.write("intent", verification.number, "00000-0-00000", pa.Table.from_pylist([row], schema=INTENTS))
         run.store.copy(address, quarantine_key("m1", address))

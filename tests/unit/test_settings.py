@@ -214,7 +214,7 @@ def test_a_bad_value_is_refused_with_its_variable_and_the_expected_form(
 )
 def test_a_bad_value_that_may_have_a_secret_is_not_shown(home: Path, name: str, value: str) -> None:
     """Only its name and the expected form are."""
-    with pytest.raises(WrongUsage, match=f"invalid variable LAKEGC_{name}: expected") as raised:
+    with pytest.raises(WrongUsage, match=f"variable LAKEGC_{name} is invalid: expected") as raised:
         Settings.load({f"LAKEGC_{name}": value}, home)
     assert SECRET not in str(raised.value)
     assert raised.value.__suppress_context__

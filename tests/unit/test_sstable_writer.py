@@ -118,7 +118,7 @@ def test_a_metarange_without_ranges_is_read_as_empty() -> None:
 @pytest.mark.parametrize("paths", [[b"b", b"a"], [b"a", b"a"], [b"ab", b"a"], [b"\xff", b"\x7f"]])
 def test_entries_out_of_order_are_not_written(paths: list[bytes]) -> None:
     """No reader would accept the table."""
-    with pytest.raises(WrongUsage, match="order"):
+    with pytest.raises(WrongUsage, match="sorted by key"):
         write_range([Entry(path, "x") for path in paths])
 
 
