@@ -23,7 +23,7 @@ from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART, dumped_graph
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.context import SweepRun, Verified
 from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, changed_branches, names_of
-from lakegc_assets.sweep.other_head_watch import OtherHeads, TooMuch
+from lakegc_assets.sweep.other_head_watch import OtherHeads
 from spark_resources import sstable
 from spark_resources.deleting.permit import PermitGiver, longest_permit
 from spark_resources.errors import LakegcError, Unavailable
@@ -107,9 +107,7 @@ class HeadWatch:
         if self._revived:
             permit.revive(pa.concat_arrays(self._revived))
         self.list_all_others()
-        with self._stopping_if_too_much(), self._lock:
-            self._list_heads()
-        self.dump_commits()  # after the listing: of a branch that was deleted before it, only the dump has the commits
+        self.dump_commits()
         self.look()
         threads = [
             threading.Thread(target=self._watch, args=(look, failed), name="lakegc-heads", daemon=True)
@@ -185,17 +183,13 @@ class HeadWatch:
         """
         if self.others is None or self.permit.given.stopped:
             return
-        try:
+        with self._stopping_if_too_much():
             keys = self.others.look()
-        except TooMuch as error:
-            self.moved = True
-            self._stop(str(error))
-            return
-        if len(keys):
-            self.moved = True
-            self._revive(keys)
-            self.log_message("other repositories have new commits: what they reach here is kept")
-        self._others_seen_at, self._others_failure = seconds_passed(), ""
+            if len(keys):
+                self.moved = True
+                self._revive(keys)
+                self.log_message("other repositories have new commits: what they reach here is kept")
+            self._others_seen_at, self._others_failure = seconds_passed(), ""
 
     def _watch(self, look: Callable[[], None], failed: Callable[[str], None]) -> None:
         while not self._ended.wait(self.every.total_seconds()):

@@ -28,7 +28,7 @@ MOST_COMMITS = 2_000  # newly retained ones per listing: reading their metarange
 
 
 class TooMuchChanged(LakegcError):
-    """Raised when only a re-verification can tell what is retained now."""
+    """Raised when only a re-verification can find out what is live now."""
 
 
 @dataclass(slots=True)

@@ -27,8 +27,9 @@ from lakegc_assets.mark.other_repositories import (
     unreleased,
 )
 from lakegc_assets.rules.brakes import unread_in
+from lakegc_assets.sweep.newly_retained import TooMuchChanged
 from spark_resources import sstable
-from spark_resources.errors import LakegcError, Unavailable
+from spark_resources.errors import Unavailable
 from spark_resources.lakefs.ranges import tables_ahead
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.stores.place import Place
@@ -39,10 +40,6 @@ MOST_TABLES = 3_000  # not read before, of one repository: some 20 seconds of wo
 MOST_ENTRIES = 10_000_000  # of these tables: seconds of work
 
 Found = dict[str, pa.Array]  # the keys in this namespace by the table that contains them
-
-
-class TooMuch(LakegcError):
-    """Raised when another repository has more new tables than can be read while a round waits."""
 
 
 @dataclass(slots=True)
@@ -79,8 +76,8 @@ class OtherHeads:
     def look(self) -> pa.Array:
         """The keys in this namespace that new tables of the repositories next in turn contain.
 
-        Raises `Unavailable` if a repository can't be read and isn't released, and `TooMuch` for one with too many new
-        tables or entries. What was read is then read again by the next look.
+        Raises `Unavailable` if a repository can't be read and isn't released, and `TooMuchChanged` for one with too
+        many new tables or entries. What was read is then read again by the next look.
         """
         with self._lock:
             unread: Unread = {}
@@ -129,7 +126,7 @@ class OtherHeads:
             new = [one for one in ids if one not in self._found and one not in found]
             try:
                 self._read_tables(repository, new, found, unread)
-            except TooMuch as error:
+            except TooMuchChanged as error:
                 if repository not in released:  # the re-verification read none of the tables of a released one
                     raise
                 unread.setdefault(repository, str(error))
@@ -139,12 +136,14 @@ class OtherHeads:
         """Add the keys in each of these tables to `found`. Tables that are damaged don't hide what others contain."""
         place, namespace, entries, size = self._places[repository], self.run.place.namespace, 0, 0
         if len(ids) > MOST_TABLES:
-            raise TooMuch(f"repository {repository} has {len(ids):,} new tables that nobody read yet")
+            raise TooMuchChanged(f"repository {repository} has {len(ids):,} new tables that nobody read yet")
         with reading_of(repository, unread):
             for table_id, data in tables_ahead(place, ids, needed_by=f"a commit of {repository}"):
                 with reading_of(repository, unread):
                     size += len(data)
                     entries += sstable.read_properties(data, name=table_id).count
                     if entries > MOST_ENTRIES:
-                        raise TooMuch(f"repository {repository} has new tables with more than {MOST_ENTRIES:,} entries")
+                        raise TooMuchChanged(
+                            f"repository {repository} has new tables with more than {MOST_ENTRIES:,} entries"
+                        )
                     found[table_id] = inside_keys(data, table_id, place, namespace, sstable.default_decoder(size))
