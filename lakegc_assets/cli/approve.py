@@ -32,7 +32,7 @@ from spark_resources.settings import parse_duration
 ENTRANCE = "lakegc approve"
 YES = "approve"
 TO_THE_REFERENCE = (
-    "--for-reference makes this mark available to the reference collector: whoever runs its sweep deletes these "
+    "--for-reference makes this mark available to the reference collector: anyone who runs its sweep deletes these "
     "objects, without re-verification, without brakes, and irrecoverably. Until then nobody may commit, branch "
     "from, revert to or tag anything that this mark lists as expired."
 )

@@ -40,5 +40,5 @@ def whole_diff(lakefs: LakeFS, repository: str, branch: str) -> Iterator[Change]
     raise Unavailable(
         f"lakeFS at {lakefs.where} shows uncommitted changes of '{branch}' in repository '{repository}', but none in "
         f"the diff between '{branch}@' and '{branch}$', which alone fails where a staging record can't be read. So "
-        "what is staged can't be told for certain. Upgrade the server to a version that knows these references."
+        "what is staged is not known for certain. Upgrade the server to a version that knows these references."
     )

@@ -105,14 +105,14 @@ def test_a_server_side_copy_has_the_bytes_type_and_metadata_of_its_original(prov
     """Copies go from namespace to namespace."""
     source, target = two_stores(provider)
     source.streams.put("a", [b"hello"], about_of(source, b"hello"))
-    told = target.streams.copy(source.streams, source.stat("a"), "deep/er/b")
+    written = target.streams.copy(source.streams, source.stat("a"), "deep/er/b")
     copy, original = target.streams.about("deep/er/b"), source.streams.about("a")
 
     assert source.streams.server == target.streams.server
     assert target.read("deep/er/b") == b"hello"
     assert (copy.headers, copy.metadata) == (original.headers, original.metadata)
-    assert told.checksums <= {target.stat("deep/er/b").checksum}
-    assert told.tag == copy.tag
+    assert written.checksums <= {target.stat("deep/er/b").checksum}
+    assert written.tag == copy.tag
 
 
 def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: Provider) -> None:
