@@ -12,7 +12,7 @@
     └── Unavailable             exit 1   the server or the store could not be used
         ├── Transient                    a temporary failure: retried by the retry policy, and only there
         ├── Forbidden                    the response: permission denied
-        ├── NotThere                     the response: not found
+        ├── NotFound                     the response: not found
         └── Interrupted                  abandoned, because something changed meanwhile
 
 Every message is written for people: what failed, where, and what to do next.
@@ -103,7 +103,7 @@ class Forbidden(Unavailable):
     """Raised if the server or the store refuses these credentials."""
 
 
-class NotThere(Unavailable):
+class NotFound(Unavailable):
     """Raised if the named object, bucket or other item does not exist; never if its existence could not be checked."""
 
 

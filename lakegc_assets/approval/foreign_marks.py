@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.addresses import is_candidate
-from spark_resources.errors import DamagedData, NotThere
+from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import Mark, mark_folder, previous_mark
 from spark_resources.mark_store.record import MarkRecord
@@ -32,7 +32,7 @@ def begun(target: Target, mark_id: str) -> Mark | None:
     """The record of a sweep of a foreign mark; None if none was begun."""
     try:
         return Mark.open(target.place, mark_id, root=root_of(mark_id))
-    except NotThere:
+    except NotFound:
         return None
 
 

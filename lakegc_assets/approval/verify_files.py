@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.addresses import may_be_deleted
-from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.mark_store.files import Part, parts, unrecorded
 from spark_resources.mark_store.foreign_expired_set import addresses_in, read_listed
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
@@ -88,7 +88,7 @@ def check_file(target: Target, part: Part, file: File) -> None:
     where = f"{store.where}/{key}"
     try:
         data = store.read(key)
-    except NotThere as error:
+    except NotFound as error:
         raise Refused(f"{where} was removed from the mark after it was made. Make a new mark.", invariant=7) from error
     if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
         raise Refused(f"{where} was altered after the mark was made. Make a new mark.", invariant=7)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lakegc_assets.mark.context import Target, place_of
-from spark_resources.errors import Forbidden, NotThere, Refused, WrongUsage
+from spark_resources.errors import Forbidden, NotFound, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.mark import OWNER_KEY
 from spark_resources.model import Namespace
@@ -103,7 +103,7 @@ def refuse_owned(place: Place) -> None:
     """Raise `Refused` for a place in which lakegc keeps marks: it is a namespace, whichever name it is reached by."""
     try:
         place.store().stat(OWNER_KEY)
-    except NotThere:
+    except NotFound:
         return
     raise Refused(
         f"{place.store().where} is the namespace of a repository: {OWNER_KEY} is there. Choose another bucket, "

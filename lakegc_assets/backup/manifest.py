@@ -9,10 +9,10 @@ from typing import Any
 
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.copying.restore_task import BACKED_UP
-from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.records.json_records import check_format, read_json, record_bytes, time_of
 from spark_resources.spark.datasets import Dataset, open_dataset
-from spark_resources.stores.base import AlreadyThere
+from spark_resources.stores.base import AlreadyExists
 from spark_resources.stores.place import Place
 
 BACKUP_FORMAT = 1
@@ -102,7 +102,7 @@ def read_backup(place: Place, folder: str) -> Backup | None:
     store, key = place.store(), folder + SUMMARY
     try:
         return Backup.from_json(store.read(key), f"{store.where}/{key}")
-    except NotThere:
+    except NotFound:
         return None
 
 
@@ -121,7 +121,7 @@ def begin(place: Place, folder: str, subject: Subject) -> bool:
     data = record_bytes({**plain, "format": BACKUP_FORMAT})
     try:
         store.write_if_absent(key, data)
-    except AlreadyThere:
+    except AlreadyExists:
         try:
             found = read_json(store.read(key))
         except ValueError:

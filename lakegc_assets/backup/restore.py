@@ -17,7 +17,7 @@ from lakegc_assets.progress import LogMessage
 from spark_resources.copying.backup_task import CopyTaskConfig, on_their_side
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus, Log
 from spark_resources.copying.restore_task import restore_rows
-from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.errors import NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.readability import is_readable
 from spark_resources.mark_store.mark import mark_folder
@@ -104,13 +104,13 @@ class Restored:
 
 
 def open_source(target: Target, settings: StoreSettings, mark_id: str, source: str) -> tuple[Place, Backup]:
-    """The backup of a mark in a place. Raises `NotThere` if there is no complete one, `Refused` for another
+    """The backup of a mark in a place. Raises `NotFound` if there is no complete one, `Refused` for another
     repository's.
     """
     place, folder = backup_place(source, settings), folder_of(target.repository.id, mark_id)
     backup = read_backup(place, folder)
     if backup is None:
-        raise NotThere(
+        raise NotFound(
             f"there is no complete backup of mark {mark_id} of {target.repository.id} in {source}: "
             f"{folder}backup.json doesn't exist. Name the destination that was given to 'lakegc backup'."
         )
@@ -257,7 +257,7 @@ def stored(run: RestoreRun, rows: DataFrame) -> int:
         def there(row: Mapping[str, Any]) -> bool:
             try:
                 return bool(store.stat(row["address"]).size == row["size"])
-            except NotThere:
+            except NotFound:
                 return False
 
         with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
@@ -273,7 +273,7 @@ def read_through(lakefs: LakeFS, repository: str, asked: Sequence[tuple[str, str
     def one(place: tuple[str, str]) -> str:
         try:
             return "" if is_readable(lakefs, repository, *place) else "lakeFS returns 410 Gone"
-        except (NotThere, Unavailable) as error:
+        except (NotFound, Unavailable) as error:
             return str(error)
 
     with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:

@@ -17,7 +17,7 @@ from lakegc_assets.formatting import plural
 from spark_resources.copying.backup_task import from_json
 from spark_resources.copying.restore_task import backed_up
 from spark_resources.copying.verified_copy import Copier, Throttle
-from spark_resources.errors import LakegcError, NotThere
+from spark_resources.errors import LakegcError, NotFound
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.stores.place import Place
 from spark_resources.stores.retry import delete_own
@@ -104,7 +104,7 @@ def original_of(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
     streams = run.target.place.store().streams
     try:
         about = streams.about(row["address"])
-    except (NotThere, LakegcError):
+    except (NotFound, LakegcError):
         return None
     if about.size != row["size"] or about.checksum != row["checksum"]:
         return None

@@ -23,7 +23,7 @@ from lakegc_assets.mark.listed_objects import ASSET as SLICES
 from lakegc_assets.mark.listed_objects import COMPARED_PART, FOLDERS_PART, LOOKED_UP_PART
 from lakegc_assets.mark.totals import Sum, Totals, counted
 from lakegc_assets.rules.set_diff import Change, changes
-from spark_resources.errors import DamagedData, NotThere, WrongUsage
+from spark_resources.errors import DamagedData, NotFound, WrongUsage
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord, finished_at, refuse_earlier_format
 from spark_resources.model import ADDRESSES, OBJECTS_ON_HOLD, STORED_OBJECTS, Rules
@@ -109,7 +109,7 @@ def still_there(after: Mark, rows: pa.Table) -> pa.Array:
 def chain_of(mark: Mark) -> Iterator[Mark]:
     """A mark and its chain of base marks, newest first, as far as they can be read."""
     yield mark
-    with suppress(NotThere, DamagedData):
+    with suppress(NotFound, DamagedData):
         for mark_id in mark.record.basis["chain"] if mark.record.incremental else ():
             yield Mark.open(mark.place, mark_id)
 

@@ -32,7 +32,7 @@ from lakegc_assets.mark.context import Target, find_target
 from lakegc_assets.rules.incremental import late_uploads
 from lakegc_assets.sweep.quarantine import in_words, read_quarantine
 from lakegc_assets.sweep.report import read_report
-from spark_resources.errors import DamagedData, LakegcError, NotThere, Untrusted, WrongUsage
+from spark_resources.errors import DamagedData, LakegcError, NotFound, Untrusted, WrongUsage
 from spark_resources.host.user_folders import home_folder
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.mark_store.approval import ApprovalStatus, withdraw_stale_summary
@@ -72,7 +72,7 @@ def refuse_at_once(partition: Partition, options: Mapping[str, Any]) -> None:
     refuse_used_id(target, partition)
     since = options["since"]
     if since and (not Mark.exists(target.place, since) or Mark.open(target.place, since).record.finished is None):
-        raise NotThere(
+        raise NotFound(
             f"there is no finished mark {since} of {partition.repository} to base an incremental mark on. To list "
             f"the marks: {command('status', partition.repository)}"
         )
@@ -304,17 +304,17 @@ def made_by(found: ReferenceMark) -> str:
 
 
 def named(place: Place, repository: str, mark_id: str) -> str:
-    """A mark's id; 'latest' stands for lakegc's newest finished mark. Raises `NotThere`."""
+    """A mark's id; 'latest' stands for lakegc's newest finished mark. Raises `NotFound`."""
     if mark_id != "latest":
         return mark_id
     finished = [record for record in marks(place) if record.finished is not None]
     if not finished:
-        raise NotThere(f"{repository} has no finished mark. To make one: {command('mark', repository)}")
+        raise NotFound(f"{repository} has no finished mark. To make one: {command('mark', repository)}")
     return max(finished, key=finished_at).mark_id
 
 
 def open_mark(repository: str, mark_id: str) -> Mark:
-    """A finished mark of lakegc's; 'latest' is the newest one. Raises `NotThere` or `WrongUsage`."""
+    """A finished mark of lakegc's; 'latest' is the newest one. Raises `NotFound` or `WrongUsage`."""
     place = Server.configured().target(repository).place
     mark = Mark.open(place, named(place, repository, mark_id))
     if mark.record.finished is None:

@@ -58,7 +58,7 @@ def check_mark_options(options: Mapping[str, Any]) -> None:
 
 
 def partition_of(repository: str, mark_id: str) -> Partition:
-    """A mark of a repository; 'latest' is the newest finished one. Raises `NotThere` and `WrongUsage`."""
+    """A mark of a repository; 'latest' is the newest finished one. Raises `NotFound` and `WrongUsage`."""
     if mark_id != "latest":
         return Partition.of(repository, mark_id)
     from lakegc_assets.cli.mark import Server, named

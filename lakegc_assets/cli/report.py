@@ -22,7 +22,7 @@ from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report
-from spark_resources.errors import NotThere, WrongUsage
+from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.mark_store.mark import Mark, marks
 from spark_resources.mark_store.record import finished_at
 from spark_resources.model import RECEIPTS, MarkState, Outcome, check_mark_id
@@ -93,7 +93,7 @@ def facts_of(place: Place, mark_id: str) -> Mapping[str, Any]:
 
 
 def found(target: Target, name: str) -> Report:
-    """The report of a mark's sweep; `latest` is the last sweep's. Raises `WrongUsage` or `NotThere`."""
+    """The report of a mark's sweep; `latest` is the last sweep's. Raises `WrongUsage` or `NotFound`."""
     place, repository = target.place, target.repository.id
     if name == "latest":
         ended = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES)
@@ -101,7 +101,7 @@ def found(target: Target, name: str) -> Report:
         reports = [read_report(place, record.mark_id) for record in sorted(swept, key=finished_at)]
         known = [report for report in reports if report is not None]
         if not known:
-            raise NotThere(f"no mark of {repository} was swept. To list the marks: {command('status', repository)}")
+            raise NotFound(f"no mark of {repository} was swept. To list the marks: {command('status', repository)}")
         return max(known, key=lambda report: report.ended)
     mark_id = check_mark_id(name.rpartition("/")[2])
     report = read_report(place, mark_id)

@@ -203,7 +203,7 @@ def confirm_purge(partition: Partition, *, yes: bool) -> bool:
 def in_quarantine(partition: Partition) -> int | None:
     """How many objects of a swept mark are in quarantine; None if its sweep is running or was interrupted.
 
-    Raises `WrongUsage` for a mark that was never swept, `NotThere` for one that doesn't exist.
+    Raises `WrongUsage` for a mark that was never swept, `NotFound` for one that doesn't exist.
     """
     target = Server.configured().target(partition.repository)
     place, mark_id = target.place, partition.mark_id

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from spark_resources.errors import LakegcError, NotThere, Unavailable
+from spark_resources.errors import LakegcError, NotFound, Unavailable
 
 
 class Problem(StrEnum):
@@ -102,7 +102,7 @@ class Report:
 
 
 def problem_of(error: LakegcError) -> Problem:
-    if isinstance(error, NotThere):
+    if isinstance(error, NotFound):
         return Problem.MISSING
     return Problem.UNREADABLE if isinstance(error, Unavailable) else Problem.DAMAGED
 

@@ -64,7 +64,7 @@ class Target:
 def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Target:
     """Find the repository and the location of its objects. Records are signed if a key is set.
 
-    Raises `NotThere` for an unknown repository, and whatever `check_scheme` raises.
+    Raises `NotFound` for an unknown repository, and whatever `check_scheme` raises.
     """
     repository = lakefs.repository(repository_id)
     blockstore = lakefs.config().blockstore(repository.storage_id)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.path_probes import PROBED_PARTS
 from lakegc_assets.rules.brakes import unread_in
-from spark_resources.errors import DamagedData, NotThere
+from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.mark import Mark, earlier_marks, earlier_reverifications
 from spark_resources.mark_store.record import MarkRecord, finished_at
 from spark_resources.model import ADDRESSES, SERVED
@@ -59,7 +59,7 @@ def read_by_approved(run: MarkRun) -> pa.ChunkedArray:
     """
     try:
         approved = Mark.open(run.place, run.mark.record.mark_id)
-    except NotThere:
+    except NotFound:
         return clean_tables(run, None, ())  # a foreign mark records none
     return clean_tables(run, approved if same_spellings(run, approved.record) else None, (CLEAN_PART,))
 
@@ -71,7 +71,7 @@ def clean_tables(run: MarkRun, mark: Mark | None, parts: Sequence[str]) -> pa.Ch
     """
     try:
         found = [rows_before(run, mark, COMMITTED, part, TABLES) for part in parts]
-    except (DamagedData, NotThere):
+    except (DamagedData, NotFound):
         found = []
     return pa.concat_tables([TABLES.empty_table(), *found])["table_id"]
 

@@ -21,7 +21,7 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.rules.garbage import KNOWN, KNOWN_ADDRESSES
 from lakegc_assets.rules.incremental import union
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.lakefs.ranges import range_number
 from spark_resources.mark_store.mark import MARKS_ROOT, Mark, mark_folder, own_marks
 from spark_resources.mark_store.record import MarkRecord, digest_of
@@ -93,7 +93,7 @@ class MarkChain:
 
     @classmethod
     def recorded(cls, run: MarkRun) -> MarkChain:
-        """The chain that a mark recorded. Raises `DamagedData` or `NotThere` if one of its marks can no longer be
+        """The chain that a mark recorded. Raises `DamagedData` or `NotFound` if one of its marks can no longer be
         read."""
         return cls(run, opened(run.place, run.mark.record.basis))
 
@@ -246,7 +246,7 @@ def pairs_of(place: Place, datasets: Iterable[Dataset], metaranges: Collection[s
 
 
 def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
-    """Open the marks of a chain. Raises `DamagedData` or `NotThere` if a mark or one of its files is missing, or has
+    """Open the marks of a chain. Raises `DamagedData` or `NotFound` if a mark or one of its files is missing, or has
     changed since the mark was finished."""
     found = tuple(Mark.open(place, mark_id) for mark_id in basis["chain"])
     for number, (mark, digest) in enumerate(zip(found, basis["digests"], strict=True)):
@@ -302,4 +302,4 @@ def restored_marks(store: Store, since: datetime) -> Iterator[str]:
     yield from (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder, one in zip(folders, found, strict=True) if one)
 
 
-UNREADABLE = (DamagedData, NotThere)
+UNREADABLE = (DamagedData, NotFound)

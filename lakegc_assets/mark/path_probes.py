@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_resources.errors import LakegcError, NotThere, Refused
+from spark_resources.errors import LakegcError, NotFound, Refused
 from spark_resources.lakefs import LakeFS, ServedPage
 from spark_resources.lakefs.responses import REPLACED, is_exact
 from spark_resources.model import SERVED, Namespace
@@ -64,7 +64,7 @@ class Prober:
                 return (dict.fromkeys(paths), None) if why is None else ({}, why)
             try:
                 return serve(self.lakefs, repository, branch, paths), None
-            except NotThere:  # the branch was deleted, or deleted and created again
+            except NotFound:  # the branch was deleted, or deleted and created again
                 if why := self._note_gone(repository, branch, last=last):
                     return {}, why
             except Refused:
@@ -94,10 +94,10 @@ class Prober:
 
 @contextmanager
 def unless_gone(lakefs: LakeFS, repository: str) -> Iterator[None]:
-    """Ignore `NotThere` if a second listing confirms that the repository is gone: a deleted one refers to nothing."""
+    """Ignore `NotFound` if a second listing confirms that the repository is gone: a deleted one refers to nothing."""
     try:
         yield
-    except NotThere:
+    except NotFound:
         if any(each.id == repository for each in lakefs.repositories()):
             raise
 

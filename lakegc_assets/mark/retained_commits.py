@@ -10,7 +10,7 @@ from lakegc_assets.mark.context import DecidedCommits, Graph, MarkRun, StepNotes
 from lakegc_assets.rules.holds import References, commits_on_hold, tagged_commits, with_holds
 from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
 from spark_resources import sstable
-from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.gc_lists import parse_commits_csv
 from spark_resources.lakefs.ranges import read_table
@@ -173,7 +173,7 @@ def server_list(run: MarkRun) -> list[tuple[str, str]] | None:
     key = run.place.namespace.key(location)
     try:
         data = run.store.read(key)
-    except NotThere as error:
+    except NotFound as error:
         raise DamagedData(
             f"the server announced its list of retained commits at {location}, and it is not there. What is retained "
             "can't be told; check that lakegc and the server see the same store, and run it again.",

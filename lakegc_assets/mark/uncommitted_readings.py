@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.path_probes import WINDOW, at_inexact_paths, inside, is_branch, serve
-from spark_resources.errors import DamagedData, Interrupted, NotThere
+from spark_resources.errors import DamagedData, Interrupted, NotFound
 from spark_resources.lakefs import LakeFS, UncommittedLists
 from spark_resources.lakefs.branch_diff import whole_diff
 from spark_resources.lakefs.gc_lists import read_uncommitted_file
@@ -156,7 +156,7 @@ def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[s
             while window := list(islice(paths, WINDOW)):
                 yield from (one for one in serve(lakefs, repository, branch, window).values() if one is not None)
                 yield from at_inexact_paths(lakefs, repository, branch, window)
-        except NotThere:
+        except NotFound:
             if not is_branch(lakefs, repository, branch):
                 return
             if not tries_left:  # deleted and re-created repeatedly

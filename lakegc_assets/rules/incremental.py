@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakegc_assets.formatting import plural
-from spark_resources.errors import NotThere
+from spark_resources.errors import NotFound
 from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT, MarkRecord, finished_at
 from spark_resources.model import Scope
 
@@ -78,7 +78,7 @@ def basis_of(
     Each `every`th mark is full, unless its base is named: a named one is never overridden. `full_in` is the number of
     incremental marks until a full one is due; 0 means that the next mark without a named base is full. `untrusted` are
     the ids of marks that aren't signed although a key is set: these can't be base marks. The spellings are taken from
-    the new record's own basis. Raises `NotThere` if the named mark isn't among the earlier ones.
+    the new record's own basis. Raises `NotFound` if the named mark isn't among the earlier ones.
     """
     if since in untrusted and not full:
         chosen: Mapping[str, Any] = {"why": f"mark {since} isn't signed with a known key"}
@@ -97,7 +97,7 @@ def _basis_of(
     finished = [one for one in earlier if one.finished is not None and one.mark_id != record.mark_id]
     without_full = incremental_in_a_row(finished)
     if since and since not in {one.mark_id for one in finished}:
-        raise NotThere(f"there is no finished mark {since} of {record.repository} to base an incremental mark on")
+        raise NotFound(f"there is no finished mark {since} of {record.repository} to base an incremental mark on")
     if full:
         return {"why": "requested"}
     if since:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lakegc_assets.formatting import plural
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.report import Report
-from spark_resources.errors import DamagedData, NotThere
+from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.mark_store.quarantine_format import QUARANTINE_FORMAT, QUARANTINE_NAME
 from spark_resources.model import Outcome
@@ -71,7 +71,7 @@ def read_quarantine(place: Place, report: Report) -> Quarantine:
         plain = read_json(place.records().read(key))
         check_format(plain["format"], QUARANTINE_FORMAT, f"{place.store().where}/{key}")
         return Quarantine.of(report, {str(name): int(count) for name, count in plain["objects"].items()})
-    except NotThere:
+    except NotFound:
         return Quarantine.of(report, {})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedData(f"{place.store().where}/{key} can't be read ({error}).", invariant=10) from error

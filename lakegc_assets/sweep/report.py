@@ -11,7 +11,7 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
-from spark_resources.errors import DamagedData, NotThere
+from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.records.json_records import read_json, record_bytes, time_of
@@ -128,7 +128,7 @@ def read_report(place: Place, mark_id: str) -> Report | None:
     key = report_key(mark_id)
     try:
         return Report.from_json(place.records().read(key), f"{place.store().where}/{key}")
-    except NotThere:
+    except NotFound:
         return None
 
 

@@ -24,11 +24,11 @@ from spark_resources.copying.copy_log import LOGGED, CopyStatus, Log
 from spark_resources.copying.verified_copy import Copier, Copy, Taken, Throttle
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import chunks
-from spark_resources.errors import LakegcError, NotThere, WrongUsage
+from spark_resources.errors import LakegcError, NotFound, WrongUsage
 from spark_resources.model import RECEIPTS
 from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
+from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.place import Place
 from spark_resources.stores.transfer import About, Cold
 
@@ -192,7 +192,7 @@ class _Backup:
             return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copy)
         try:
             return Line(address, CopyStatus.COPIED, name, **about, copy=self.copier.copy(found, key))
-        except AlreadyThere:  # after a lost response, or by a concurrent backup of the same set
+        except AlreadyExists:  # after a lost response, or by a concurrent backup of the same set
             return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=self.copier.surely_there(found, key))
 
 
@@ -206,7 +206,7 @@ def attempted(work: Callable[[], Line], address: str, about: Mapping[str, Any]) 
     outcome = CopyStatus.FAILED
     try:
         line = work()
-    except NotThere as error:
+    except NotFound as error:
         outcome, why = CopyStatus.VANISHED, str(error)
     except Changed as error:
         outcome, why = CopyStatus.CHANGED, str(error)

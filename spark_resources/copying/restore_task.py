@@ -14,7 +14,7 @@ from spark_resources.copying.verified_copy import Copier, Differs
 from spark_resources.deleting.sweep_task import chunks
 from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.stores.base import AlreadyThere, StoredObject
+from spark_resources.stores.base import AlreadyExists, StoredObject
 
 CHUNK = 500  # objects; a killed task leaves at most this many without a line in the log
 BACKED_UP = pa.schema([*LOGGED, pa.field("path", pa.string()), pa.field("commit_id", pa.string())])
@@ -51,12 +51,12 @@ def _back(copier: Copier, row: Mapping[str, Any], folder: str, about: Mapping[st
     try:
         done = copier.copy(copy, address, kept=kept, sha256=row["sha256"])
         return Line(address, CopyStatus.COPIED, name, **about, copy=done)
-    except AlreadyThere:  # after a lost response, or by a concurrent restore
+    except AlreadyExists:  # after a lost response, or by a concurrent restore
         return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copier.surely_there(copy, address))
 
 
 def backed_up(copier: Copier, row: Mapping[str, Any], folder: str) -> StoredObject:
-    """The copy in the backup. Raises `NotThere` if it is missing, `Differs` if it isn't the recorded one."""
+    """The copy in the backup. Raises `NotFound` if it is missing, `Differs` if it isn't the recorded one."""
     key = folder + row["key"]
     about = copier.source.streams.about(key)
     if about.size != row["size"] or about.checksum != row["copy_checksum"]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from spark_resources.errors import LakegcError, NotThere, Unavailable
+from spark_resources.errors import LakegcError, NotFound, Unavailable
 from spark_resources.stores.base import Changed, Store, StoredObject
 from spark_resources.stores.transfer import About, Hashed, Streams, Written
 
@@ -85,8 +85,8 @@ class Copier:
     def copy(self, found: StoredObject, key: str, *, kept: About | None = None, sha256: str | None = None) -> Copy:
         """Copy an object, if it is unchanged since it was found, to a key where nothing exists.
 
-        `kept` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyThere`,
-        `Changed`, `NotThere` and `Cold` as streams do, and `Differs` for a copy that isn't identical, which is removed.
+        `kept` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyExists`,
+        `Changed`, `NotFound` and `Cold` as streams do, and `Differs` for a copy that isn't identical, which is removed.
         If another object has replaced it by then, that object stays, and `Taken` is raised.
         If a SHA-256 is given, streamed bytes that don't match it are never written.
         """
@@ -153,7 +153,7 @@ class Copier:
         """The copy that is already at the key; None if nothing is there. Raises `Taken` for a different object."""
         try:
             copy = self._to.about(key)
-        except NotThere:
+        except NotFound:
             return None
         before = self._from.about(found.key)
         sha256 = self._same(found.key, before, key, copy)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.errors import NotThere, WrongUsage
+from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import DATA, ROOT
 from spark_resources.stores.arrow_pages import LISTED, ArrowPage, arrow_pages, as_batch
@@ -92,7 +92,7 @@ class Lookup:
     def _stat(self, key: str) -> StoredObject | None:
         try:
             return self.store.stat(key)
-        except (NotThere, WrongUsage):  # WrongUsage: this store can't hold such a key, so it doesn't exist
+        except (NotFound, WrongUsage):  # WrongUsage: this store can't hold such a key, so it doesn't exist
             return None
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.errors import DamagedData, NotThere, Refused
+from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import ADDRESSES
 from spark_resources.records.json_records import check_format, read_json, time_of
@@ -171,7 +171,7 @@ class PermitWatch:
 def _read_own(store: Store, key: str) -> bytes:
     try:
         return store.read(key)
-    except NotThere as error:
+    except NotFound as error:
         raise Refused(f"{key} in {store.where} is gone, and with it the permission to delete", invariant=1) from error
 
 

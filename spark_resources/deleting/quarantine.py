@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_resources.deleting.batches import Sender, Sent
-from spark_resources.errors import LakegcError, NotThere
+from spark_resources.errors import LakegcError, NotFound
 from spark_resources.mark_store.mark import GC_ROOT
 from spark_resources.model import check_mark_id
-from spark_resources.stores.base import AlreadyThere, Changed, DeleteResult, Deletion, Store, StoredObject
+from spark_resources.stores.base import AlreadyExists, Changed, DeleteResult, Deletion, Store, StoredObject
 from spark_resources.stores.transfer import Hashed
 
 QUARANTINE_ROOT = GC_ROOT + "quarantine/"
@@ -36,7 +36,7 @@ class MayNotSend(LakegcError):
 def stat_or_none(store: Store, key: str) -> StoredObject | None:
     try:
         return store.stat(key)
-    except NotThere:
+    except NotFound:
         return None
 
 
@@ -182,7 +182,7 @@ def restored_key(store: Store, key: str, size: int | None, mark_id: str) -> Dele
     if there is None:
         try:
             store.streams.copy(store.streams, copy, key)
-        except AlreadyThere:  # it appeared meanwhile, or the response to an earlier request for this copy was lost
+        except AlreadyExists:  # it appeared meanwhile, or the response to an earlier request for this copy was lost
             there = store.stat(key)
         else:
             if not same_content(store, store.stat(key), copy):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spark_resources.errors import Forbidden, NotThere, Unavailable
+from spark_resources.errors import Forbidden, NotFound, Unavailable
 from spark_resources.lakefs.client import LakeFS
 from spark_resources.lakefs.responses import Change
 
@@ -26,7 +26,7 @@ def whole_diff(lakefs: LakeFS, repository: str, branch: str) -> Iterator[Change]
         try:
             for last in lakefs.staged_diff(repository, branch):
                 yield last
-        except (NotThere, Forbidden):
+        except (NotFound, Forbidden):
             raise
         except Unavailable as error:
             behind = f" behind '{last.path}'" if last is not None else ""

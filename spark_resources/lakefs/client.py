@@ -31,7 +31,7 @@ from spark_resources.model import Commit, Rules
 class LakeFS:
     """A client for one lakeFS server. Thread-safe; pickled as its settings, so that Spark executors build their own.
 
-    Every method raises `Forbidden`, `NotThere` or `Unavailable` with a readable message, and `DamagedData` for a
+    Every method raises `Forbidden`, `NotFound` or `Unavailable` with a readable message, and `DamagedData` for a
     response that violates the API.
     """
 
@@ -182,7 +182,7 @@ class LakeFS:
         """The object that a reader of the branch gets at the path; None only if the server reports that there is none,
         and a listing of the branch confirms it.
 
-        Raises `NotThere` if the branch or repository doesn't exist.
+        Raises `NotFound` if the branch or repository doesn't exist.
         """
         question = Question(
             "ObjectsApi", "stat_object", f"'{path}' on '{branch}' in repository '{repository}'", "fs:ReadObject"

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from spark_resources.errors import DamagedData, Forbidden, NotThere, Transient, Unavailable, full_stop
+from spark_resources.errors import DamagedData, Forbidden, NotFound, Transient, Unavailable, full_stop
 from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
@@ -173,7 +173,7 @@ class Connection:
                 "ask a lakeFS administrator for it."
             )
         if answer.names_nothing:
-            return NotThere(f"{asked} and has no such thing{said} Check the name.")
+            return NotFound(f"{asked} and has no such thing{said} Check the name.")
         if answer.status in (404, 405, 501):
             return Unavailable(
                 f"{asked} and doesn't know how to give it ({answer.status}){said} The server is too old for this call, "

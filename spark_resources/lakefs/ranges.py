@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_resources import sstable
-from spark_resources.errors import DamagedData, NotThere
+from spark_resources.errors import DamagedData, NotFound
 from spark_resources.model import (
     ADDRESSES,
     HEAD_ENTRIES,
@@ -75,7 +75,7 @@ def read_table(place: Place, table_id: str, *, needed_by: str) -> bytes:
     store = place.store()
     try:
         return read_to_verify(store, table_key(table_id))
-    except NotThere as error:
+    except NotFound as error:
         raise DamagedData(
             f"table {table_id}, which {needed_by} needs, is missing from {store.where}/_lakefs/. "
             "Restore it from a backup; until then nothing can be collected here.",

@@ -11,7 +11,7 @@ _GONE, _EMPTY = 410, 416
 def is_readable(lakefs: LakeFS, repository: str, ref: str, path: str) -> bool:
     """Whether a reader of the ref gets the bytes at the path; False only if lakeFS reports that they are gone.
 
-    Raises `NotThere` for an unknown ref or path, and otherwise the same errors as any other request.
+    Raises `NotFound` for an unknown ref or path, and otherwise the same errors as any other request.
     """
     question = Question(
         "ObjectsApi", "get_object", f"'{path}' on '{ref}' in repository '{repository}'", "fs:ReadObject"

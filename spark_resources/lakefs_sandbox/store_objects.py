@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
-from spark_resources.errors import NotThere, WrongUsage
+from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.lakefs_sandbox.errors import bad_request, no_data
 from spark_resources.lakefs_sandbox.objects import Outside, Write
 from spark_resources.model import Namespace
@@ -82,7 +82,7 @@ class StoreObjects:
     def has(self, key: str) -> bool:
         try:
             self._store.stat(key)
-        except NotThere:
+        except NotFound:
             return False
         return True
 
@@ -129,7 +129,7 @@ def _opened(storage_namespace: str, settings: StoreSettings) -> Store:
 def _stored(store: Store, key: str) -> bytes:
     try:
         return store.read(key)
-    except NotThere:
+    except NotFound:
         raise no_data() from None
     except WrongUsage as error:
         raise bad_request(str(error)) from None

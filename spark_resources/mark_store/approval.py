@@ -19,12 +19,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from spark_resources.errors import DamagedData, NotThere, Refused, Unavailable, UnknownFormat, Untrusted
+from spark_resources.errors import DamagedData, NotFound, Refused, Unavailable, UnknownFormat, Untrusted
 from spark_resources.mark_store.mark import each_mark, mark_folder, reference_folder
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState
 from spark_resources.records.json_records import Version, read_json, record_bytes, time_of
-from spark_resources.stores.base import AlreadyThere, Changed
+from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.place import Place
 from spark_resources.stores.retry import delete_own
 
@@ -90,7 +90,7 @@ def read_approval(place: Place, mark_id: str) -> Approval | None:
     store, key = place.store(), approval_key(mark_id)
     try:
         return Approval.from_json(place.records().read(key), f"{store.where}/{key}")
-    except NotThere:
+    except NotFound:
         return None
 
 
@@ -133,7 +133,7 @@ def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | Non
     """The file's raw bytes, even if unreadable or unsigned, and the version for replacing it; None if there is none."""
     try:
         return place.records().read_untrusted(approval_key(mark_id))
-    except NotThere:
+    except NotFound:
         return None
 
 
@@ -146,7 +146,7 @@ def write_approval(place: Place, approval: Approval, *, over: tuple[bytes, Versi
             records.create(key, data)
         else:
             records.replace(key, data, over[1])
-    except (AlreadyThere, Changed) as error:
+    except (AlreadyExists, Changed) as error:
         current = read_with_version(place, approval.mark_id)
         if current is None or current[0] != data:  # otherwise this very write succeeded and its response was lost
             raise Overtaken(
@@ -184,7 +184,7 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
     store, key = place.store(), summary_key(mark_id)
     try:
         store.stat(key)
-    except NotThere:
+    except NotFound:
         return False
     for failed in delete_own(store, [key]):
         raise Unavailable(
@@ -213,7 +213,7 @@ def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -
     """Remove the summary of one mark, unless a valid approval hands it over. Returns whether one was removed."""
     try:
         place.store().stat(summary_key(record.mark_id))
-    except NotThere:
+    except NotFound:
         return False
     try:
         found = read_approval(place, record.mark_id)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_resources.errors import DamagedData, NotThere, WrongUsage
+from spark_resources.errors import DamagedData, NotFound, WrongUsage
 from spark_resources.mark_store.foreign_layouts import ReferenceMark, reference_marks
 from spark_resources.mark_store.mark import GC_ROOT
 from spark_resources.model import EXPIRED_OBJECTS
@@ -61,7 +61,7 @@ def read_listed(place: Place, key: str) -> bytes:
     """The bytes of a file of the mark. Raises `DamagedData` if it has disappeared since it was listed."""
     try:
         return place.store().read(key)
-    except NotThere as error:
+    except NotFound as error:
         where = f"{place.store().where}/{key}"
         raise DamagedData(
             f"{where} was listed a moment ago, but no longer exists. This mark is being deleted."

@@ -13,7 +13,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.errors import NotThere
+from spark_resources.errors import NotFound
 from spark_resources.mark_store.mark import GC_ROOT, reference_folder
 from spark_resources.model import ADDRESSES
 from spark_resources.records.json_records import read_json
@@ -85,7 +85,7 @@ def _summary(place: Place, folder: str) -> dict[str, object] | None:
     key = folder.removesuffix("deleted/") + "summary.json"
     try:
         found = read_json(place.store().read(key))
-    except NotThere:
+    except NotFound:
         return None
     except ValueError:
         return {}

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from spark_resources.errors import DamagedData, NotThere, Refused, Untrusted, WrongUsage
+from spark_resources.errors import DamagedData, NotFound, Refused, Untrusted, WrongUsage
 from spark_resources.mark_store.hold_file import Hold, parse_holds, rendered, with_hold, without_hold
 from spark_resources.mark_store.mark import MARKS_ROOT, Mark
 from spark_resources.mark_store.record import newest_holds
 from spark_resources.model import MarkState
 from spark_resources.records.json_records import put_back, read_json, was_written_then
 from spark_resources.records.signing import VARIABLE, Signature
-from spark_resources.stores.base import AlreadyThere, Changed, folders_in
+from spark_resources.stores.base import AlreadyExists, Changed, folders_in
 from spark_resources.stores.place import Place
 
 HOLDS_KEY = MARKS_ROOT + "holds.yaml"
@@ -149,7 +149,7 @@ def signed_marks(place: Place) -> Iterator[Mark]:
     def opened(root: str) -> Mark | None:
         try:
             return Mark.open(place, root.removeprefix(MARKS_ROOT).split("/")[0], root=root)
-        except (NotThere, DamagedData, WrongUsage):
+        except (NotFound, DamagedData, WrongUsage):
             return None
 
     roots = [folder + below for folder in folders_in(place.store(), MARKS_ROOT) for below in ROOTS]
@@ -196,7 +196,7 @@ class _File:
 def _read(place: Place) -> _File:
     try:
         data, tag = place.store().read_with_tag(HOLDS_KEY)
-    except NotThere:
+    except NotFound:
         # the namespace itself may be missing, which must not be read as an absence of holds
         for _ in place.store().pages(MARKS_ROOT, page_size=1):
             break
@@ -245,7 +245,7 @@ def _write(place: Place, found: _File, content: bytes) -> None:
             store.write_if_absent(HOLDS_KEY, new)
         else:
             store.replace_if_unchanged(HOLDS_KEY, new, found.tag)
-    except (AlreadyThere, Changed) as error:
+    except (AlreadyExists, Changed) as error:
         if store.read(HOLDS_KEY) != new:  # otherwise our own write succeeded and its response was lost
             raise Refused(
                 f"{where(place)} was changed by another process in the meantime. Nothing was overwritten. Try again."

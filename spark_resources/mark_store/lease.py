@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from spark_resources.errors import LakegcError, NotThere, Refused
+from spark_resources.errors import LakegcError, NotFound, Refused
 from spark_resources.host.processes import ProcessIdentity, known_dead, this_process
 from spark_resources.records.json_records import check_format, read_json, time_of
-from spark_resources.stores.base import AlreadyThere, Changed, Store
+from spark_resources.stores.base import AlreadyExists, Changed, Store
 
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
 LEASE_FORMAT = 1
@@ -127,7 +127,7 @@ class Lease:
         holder = replace(self._holder, until=until, tasks_stop_after_s=tasks_stop_after_s)
         try:
             self._tag = self._store.replace_if_unchanged(LEASE_KEY, holder.to_json(), self._tag)
-        except (Changed, NotThere) as error:
+        except (Changed, NotFound) as error:
             self._lost = "another run took it over"
             raise Refused(f"the lease on {self._store.where} was taken over by another run.", invariant=11) from error
         self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
@@ -217,7 +217,7 @@ class LeaseWatch:
         began = self._clock()
         try:
             holder = Holder.from_json(self._store.read(LEASE_KEY), self._store.where)
-        except NotThere:
+        except NotFound:
             holder = None
         if holder is None or holder.token != self._token:
             whose = f"is now held by {holder.who}" if holder is not None else "was deleted"
@@ -234,7 +234,7 @@ def current_holder(store: Store) -> Holder | None:
     """The present holder of the lease by the store's clock, or None."""
     try:
         holder = Holder.from_json(store.read(LEASE_KEY), store.where)
-    except NotThere:
+    except NotFound:
         return None
     return holder if holder.until > store.now() else None
 
@@ -266,7 +266,7 @@ def take_lease(
     dead: Holder | None = None
     try:
         tag = store.write_if_absent(LEASE_KEY, mine.to_json())
-    except AlreadyThere:
+    except AlreadyExists:
         try:
             data, seen = store.read_with_tag(LEASE_KEY)
             held = Holder.from_json(data, store.where)
@@ -279,7 +279,7 @@ def take_lease(
                     dead = held
                     mine = replace(mine, tasks_stop_after_s=tasks_left_s(dead, store))  # for the next holder
                 tag = store.replace_if_unchanged(LEASE_KEY, mine.to_json(), seen)
-        except (Changed, NotThere) as error:
+        except (Changed, NotFound) as error:
             raise Refused(
                 f"another run just took the lease on {store.where}. Try again later.", invariant=11
             ) from error

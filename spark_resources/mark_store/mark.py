@@ -17,8 +17,8 @@ from typing import Any
 
 from spark_resources.errors import (
     DamagedData,
+    NotFound,
     NothingToDo,
-    NotThere,
     Refused,
     UnknownFormat,
     Untrusted,
@@ -37,7 +37,7 @@ from spark_resources.mark_store.record import (
 from spark_resources.model import MarkState, check_mark_id
 from spark_resources.records.json_records import Version, check_format, read_json
 from spark_resources.spark.datasets import Dataset, open_dataset
-from spark_resources.stores.base import AlreadyThere, Changed, Store, folders_in
+from spark_resources.stores.base import AlreadyExists, Changed, Store, folders_in
 from spark_resources.stores.place import Place
 
 GC_ROOT = "_lakefs/retention/gc/"
@@ -124,7 +124,7 @@ class Mark:
         key = (root or mark_folder(record.mark_id)) + "mark.json"
         try:
             return cls(place, record, place.records().create(key, record.to_json()), root)
-        except AlreadyThere:
+        except AlreadyExists:
             if root:
                 raise
             mark = cls.open(place, record.mark_id)
@@ -146,18 +146,18 @@ class Mark:
         """Whether this mark has a record, readable or not."""
         try:
             place.store().stat(mark_folder(mark_id) + "mark.json")
-        except NotThere:
+        except NotFound:
             return False
         return True
 
     @classmethod
     def open(cls, place: Place, mark_id: str, *, root: str = "") -> Mark:
-        """Open the mark with this id, or its record in another folder. Raises `NotThere` if it has no record."""
+        """Open the mark with this id, or its record in another folder. Raises `NotFound` if it has no record."""
         store, key = place.store(), (root or mark_folder(mark_id)) + "mark.json"
         try:
             data, version = place.records().read_with_version(key)
-        except NotThere as error:
-            raise NotThere(
+        except NotFound as error:
+            raise NotFound(
                 f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists the marks there are."
             ) from error
         return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), version, root)
@@ -250,7 +250,7 @@ def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | Unkn
         key, mark_id = folder + "mark.json", folder.removeprefix(MARKS_ROOT).rstrip("/")
         try:
             yield mark_id, _record_of(mark_id, place.records().read(key), f"{store.where}/{key}")
-        except NotThere:
+        except NotFound:
             continue
         except (Untrusted, UnknownFormat) as error:
             yield mark_id, error
@@ -286,7 +286,7 @@ def earlier_marks(place: Place) -> Earlier:
     for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
         try:
             mark = Mark.open(place, mark_id)
-        except (NotThere, WrongUsage):  # a folder without a record, or with an invalid id
+        except (NotFound, WrongUsage):  # a folder without a record, or with an invalid id
             continue
         except Untrusted:
             found.untrusted.append(mark_id)
@@ -307,7 +307,7 @@ def earlier_reverifications(place: Place) -> Iterator[Mark]:
         for root in folders_in(store, f"{MARKS_ROOT}{mark_id}/{VERIFICATIONS}"):
             try:
                 verification = Mark.open(place, mark_id, root=root)
-            except (NotThere, DamagedData):
+            except (NotFound, DamagedData):
                 continue
             if verification.record.finished is not None:
                 yield verification
@@ -346,7 +346,7 @@ def claim_namespace(place: Place, repository: str, created: datetime) -> None:
     mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
     try:
         store.write_if_absent(OWNER_KEY, json.dumps({**mine, "format": OWNER_FORMAT}, sort_keys=True).encode())
-    except AlreadyThere:
+    except AlreadyExists:
         refuse_foreign_namespace(place, repository, created)
 
 
@@ -356,7 +356,7 @@ def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -
     mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
     try:
         owner = read_json(store.read(OWNER_KEY))
-    except NotThere:
+    except NotFound:
         return
     except ValueError:
         owner = None

@@ -6,7 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from spark_resources.errors import NotThere
+from spark_resources.errors import NotFound
 from spark_resources.mark_store.mark import MARKS_ROOT
 from spark_resources.records.json_records import check_format
 from spark_resources.stores.base import folders_in
@@ -25,7 +25,7 @@ def refuse_unknown_quarantine(place: Place) -> None:
     records, store = place.records(), place.store()
 
     def check(key: str) -> None:
-        with suppress(NotThere, ValueError):
+        with suppress(NotFound, ValueError):
             found = json.loads(records.read_untrusted(key)[0])
             check_format(found.get("format") if isinstance(found, dict) else None, QUARANTINE_FORMAT,
                          f"{store.where}/{key}")  # fmt: skip

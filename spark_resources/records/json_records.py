@@ -90,7 +90,7 @@ class Records:
         return self.read_with_version(key)[0]
 
     def read_with_version(self, key: str) -> tuple[bytes, Version]:
-        """A record without its envelope. Raises `NotThere`, and `Untrusted` for one without a valid signature."""
+        """A record without its envelope. Raises `NotFound`, and `Untrusted` for one without a valid signature."""
         while True:  # not a retry: the newest version is needed, so it is read again if it was replaced
             data, tag = self.store.read_with_tag(key)
             where = f"{self.store.where}/{key}"

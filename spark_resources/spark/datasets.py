@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_resources.errors import DamagedData, NotThere
+from spark_resources.errors import DamagedData, NotFound
 from spark_resources.records.json_records import read_json
 from spark_resources.spark.remote_errors import errors_from_executors, on_executor
 from spark_resources.spark.task_report import TaskReport
@@ -273,7 +273,7 @@ def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dat
     store = place.store()
     try:
         data = store.read(folder + LIST_NAME)
-    except NotThere as error:
+    except NotFound as error:
         raise DamagedData(
             f"{folder} in {store.where} has no {LIST_NAME}: it was never finished, or the file was lost. Make a new "
             "mark.",
@@ -402,7 +402,7 @@ def verified_bytes(place: Place, folder: str, file: File) -> bytes:
     store = place.store()
     try:
         data = read_to_verify(store, folder + file.name)
-    except NotThere as error:
+    except NotFound as error:
         raise DamagedData(f"{folder}{file.name} in {store.where} is missing. Make a new mark.", invariant=3) from error
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise DamagedData(f"{folder}{file.name} in {store.where} isn't the file that was written. Make a new mark.")

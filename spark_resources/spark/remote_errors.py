@@ -20,15 +20,15 @@ from spark_resources.errors import (
     Interrupted,
     LakegcError,
     NotAPartition,
+    NotFound,
     NothingToDo,
-    NotThere,
     Refused,
     SweptWithFailures,
     Transient,
     Unavailable,
     WrongUsage,
 )
-from spark_resources.stores.base import AlreadyThere, Changed
+from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.polling import poll
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ _KNOWN: dict[str, type[LakegcError]] = {
         Unavailable,
         Transient,
         Forbidden,
-        NotThere,
+        NotFound,
         Interrupted,
-        AlreadyThere,
+        AlreadyExists,
         Changed,
     )
 }

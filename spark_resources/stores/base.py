@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spark_resources.stores.transfer import Streams
 
 
-class AlreadyThere(Unavailable):
+class AlreadyExists(Unavailable):
     """Raised by `write_if_absent` if the key exists."""
 
 
@@ -117,7 +117,7 @@ class Capabilities:
 class Store(Protocol):
     """List, read, write, copy and delete in one namespace.
 
-    Every method raises `NotThere` for a key (or bucket) that does not exist, `Forbidden` if permissions are missing,
+    Every method raises `NotFound` for a key (or bucket) that does not exist, `Forbidden` if permissions are missing,
     and `Unavailable` if the store can't be used for any other reason; it never returns an empty result instead. Methods
     are thread-safe. `where` is the location in readable form, without secrets.
     """
@@ -152,7 +152,7 @@ class Store(Protocol):
         """The objects whose key starts with `prefix` and sorts after `start_after`, if given, in the store's order.
 
         With a delimiter, keys that contain it after the prefix are grouped into `prefixes`. A prefix without objects
-        yields one empty page or none; a missing bucket or root folder raises `NotThere` on the first page. Raises
+        yields one empty page or none; a missing bucket or root folder raises `NotFound` on the first page. Raises
         `WrongUsage` for a prefix that no key of this store can begin with; for `start_after` together with a delimiter
         (stores disagree on the meaning); and for `start_after` on a store that is known not to list in byte order,
         because keys would be lost.
@@ -168,7 +168,7 @@ class Store(Protocol):
         ...
 
     def write_if_absent(self, key: str, data: bytes) -> str:
-        """Write, or raise `AlreadyThere` if the key exists. Atomic if `capabilities.conditional_writes`."""
+        """Write, or raise `AlreadyExists` if the key exists. Atomic if `capabilities.conditional_writes`."""
         ...
 
     def read_with_tag(self, key: str) -> tuple[bytes, str]: ...

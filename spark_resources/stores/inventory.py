@@ -97,7 +97,7 @@ def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | 
     """The inventory at a URI or a local path: a manifest of S3 Inventory, a file, or a folder of files.
 
     `taken` is required if there is no manifest. Raises `WrongUsage` if it isn't an inventory that lakegc can read,
-    `DamagedData` for a manifest that doesn't match its checksum, `NotThere` if nothing exists there.
+    `DamagedData` for a manifest that doesn't match its checksum, `NotFound` if nothing exists there.
     """
     if "://" not in location:
         location = str(Path(location).expanduser().absolute())  # a mark records it, and may resume elsewhere

@@ -16,9 +16,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from spark_resources.errors import LakegcError, NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.errors import LakegcError, NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.records.json_records import read_json
-from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, Store
+from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, Store
 from spark_resources.stores.keys import BOTH, SAMPLES
 from spark_resources.stores.retry import delete_own
 
@@ -69,7 +69,7 @@ def remembered_capabilities(store: Store, endpoint: str, *, token: str) -> Capab
     unique to this call.
     """
     now = store.now()
-    with suppress(NotThere, ValueError, KeyError, TypeError, AttributeError):
+    with suppress(NotFound, ValueError, KeyError, TypeError, AttributeError):
         found = read_json(store.read(REMEMBERED))
         known = found["endpoint"] == endpoint and found.get("format", FORMAT) == FORMAT
         if known and now - datetime.fromisoformat(found["probed"]) < BELIEVED_FOR:
@@ -132,7 +132,7 @@ def _winners(kind: str, write: Callable[[bytes], str]) -> int:
     def wins(number: int) -> bool:
         try:
             write(f"{kind} {number}".encode())
-        except (AlreadyThere, Changed):
+        except (AlreadyExists, Changed):
             return False
         return True
 

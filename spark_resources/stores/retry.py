@@ -20,8 +20,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from spark_resources.errors import NotThere, Transient, Unavailable
-from spark_resources.stores.base import NOT_SENT, AlreadyThere, Changed, DeleteResult, Deletion
+from spark_resources.errors import NotFound, Transient, Unavailable
+from spark_resources.stores.base import NOT_SENT, AlreadyExists, Changed, DeleteResult, Deletion
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -130,7 +130,7 @@ def write_on_condition(
         except Transient:
             lost = True
             raise
-        except (AlreadyThere, Changed):
+        except (AlreadyExists, Changed):
             tag = _tag_of(read_with_tag, data) if lost else None
             if tag is None:
                 raise
@@ -172,7 +172,7 @@ def _tag_of(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str 
     """The object's tag if it contains exactly these bytes, otherwise None."""
     try:
         found, tag = read_with_tag()
-    except NotThere:
+    except NotFound:
         return None
     return tag if found == data else None
 

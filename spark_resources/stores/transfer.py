@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import google_crc32c
 
-from spark_resources.errors import NotThere, Transient, Unavailable
-from spark_resources.stores.base import AlreadyThere, Store, StoredObject
+from spark_resources.errors import NotFound, Transient, Unavailable
+from spark_resources.stores.base import AlreadyExists, Store, StoredObject
 from spark_resources.stores.retry import RetryPolicy, delete_own
 
 PIECE = 1024 * 1024  # bytes read at a time
@@ -79,7 +79,7 @@ class Streams(Protocol):
         ...
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
-        """Write an object, or raise `AlreadyThere` if one exists. Holds PART bytes, or little more, in memory.
+        """Write an object, or raise `AlreadyExists` if one exists. Holds PART bytes, or little more, in memory.
 
         Headers and metadata are kept as far as the store supports them.
         """
@@ -88,8 +88,8 @@ class Streams(Protocol):
     def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         """Copy an object of the same server with its headers and metadata, provided it is unchanged since `found`.
 
-        Raises `AlreadyThere` if the key exists (`copies_if_absent` checks whether that is atomic), `Changed` and
-        `NotThere` for the source. The checksum is the one that the store reports for the copy.
+        Raises `AlreadyExists` if the key exists (`copies_if_absent` checks whether that is atomic), `Changed` and
+        `NotFound` for the source. The checksum is the one that the store reports for the copy.
         """
         ...
 
@@ -228,7 +228,7 @@ def copies_if_absent(streams: Streams, store: Store, scratch: str, about: About)
         for key, data in ((one, b"one"), (two, b"two")):
             streams.put(key, [data], about_bytes(data, about))
         found = store.stat(one)
-        with suppress(AlreadyThere):
+        with suppress(AlreadyExists):
             streams.copy(streams, found, two)
             return False
         return store.read(two) == b"two"
@@ -245,5 +245,5 @@ def about_bytes(data: bytes, about: About) -> About:
 def stat_or_none(store: Store, key: str) -> StoredObject | None:
     try:
         return store.stat(key)
-    except NotThere:
+    except NotFound:
         return None

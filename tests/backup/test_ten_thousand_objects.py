@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.backup.destination import backup_place
-from spark_resources.errors import NotThere
+from spark_resources.errors import NotFound
 from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository, StorePlace
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.lease import LEASE_KEY
@@ -50,7 +50,7 @@ def hostile(number: int) -> str:
 
 def keys_below(store: Store, folder: str) -> Iterator[str]:
     """The keys below a folder; none while it isn't there."""
-    with suppress(NotThere):
+    with suppress(NotFound):
         yield from (one.key for page in store.pages(folder) for one in page.objects)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark_resources.errors import NotThere
+from spark_resources.errors import NotFound
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, open_store
-from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
+from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.local.transfer import LocalStreams
 from spark_resources.stores.s3.transfer import S3Streams
 from spark_resources.stores.transfer import About, Hashed, Streams, copies_if_absent, parts
@@ -60,13 +60,13 @@ def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) 
     source, target = two_stores(provider)
     data = b"x" * size
     target.write("there", b"first")
-    with pytest.raises(AlreadyThere):
+    with pytest.raises(AlreadyExists):
         in_parts(target).put("there", [data], about_of(target, data))
 
     assert target.read("there") == b"first"
     source.write("a", data)
     if KEEPS_CONDITIONS[provider.name]:
-        with pytest.raises(AlreadyThere):
+        with pytest.raises(AlreadyExists):
             target.streams.copy(source.streams, source.stat("a"), "there")
         assert target.read("there") == b"first"
 
@@ -128,9 +128,9 @@ def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: 
         with pytest.raises(Changed):
             target.streams.copy(streams, found, "b")
     source.delete_many(["a"])
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         list(streams.pieces("a", about))
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         target.streams.copy(streams, found, "c")
 
 
@@ -145,7 +145,7 @@ def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadat
 
     assert stores[1].read("b") == data
     assert target.about("b").metadata == METADATA
-    with pytest.raises(AlreadyThere):
+    with pytest.raises(AlreadyExists):
         target.copy(source, stores[0].stat("a"), "b")
 
 
@@ -179,12 +179,12 @@ def test_parts_have_the_same_bytes_and_one_length_except_the_last() -> None:
     assert Hashed([b"a", b"b"]).drained().md5 == "187ef4436122d1cc2f40dc2b92f0eba0"
 
 
-def test_a_missing_object_raises_not_there_from_every_lookup(provider: Provider) -> None:
+def test_a_missing_object_raises_not_found_from_every_lookup(provider: Provider) -> None:
     """A restore and a sweep rely on it."""
     source, target = two_stores(provider)
     streams = source.streams
 
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         streams.about("nothing")
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         target.streams.copy(streams, StoredObject("nothing", 1, source.now()), "b")

@@ -307,7 +307,7 @@ def test_an_unknown_repository_fails_with_a_sentence(world: World) -> None:
     told = failure_of(world, "nowhere|m1")
 
     assert "nowhere" in (told.description or "")
-    assert told.metadata["kind"].value == "NotThere"
+    assert told.metadata["kind"].value == "NotFound"
     assert (world.files(), sorted(world.sandbox.local_path.iterdir())) == before
 
 

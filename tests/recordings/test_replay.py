@@ -13,7 +13,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from spark_resources.errors import Forbidden, NotThere
+from spark_resources.errors import Forbidden, NotFound
 from spark_resources.lakefs import LakeFS, LakeFSSettings, RefsDump
 from spark_resources.model import AddressType, Commit, Rules
 from spark_resources.sstable import Entry, range_ref, write_commits, write_metarange, write_range
@@ -164,11 +164,11 @@ def test_a_branch_serves_what_was_recorded_as_served(recording: Recording, lake:
 
 def test_what_was_not_recorded_is_refused(lake: LakeFS) -> None:
     """Another repository, a missing branch, another call, or unknown credentials."""
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         lake.repository("other")
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         lake.stat("tiny", "other", "a")
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         list(lake.uncommitted_diff("tiny", "other"))
     with pytest.raises(Forbidden):
         LakeFS(LakeFSSettings(lake.where, ACCESS_KEY_ID, "guessed", retry=requests(1))).repository("tiny")

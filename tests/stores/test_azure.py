@@ -24,7 +24,7 @@ from azure.storage.blob import (
 )
 
 from spark_resources.deleting.quarantine import same_content
-from spark_resources.errors import Forbidden, NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.errors import Forbidden, NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, open_store
 from spark_resources.stores.azure.client import Container, container_of
@@ -236,7 +236,7 @@ def test_the_checksum_of_a_plain_upload_is_its_md5(azurite: Azurite, name: str) 
     assert [found.checksum for page in store.pages("") for found in page.objects] == [md5, md5]
     assert store.stat("data/x").checksum == md5
     assert not store.etag_is_md5("data/x")
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         store.etag_is_md5("data/none")
 
 
@@ -277,7 +277,7 @@ def test_directories_are_neither_listed_nor_found(azurite: Azurite, client: Cont
     assert [found.key for found in page.objects] == ["data/empty", "data/no-folder"]
     assert list(page.prefixes) == ["data/folder/"]
     for look in (store.stat, store.read, lambda key: store.copy(key, "data/copy")):
-        with pytest.raises(NotThere, match="directory"):
+        with pytest.raises(NotFound, match="directory"):
             look("data/folder")
 
 
@@ -640,7 +640,7 @@ def test_a_source_overwritten_since_its_lookup_is_not_copied(
 
     with pytest.raises(Exception, match="ConditionNotMet"):
         copy_blob(source, target, tag, where="here")
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         store.stat("y")
 
 
@@ -776,7 +776,7 @@ def _is_unavailable(store: Store, match: str) -> None:
     ):
         with pytest.raises(Unavailable, match=match) as caught:
             act()
-        assert not isinstance(caught.value, NotThere)
+        assert not isinstance(caught.value, NotFound)
         assert "hush" not in f"{caught.value!r}{caught.value.__cause__!r}"
     [result] = store.delete_many(["data/x"])
     assert result.deletion is Deletion.FAILED
@@ -797,7 +797,7 @@ def test_an_answer_that_is_not_azures_is_an_error(status: int, body: bytes) -> N
         ):
             with pytest.raises(Unavailable) as caught:
                 look()
-            assert not isinstance(caught.value, NotThere)
+            assert not isinstance(caught.value, NotFound)
 
 
 def test_redirects_are_not_followed() -> None:

@@ -19,10 +19,10 @@ from urllib.parse import parse_qs, urlsplit
 import google_crc32c
 import pytest
 
-from spark_resources.errors import Forbidden, NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.errors import Forbidden, NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, keys, open_store
-from spark_resources.stores.base import AlreadyThere, Changed, Deleting, Deletion
+from spark_resources.stores.base import AlreadyExists, Changed, Deleting, Deletion
 from spark_resources.stores.gcs import client
 from tests.support import retry_policies
 from tests.support.fake_gcs import FakeGCS
@@ -329,7 +329,7 @@ def test_a_large_conditional_write_keeps_its_condition(fake_gcs: FakeGCS, bucket
     """It is sent in one request, and read back whole."""
     store, data = at(fake_gcs.settings(), f"gs://{bucket}/large"), bytes(range(256)) * 36_000  # 9.2 MB
     tag = store.write_if_absent("large", data)
-    with pytest.raises(AlreadyThere):
+    with pytest.raises(AlreadyExists):
         store.write_if_absent("large", data[1:])
     with pytest.raises(Changed):
         store.replace_if_unchanged("large", data[1:], str(int(tag) - 1))
@@ -561,7 +561,7 @@ def _is_unavailable(store: Store, match: str | None = None) -> None:
     ):
         with pytest.raises(Unavailable, match=match) as caught:
             act()
-        assert not isinstance(caught.value, NotThere | Forbidden)
+        assert not isinstance(caught.value, NotFound | Forbidden)
     assert store.delete_many(["data/x"])[0].deletion is Deletion.FAILED
 
 

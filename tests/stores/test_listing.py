@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_resources.errors import NotThere, WrongUsage
+from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.stores import Store, keys
 from spark_resources.stores.base import Deletion
 from spark_resources.stores.keys import kinds_of
@@ -32,9 +32,9 @@ def test_listing_a_missing_bucket_is_an_error(provider: Provider) -> None:
     """It is never an empty listing."""
     store = provider.open(provider.nowhere())
 
-    with pytest.raises(NotThere, match="no-such-place"):
+    with pytest.raises(NotFound, match="no-such-place"):
         list(store.pages(""))
-    with pytest.raises(NotThere, match="no-such-place"):
+    with pytest.raises(NotFound, match="no-such-place"):
         list(store.pages("data/", delimiter="/"))
 
 

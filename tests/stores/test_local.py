@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.errors import Forbidden, LakegcError, NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, open_store
 from spark_resources.stores.base import Changed, Deletion
@@ -209,7 +209,7 @@ def test_keys_that_differ_in_case_are_different_objects(store: Store) -> None:
     """Keys are bytes."""
     store.write("data/X", b"upper")
     for other in ("data/x", "DATA/X", "Data/X"):
-        with pytest.raises(NotThere):
+        with pytest.raises(NotFound):
             store.read(other)
         assert store.delete_many([other])[0].deletion is Deletion.ALREADY_GONE
     assert all_keys(store) == ["data/X"]
@@ -227,7 +227,7 @@ def test_names_that_are_not_utf8_and_pipes_are_counted_and_not_listed(store: Sto
 
     assert [found.key for page in pages for found in page.objects] == ["data/x"]
     assert sum(page.unreadable_names for page in pages) == 3
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         store.read("data/pipe")
     assert store.delete_many(["data/pipe"])[0].deletion is Deletion.FAILED
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark_resources.errors import Forbidden, NotThere, WrongUsage
+from spark_resources.errors import Forbidden, NotFound, WrongUsage
 from spark_resources.stores import Store
-from spark_resources.stores.base import AlreadyThere, Changed, Deletion
+from spark_resources.stores.base import AlreadyExists, Changed, Deletion
 from tests.support.store_providers import Provider, all_keys, write_all
 
 
@@ -29,7 +29,7 @@ def test_a_missing_object_is_an_error_of_every_method(store: Store) -> None:
 
     for key in ("data/none", "none", "data/folder", "data/folder/x/y"):
         for look in (store.read, store.stat, store.read_with_tag, lambda key: store.copy(key, "copy")):
-            with pytest.raises(NotThere, match=key):
+            with pytest.raises(NotFound, match=key):
                 look(key)
     assert all_keys(store) == ["data/folder/x"]
 
@@ -46,7 +46,7 @@ def test_a_missing_bucket_is_reported_as_such_by_every_method(provider: Provider
         lambda: store.replace_if_unchanged("data/x", b"", "tag"),
         lambda: store.copy("data/x", "data/y"),
     ):
-        with pytest.raises(NotThere, match=r"no-such-place.*does not exist"):
+        with pytest.raises(NotFound, match=r"no-such-place.*does not exist"):
             act()
     assert [result.deletion for result in store.delete_many(["data/x"])] == [Deletion.FAILED]
 
@@ -117,7 +117,7 @@ def test_a_listing_and_a_lookup_agree_about_an_object(store: Store) -> None:
 def test_conditional_writes_never_overwrite(store: Store) -> None:
     """One of them needs the object to be absent, the other one needs it unchanged."""
     first = store.write_if_absent("lease", b"one")
-    with pytest.raises(AlreadyThere, match="lease"):
+    with pytest.raises(AlreadyExists, match="lease"):
         store.write_if_absent("lease", b"two")
 
     assert store.read_with_tag("lease") == (b"one", first)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from spark_resources.stores import Store
-from spark_resources.stores.base import AlreadyThere, Changed
+from spark_resources.stores.base import AlreadyExists, Changed
 from tests.support.store_providers import Provider
 
 WRITERS = 8
@@ -24,7 +24,7 @@ def winners(act: Callable[[bytes], object]) -> list[bytes]:
         start.wait()
         try:
             act(content)
-        except (AlreadyThere, Changed):
+        except (AlreadyExists, Changed):
             return None
         return content
 

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from spark_resources.errors import NotThere, Refused, Unavailable, WrongUsage
+from spark_resources.errors import NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Capabilities, Store, StoreSettings, open_store
 from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion, read_to_verify
@@ -76,7 +76,7 @@ def test_the_tag_of_a_plain_upload_is_an_md5_where_the_store_is_known_for_it(ser
     assert store.etag_is_md5("data/x")
     assert store.stat("data/x").checksum == hashlib.md5(b"content").hexdigest()
     assert not at(server.settings(), "s3://s3-tests/plain").etag_is_md5("data/x")
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         store.etag_is_md5("data/none")
 
 
@@ -263,7 +263,7 @@ def _is_unavailable(store: Store, match: str) -> None:
     ):
         with pytest.raises(Unavailable, match=match) as caught:
             act()
-        assert not isinstance(caught.value, NotThere)
+        assert not isinstance(caught.value, NotFound)
     [result] = store.delete_many(["data/x"])
     assert result.deletion is Deletion.FAILED
     assert result.code
@@ -280,7 +280,7 @@ def test_an_answer_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None
         for look in looks:
             with pytest.raises(Unavailable) as caught:
                 look()
-            assert not isinstance(caught.value, NotThere)
+            assert not isinstance(caught.value, NotFound)
 
 
 def test_an_answer_that_boto3_cannot_parse_is_unavailable() -> None:
@@ -596,7 +596,7 @@ def test_quick_reads_read_any_object_whole(server: S3Server) -> None:
         store.write(key, data)
 
     assert {key: read_to_verify(store, key) for key in contents} == contents
-    with pytest.raises(NotThere, match="data/none"):
+    with pytest.raises(NotFound, match="data/none"):
         read_to_verify(store, "data/none")
     store.write("data/x", b"written anew")
     assert read_to_verify(store, "data/x") == b"written anew"

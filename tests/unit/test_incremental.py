@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.rules.incremental import LATE, basis_of, can_have_changed, late_uploads, opened
-from spark_resources.errors import NotThere
+from spark_resources.errors import NotFound
 from spark_resources.lakefs_sandbox.xids import Xids
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord
 from spark_resources.model import MarkState, Scope
@@ -70,7 +70,7 @@ def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None
     assert found == {**FULL_MARK, "incremental": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
     assert basis_of(new(), earlier, since="old", every=9)["chain"] == ["old"]
     for unknown in ("unfinished", "none"):
-        with pytest.raises(NotThere, match=unknown):
+        with pytest.raises(NotFound, match=unknown):
             basis_of(new(), earlier, since=unknown, every=9)
 
 

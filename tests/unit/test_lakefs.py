@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from spark_resources.errors import DamagedData, Forbidden, Interrupted, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.errors import DamagedData, Forbidden, Interrupted, LakegcError, NotFound, Unavailable, WrongUsage
 from spark_resources.lakefs import Change, LakeFS, RefsDump, Served, UncommittedLists
 from spark_resources.lakefs.branch_diff import whole_diff
 from spark_resources.lakefs.pagination import LARGEST_PAGE
@@ -262,7 +262,7 @@ def test_a_404_means_no_rules_only_if_the_repository_exists(script: Script, lake
     assert lake.rules("lake") is None
 
     script.on("GET lake", said(404, {"message": "repository not found"}))
-    with pytest.raises(NotThere, match="repository"):
+    with pytest.raises(NotFound, match="repository"):
         lake.rules("lake")
 
 
@@ -273,7 +273,7 @@ def test_a_404_that_is_not_about_rules_is_an_error(script: Script, lake: LakeFS,
 
     with pytest.raises(Unavailable) as raised:
         lake.rules("lake")
-    assert not isinstance(raised.value, NotThere)
+    assert not isinstance(raised.value, NotFound)
 
 
 # --- the list of retained commits -------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ def test_listing_the_commits_of_a_missing_repository_is_an_error(script: Script,
     for call in (ASYNC, SYNC):
         script.on(call, said(404, {"message": "repository not found"}))
 
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         lake.prepare_commits("lake")
 
 
@@ -457,7 +457,7 @@ def test_a_server_without_the_call_for_staged_objects_is_an_error(script: Script
         lake.prepare_uncommitted("lake")
 
     script.on("GET lake", said(404, {"message": "repository not found"}))
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         lake.prepare_uncommitted("lake")
 
 
@@ -510,7 +510,7 @@ def test_a_dump_that_is_not_available_is_none(script: Script, lake: LakeFS, stat
 
 @pytest.mark.parametrize(
     ("answer", "error"),
-    [(said(401, {"message": "who?"}), Forbidden), (said(404, {"message": "repository not found"}), NotThere)],
+    [(said(401, {"message": "who?"}), Forbidden), (said(404, {"message": "repository not found"}), NotFound)],
 )
 def test_a_repository_that_cannot_be_read_is_not_a_missing_dump(
     script: Script, lake: LakeFS, answer: Response, error: type[LakegcError]
@@ -569,7 +569,7 @@ def test_a_404_means_that_nothing_is_served_only_if_the_branch_exists(script: Sc
     assert lake.stat("lake", "main", "a") is None
 
     script.on(LS, said(404, {"message": "not found"}))
-    with pytest.raises(NotThere, match="'main' in repository 'lake'"):
+    with pytest.raises(NotFound, match="'main' in repository 'lake'"):
         lake.stat("lake", "main", "a")
 
 

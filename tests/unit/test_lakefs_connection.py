@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from pyspark import cloudpickle
 from starlette.responses import Response
 
-from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Unavailable, WrongUsage
+from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS, RefsDump, api_address
 from tests.support.replay_server import serving
 from tests.support.retry_policies import requests
@@ -141,7 +141,7 @@ def test_a_refusal_is_not_retried(script: Script, lake: LakeFS, status: int) -> 
             ["lacks the permission fs:ListBranches", "administrator"],
         ),
         (said(403, {"message": "insufficient permissions"}), Forbidden, ["fs:ListBranches"]),
-        (said(404, {"message": "repository not found"}), NotThere, ["'lake'", "repository not found"]),
+        (said(404, {"message": "repository not found"}), NotFound, ["'lake'", "repository not found"]),
         (said(404, NO_CALL), Unavailable, ["too old"]),
         (Response(b"<!doctype html><p>hi", media_type="text/html"), Unavailable, ["not the lakeFS API", "endpoint"]),
         (Response(b"\xff\xfe", media_type="application/json"), Unavailable, ["not the lakeFS API"]),

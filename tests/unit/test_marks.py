@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_resources.errors import DamagedData, LakegcError, NotThere, Refused, WrongUsage
+from spark_resources.errors import DamagedData, LakegcError, NotFound, Refused, WrongUsage
 from spark_resources.mark_store.mark import (
     OWNER_KEY,
     UNFINISHED,
@@ -250,7 +250,7 @@ def test_only_folders_with_a_record_are_marks(place: Place) -> None:
 
     assert [found.mark_id for found in marks(place)] == ["m1", "m10", "m2"]
     assert [Mark.exists(place, mark_id) for mark_id in ("m1", "m3", "m4")] == [True, False, False]
-    with pytest.raises(NotThere, match=r"no mark m3 in .*/lake\. 'lakegc status' lists"):
+    with pytest.raises(NotFound, match=r"no mark m3 in .*/lake\. 'lakegc status' lists"):
         Mark.open(place, "m3")
 
 

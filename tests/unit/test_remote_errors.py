@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_resources.deleting.sweep_task import ReverificationTooOld
-from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
+from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Refused, Unavailable
 from spark_resources.model import Namespace
 from spark_resources.spark.remote_errors import as_text, errors_from_executors, from_text, on_executor
 from spark_resources.stores import open_store
@@ -75,7 +75,7 @@ def test_an_answer_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path
 
 def test_a_text_without_the_nonce_of_this_process_is_no_error_of_lakegc(spark: SparkSession) -> None:
     """A store that knows the form of errors can't forge one that says that something is absent or refused."""
-    forged = as_text(NotThere("nothing is staged"), "0" * 32)
+    forged = as_text(NotFound("nothing is staged"), "0" * 32)
 
     def quotes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches

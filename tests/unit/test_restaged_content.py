@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.mark.path_probes import WINDOW, answered, at_inexact_paths, not_text, serve
-from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotThere, Refused, Unavailable
+from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Refused, Unavailable
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Served, ServedPage
 from spark_resources.lakefs_sandbox.ref_views import as_text
 from spark_resources.model import Namespace
@@ -52,7 +52,7 @@ class Branches:
     def _called(self, branch: str) -> None:
         self.asked.append(branch)
         if branch not in self.served:
-            raise NotThere(f"there is no branch {branch}")
+            raise NotFound(f"there is no branch {branch}")
         if branch in self.failing:
             raise self.failing[branch]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from pyspark import cloudpickle
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable
-from spark_resources.stores.base import AlreadyThere, Changed
+from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable
+from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.retry import NO_RETRIES, RetryPolicy, retried, write_on_condition
 
 SOON = RetryPolicy(first_wait_s=0, attempts=3)
@@ -82,7 +82,7 @@ def test_a_wait_that_the_server_asks_for_is_respected() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [Unavailable("no"), Forbidden("no"), NotThere("no"), LakegcError("no"), OSError("no")]
+    "error", [Unavailable("no"), Forbidden("no"), NotFound("no"), LakegcError("no"), OSError("no")]
 )
 def test_an_error_that_is_not_transient_is_not_retried(error: Exception) -> None:
     with pytest.raises(type(error)):
@@ -128,14 +128,14 @@ def test_a_transient_error_can_be_pickled() -> None:
 # --- conditional writes -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("refused", [AlreadyThere("there"), Changed("changed")])
+@pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
 def test_a_conditional_write_whose_answer_was_lost_is_recognised_by_its_bytes(refused: Unavailable) -> None:
     """Otherwise a run that has the lease would refuse itself."""
     act = failing(Transient("the answer was lost"), refused)
     assert write_on_condition(SOON, act, lambda: (b"mine", "tag"), b"mine") == "tag"
 
 
-@pytest.mark.parametrize("refused", [AlreadyThere("there"), Changed("changed")])
+@pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
 def test_a_write_of_another_run_is_never_taken_for_ones_own(refused: Unavailable) -> None:
     act = failing(Transient("the answer was lost"), refused)
     with pytest.raises(type(refused)):
@@ -144,13 +144,13 @@ def test_a_write_of_another_run_is_never_taken_for_ones_own(refused: Unavailable
 
 def test_equal_bytes_are_a_conflict_if_no_answer_was_lost() -> None:
     """Two runs wrote the same bytes, but only one of them created the object."""
-    with pytest.raises(AlreadyThere):
-        write_on_condition(SOON, failing(AlreadyThere("there")), lambda: (b"mine", "tag"), b"mine")
+    with pytest.raises(AlreadyExists):
+        write_on_condition(SOON, failing(AlreadyExists("there")), lambda: (b"mine", "tag"), b"mine")
 
 
 def test_an_object_that_vanished_after_a_lost_answer_is_a_conflict() -> None:
     def gone() -> tuple[bytes, str]:
-        raise NotThere("gone")
+        raise NotFound("gone")
 
     with pytest.raises(Changed):
         write_on_condition(SOON, failing(Transient("lost"), Changed("changed")), gone, b"mine")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_resources.errors import NotThere, Refused, Untrusted, WrongUsage
+from spark_resources.errors import NotFound, Refused, Untrusted, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.records.json_records import MOST_LATE, Version, record_bytes
 from spark_resources.records.signing import Seal, SigningKey, SigningKeys, without_signing_keys
@@ -73,7 +73,7 @@ def test_a_signed_record_is_read_back_as_written(place: Place) -> None:
 
     place.records().replace(KEY, record_bytes({"state": "swept"}), version)
     assert json.loads(place.records().read(KEY)) == {"state": "swept"}
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         place.records().read(OTHER_MARK)
 
 

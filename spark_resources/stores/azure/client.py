@@ -27,7 +27,7 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import BlobServiceClient, ContainerClient, ExponentialRetry
 from requests.adapters import HTTPAdapter
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable, WrongUsage
+from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores.base import MALFORMED
 from spark_resources.stores.extras import needs_extra
@@ -42,7 +42,8 @@ _CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*$")
 
 PASSING = frozenset({"ServerBusy", "OperationTimedOut", "InternalError"})
 OVERWRITTEN = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})  # a condition on the content failed
-THERE = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITTEN})  # the blob was required not to exist
+# the codes of a write that requires that no blob exists
+ALREADY_EXISTS = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITTEN})
 
 _SET = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
 _ADVICE = {
@@ -198,9 +199,9 @@ def is_transient(error: AzureError) -> bool:
 def _answered(error: HttpResponseError, what: str, where: str, key: str | None) -> LakegcError:
     code, status, headers = code_of(error), error.status_code, _headers(error)
     if code == "ContainerNotFound":
-        return NotThere(f"the container of {where} does not exist. Check the namespace and the account.")
+        return NotFound(f"the container of {where} does not exist. Check the namespace and the account.")
     if code == "BlobNotFound":
-        return NotThere(f"{key!r} does not exist in {where}")
+        return NotFound(f"{key!r} does not exist in {where}")
     said = f"{what}: {code}: {message_of(error)}"
     if status in (401, 403) or code in _ADVICE:
         return Forbidden(f"{said}. {_sentence(_ADVICE.get(code, _RIGHTS))}")

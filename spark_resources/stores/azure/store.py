@@ -15,12 +15,12 @@ from typing import Any
 from azure.core import MatchConditions
 from azure.core.exceptions import AzureError, HttpResponseError
 
-from spark_resources.errors import NotThere, Unavailable, WrongUsage
+from spark_resources.errors import NotFound, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.azure.client import (
+    ALREADY_EXISTS,
     OVERWRITTEN,
-    THERE,
     code_of,
     container_client,
     container_of,
@@ -31,7 +31,7 @@ from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.delete import BATCH, delete_keys
 from spark_resources.stores.azure.listing import Listing, checksum, http_time, is_folder, list_blobs, unquoted
 from spark_resources.stores.azure.transfer import AzureStreams
-from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
+from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.settings import StoreSettings
 
@@ -177,7 +177,7 @@ class AzureStore:
 
     def check_object(self, key: str, about: Any) -> None:
         if is_folder(about.metadata or {}, about.size):
-            raise NotThere(f"{key!r} does not exist in {self.where}: it is a directory")
+            raise NotFound(f"{key!r} does not exist in {self.where}: it is a directory")
 
     def read(self, key: str) -> bytes:
         return self.read_with_tag(key)[0]
@@ -248,9 +248,9 @@ class AzureStore:
             try:
                 return self._put(key, data, overwrite=False)
             except HttpResponseError as error:
-                if code_of(error) not in THERE:
+                if code_of(error) not in ALREADY_EXISTS:
                     raise
-        raise AlreadyThere(f"{key!r} already exists in {self.where}")
+        raise AlreadyExists(f"{key!r} already exists in {self.where}")
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
         return write_on_condition(

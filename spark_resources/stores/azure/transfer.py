@@ -15,11 +15,11 @@ from azure.core import MatchConditions
 from azure.core.exceptions import AzureError
 from azure.storage.blob import BlobBlock, ContentSettings
 
-from spark_resources.errors import NotThere, Unavailable, WrongUsage
-from spark_resources.stores.azure.client import OVERWRITTEN, THERE, as_lakegc_error, code_of
+from spark_resources.errors import NotFound, Unavailable, WrongUsage
+from spark_resources.stores.azure.client import ALREADY_EXISTS, OVERWRITTEN, as_lakegc_error, code_of
 from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.listing import checksum
-from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
+from spark_resources.stores.base import MALFORMED, AlreadyExists, Changed, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried
 from spark_resources.stores.transfer import PART, About, Cold, Streams, Written, parts, plain_text, whole
 
@@ -134,7 +134,7 @@ class AzureStreams:
     @retried
     def remove(self, key: str, tag: str) -> None:
         blob = self._client.get_blob_client(self._store.full(key))
-        with suppress(NotThere), self._translating("delete", key):
+        with suppress(NotFound), self._translating("delete", key):
             blob.delete_blob("include", etag=tag, match_condition=MatchConditions.IfNotModified)
 
     @contextmanager
@@ -145,16 +145,16 @@ class AzureStreams:
             code = code_of(error)
             if code in _COLD:
                 raise Cold(f"{key!r} in {self.where} is in the archive tier. Rehydrate it before reading it") from None
-            if doing == "write" and code in THERE:
-                raise AlreadyThere(f"{key!r} already exists in {self.where}") from None
-            if doing == "copy" and code in THERE | {"SourceConditionNotMet"}:
+            if doing == "write" and code in ALREADY_EXISTS:
+                raise AlreadyExists(f"{key!r} already exists in {self.where}") from None
+            if doing == "copy" and code in ALREADY_EXISTS | {"SourceConditionNotMet"}:
                 try:
                     self._store.stat(there)
-                except NotThere:
+                except NotFound:
                     raise Changed(f"{key!r} was replaced in the meantime") from None
-                raise AlreadyThere(f"{there!r} already exists in {self.where}") from None
+                raise AlreadyExists(f"{there!r} already exists in {self.where}") from None
             if doing in ("read", "delete") and code in OVERWRITTEN:
-                self._store.stat(key)  # raises `NotThere` if the object is gone
+                self._store.stat(key)  # raises `NotFound` if the object is gone
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from None
             raise as_lakegc_error(error, self.where, doing, key) from None
         except MALFORMED as error:

@@ -24,7 +24,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable, WrongUsage, full_stop
+from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage, full_stop
 from spark_resources.stores.base import MALFORMED
 from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
@@ -212,7 +212,7 @@ def _answered(error: Answered, what: str, where: str) -> LakegcError:
     if error.status in (401, 403) and not is_transient(error):
         return Forbidden(f"{said}. {_CREDENTIALS if error.status == 401 else _RIGHTS}.")
     if error.status == 404 and _is_the_stores(error):
-        return NotThere(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
+        return NotFound(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
     if 300 <= error.status < 400:
         return Unavailable(
             f"{what}: a redirect (HTTP {error.status}) to {origin_of(error.headers.get('Location', ''))}"

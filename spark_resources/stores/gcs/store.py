@@ -19,10 +19,10 @@ from urllib.parse import quote, urlsplit
 
 import requests
 
-from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
+from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
-from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
+from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
 from spark_resources.stores.gcs.client import Answered, GCSClient, object_path, translated_errors
 from spark_resources.stores.gcs.contents import read_object, write_object
 from spark_resources.stores.gcs.copy import copy_object
@@ -184,7 +184,7 @@ class GCSStore:
             raise Transient(
                 f"{key!r} in {self.where} is listed, but its metadata can't be read. Try again."
             ) from missing
-        raise NotThere(f"{key!r} does not exist in {self.where}") from missing
+        raise NotFound(f"{key!r} does not exist in {self.where}") from missing
 
     def read(self, key: str) -> bytes:
         return self.read_with_tag(key)[0]
@@ -228,7 +228,7 @@ class GCSStore:
             except Answered as error:
                 if error.status != 412:
                     raise
-        raise AlreadyThere(f"{key!r} already exists in {self.where}")
+        raise AlreadyExists(f"{key!r} already exists in {self.where}")
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
         return write_on_condition(
@@ -275,7 +275,7 @@ class GCSStore:
     # --- helpers ----------------------------------------------------------------------------------------------------
 
     def _check_bucket(self) -> None:
-        """Raises `NotThere` if the bucket does not exist."""
+        """Raises `NotFound` if the bucket does not exist."""
         self._listed({"prefix": self._prefix, "maxResults": "1"}, "")
 
     def full(self, key: str) -> str:

@@ -10,8 +10,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
-from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
+from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
+from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.gcs.client import Answered, Errors, as_lakegc_error, object_path
 from spark_resources.stores.gcs.contents import crc32c_of
 from spark_resources.stores.gcs.listing import listed
@@ -95,7 +95,7 @@ class GCSStreams:
         except Answered as error:
             if error.status != 404:
                 raise
-            self._store.stat(key)  # raises `NotThere` if the object is gone
+            self._store.stat(key)  # raises `NotFound` if the object is gone
             raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
         with answer:
             refuse_other_start(answer.status_code, start, key, self.where)
@@ -120,7 +120,7 @@ class GCSStreams:
                 yield
             except Answered as error:
                 if error.status == 412:
-                    raise AlreadyThere(f"{key!r} already exists in {self.where}") from error
+                    raise AlreadyExists(f"{key!r} already exists in {self.where}") from error
                 raise
 
     @retried
@@ -151,11 +151,11 @@ class GCSStreams:
             held = data
         try:
             self._store.stat(key)
-        except NotThere:
+        except NotFound:
             end = start + len(held)
             answer = self._send(key, location, held, f"bytes {start}-{end - 1}/{end}", (200, 201))
             return Written(_generation(answer), frozenset({hashed.crc32c}))
-        raise AlreadyThere(f"{key!r} already exists in {self.where}")
+        raise AlreadyExists(f"{key!r} already exists in {self.where}")
 
     @retried
     def _begun(self, key: str, full: str, kept: Mapping[str, Any]) -> str:
@@ -220,7 +220,7 @@ class GCSStreams:
                 return answer
             except Answered as error:
                 if error.status == 412:
-                    raise AlreadyThere(f"{key!r} already exists in {self.where}") from error
+                    raise AlreadyExists(f"{key!r} already exists in {self.where}") from error
                 if error.status == 404:
                     source._store.stat(found.key)
                     raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime") from error
@@ -232,7 +232,7 @@ class GCSStreams:
         try:
             if self.about(key).tag != tag:  # for emulators that ignore the condition of the next request
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
-        except NotThere:
+        except NotFound:
             return
         with self._translating("delete", key):
             try:

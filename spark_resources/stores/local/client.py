@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
 
-from spark_resources.errors import Forbidden, NotThere, Unavailable, WrongUsage
+from spark_resources.errors import Forbidden, NotFound, Unavailable, WrongUsage
 from spark_resources.stores import keys
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.local.files import Changes, NotAnObject, file_of
@@ -77,7 +77,7 @@ class Folder:
             finally:
                 os.close(base)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotThere(
+            raise NotFound(
                 f"{self.where} does not exist. Check LAKEGC_LOCAL_PATH: it is the local block adapter's path as this "
                 "machine sees it."
             ) from error
@@ -117,7 +117,7 @@ class Folder:
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            raise NotThere(f"{key!r} does not exist in {self.where}") from error
+            raise NotFound(f"{key!r} does not exist in {self.where}") from error
         except OSError as error:
             self._fail(doing, key, error)
 

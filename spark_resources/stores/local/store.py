@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
-from spark_resources.errors import NotThere, WrongUsage
+from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.stores import keys
 from spark_resources.stores.base import (
-    AlreadyThere,
+    AlreadyExists,
     Capabilities,
     Changed,
     DeleteResult,
@@ -112,14 +112,14 @@ class LocalStore:
     def write_if_absent(self, key: str, data: bytes) -> str:
         with self.folder.writing("write", key, [data]) as (changes, staged):
             if not changes.place_if_free(staged, key):
-                raise AlreadyThere(f"{key!r} already exists in {self.where}")
+                raise AlreadyExists(f"{key!r} already exists in {self.where}")
         return _tag(data)
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
         with self.folder.writing("replace", key, [data]) as (changes, staged):
             try:
                 current = _tag(self.read(key))
-            except NotThere:
+            except NotFound:
                 current = None
             if current != tag:
                 what = "no longer exists" if current is None else "was replaced in the meantime"

@@ -8,8 +8,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from spark_resources.errors import NotThere, WrongUsage
-from spark_resources.stores.base import AlreadyThere, Changed, StoredObject
+from spark_resources.errors import NotFound, WrongUsage
+from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.transfer import PIECE, About, Streams, Written, whole
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class LocalStreams:
         with self._folder.writing("write", key, pieces) as (changes, staged):
             tag = _about(os.stat(staged, dir_fd=changes.hidden)).tag  # of the file, whatever its name
             if not changes.place_if_free(staged, key):
-                raise AlreadyThere(f"{key!r} already exists in {self.where}")
+                raise AlreadyExists(f"{key!r} already exists in {self.where}")
         return Written(tag)
 
     def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
@@ -57,7 +57,7 @@ class LocalStreams:
         return self.put(key, source.pieces(found.key, about), about)
 
     def remove(self, key: str, tag: str) -> None:
-        with self._folder.changing("delete", key) as changes, changes.lock(), suppress(NotThere):
+        with self._folder.changing("delete", key) as changes, changes.lock(), suppress(NotFound):
             if self.about(key).tag != tag:
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
             changes.remove(key)

@@ -32,7 +32,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
-from spark_resources.errors import Forbidden, LakegcError, NotThere, Transient, Unavailable, WrongUsage, full_stop
+from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage, full_stop
 from spark_resources.stores.base import MALFORMED
 from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
@@ -183,9 +183,9 @@ def _answered(error: ClientError, what: str, where: str, key: str | None) -> Lak
     code, message = code_of(error), str(error.response.get("Error", {}).get("Message", "")).rstrip(". ")
     status = status_of(error)
     if code == "NoSuchBucket":
-        return NotThere(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
+        return NotFound(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
     if code == "NoSuchKey":
-        return NotThere(f"{key!r} does not exist in {where}")
+        return NotFound(f"{key!r} does not exist in {where}")
     said = f"{what}: {code}: {message}" if message and message != code else f"{what}: {code}"
     if status == 403 or code in _CREDENTIAL_CODES:
         return Forbidden(f"{said}. {_sentence(_ADVICE.get(code, _RIGHTS))}")

@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from botocore.exceptions import ClientError
 
-from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage
+from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.arrow_pages import ArrowPage, as_page
-from spark_resources.stores.base import AlreadyThere, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
+from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.s3.client import code_of, s3_client, status_of, translated_errors
 from spark_resources.stores.s3.copy import copy_object
@@ -186,7 +186,7 @@ class S3Store:
         # A HEAD response has no body that says what is missing, and a wrong endpoint returns 404, too: list instead.
         if any(found.key == key for page in self.pages(key, page_size=1) for found in page.objects[:1]):
             raise Transient(f"{key!r} in {self.where} is listed, but its metadata can't be read. Try again.")
-        raise NotThere(f"{key!r} does not exist in {self.where}")
+        raise NotFound(f"{key!r} does not exist in {self.where}")
 
     def read(self, key: str) -> bytes:
         return self.read_with_tag(key)[0]
@@ -250,7 +250,7 @@ class S3Store:
     def _create(self, key: str, data: bytes) -> str:
         tag = self._put_if(key, data, {"IfNoneMatch": "*"})
         if tag is None:
-            raise AlreadyThere(f"{key!r} already exists in {self.where}")
+            raise AlreadyExists(f"{key!r} already exists in {self.where}")
         return tag
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
@@ -261,7 +261,7 @@ class S3Store:
     def _replace(self, key: str, data: bytes, tag: str) -> str:
         try:
             new_tag = self._put_if(key, data, {"IfMatch": f'"{tag}"'})
-        except NotThere as error:
+        except NotFound as error:
             if error.__cause__ is not None and code_of(error.__cause__) == "NoSuchKey":  # type: ignore[arg-type]
                 raise Changed(f"{key!r} in {self.where} no longer exists, so it was not overwritten") from error
             raise

@@ -15,8 +15,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
-from spark_resources.errors import NotThere, Transient, Unavailable, WrongUsage, full_stop
-from spark_resources.stores.base import MALFORMED, AlreadyThere, Changed, StoredObject
+from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage, full_stop
+from spark_resources.stores.base import MALFORMED, AlreadyExists, Changed, StoredObject
 from spark_resources.stores.retry import RetryPolicy
 from spark_resources.stores.s3.client import as_lakegc_error, code_of, is_transient, status_of
 from spark_resources.stores.s3.copy import ONE_REQUEST
@@ -112,7 +112,7 @@ class S3Streams:
         return self._put_parts(key, full, chain(first, all_parts), kept)
 
     def _written(self, key: str, request: Callable[[], Any]) -> Any:
-        """The response to a request for a write, with retries. Raises `AlreadyThere`, and the errors of `Store`."""
+        """The response to a request for a write, with retries. Raises `AlreadyExists`, and the errors of `Store`."""
 
         def attempt() -> Any:
             with self._translating("write", key):
@@ -158,13 +158,13 @@ class S3Streams:
             with self._translating("delete", key):
                 self._client.delete_object(Bucket=self._bucket, Key=self._store.full(key), IfMatch=tag)
 
-        with suppress(NotThere):
+        with suppress(NotFound):
             self.retry.call(attempt)
 
     def _refuse_there(self, key: str) -> None:
-        with suppress(NotThere):
+        with suppress(NotFound):
             self._store.stat(key)
-            raise AlreadyThere(f"{key!r} already exists in {self.where}")
+            raise AlreadyExists(f"{key!r} already exists in {self.where}")
 
     # --- from bucket to bucket --------------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class S3Streams:
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and (code_of(error) == "PreconditionFailed" or status_of(error) == 412):
                 if doing == "write":
-                    raise AlreadyThere(f"{key!r} already exists in {self.where}") from error
+                    raise AlreadyExists(f"{key!r} already exists in {self.where}") from error
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
             if _upload_is_gone(error):
                 self._refuse_there(key)
