@@ -40,7 +40,7 @@ class Record:
     """The base of all records. Its configuration also holds for plain dataclasses and typed dicts within a record."""
 
     __slots__ = ()
-    __pydantic_config__ = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
     may_be_missing: ClassVar[frozenset[str]] = frozenset()
     """Fields with a default that earlier versions didn't write."""
 
@@ -69,11 +69,12 @@ class Record:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        schema: Any = handler(source)
+        schema: Any = handler.resolve_ref_schema(handler(source))
+        schema["strict"] = False  # a JSON object is read; its fields stay strict
         for field in schema["schema"]["fields"]:
             if field["schema"]["type"] == "default" and field["name"] not in cls.may_be_missing:
                 field["schema"] = field["schema"]["schema"]
-        return {**schema, "strict": False}  # from a JSON object, too; its fields stay strict
+        return schema
 
 
 _reader: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # built when the first record is read
@@ -103,7 +104,9 @@ def _reason(error: Exception) -> str:
 
 class _AsInJson:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        return {**handler(source), "strict": False}
+        schema: Any = handler.resolve_ref_schema(handler(source))
+        schema["strict"] = False
+        return schema
 
 
 AsInJson = Annotated[T, _AsInJson()]
