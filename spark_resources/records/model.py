@@ -18,6 +18,7 @@ from functools import cache
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -48,11 +49,12 @@ class Record:
         return record_bytes(self)
 
     @classmethod
-    def from_json(cls, data: bytes | str, where: str) -> Self:
+    def from_json(cls, data: bytes, where: str) -> Self:
         """Parse a record. Raises `UnknownFormat` for one that a newer lakegc wrote, and `damaged` for anything else
         that isn't as declared."""
         try:
             found: Self = _reader(cls).validate_python(cls.as_declared(read_json(data)), context=where)
+            found.verify(data)
         except (ValueError, KeyError, TypeError) as error:
             raise cls.damaged(where, _reason(error)) from error
         return found
@@ -61,6 +63,9 @@ class Record:
     def as_declared(cls, plain: Any) -> Any:
         """The JSON with the fields that are declared, for a record whose earlier formats have others."""
         return plain
+
+    def verify(self, data: bytes) -> None:
+        """Raise `ValueError` if the fields that were read from these bytes don't fit together."""
 
     @classmethod
     def damaged(cls, where: str, why: str) -> LakegcError:
@@ -133,6 +138,11 @@ def _parsed_by(parse: Callable[[Any], object]) -> PlainValidator:
     return PlainValidator(parsed)
 
 
+def _checked_time(found: str) -> str:
+    time_of(found)
+    return found
+
+
 def _seconds(found: Any) -> timedelta:
     if isinstance(found, bool):
         raise TypeError(f"{found} is not a number of seconds")
@@ -140,6 +150,7 @@ def _seconds(found: Any) -> timedelta:
 
 
 UtcTime = Annotated[datetime, _parsed_by(time_of)]
+TimeText = Annotated[str, AfterValidator(_checked_time)]
 Seconds = Annotated[timedelta, _parsed_by(_seconds)]
 MarkId = Annotated[str, _parsed_by(check_mark_id)]
 Count = Annotated[int, Field(ge=0)]
