@@ -53,14 +53,16 @@ class Record:
         """Parse a record. Raises `UnknownFormat` for one that a newer lakegc wrote, and `damaged` for anything else
         that isn't as declared."""
         try:
-            found: Self = _reader(cls).validate_python(cls.as_declared(read_json(data)), context=where)
+            plain = read_json(data)
+            declared = cls.as_declared(plain) if isinstance(plain, dict) else plain
+            found: Self = _reader(cls).validate_python(declared, context=where)
             found.verify(data)
         except (ValueError, KeyError, TypeError) as error:
             raise cls.damaged(where, _reason(error)) from error
         return found
 
     @classmethod
-    def as_declared(cls, plain: Any) -> Any:
+    def as_declared(cls, plain: dict[str, Any]) -> dict[str, Any]:
         """The JSON with the fields that are declared, for a record whose earlier formats have others."""
         return plain
 

@@ -24,7 +24,7 @@ from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord,
 from spark_resources.model import MarkState, Namespace, Rules, Scope
 from spark_resources.records.json_records import record_bytes
 from spark_resources.records.signing import Seal, SigningKey, SigningKeys
-from spark_resources.spark.datasets import Dataset, File
+from spark_resources.spark.datasets import Dataset, DatasetName, File
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
 from spark_resources.stores.probe import REMEMBERED, remembered_capabilities
@@ -248,7 +248,15 @@ def test_reports_of_the_first_format_are_read() -> None:
 
     found = Report.from_json(json.dumps(first).encode(), "here")
 
-    assert found == replace(REPORT, quarantine=False, taken=0, dataset={}, deleting="", unread={}, refusals=())
+    assert found == replace(
+        REPORT,
+        quarantine=False,
+        taken=0,
+        dataset=DatasetName(folder="", sha256="", rows=0, bytes=0),
+        deleting="",
+        unread={},
+        refusals=(),
+    )
     assert found.format == 2
 
 
