@@ -113,7 +113,8 @@ class Report(Record):
     def as_declared(cls, plain: dict[str, Any]) -> dict[str, Any]:
         """Without `success`, which follows from the rest. Quarantines of the first format can still be undone and
         purged."""
-        rest = {name: value for name, value in plain.items() if name != "success"}
+        rest = dict(plain)
+        del rest["success"]
         if rest["format"] == 1:
             rest |= {"verifications": rest.pop("proofs"), "format": REPORT_FORMAT}
         if rest["format"] != REPORT_FORMAT:
