@@ -41,6 +41,7 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import (
     Approval,
     ApprovalStatus,
+    Ended,
     Overtaken,
     approval_status,
     foreign_approval_status,
@@ -231,7 +232,7 @@ def note_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
     over = read_with_version(place, mark_id)
     if over is None or (proposal.mark is not None and names(place, mark_id, over[0])):
         return False
-    ended = {"how": how, "who": who, "when": now.isoformat()}
+    ended = Ended(how=how, who=who, when=now.isoformat())
     try:
         found = Approval.from_json(over[0], mark_id)
     except DamagedData:

@@ -135,7 +135,7 @@ def refuse_used(proposal: Proposal) -> None:
         raise NothingToDo(
             f"the approval of {proposal.name} has been used: the mark is {sweep.record.state}.", invariant=7
         )
-    if (found := read_if_whole(proposal)) and (found.ended or {}).get("how") == "swept":
+    if (found := read_if_whole(proposal)) and found.ended and found.ended["how"] == "swept":
         raise NothingToDo(
             f"the approval of {proposal.name} has been used: the mark was swept. Make a new mark.", invariant=7
         )

@@ -152,7 +152,7 @@ def finished(run: BackupRun, began: datetime, start: float) -> Backup:
         objects=objects,
         sizes={row["outcome"]: row["sum(size)"] or 0 for row in totals},
         seconds=round(time.monotonic() - start, 2),
-        dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
+        dataset=dataset.named(),
     )
     run.to.store().write(run.folder + SUMMARY, backup.to_json())
     return backup

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from datetime import datetime
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final, Literal
 
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.copying.restore_task import BACKED_UP
 from spark_resources.errors import DamagedData, NotFound, Refused
-from spark_resources.records.json_records import check_format, read_json, record_bytes, time_of
-from spark_resources.spark.datasets import Dataset, open_dataset
+from spark_resources.records.model import Count, Record, UtcTime, known_format
+from spark_resources.spark.datasets import Dataset, DatasetName, open_dataset
 from spark_resources.stores.base import AlreadyExists
 from spark_resources.stores.place import Place
 
-BACKUP_FORMAT = 1
+BACKUP_FORMAT: Final = 1
 SUMMARY = "backup.json"
 BEGUN = "begun.json"
 NEVER = (CopyStatus.FAILED.value, CopyStatus.TAKEN.value)  # outcomes that no complete backup has
@@ -23,7 +22,7 @@ SCHEMA = BACKED_UP
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Record):
     """The subject of a backup: one exact set of objects. `layout` is the reference collector's, for a foreign mark."""
 
     repository: str
@@ -35,7 +34,23 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Backup:
+class Begun(Subject):
+    """The content of begun.json. The first ones lacked the format."""
+
+    may_be_missing = frozenset({"format"})
+
+    format: Annotated[int, known_format(BACKUP_FORMAT)] = BACKUP_FORMAT
+
+    @classmethod
+    def damaged(cls, where: str, why: str) -> DamagedData:
+        return DamagedData(
+            f"{where} is not a valid beginning of a backup ({why}). Choose another location for this backup.",
+            invariant=12,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Backup(Record):
     """The summary of a complete backup. Times by the clock of its place; `seconds` of its last run.
 
     `objects`, and `sizes` in bytes, by outcome (`CopyStatus`) add up to the set; `dataset` refers to the list of all
@@ -44,14 +59,14 @@ class Backup:
 
     subject: Subject
     by: str
-    began: datetime
-    ended: datetime
-    marked: int
-    objects: Mapping[str, int]
-    sizes: Mapping[str, int]
+    began: UtcTime
+    ended: UtcTime
+    marked: Count
+    objects: Mapping[str, Count]
+    sizes: Mapping[str, Count]
     seconds: float
-    dataset: Mapping[str, Any]
-    format: int = BACKUP_FORMAT
+    dataset: DatasetName
+    format: Literal[1] = BACKUP_FORMAT
 
     @property
     def held(self) -> int:
@@ -73,25 +88,13 @@ class Backup:
             )
         return text
 
-    def to_json(self) -> bytes:
-        return record_bytes(asdict(self))
+    def verify(self, data: bytes) -> None:
+        if sum(self.objects.values()) != self.marked or any(self.objects.get(bad) for bad in NEVER):
+            raise ValueError("its counts don't add up")
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Backup:
-        """Parse a summary. Raises `DamagedData` if it can't be read or doesn't add up."""
-        try:
-            plain = read_json(data)
-            if plain["format"] != BACKUP_FORMAT or plain.keys() != {each.name for each in fields(cls)}:
-                raise ValueError(f"unexpected fields for format {BACKUP_FORMAT}")
-            times = {name: time_of(plain[name]) for name in ("began", "ended")}
-            found = cls(**{**plain, **times, "subject": Subject(**plain["subject"])})
-            if sum(found.objects.values()) != found.marked or any(found.objects.get(bad) for bad in NEVER):
-                raise ValueError("its counts don't add up")
-            return found
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedData(
-                f"{where} is not a valid backup summary ({error}). Run the backup again.", invariant=12
-            ) from error
+    def damaged(cls, where: str, why: str) -> DamagedData:
+        return DamagedData(f"{where} is not a valid backup summary ({why}). Run the backup again.", invariant=12)
 
 
 # --- reading and writing ----------------------------------------------------------------------------------------------
@@ -108,7 +111,7 @@ def read_backup(place: Place, folder: str) -> Backup | None:
 
 def listed_objects(place: Place, backup: Backup) -> Dataset:
     """The list of a backup's objects. Raises `DamagedData` if it isn't the one that the summary names."""
-    return open_dataset(place, str(backup.dataset["folder"]), sha256=str(backup.dataset["sha256"]))
+    return open_dataset(place, backup.dataset["folder"], sha256=backup.dataset["sha256"])
 
 
 def begin(place: Place, folder: str, subject: Subject) -> bool:
@@ -117,18 +120,10 @@ def begin(place: Place, folder: str, subject: Subject) -> bool:
     Raises `Refused` if the folder is for another set, and the store's error if it isn't writable.
     """
     store, key = place.store(), folder + BEGUN
-    plain = asdict(subject)
-    data = record_bytes({**plain, "format": BACKUP_FORMAT})
     try:
-        store.write_if_absent(key, data)
+        store.write_if_absent(key, Begun(**asdict(subject)).to_json())
     except AlreadyExists:
-        try:
-            found = read_json(store.read(key))
-        except ValueError:
-            found = None
-        if isinstance(found, dict):
-            check_format(found.pop("format", BACKUP_FORMAT), BACKUP_FORMAT, f"{store.where}/{key}")
-        if found != plain:
+        if Begun.from_json(store.read(key), f"{store.where}/{key}") != Begun(**asdict(subject)):
             raise Refused(
                 f"{folder} in {store.where} already has a backup of another set: mark {subject.mark_id} of "
                 f"{subject.repository} was recreated since, or belongs to another repository of this name. Choose "

@@ -128,7 +128,7 @@ def without_report(target: Target, mark_id: str) -> str:
 def reasons_of(place: Place, report: Report) -> Reasons:
     reasons = Reasons()
     if any(report.objects.get(outcome.value) for outcome in EXPLAINED):
-        dataset = open_dataset(place, str(report.dataset["folder"]), sha256=str(report.dataset["sha256"]))
+        dataset = open_dataset(place, report.dataset["folder"], sha256=report.dataset["sha256"])
         for table in all_batches(place, dataset, RECEIPTS):
             reasons.add(table)
     return reasons

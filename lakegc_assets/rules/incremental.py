@@ -12,13 +12,13 @@ paths, and copies put one address at many paths).
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakegc_assets.formatting import plural
 from spark_resources.errors import NotFound
-from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT, MarkRecord, finished_at
+from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT, Basis, MarkRecord, finished_at
 from spark_resources.model import Scope
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ LATE_UPLOADS = (
 _YEAR_4000 = 64_060_588_800  # names of slices count back from here, so that later ones sort first
 _FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # no slices exist from before
 _XID = 20  # characters
-NO_BASE: Mapping[str, Any] = {"why": "there is no finished mark"}
+NO_BASE: Basis = {**FULL_MARK, "why": "there is no finished mark"}
 
 
 def opened(name: str) -> datetime | None:
@@ -72,7 +72,7 @@ def basis_of(
     since: str = "",
     full: bool = False,
     every: int,
-) -> Mapping[str, Any]:
+) -> Basis:
     """How to make a new mark (`MarkRecord.basis`): incremental since the newest finished or a named mark, or full.
 
     Each `every`th mark is full, unless its base is named: a named one is never overridden. `full_in` is the number of
@@ -81,25 +81,24 @@ def basis_of(
     the new record's own basis. Raises `NotFound` if the named mark isn't among the earlier ones.
     """
     if since in untrusted and not full:
-        chosen: Mapping[str, Any] = {"why": f"mark {since} isn't signed with a known key"}
+        chosen: Basis = {**FULL_MARK, "why": f"mark {since} isn't signed with a known key"}
     else:
         chosen = _basis_of(record, earlier, since=since, full=full, every=every)
         if untrusted and chosen == NO_BASE:
             chosen = {
-                "why": f"mark {max(untrusted)} isn't signed with a known key, and there is no other finished mark"
+                **FULL_MARK,
+                "why": f"mark {max(untrusted)} isn't signed with a known key, and there is no other finished mark",
             }
-    return {**FULL_MARK, "spellings": record.basis["spellings"], **chosen}
+    return {**chosen, "spellings": record.basis["spellings"]}
 
 
-def _basis_of(
-    record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, full: bool, every: int
-) -> Mapping[str, Any]:
+def _basis_of(record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, full: bool, every: int) -> Basis:
     finished = [one for one in earlier if one.finished is not None and one.mark_id != record.mark_id]
     without_full = incremental_in_a_row(finished)
     if since and since not in {one.mark_id for one in finished}:
         raise NotFound(f"there is no finished mark {since} of {record.repository} to base an incremental mark on")
     if full:
-        return {"why": "requested"}
+        return {**FULL_MARK, "why": "requested"}
     if since:
         finished = [one for one in finished if one.mark_id == since]
     base = max(finished, key=finished_at, default=None)
@@ -107,14 +106,14 @@ def _basis_of(
         return NO_BASE
     why = unequal(record, base)
     if why:
-        return {"why": why}
+        return {**FULL_MARK, "why": why}
     chain = [base.mark_id, *(base.basis["chain"] if base.incremental else [])]
     digests = [base.digest or "", *(base.basis["digests"] if base.incremental else [])]
     since_full = max(len(chain), without_full + 1)  # if each mark names its base, chains don't grow
     if since_full >= max(every, 1) and not since:
-        return {"why": f"every {every} marks a full one is made", "chain": chain, "digests": digests}
+        return {**FULL_MARK, "why": f"every {every} marks a full one is made", "chain": chain, "digests": digests}
     full_in = max(every - since_full - 1, 0)
-    return {"incremental": True, "chain": chain, "digests": digests, "full_in": full_in}
+    return {**FULL_MARK, "incremental": True, "chain": chain, "digests": digests, "full_in": full_in}
 
 
 def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:

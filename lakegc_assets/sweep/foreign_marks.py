@@ -18,7 +18,7 @@ from lakegc_assets.mark.context import MarkRun, StepNotes, Target
 from lakegc_assets.rules.addresses import slice_column
 from lakegc_assets.sweep.context import ForeignMark, SweepRun
 from spark_resources.errors import Refused
-from spark_resources.mark_store.approval import Approval, read_with_version, write_approval
+from spark_resources.mark_store.approval import Approval, Ended, read_with_version, write_approval
 from spark_resources.mark_store.foreign_expired_set import NOT_RECORDED, REFERENCE_OBJECTS
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import Mark
@@ -105,5 +105,5 @@ def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
 def use_up(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
     """Record in an approval that the mark was swept, so that it is no longer valid."""
     over = read_with_version(place, approval.mark_id)
-    ended = {"how": "swept", "who": who, "when": now.isoformat()}
+    ended = Ended(how="swept", who=who, when=now.isoformat())
     write_approval(place, replace(approval, ended=ended), over=over)

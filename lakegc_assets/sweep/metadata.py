@@ -22,7 +22,7 @@ BINS = 60
 
 def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
     """The result of `sweep_report`: totals, seconds, rate with a plot, and the objects that were not deleted."""
-    folder = str(report.dataset["folder"])
+    folder = report.dataset["folder"]
     times, rows = looked_through(place, folder, report)
     return dg.MaterializeResult(
         metadata={  # in the order of display in the UI
@@ -70,7 +70,7 @@ def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[f
     """Counts of objects by the second of their outcome, and a sample of those not deleted. Reads the report by file."""
     times: Counter[float] = Counter()
     rows: list[dg.TableRecord] = []
-    dataset = open_dataset(place, folder, sha256=str(report.dataset["sha256"]))
+    dataset = open_dataset(place, folder, sha256=report.dataset["sha256"])
     for file in dataset.files:
         table = read_file(place, folder, file, RECEIPTS)
         seconds = pc.value_counts(pc.floor_temporal(table["at"], unit="second"))

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from lakegc_assets.formatting import plural
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.report import Report
-from spark_resources.errors import DamagedData, NotFound
+from spark_resources.errors import NotFound
 from spark_resources.mark_store.mark import mark_folder
-from spark_resources.mark_store.quarantine_format import QUARANTINE_FORMAT, QUARANTINE_NAME
+from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME, SinceSweep
 from spark_resources.model import Outcome
-from spark_resources.records.json_records import check_format, read_json, record_bytes
 from spark_resources.stores.place import Place
 
 
@@ -60,18 +59,15 @@ def _key(mark_id: str) -> str:
 def write_quarantine(run: SweepRun) -> None:
     """Write how many quarantined objects were restored and purged so far."""
     rows = run.undone.outcomes(run.spark()).groupBy("outcome").count().collect()
-    plain = {"format": QUARANTINE_FORMAT, "objects": {row["outcome"]: row["count"] for row in rows}}
-    run.place.records().write(_key(run.mark.record.mark_id), record_bytes(plain))
+    since = SinceSweep({row["outcome"]: row["count"] for row in rows})
+    run.place.records().write(_key(run.mark.record.mark_id), since.to_json())
 
 
 def read_quarantine(place: Place, report: Report) -> Quarantine:
     """The counts of a sweep's quarantined objects. Raises `DamagedData` for a file that can't be read."""
     key = _key(report.mark_id)
     try:
-        plain = read_json(place.records().read(key))
-        check_format(plain["format"], QUARANTINE_FORMAT, f"{place.store().where}/{key}")
-        return Quarantine.of(report, {str(name): int(count) for name, count in plain["objects"].items()})
+        since = SinceSweep.from_json(place.records().read(key), f"{place.store().where}/{key}")
     except NotFound:
         return Quarantine.of(report, {})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedData(f"{place.store().where}/{key} can't be read ({error}).", invariant=10) from error
+    return Quarantine.of(report, since.objects)

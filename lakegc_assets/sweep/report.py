@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypedDict
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.rules import sweep_outcomes
@@ -14,8 +16,9 @@ from lakegc_assets.sweep.delete_rounds import Tally
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import RECEIPTS, Outcome
-from spark_resources.records.json_records import read_json, record_bytes, time_of
-from spark_resources.spark.datasets import write_dataset
+from spark_resources.records.json_records import record_bytes
+from spark_resources.records.model import AsInJson, Count, Record, UtcTime
+from spark_resources.spark.datasets import DatasetName, write_dataset
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.stores.place import Place
 
@@ -28,8 +31,18 @@ ASSET = "sweep_report"
 REFUSALS = 3  # maximum number of reasons for failures in a summary
 
 
+class Refusal(TypedDict):
+    """One of the most frequent reasons why objects failed: the store's code, its words with "…" for the key, the number
+    of objects, and one of their keys."""
+
+    code: str
+    why: str
+    objects: int
+    example: str
+
+
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Record):
     """The summary of a sweep, as stored in `sweep.json`. Times by the store's clock; `seconds` are of deleting only.
 
     `seconds`, `requests`, `attempts`, `verifications`, `unread` and `taken` (deleted or quarantined objects) are those
@@ -40,29 +53,29 @@ class Report:
     and were released by name, each with the reason.
     """
 
+    may_be_missing = frozenset({"quarantine", "taken", "dataset", "deleting", "unread", "refusals"})
+
     mark_id: str
     repository: str
     digest: str
     by: str
-    began: datetime
-    ended: datetime
-    approved: int
-    objects: Mapping[str, int]
-    sizes: Mapping[str, int]
+    began: UtcTime
+    ended: UtcTime
+    approved: Count
+    objects: Mapping[str, Count]
+    sizes: Mapping[str, Count]
     seconds: float
-    requests: int
-    attempts: int
-    verifications: tuple[datetime, ...]
-    late: tuple[str, ...]
-    late_objects: int
+    requests: Count
+    attempts: Count
+    verifications: AsInJson[tuple[UtcTime, ...]]
+    late: AsInJson[tuple[str, ...]]
+    late_objects: Count
     quarantine: bool = False
-    taken: int = 0
-    dataset: Mapping[str, Any] = field(default_factory=dict)
+    taken: Count = 0
+    dataset: DatasetName = field(default_factory=lambda: DatasetName(folder="", sha256="", rows=0, bytes=0))
     deleting: str = ""
     unread: Mapping[str, str] = field(default_factory=dict)
-    refusals: tuple[Mapping[str, Any], ...] = ()
-    """The most frequent reasons why objects failed, each with its `code`, `why`, number of `objects` and an `example`
-    of a key; "…" stands for the key in `why`."""
+    refusals: AsInJson[tuple[Refusal, ...]] = ()
     format: int = REPORT_FORMAT
 
     @property
@@ -94,24 +107,23 @@ class Report:
         return text
 
     def to_json(self) -> bytes:
-        plain = {name: getattr(self, name) for name in self.__slots__} | {"success": self.success}
-        return record_bytes(plain)
+        return record_bytes({each.name: getattr(self, each.name) for each in fields(self)} | {"success": self.success})
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Report:
-        try:
-            plain = read_json(data)
-            plain.pop("success")
-            if plain["format"] == 1:  # old quarantines can still be undone and purged
-                plain |= {"verifications": plain.pop("proofs"), "format": REPORT_FORMAT}
-            if plain["format"] != REPORT_FORMAT:
-                raise ValueError(f"format {plain['format']}; this lakegc knows 1 and {REPORT_FORMAT}")
-            times = {name: time_of(plain[name]) for name in ("began", "ended")}
-            verifications = tuple(time_of(each) for each in plain["verifications"])
-            tuples = {name: tuple(plain.get(name, ())) for name in ("late", "refusals")}
-            return cls(**{**plain, **times, **tuples, "verifications": verifications})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedData(f"{where} can't be read as a sweep's report ({error}).", invariant=10) from error
+    def as_declared(cls, plain: dict[str, Any]) -> dict[str, Any]:
+        """Without `success`, which follows from the rest. Quarantines of the first format can still be undone and
+        purged."""
+        rest = dict(plain)
+        del rest["success"]
+        if rest["format"] == 1:
+            rest |= {"verifications": rest.pop("proofs"), "format": REPORT_FORMAT}
+        if rest["format"] != REPORT_FORMAT:
+            raise ValueError(f"format {rest['format']}; this lakegc knows 1 and {REPORT_FORMAT}")
+        return rest
+
+    @classmethod
+    def damaged(cls, where: str, why: str) -> DamagedData:
+        return DamagedData(f"{where} can't be read as a sweep's report ({why}).", invariant=10)
 
 
 def all_unread(verifications: Iterable[Reverification]) -> dict[str, str]:
@@ -132,7 +144,7 @@ def read_report(place: Place, mark_id: str) -> Report | None:
         return None
 
 
-def reasons_of_failures(outcomes: DataFrame) -> tuple[Mapping[str, Any], ...]:
+def reasons_of_failures(outcomes: DataFrame) -> tuple[Refusal, ...]:
     """`Report.refusals` computed from the outcomes (RECEIPTS)."""
     from pyspark.sql import functions as F
 
@@ -140,7 +152,9 @@ def reasons_of_failures(outcomes: DataFrame) -> tuple[Mapping[str, Any], ...]:
     alike = failed.withColumn("why", F.replace(F.coalesce("why", F.lit("")), F.col("address"), F.lit("…")))
     groups = alike.groupBy("code", "why").agg(F.count("*").alias("objects"), F.min("address").alias("example"))
     rows = groups.orderBy(F.desc("objects"), "code", "why").limit(REFUSALS).collect()
-    return tuple({name: row[name] for name in ("code", "why", "objects", "example")} for row in rows)
+    return tuple(
+        Refusal(code=row["code"], why=row["why"], objects=row["objects"], example=row["example"]) for row in rows
+    )
 
 
 def write_report(
@@ -186,7 +200,7 @@ def write_report(
         deleting=run.store.deleting().value,
         unread=all_unread([*tally.reverifications, *([closing] if closing else [])]),
         refusals=refusals,
-        dataset={"folder": dataset.folder, "sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size},
+        dataset=dataset.named(),
     )
     run.place.records().write(report_key(record.mark_id), report.to_json())
     return report

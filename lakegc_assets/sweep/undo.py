@@ -133,7 +133,7 @@ def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
             "quarantined is on no signed list. End it first: run lakegc sweep again.",
             invariant=10,
         )
-    listed = open_dataset(run.place, str(report.dataset["folder"]), sha256=str(report.dataset["sha256"]))
+    listed = open_dataset(run.place, report.dataset["folder"], sha256=report.dataset["sha256"])
     return only(sweep_outcomes.quarantined(run.read(listed, RECEIPTS)))
 
 

@@ -14,8 +14,9 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +25,8 @@ from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import ADDRESSES
-from spark_resources.records.json_records import check_format, read_json, time_of
+from spark_resources.records.json_records import as_plain
+from spark_resources.records.model import Count, Record, UtcTime, known_format
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores.base import Store
 
@@ -34,30 +36,21 @@ PATIENCE_S = 60.0  # how long a task waits for a renewed permit before it leaves
 
 
 @dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(Record):
     """Deletes may be sent before `until`, by the store's clock. `revived` counts the files of addresses that became
     live during the round. `stopped` is why the round was stopped, "" if it wasn't."""
 
-    until: datetime = NEVER
-    revived: int = 0
+    format: Annotated[int, known_format(FORMAT)] = field(default=FORMAT, kw_only=True)  # of this version: same round
+    until: UtcTime = NEVER
+    revived: Count = 0
     stopped: str = ""
 
     def to_json(self) -> bytes:
-        return json.dumps({"format": FORMAT, **asdict(self), "until": self.until.isoformat()}).encode()
+        return json.dumps(self, default=as_plain).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Permit:
-        try:
-            plain = read_json(data)
-            check_format(plain["format"], FORMAT, where)  # written in this round, so by this version of lakegc
-            found = cls(time_of(plain["until"]), int(plain["revived"]), str(plain["stopped"]))
-            if found.revived < 0:
-                raise ValueError(f"{found.revived} files of addresses that became live")
-            return found
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
-            raise DamagedData(
-                f"{where} can't be read as permission to delete ({error}). Run the same command again."
-            ) from error
+    def damaged(cls, where: str, why: str) -> DamagedData:
+        return DamagedData(f"{where} can't be read as permission to delete ({why}). Run the same command again.")
 
 
 def permit_key(receipts: Receipts, round_number: int) -> str:

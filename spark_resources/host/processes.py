@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 _ENDED = frozenset("ZX")  # states of a process that has ended but has not been reaped yet
 
@@ -26,14 +24,6 @@ class ProcessIdentity:
     pid_namespace: str
     pid: int
     started: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> ProcessIdentity:
-        """Raises `KeyError`, `TypeError` or `ValueError` for an invalid record."""
-        return cls(str(plain["boot"]), str(plain["pid_namespace"]), int(plain["pid"]), int(plain["started"]))
 
 
 def this_process(proc: Path = Path("/proc")) -> ProcessIdentity | None:

@@ -14,26 +14,37 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Final, Literal
+
+from typing_extensions import TypedDict
 
 from spark_resources.errors import DamagedData, NotFound, Refused, Unavailable, UnknownFormat, Untrusted
 from spark_resources.mark_store.mark import each_mark, mark_folder, reference_folder
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState
-from spark_resources.records.json_records import Version, read_json, record_bytes, time_of
+from spark_resources.records.json_records import Version
+from spark_resources.records.model import Record, TimeText, UtcTime
 from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.place import Place
 from spark_resources.stores.retry import delete_own
 
 APPROVAL_NAME = "approval.json"
-APPROVAL_FORMAT = 1
+APPROVAL_FORMAT: Final = 1
+
+
+class Ended(TypedDict):
+    """How an approval ended, by whom, and when."""
+
+    how: str
+    who: str
+    when: TimeText
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class Approval(Record):
     """What was approved, by whom, how (by which command or UI), and until when; times by the store's clock.
 
     `layout` is the reference collector's layout for a foreign mark, None for lakegc's own. `released` are the brakes
@@ -45,40 +56,27 @@ class Approval:
     digest: str
     who: str
     how: str
-    when: datetime
-    until: datetime
+    when: UtcTime
+    until: UtcTime
     released: Mapping[str, str] = field(default_factory=dict)
     for_reference: bool = False
-    ended: Mapping[str, str] | None = None
-    format: int = APPROVAL_FORMAT
-
-    def to_json(self) -> bytes:
-        plain = asdict(self) | {"when": self.when.isoformat(), "until": self.until.isoformat()}
-        return record_bytes(plain)
+    ended: Ended | None = None
+    format: Literal[1] = APPROVAL_FORMAT
 
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.to_json()).hexdigest()
 
+    def verify(self, data: bytes) -> None:
+        """It has to be byte for byte what lakegc writes."""
+        if self.to_json() != data:
+            raise ValueError("its content was altered")
+
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Approval:
-        """Parse an approval. Raises `DamagedData` for anything that isn't byte for byte what lakegc writes."""
-        try:
-            plain: dict[str, Any] = read_json(data)
-            if plain.keys() != {each.name for each in fields(cls)} or plain["format"] != APPROVAL_FORMAT:
-                raise ValueError("unexpected fields")
-            times = {name: time_of(plain[name]) for name in ("when", "until")}
-            found = cls(**{**plain, **times, "released": dict(plain["released"])})
-            if found.ended is not None:
-                time_of(found.ended["when"])
-            if found.to_json() != data:
-                raise ValueError("its content was altered")
-            return found
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise DamagedData(
-                f"{where} is not a valid approval ({error}). Run lakegc revoke, then approve again.",
-                invariant=7,
-            ) from error
+    def damaged(cls, where: str, why: str) -> DamagedData:
+        return DamagedData(
+            f"{where} is not a valid approval ({why}). Run lakegc revoke, then approve again.", invariant=7
+        )
 
 
 def approval_key(mark_id: str) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from spark_resources.errors import DamagedData, NotFound, Refused, Untrusted, WrongUsage
 from spark_resources.mark_store.hold_file import Hold, parse_holds, rendered, with_hold, without_hold
 from spark_resources.mark_store.mark import MARKS_ROOT, Mark
-from spark_resources.mark_store.record import newest_holds
+from spark_resources.mark_store.record import HoldsUsed, newest_holds
 from spark_resources.model import MarkState
 from spark_resources.records.json_records import put_back, read_json, was_written_then
 from spark_resources.records.signing import VARIABLE, Signature
@@ -46,10 +46,10 @@ class Holds:
     def ids(self) -> tuple[str, ...]:
         return tuple(hold.id for hold in self.holds)
 
-    def recorded(self) -> dict[str, object]:
+    def recorded(self) -> HoldsUsed:
         """Their form in a mark's record."""
-        number = {"number": self.number} if self.number else {}
-        return {"sha256": self.sha256, "ids": list(self.ids), **number}
+        found = HoldsUsed(sha256=self.sha256, ids=list(self.ids))
+        return {**found, "number": self.number} if self.number else found
 
 
 def read_holds(place: Place) -> Holds:

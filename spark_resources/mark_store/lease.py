@@ -12,12 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from spark_resources.errors import LakegcError, NotFound, Refused
 from spark_resources.host.processes import ProcessIdentity, known_dead, this_process
-from spark_resources.records.json_records import check_format, read_json, time_of
+from spark_resources.records.json_records import as_plain
+from spark_resources.records.model import AsInJson, Record, UtcTime, known_format
 from spark_resources.stores.base import AlreadyExists, Changed, Store
 
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
@@ -27,7 +31,7 @@ WATCH_S = 20.0  # how long a process that watches a lease relies on its last rea
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Record):
     """Who holds the lease, for which mark, and until when by the store's clock. `token` is unique to one acquisition.
 
     `process` identifies the holder's process, None if its system doesn't provide that. `tasks_stop_after_s` is how long
@@ -35,49 +39,30 @@ class Holder:
     0 while there are none.
     """
 
+    __pydantic_config__: ClassVar = {**Record.__pydantic_config__, "extra": "ignore"}
+    may_be_missing = frozenset({"format", "process", "tasks_stop_after_s"})
+
+    format: Annotated[int, known_format(LEASE_FORMAT)] = field(default=LEASE_FORMAT, kw_only=True)
     who: str
     mark_id: str
     token: str
-    until: datetime
-    process: ProcessIdentity | None = None
-    tasks_stop_after_s: float = 0.0
+    until: UtcTime
+    process: AsInJson[ProcessIdentity] | None = None
+    tasks_stop_after_s: Annotated[float, Field(ge=0)] = 0.0
 
     def to_json(self) -> bytes:
-        return json.dumps(
-            {
-                "format": LEASE_FORMAT,
-                "who": self.who,
-                "mark_id": self.mark_id,
-                "token": self.token,
-                "until": self.until.isoformat(),
-                "process": None if self.process is None else self.process.to_json(),
-                "tasks_stop_after_s": self.tasks_stop_after_s,
-            }
-        ).encode()
+        return json.dumps(self, default=as_plain).encode()
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> Holder:
-        try:
-            found = read_json(data)
-            check_format(found.get("format", LEASE_FORMAT), LEASE_FORMAT, f"{where}/{LEASE_KEY}")
-            process = found.get("process")  # leases of earlier versions lack the last two, and the format
-            tasks_stop_after_s = float(found.get("tasks_stop_after_s", 0.0))
-            if not 0 <= tasks_stop_after_s < float("inf"):
-                raise ValueError(f"its tasks stop after {tasks_stop_after_s} seconds")
-            return cls(
-                str(found["who"]),
-                str(found["mark_id"]),
-                str(found["token"]),
-                time_of(found["until"]),
-                None if process is None else ProcessIdentity.from_json(process),
-                tasks_stop_after_s,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise Refused(
-                f"the lease {LEASE_KEY} in {where} can't be read ({error}). If no other lakegc is running on this "
-                "repository, delete it.",
-                invariant=11,
-            ) from error
+    def damaged(cls, where: str, why: str) -> Refused:
+        return Refused(
+            f"the lease {where} can't be read ({why}). If no other lakegc is running on this repository, delete it.",
+            invariant=11,
+        )
+
+
+def _holder_of(data: bytes, store: Store) -> Holder:
+    return Holder.from_json(data, f"{store.where}/{LEASE_KEY}")
 
 
 def seconds_passed() -> float:
@@ -178,7 +163,7 @@ class Lease:
     def _found_again(self) -> bool:
         """Whether the lease is still this one, written by a renewal whose response was lost."""
         data, tag = self._store.read_with_tag(LEASE_KEY)
-        if tag == self._tag or Holder.from_json(data, self._store.where).token != self.token:
+        if tag == self._tag or _holder_of(data, self._store).token != self.token:
             return False
         self._tag = tag
         return True
@@ -216,7 +201,7 @@ class LeaseWatch:
     def _read(self) -> None:
         began = self._clock()
         try:
-            holder = Holder.from_json(self._store.read(LEASE_KEY), self._store.where)
+            holder = _holder_of(self._store.read(LEASE_KEY), self._store)
         except NotFound:
             holder = None
         if holder is None or holder.token != self._token:
@@ -233,7 +218,7 @@ class LeaseWatch:
 def current_holder(store: Store) -> Holder | None:
     """The present holder of the lease by the store's clock, or None."""
     try:
-        holder = Holder.from_json(store.read(LEASE_KEY), store.where)
+        holder = _holder_of(store.read(LEASE_KEY), store)
     except NotFound:
         return None
     return holder if holder.until > store.now() else None
@@ -269,7 +254,7 @@ def take_lease(
     except AlreadyExists:
         try:
             data, seen = store.read_with_tag(LEASE_KEY)
-            held = Holder.from_json(data, store.where)
+            held = _holder_of(data, store)
             if held.token == token:
                 tag = seen  # our own write, which was retried after its response was lost
             else:

@@ -28,7 +28,10 @@ from spark_resources.errors import (
 from spark_resources.mark_store.record import (
     CHAIN,
     FULL_MARK,
+    Basis,
+    HoldsSeen,
     MarkRecord,
+    Previous,
     StepRecord,
     finished_at,
     newest_holds,
@@ -195,7 +198,7 @@ class Mark:
         Its steps are dropped, since they relied on a base mark.
         """
         self.check_unfinished()
-        basis = {**FULL_MARK, "why": why, "spellings": self.record.basis["spellings"]}
+        basis: Basis = {**FULL_MARK, "why": why, "spellings": self.record.basis["spellings"]}
         self._write(replace(self.record, basis=basis, steps={}))
 
     def fail(self, why: str) -> None:
@@ -206,7 +209,7 @@ class Mark:
     def saw_holds(self, number: int, ids: Sequence[str]) -> None:
         """Record that a sweep of this mark uses newer holds than the record names."""
         if number > newest_holds(self.record)[0]:
-            seen = {"number": number, "ids": list(ids)}
+            seen = HoldsSeen(number=number, ids=list(ids))
             self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))
 
     def dataset(self, asset: str, part: str = "") -> Dataset:
@@ -313,7 +316,7 @@ def earlier_reverifications(place: Place) -> Iterator[Mark]:
                 yield verification
 
 
-def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
+def previous_mark(place: Place, record: MarkRecord) -> Previous | None:
     """The value of `MarkRecord.previous`: the newest earlier finished mark of the same repository and scope.
 
     An earlier record that can't be read is named, not skipped: it may be the one to compare with.
@@ -330,8 +333,9 @@ def previous_mark(place: Place, record: MarkRecord) -> Mapping[str, Any] | None:
     newest = max(found, key=finished_at, default=None)
     if newest is None and not unreadable:
         return None
-    known = {} if newest is None else {"mark_id": newest.mark_id, "counts": dict(newest.counts)}
-    return {**known, "unreadable": unreadable}
+    if newest is None:
+        return {"unreadable": unreadable}
+    return {"mark_id": newest.mark_id, "counts": dict(newest.counts), "unreadable": unreadable}
 
 
 # --- ownership of the namespace -------------------------------------------------------------------------------------

@@ -1,20 +1,36 @@
-"""The format of `quarantine.json` in a mark's folder, which has the counts of a quarantine."""
+"""The file `quarantine.json` in a mark's folder, which has the counts of a quarantine."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated
 
-from spark_resources.errors import NotFound
+from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.mark import MARKS_ROOT
 from spark_resources.records.json_records import check_format
+from spark_resources.records.model import Count, Record, known_format
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
 
 QUARANTINE_NAME = "quarantine.json"
 QUARANTINE_FORMAT = 1
 READ_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SinceSweep(Record):
+    """How many quarantined objects were restored and purged since the sweep, by outcome."""
+
+    objects: Mapping[str, Count]
+    format: Annotated[int, known_format(QUARANTINE_FORMAT)] = QUARANTINE_FORMAT
+
+    @classmethod
+    def damaged(cls, where: str, why: str) -> DamagedData:
+        return DamagedData(f"{where} can't be read ({why}).", invariant=10)
 
 
 def refuse_unknown_quarantine(place: Place) -> None:

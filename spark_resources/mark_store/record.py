@@ -5,79 +5,136 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
-from spark_resources.errors import DamagedData, Refused, UnknownFormat, WrongUsage
-from spark_resources.model import MarkState, Rules, Scope, check_mark_id
-from spark_resources.records.json_records import read_json, record_bytes, time_of
+from pydantic import BeforeValidator, ValidationInfo
+from typing_extensions import TypedDict
+
+from spark_resources.errors import DamagedData, Refused, UnknownFormat
+from spark_resources.model import MarkState, Rules, Scope
+from spark_resources.records.model import AsInJson, MarkId, Record, Seconds, UtcTime
 
 RECORD_FORMAT = 2
 EARLIER_FORMAT = 1
 """Records of this format can only be listed, and objects that their sweeps quarantined restored or purged."""
-FULL_MARK: Mapping[str, Any] = {"incremental": False, "why": "", "chain": [], "digests": [], "spellings": []}
+
+
+class HoldsSeen(TypedDict):
+    """The signed file of holds that a sweep of the mark used: its number, and the ids of its holds."""
+
+    number: int
+    ids: list[str]
+
+
+class HoldsUsed(TypedDict):
+    """The file of holds that a mark used: its hash ("" without a file), and the ids of its holds. For a signed file
+    also its `number`, and the newer version that a sweep of the mark used."""
+
+    sha256: str
+    ids: list[str]
+    number: NotRequired[int]
+    seen: NotRequired[HoldsSeen]
+
+
+class Basis(TypedDict):
+    """How a mark was made: whether `incremental` (`optimized` in records of the earlier format), and if not, `why`.
+
+    `chain` are its base marks with their `digests`, newest first, back to a full mark. A full mark with a chain records
+    what an incremental one would have missed. `full_in` of an incremental mark is the number of further incremental
+    marks before a full one is due. `spellings` are those of the namespace (`Namespace.also`) by which addresses were
+    read.
+    """
+
+    incremental: NotRequired[bool]
+    optimized: NotRequired[bool]
+    why: str
+    chain: list[MarkId]
+    digests: list[str]
+    full_in: NotRequired[int]
+    spellings: list[str]
+
+
+FULL_MARK: Basis = {"incremental": False, "why": "", "chain": [], "digests": [], "spellings": []}
+
+
+class Previous(TypedDict, total=False):
+    """The finished mark before a mark, if there is one, and the ids of earlier ones that are `unreadable`."""
+
+    mark_id: str
+    counts: Mapping[str, int]
+    unreadable: list[str]
+
+
+class Written(TypedDict):
+    """A dataset of a step: the hash of its list of files, its rows and bytes."""
+
+    sha256: str
+    rows: NotRequired[int]
+    bytes: NotRequired[int]
+
+
+def _known_format(found: object, info: ValidationInfo) -> object:
+    if type(found) is not int or found not in (EARLIER_FORMAT, RECORD_FORMAT):
+        raise UnknownFormat(
+            f"{info.context} is of format {found}; this lakegc knows {EARLIER_FORMAT} and {RECORD_FORMAT}. Update "
+            "lakegc."
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
-class StepRecord:
-    """The result of one asset. Times by the store's clock; `datasets` by part: hash of its list of files, and its rows.
+class StepRecord(Record):
+    """The result of one asset. Times by the store's clock; `datasets` by part.
 
     `number` counts the steps of this mark in the order in which they ended, independent of clocks; 0 until recorded.
     """
 
-    started: datetime
-    finished: datetime
+    started: UtcTime
+    finished: UtcTime
     number: int = 0
-    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    datasets: Mapping[str, Written] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class MarkRecord:
+class MarkRecord(Record):
     """The content of `mark.json`. `start` and `cutoff` by the store's clock, `server_now` by the lakeFS server's.
 
-    `previous`, set when the mark finishes, has `mark_id` and `counts` of the finished mark before it, and names earlier
-    ones that are `unreadable`; None for the first mark of a repository and scope.
-    `holds` has the hash of the file of holds (`sha256`, "" without a file) and the `ids` of its holds. For a signed
-    file it also has the `number`, and the newer version that a sweep of the mark used (`seen`, with `number` and
-    `ids`). `approval` is the SHA-256 of the approval that made it `approved` (see
-    `spark_resources.mark_store.approval`).
+    `previous` is set when the mark finishes; None for the first mark of a repository and scope. `approval` is the
+    SHA-256 of the approval that made it `approved` (see `spark_resources.mark_store.approval`).
     `inventory` names the list of objects that was read instead of listing the store (see
     `spark_resources.stores.inventory`); `start` is then the time at which it was taken.
-    `basis` describes how this mark was made: whether `incremental` (if not, `why`), and the `chain` of its base marks
-    with their `digests`, newest first, back to a full mark. A full mark with a chain records what an incremental one
-    would have missed. `full_in` of an incremental mark is the number of further incremental marks before a full one is
-    due. `spellings` are those of the namespace (`Namespace.also`) by which addresses were read.
     """
 
     mark_id: str
-    state: MarkState
+    state: AsInJson[MarkState]
     repository: str
-    repository_created: datetime
+    repository_created: UtcTime
     namespace: str
-    scope: Scope
-    min_age: timedelta
-    start: datetime
-    cutoff: datetime
-    server_now: datetime
-    rules: Rules | None
+    scope: AsInJson[Scope]
+    min_age: Seconds
+    start: UtcTime
+    cutoff: UtcTime
+    server_now: UtcTime
+    rules: AsInJson[Rules] | None
     by: str
     versions: Mapping[str, str]
     clocks: Mapping[str, str] = field(default_factory=dict)
-    accepted_missing: tuple[str, ...] = ()
-    holds: Mapping[str, Any] = field(default_factory=lambda: {"sha256": "", "ids": []})
+    accepted_missing: AsInJson[tuple[str, ...]] = ()
+    holds: HoldsUsed = field(default_factory=lambda: HoldsUsed(sha256="", ids=[]))
     steps: Mapping[str, StepRecord] = field(default_factory=dict)
-    finished: datetime | None = None
+    finished: UtcTime | None = None
     digest: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
-    previous: Mapping[str, Any] | None = None
+    previous: Previous | None = None
     approval: str | None = None
     failure: str | None = None
     inventory: Mapping[str, Any] | None = None
-    basis: Mapping[str, Any] = field(default_factory=lambda: dict(FULL_MARK))
-    format: int = RECORD_FORMAT
+    basis: Basis = field(default_factory=FULL_MARK.copy)
+    format: Annotated[int, BeforeValidator(_known_format)] = RECORD_FORMAT
 
     def step(self, name: str) -> StepRecord:
         """The step of one asset. Raises `Refused` (invariant 2) if it isn't recorded yet."""
@@ -92,83 +149,17 @@ class MarkRecord:
     @property
     def incremental(self) -> bool:
         """Whether this mark read only data that may have changed since an earlier one."""
-        return bool(self.basis[_incremental(self.format)])
+        return self.basis["optimized"] if self.format == EARLIER_FORMAT else self.basis["incremental"]
 
-    def to_json(self) -> bytes:
-        plain = asdict(self)
-        plain["state"], plain["scope"] = self.state.value, self.scope.value
-        plain["min_age"] = self.min_age.total_seconds()
-        if self.rules is not None:
-            plain["rules"] = {"default_days": self.rules.default_days, "branch_days": dict(self.rules.branch_days)}
-        return record_bytes(plain)
+    def verify(self, data: bytes) -> None:
+        if len(self.basis["chain"]) != len(self.basis["digests"]):
+            raise ValueError("a chain of marks without their digests")
+        if ("optimized" if self.format == EARLIER_FORMAT else "incremental") not in self.basis:
+            raise ValueError("whether it is incremental is missing")
 
     @classmethod
-    def from_json(cls, data: bytes, where: str) -> MarkRecord:
-        try:
-            plain = read_json(data)
-            if type(plain["format"]) is not int or plain["format"] not in (EARLIER_FORMAT, RECORD_FORMAT):
-                raise UnknownFormat(
-                    f"{where} is of format {plain['format']}; this lakegc knows {EARLIER_FORMAT} and {RECORD_FORMAT}. "
-                    "Update lakegc."
-                )
-            if missing := sorted({each.name for each in fields(cls)} - plain.keys()):
-                raise ValueError(f"{', '.join(missing)} missing")
-            steps = {name: _step(step) for name, step in plain["steps"].items()}
-            rules = Rules(**plain["rules"]) if plain["rules"] is not None else None
-            times = {name: time_of(plain[name]) for name in ("repository_created", "start", "cutoff", "server_now")}
-            changed: dict[str, Any] = {
-                "state": MarkState(plain["state"]),
-                "scope": Scope(plain["scope"]),
-                "min_age": timedelta(seconds=plain["min_age"]),
-                "accepted_missing": tuple(plain["accepted_missing"]),
-                "finished": time_of(plain["finished"]) if plain["finished"] else None,
-                "rules": rules,
-                "holds": _holds(plain["holds"]),
-                "steps": steps,
-                "counts": dict(plain["counts"]),
-                "previous": None if plain["previous"] is None else dict(plain["previous"]),
-                "basis": _basis(plain["basis"], plain["format"]),
-            }
-            return cls(**{**plain, **times, **changed})
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise DamagedData(f"{where} is not a valid mark record ({error}).") from error
-
-
-def _step(plain: Mapping[str, Any]) -> StepRecord:
-    times = time_of(plain["started"]), time_of(plain["finished"])
-    datasets = {part: {**found, "sha256": str(found["sha256"])} for part, found in plain["datasets"].items()}
-    return StepRecord(*times, int(plain["number"]), datasets, dict(plain["facts"]))
-
-
-def _holds(plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: dict[str, Any] = {"sha256": str(plain["sha256"]), "ids": [str(one) for one in plain["ids"]]}
-    if "number" in plain:
-        found["number"] = int(plain["number"])
-    if "seen" in plain:
-        seen = plain["seen"]
-        found["seen"] = {"number": int(seen["number"]), "ids": [str(one) for one in seen["ids"]]}
-    return found
-
-
-def _incremental(record_format: int) -> str:
-    """The name of `basis`' field for an incremental mark in records of this format."""
-    return "optimized" if record_format == EARLIER_FORMAT else "incremental"
-
-
-def _basis(plain: Mapping[str, Any], record_format: int) -> Mapping[str, Any]:
-    """`basis` in a record's own format: its digest, and the record when rewritten, use the names of that format."""
-    try:
-        chain = [check_mark_id(one) for one in plain["chain"]]
-    except WrongUsage as error:
-        raise ValueError(str(error)) from error
-    digests, spellings = ([str(one) for one in plain[name]] for name in ("digests", "spellings"))
-    if len(chain) != len(digests):
-        raise ValueError("a chain of marks without their digests")
-    incremental = _incremental(record_format)
-    basis: dict[str, Any] = {incremental: bool(plain[incremental]), "why": str(plain["why"])}
-    if "full_in" in plain:  # of incremental marks
-        basis["full_in"] = int(plain["full_in"])
-    return {**basis, "chain": chain, "digests": digests, "spellings": spellings}
+    def damaged(cls, where: str, why: str) -> DamagedData:
+        return DamagedData(f"{where} is not a valid mark record ({why}).")
 
 
 SWEEP_BEGUN = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})

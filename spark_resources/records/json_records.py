@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +26,9 @@ MOST_LATE = timedelta(minutes=15)
 its retries, so a record with a larger difference was put back."""
 
 
-def record_bytes(plain: Mapping[str, Any]) -> bytes:
-    """Serialize a record; times in UTC. Raises `TypeError` for a value that JSON can't represent."""
-    return json.dumps(plain, indent=1, sort_keys=True, default=_as_text).encode()
+def record_bytes(record: object) -> bytes:
+    """Serialize a record: a mapping or a dataclass. Raises `TypeError` for a value that JSON can't represent."""
+    return json.dumps(record, indent=1, sort_keys=True, default=as_plain).encode()
 
 
 def read_json(data: bytes | str) -> Any:
@@ -44,9 +44,19 @@ def _finite(text: str) -> float:
     return number
 
 
-def _as_text(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
+def as_plain(value: object) -> object:
+    """A value that isn't JSON in its form in a record: times in UTC, durations in seconds, sets sorted."""
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case frozenset():
+            return sorted(value)
+        case Mapping():
+            return dict(value)
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
     raise TypeError(f"{value!r} can't be stored in a record")
 
 

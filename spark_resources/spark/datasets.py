@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from typing_extensions import TypedDict
 
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.records.json_records import read_json
@@ -34,6 +35,15 @@ ROWS_A_FILE = 1_000_000
 BATCH_ROWS = 50_000
 BYTES_A_TASK = 1 << 18  # of files, which make a separate task worthwhile
 LIST_NAME = "_files.json"
+
+
+class DatasetName(TypedDict):
+    """A dataset as a record names it: its folder, and the hash, rows and bytes of its list of files."""
+
+    folder: str
+    sha256: str
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +78,9 @@ class Dataset:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.listing()).hexdigest()
+
+    def named(self) -> DatasetName:
+        return DatasetName(folder=self.folder, sha256=self.sha256, rows=self.rows, bytes=self.size)
 
 
 def arrow_to_spark(schema: pa.Schema) -> StructType:

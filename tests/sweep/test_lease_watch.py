@@ -106,7 +106,7 @@ def leave_dead(lake: Lake, *, tasks_stop_after: timedelta) -> Holder:
         assert process.stdout is not None
         line = process.stdout.read()
     dead = Holder(
-        "Ada", "m1", "dead", lake.store.now() + LEASE_TIME, ProcessIdentity.from_json(json.loads(line)),
+        "Ada", "m1", "dead", lake.store.now() + LEASE_TIME, ProcessIdentity(**json.loads(line)),
         tasks_stop_after.total_seconds(),
     )  # fmt: skip
     lake.write(dead.to_json())

@@ -14,9 +14,12 @@ import pytest
 
 from spark_resources.host.processes import ProcessIdentity, interrupt_when_told_to_end, known_dead, this_process
 
-SHOW = (
-    "import json; from spark_resources.host.processes import this_process; print(json.dumps(this_process().to_json()))"
-)
+SHOW = """
+import json
+from dataclasses import asdict
+from spark_resources.host.processes import this_process
+print(json.dumps(asdict(this_process())))
+"""
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def test_a_process_that_ended_is_known_to_be_dead(mine: ProcessIdentity) -> None
     with subprocess.Popen([sys.executable, "-c", f"{SHOW}\ninput()"], stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
-        other = ProcessIdentity.from_json(json.loads(process.stdout.readline()))
+        other = ProcessIdentity(**json.loads(process.stdout.readline()))
         assert (other.boot, other.pid_namespace, other.pid) == (mine.boot, mine.pid_namespace, process.pid)
         assert not known_dead(other)
         process.stdin.close()

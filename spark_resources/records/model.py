@@ -1,0 +1,159 @@
+"""How a record is declared: as a frozen dataclass on `Record`, whose annotations pydantic verifies when it is read.
+
+    @dataclass(frozen=True, slots=True)
+    class Stock(Record):
+        counted: UtcTime
+        objects: Mapping[str, Count]
+        format: Annotated[int, known_format(1)] = 1
+
+Nothing is coerced: neither "1" nor true is read as 1. A field that isn't declared is damage, and so is a missing one,
+even if it has a default, which is only for code; a class lists exceptions in `may_be_missing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
+
+from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.identifiers import check_mark_id
+from spark_resources.records.json_records import check_format, read_json, record_bytes, time_of
+
+T = TypeVar("T")
+NAMED = 3  # maximum number of problems of a record in a message
+
+
+class Record:
+    """The base of all records. Its configuration also holds for plain dataclasses and typed dicts within a record."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    may_be_missing: ClassVar[frozenset[str]] = frozenset()
+    """Fields with a default that earlier versions didn't write."""
+
+    def to_json(self) -> bytes:
+        return record_bytes(self)
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Self:
+        """Parse a record. Raises `UnknownFormat` for one that a newer lakegc wrote, and `damaged` for anything else
+        that isn't as declared."""
+        try:
+            plain = read_json(data)
+            declared = cls.as_declared(plain) if isinstance(plain, dict) else plain
+            found: Self = _reader(cls).validate_python(declared, context=where)
+            found.verify(data)
+        except (ValueError, KeyError, TypeError) as error:
+            raise cls.damaged(where, _reason(error)) from error
+        return found
+
+    @classmethod
+    def as_declared(cls, plain: dict[str, Any]) -> dict[str, Any]:
+        """The JSON with the fields that are declared, for a record whose earlier formats have others."""
+        return plain
+
+    def verify(self, data: bytes) -> None:
+        """Raise `ValueError` if the fields that were read from these bytes don't fit together."""
+
+    @classmethod
+    def damaged(cls, where: str, why: str) -> LakegcError:
+        """The error for a record that can't be read, with what to do next."""
+        raise NotImplementedError
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        schema: Any = handler.resolve_ref_schema(handler(source))
+        schema["strict"] = False  # a JSON object is read; its fields stay strict
+        for field in schema["schema"]["fields"]:
+            if field["schema"]["type"] == "default" and field["name"] not in cls.may_be_missing:
+                field["schema"] = field["schema"]["schema"]
+        return schema
+
+
+_reader: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # built when the first record is read
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a record, on one line."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    problems = []
+    for one in error.errors(include_url=False)[:NAMED]:
+        name = ".".join(map(str, one["loc"])) or "it"
+        match one["type"]:
+            case "missing":
+                problems.append(f"{name} is missing")
+            case "unexpected_keyword_argument" | "extra_forbidden":
+                problems.append(f"{name} is unknown")
+            case "value_error":
+                problems.append(f"{name}: {one['ctx']['error']}")
+            case _:
+                problems.append(f"{name} is {one['input']!r:.80}: {one['msg']}")
+    return "; ".join(problems) + (" …" if error.error_count() > NAMED else "")
+
+
+# --- types of fields --------------------------------------------------------------------------------------------------
+
+
+class _AsInJson:
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        schema: Any = handler.resolve_ref_schema(handler(source))
+        schema["strict"] = False
+        return schema
+
+
+AsInJson = Annotated[T, _AsInJson()]
+"""A tuple or set, an enum, or a dataclass that isn't a record: read from an array, a text, or an object."""
+
+
+def known_format(known: int) -> BeforeValidator:
+    """For the field `format`: raises `UnknownFormat` for any other number, whatever else the record has."""
+
+    def check(found: object, info: ValidationInfo) -> object:
+        check_format(found, known, str(info.context))
+        return found
+
+    return BeforeValidator(check)
+
+
+def _parsed_by(parse: Callable[[Any], object]) -> PlainValidator:
+    def parsed(found: object) -> object:
+        try:
+            return parse(found)
+        except (TypeError, OverflowError, WrongUsage) as error:
+            raise ValueError(str(error)) from error
+
+    return PlainValidator(parsed)
+
+
+def _checked_time(found: str) -> str:
+    time_of(found)
+    return found
+
+
+def _seconds(found: Any) -> timedelta:
+    if isinstance(found, bool):
+        raise TypeError(f"{found} is not a number of seconds")
+    return timedelta(seconds=found)
+
+
+UtcTime = Annotated[datetime, _parsed_by(time_of)]
+TimeText = Annotated[str, AfterValidator(_checked_time)]
+Seconds = Annotated[timedelta, _parsed_by(_seconds)]
+MarkId = Annotated[str, _parsed_by(check_mark_id)]
+Count = Annotated[int, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

@@ -1,0 +1,267 @@
+"""The bytes of every record in a namespace: those of earlier versions are hashed, signed and compared, so they stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lakegc_assets.backup.manifest import BEGUN, Backup, Subject, begin
+from lakegc_assets.sweep import quarantine
+from lakegc_assets.sweep.report import Report
+from spark_resources.deleting.permit import Permit
+from spark_resources.host.processes import ProcessIdentity
+from spark_resources.mark_store.approval import Approval, Ended
+from spark_resources.mark_store.lease import Holder
+from spark_resources.mark_store.mark import OWNER_KEY, claim_namespace
+from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord, digest_of
+from spark_resources.model import MarkState, Namespace, Rules, Scope
+from spark_resources.records.json_records import record_bytes
+from spark_resources.records.signing import Seal, SigningKey, SigningKeys
+from spark_resources.spark.datasets import Dataset, DatasetName, File
+from spark_resources.stores.base import Capabilities
+from spark_resources.stores.place import Place
+from spark_resources.stores.probe import REMEMBERED, remembered_capabilities
+from spark_resources.stores.settings import StoreSettings
+
+RECORDED = Path(__file__).with_name("record_bytes")
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+LATER = NOON + timedelta(hours=1, microseconds=5)
+
+
+def recorded(name: str) -> bytes:
+    return (RECORDED / f"{name}.json").read_bytes()
+
+
+# --- records with a class ---------------------------------------------------------------------------------------------
+
+
+def step(number: int) -> StepRecord:
+    datasets = {
+        "": {"sha256": f"{number:064x}", "rows": number, "bytes": 10 * number},
+        "deleted": {"sha256": "e" * 64, "rows": 0, "bytes": 0},
+    }
+    return StepRecord(
+        NOON, LATER, number, datasets, {"rows": number, "kept": [1, "é", None, 0.5], "young": {"a": True}}
+    )
+
+
+FINISHED = MarkRecord(
+    mark_id="m1",
+    state=MarkState.MARKED,
+    repository="lake",
+    repository_created=NOON - timedelta(days=100),
+    namespace="s3://lake/é",
+    scope=Scope.UNIFIED,
+    min_age=timedelta(hours=24, milliseconds=500),
+    start=NOON,
+    cutoff=NOON.astimezone(timezone(timedelta(hours=-11))),
+    server_now=LATER,
+    rules=Rules(21, {"main": 21, "dev": 7}),
+    by="ann@host",
+    versions={"lakegc": "1", "lakeFS": "1.80.0"},
+    clocks={"store": NOON.isoformat()},
+    accepted_missing=("data/lost", "data/lost, \n too"),
+    holds={"sha256": "f" * 64, "ids": ["one"], "number": 3, "seen": {"number": 4, "ids": ["one", "two"]}},
+    steps={"namespace_slices": step(1), "expired_set": step(2)},
+    finished=LATER,
+    digest="d" * 64,
+    counts={"expired": 3},
+    previous={"mark_id": "m0", "counts": {"expired": 2}, "unreadable": []},
+    approval="a" * 64,
+    inventory={"where": "s3://i", "taken": NOON.isoformat(), "files": 2, "sha256": "b" * 64},
+    basis={
+        **FULL_MARK, "incremental": True, "chain": ["m0"], "digests": ["c" * 64], "full_in": 2, "spellings": ["local://x"],
+    },
+)  # fmt: skip
+BEGUN_MARK = replace(
+    FINISHED, state=MarkState.FAILED, rules=None, accepted_missing=(), holds={"sha256": "", "ids": []}, steps={},
+    finished=None, digest=None, counts={}, previous=None, approval=None, failure='a: "é"\n\x1b[31m', inventory=None,
+    basis=FULL_MARK,
+)  # fmt: skip
+GIVEN = Approval("m1", None, "d" * 64, "Ada", "lakegc approve", NOON, LATER, {"share": "é"}, True)
+REVOKED = replace(
+    GIVEN, layout="unified", for_reference=False, ended=Ended(how="revoked", who="Bob", when=LATER.isoformat())
+)
+HOLDER = Holder('"ann"\n', "m1", "t", LATER, ProcessIdentity("boot", "pid:[1]", 12, 345), 30.5)
+SUBJECT = Subject("lake", NOON.isoformat(), "s3://lake", "m1", None, "d" * 64)
+BACKUP = Backup(
+    SUBJECT, "Ada", NOON, LATER, 3, {"copied": 2, "cold": 1}, {"copied": 20, "cold": 5}, 1.25,
+    {"folder": "backup/m1/objects/", "sha256": "a" * 64, "rows": 3, "bytes": 100},
+)  # fmt: skip
+REPORT = Report(
+    mark_id="m1",
+    repository="lake",
+    digest="d" * 64,
+    by="Ada",
+    began=NOON,
+    ended=LATER,
+    approved=3,
+    objects={"deleted": 2, "failed": 1},
+    sizes={"deleted": 20, "failed": 1},
+    seconds=0.25,
+    requests=1,
+    attempts=3,
+    verifications=(NOON, LATER),
+    late=("data/é",),
+    late_objects=1,
+    quarantine=True,
+    taken=2,
+    dataset={"folder": "m1/sweep_report/", "sha256": "a" * 64, "rows": 3, "bytes": 100},
+    deleting="batch",
+    unread={"pond": "permission denied"},
+    refusals=({"code": "AccessDenied", "why": "…", "objects": 1, "example": "data/a"},),
+)
+
+RECORDS: dict[str, Any] = {
+    "mark": FINISHED,
+    "mark_begun": BEGUN_MARK,
+    "approval": GIVEN,
+    "approval_revoked": REVOKED,
+    "lease": HOLDER,
+    "lease_without_process": Holder("ann", "m1", "t", NOON),
+    "permit": Permit(LATER, 2, "the é was lost"),
+    "permit_never": Permit(),
+    "backup": BACKUP,
+    "sweep": REPORT,
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_has_the_recorded_bytes(name: str) -> None:
+    """It is written with them, and read from them."""
+    record = RECORDS[name]
+
+    assert record.to_json() == recorded(name)
+    assert type(record).from_json(recorded(name), "here") == record
+
+
+def test_the_digests_that_approvals_and_marks_name_are_the_recorded_ones() -> None:
+    """They depend on the bytes of records, or of their parts."""
+    hashes = {
+        "mark": digest_of(FINISHED),
+        "begun": digest_of(BEGUN_MARK),
+        "approval": GIVEN.sha256,
+        "files": FILES.sha256,
+    }
+
+    assert hashes == json.loads(recorded("digests"))
+
+
+# --- records of functions ---------------------------------------------------------------------------------------------
+
+FILES = Dataset("m1/a/", (File("0.parquet", 2, 10, "a" * 64), File("é.parquet", 0, 3, "b" * 64)))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "lake").mkdir()
+    return Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
+
+
+def owner(place: Place) -> str:
+    claim_namespace(place, "lake", NOON.astimezone(timezone(timedelta(hours=5))))
+    return OWNER_KEY
+
+
+def backup_begun(place: Place) -> str:
+    begin(place, "backup/m1/", SUBJECT)
+    return f"backup/m1/{BEGUN}"
+
+
+def files(place: Place) -> str:
+    place.store().write("m1/a/_files.json", FILES.listing())
+    return "m1/a/_files.json"
+
+
+def counts(place: Place) -> str:
+    """Written at the end of an undo, from its receipts."""
+    rows = [{"outcome": "restored", "count": 2}, {"outcome": "purged", "count": 1}]
+    grouped = SimpleNamespace(count=lambda: SimpleNamespace(collect=lambda: rows))
+    undone = SimpleNamespace(outcomes=lambda _: SimpleNamespace(groupBy=lambda _: grouped))
+    run: Any = SimpleNamespace(
+        undone=undone, spark=lambda: None, place=place, mark=SimpleNamespace(record=SimpleNamespace(mark_id="m1"))
+    )
+    quarantine.write_quarantine(run)
+    return "_lakefs/retention/gc/lakegc/m1/quarantine.json"
+
+
+WRITERS: dict[str, Callable[[Place], str]] = {
+    "owner": owner, "backup_begun": backup_begun, "files": files, "quarantine": counts
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_has_the_recorded_bytes(place: Place, name: str) -> None:
+    key = WRITERS[name](place)
+
+    assert place.store().read(key) == recorded(name)
+
+
+def test_remembered_capabilities_have_the_recorded_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are believed when they are read again: the second probe would find something else."""
+    found = Capabilities(
+        byte_order=False, time_resolution=timedelta(milliseconds=1), ramp=1000.0, unholdable=frozenset({"b", "a"})
+    )
+    probed = iter([found])
+    monkeypatch.setattr("spark_resources.stores.probe.probe", lambda *_: next(probed))
+    store = place.store()
+    monkeypatch.setattr(type(store), "now", lambda _: NOON)
+
+    assert [remembered_capabilities(store, "https://here", token=token) for token in ("one", "two")] == [found, found]
+    assert store.read(REMEMBERED) == recorded("store")
+
+
+def test_a_signed_record_has_the_recorded_bytes() -> None:
+    """Its signature depends on those of the record."""
+    seal = Seal.of(
+        SigningKeys(SigningKey.parse("0123456789abcdef" * 4)), repository="lake", created=NOON, namespace="s3://lake"
+    )
+    signature = seal.sign("m1/mark.json", FINISHED.to_json(), written=LATER)
+
+    assert record_bytes({"record": json.loads(FINISHED.to_json()), "signed": signature.plain()}) == recorded("signed")
+
+
+# --- what earlier versions wrote --------------------------------------------------------------------------------------
+
+
+def test_leases_of_earlier_versions_are_read() -> None:
+    """The first ones lacked the format, the process and the time of tasks; others may have more fields."""
+    plain = {"who": "ann", "mark_id": "m1", "token": "t", "until": "2026-11-21T13:00:00+01:00"}
+
+    assert Holder.from_json(json.dumps(plain).encode(), "here") == Holder("ann", "m1", "t", NOON)
+    assert Holder.from_json(json.dumps({**plain, "host": "h"}).encode(), "here") == Holder("ann", "m1", "t", NOON)
+
+
+def test_reports_of_the_first_format_are_read() -> None:
+    """Their re-verifications have another name, and later fields are missing."""
+    later = ("verifications", "quarantine", "taken", "dataset", "deleting", "unread", "refusals")
+    plain = json.loads(REPORT.to_json())
+    first = {name: value for name, value in plain.items() if name not in later}
+    first |= {"proofs": plain["verifications"], "format": 1}
+
+    found = Report.from_json(json.dumps(first).encode(), "here")
+
+    assert found == replace(
+        REPORT,
+        quarantine=False,
+        taken=0,
+        dataset=DatasetName(folder="", sha256="", rows=0, bytes=0),
+        deleting="",
+        unread={},
+        refusals=(),
+    )
+    assert found.format == 2
+
+
+def test_the_recorded_files_are_those_of_the_tests() -> None:
+    """Nothing else lies there."""
+    names = {*RECORDS, *WRITERS, "digests", "store", "signed"}
+
+    assert {one.stem for one in RECORDED.iterdir()} == names
