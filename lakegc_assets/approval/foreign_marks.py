@@ -94,13 +94,14 @@ def counted(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
 def cutoff_of(store: Store, foreign: ReferenceMark) -> datetime:
     """Objects younger than this have changed since the mark: its own cutoff, or its oldest file's time minus 24 h."""
     cutoff = (foreign.summary or {}).get("cutoff_time")
+    oldest = min(store.stat(key).modified for key in foreign.files)
     if cutoff is None:
-        return min(store.stat(key).modified for key in foreign.files) - LINK_TOKEN
+        return oldest - LINK_TOKEN
     try:
         found = datetime.fromisoformat(str(cutoff))
         if found.tzinfo is None:
             raise ValueError("it names no time zone")
-        return found.astimezone(UTC)
+        return min(found.astimezone(UTC), oldest)  # the approval's digest doesn't cover the summary
     except ValueError as error:
         raise DamagedData(
             f"the summary of mark {foreign.mark_id} has an invalid cutoff, {cutoff!r} ({error}), so objects newer "

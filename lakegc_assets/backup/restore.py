@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lakegc_assets.approval.verify_files import check_keys
 from lakegc_assets.backup.context import CopyLimits, logging_copies, tasks_for
 from lakegc_assets.backup.destination import backup_place, folder_of, known
 from lakegc_assets.backup.manifest import BEGUN, SCHEMA, Backup, listed_objects, read_backup
@@ -139,6 +140,7 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
         done.unheld = {name: count for name, count in totals.items() if name not in HAS_COPY}
         in_backup = rows.where(has_copy())
         objects = sum(totals.get(name, 0) for name in HAS_COPY)
+        refuse_strange(run, rows)
         if objects:
             # before the first copy: from then on an incremental mark lists all of this mark's objects again
             run.log.place.store().write(run.log.folder + BEGUN, b"{}")
@@ -146,6 +148,17 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
             look_at(run, rows, number, done)
         rows.unpersist()
     return done
+
+
+def refuse_strange(run: RestoreRun, rows: DataFrame) -> None:
+    """Raise `Refused` for a key that no mark can name: whoever can write to the backup could plant records of marks."""
+    local, where = run.target.blockstore == "local", f"the list of {run.folder} in {run.source.store().where}"
+
+    def check(batches: Batches, _: TaskReport) -> None:
+        for batch in batches:
+            check_keys(batch.column(0), where, local_adapter=local, what_then="Nothing was restored.")
+
+    run_tasks(rows.select("address"), check)
 
 
 def has_copy() -> Any:

@@ -8,21 +8,22 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakegc_assets.approval.verify_files import FOREIGN, check_keys
+from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark.context import Limits, MarkRun, Target
 from lakegc_assets.progress import LogMessage
 from spark_resources.deleting.receipts import Receipts
+from spark_resources.errors import Refused
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import Approval
-from spark_resources.mark_store.foreign_expired_set import REFERENCE_OBJECTS, addresses_in, read_listed
+from spark_resources.mark_store.foreign_expired_set import REFERENCE_OBJECTS
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.lease import Lease
 from spark_resources.mark_store.mark import Mark, mark_folder, verifications_folder
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, Partition
-from spark_resources.spark.datasets import Batches, Dataset, arrow_to_spark, read_dataset
-from spark_resources.spark.partitioning import id_tasks
-from spark_resources.spark.remote_errors import on_executor
+from spark_resources.spark.datasets import Dataset, read_dataset
+from spark_resources.spark.partitioning import row_tasks
 from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.place import Place
 
@@ -120,21 +121,19 @@ class SweepRun:
         return self.read(dataset, REFERENCE_OBJECTS).join(self.foreign_addresses(self.foreign), "address", "left_semi")
 
     def foreign_addresses(self, foreign: ForeignMark) -> DataFrame:
-        """The distinct addresses in a foreign mark's files, read on the executors.
+        """The distinct addresses in a foreign mark's files, each verified against the approval.
 
         Raises `Refused` for an address that must never be deleted.
         """
-        place, local = self.place, self.target.blockstore == "local"
-
-        def read(batches: Batches) -> Batches:
-            for key in (key for batch in batches for key in batch.column(0).to_pylist()):
-                where = f"{place.store().where}/{key}"
-                addresses = addresses_in(read_listed(place, key), where)
-                check_keys(addresses, where, local_adapter=local, what_then=FOREIGN)
-                yield pa.RecordBatch.from_arrays([addresses], schema=ADDRESSES)
-
-        keys = id_tasks(self.spark(), "key", list(foreign.found.files), batch=1)
-        return keys.mapInArrow(on_executor(read), arrow_to_spark(ADDRESSES)).dropDuplicates()
+        files = foreign_files(self.target, foreign.found)  # verified and used from the same bytes
+        if files.digest != foreign.approval.digest:
+            raise Refused(
+                f"the files of mark {foreign.found.mark_id} of {self.partition.repository} have changed since the "
+                "approval. Make a new mark.",
+                invariant=7,
+            )
+        addresses = pa.table([pc.unique(files.addresses)], schema=ADDRESSES)
+        return row_tasks(self.spark(), addresses, batch=50_000)
 
     def read(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
         return read_dataset(self.spark(), self.place, dataset, schema)

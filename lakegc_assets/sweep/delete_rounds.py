@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -161,6 +162,7 @@ def round_of(
     """
     spark = run.spark()
     tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK))
+    secret = secrets.token_bytes(32)
     config = SweepTaskConfig(
         place=run.place,
         receipts=receipts,
@@ -169,6 +171,7 @@ def round_of(
         verified_until=until,
         check=delete_check(run),
         mark_id=run.mark.record.mark_id,
+        permit_secret=secret,
         action=action,
         permit_every_s=run.limits.heads_every.total_seconds(),
         most=None if run.limits.rate is None else run.limits.rate / tasks,
@@ -182,7 +185,7 @@ def round_of(
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
     watched = run.lease.watched(config.request_time, at_rest(spark))
-    watching = nullcontext() if heads is None else heads.during(PermitGiver(receipts, number))
+    watching = nullcontext() if heads is None else heads.during(PermitGiver(receipts, number, secret))
     with watched, watching, reporting_progress(run, DOING[action], receipts, number, objects):
         report = run_tasks(sorted_rows, work)
     done.seconds = time.monotonic() - began

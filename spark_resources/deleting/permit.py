@@ -3,20 +3,23 @@
     <folder of receipts>/<round>/permit.json             until when deletes may be sent, or why the round was stopped
     <folder of receipts>/<round>/revived-<number>.parquet   addresses that became live during the round
 
-The driver renews it after each listing of branch heads. It needn't reach a task to stop it: a permit that isn't renewed
+It carries an HMAC with a key that the driver makes for the round and sends to its tasks, never to the store: whoever
+may write to the namespace can take a permit away, but not give one. The driver renews it after each listing of branch
+heads. It needn't reach a task to stop it: a permit that isn't renewed
 expires by itself, whether the driver, its network or the lakeFS server has failed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import io
 import json
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,8 +28,7 @@ from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import ADDRESSES
-from spark_resources.records.json_records import as_plain
-from spark_resources.records.model import Count, Record, UtcTime, known_format
+from spark_resources.records.json_records import check_format, read_json, time_of
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores.base import Store
 
@@ -36,21 +38,34 @@ PATIENCE_S = 60.0  # how long a task waits for a renewed permit before it leaves
 
 
 @dataclass(frozen=True, slots=True)
-class Permit(Record):
-    """Deletes may be sent before `until`, by the store's clock. `revived` counts the files of addresses that became
-    live during the round. `stopped` is why the round was stopped, "" if it wasn't."""
+class Permit:
+    """Deletes may be sent before `until`, by the store's clock. `revived` has the hashes of the files of addresses that
+    became live during the round. `stopped` is why the round was stopped, "" if it wasn't."""
 
-    format: Annotated[int, known_format(FORMAT)] = field(default=FORMAT, kw_only=True)  # of this version: same round
-    until: UtcTime = NEVER
-    revived: Count = 0
+    until: datetime = NEVER
+    revived: tuple[str, ...] = ()
     stopped: str = ""
 
-    def to_json(self) -> bytes:
-        return json.dumps(self, default=as_plain).encode()
+    def to_json(self, secret: bytes, key: str) -> bytes:
+        plain = {"format": FORMAT, **asdict(self), "until": self.until.isoformat()}
+        return json.dumps({**plain, "hmac": _hmac(secret, key, plain)}).encode()
 
     @classmethod
-    def damaged(cls, where: str, why: str) -> DamagedData:
-        return DamagedData(f"{where} can't be read as permission to delete ({why}). Run the same command again.")
+    def from_json(cls, data: bytes, where: str, secret: bytes, key: str) -> Permit:
+        try:
+            plain = read_json(data)
+            check_format(plain["format"], FORMAT, where)  # written in this round, so by this version of lakegc
+            if not hmac.compare_digest(str(plain.pop("hmac")), _hmac(secret, key, plain)):
+                raise ValueError("the driver of this round didn't write it")
+            return cls(time_of(plain["until"]), tuple(map(str, plain["revived"])), str(plain["stopped"]))
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise DamagedData(
+                f"{where} can't be read as permission to delete ({error}). Run the same command again."
+            ) from error
+
+
+def _hmac(secret: bytes, key: str, plain: Mapping[str, object]) -> str:
+    return hmac.new(secret, json.dumps([key, plain], sort_keys=True).encode(), hashlib.sha256).hexdigest()
 
 
 def permit_key(receipts: Receipts, round_number: int) -> str:
@@ -64,8 +79,8 @@ def revived_key(receipts: Receipts, round_number: int, number: int) -> str:
 class PermitGiver:
     """The driver's side of the permit of one round. Thread-safe."""
 
-    def __init__(self, receipts: Receipts, round_number: int) -> None:
-        self._receipts, self._round, self.given = receipts, round_number, Permit()
+    def __init__(self, receipts: Receipts, round_number: int, secret: bytes) -> None:
+        self._receipts, self._round, self._secret, self.given = receipts, round_number, secret, Permit()
         self._lock = threading.Lock()
 
     def give(self, until: datetime) -> None:
@@ -88,13 +103,13 @@ class PermitGiver:
     def revive(self, addresses: pa.Array) -> None:
         """Exclude these addresses from deletion in this round, as soon as tasks read the permit again."""
         with self._lock:
-            number = self.given.revived
-            table = pa.table([addresses], schema=ADDRESSES)
-            self._receipts.store.write(revived_key(self._receipts, self._round, number), parquet_bytes(table))
-            self._write(replace(self.given, revived=number + 1))
+            number, data = len(self.given.revived), parquet_bytes(pa.table([addresses], schema=ADDRESSES))
+            self._receipts.store.write(revived_key(self._receipts, self._round, number), data)
+            self._write(replace(self.given, revived=(*self.given.revived, hashlib.sha256(data).hexdigest())))
 
     def _write(self, permit: Permit) -> None:
-        self._receipts.store.write(permit_key(self._receipts, self._round), permit.to_json())
+        key = permit_key(self._receipts, self._round)
+        self._receipts.store.write(key, permit.to_json(self._secret, key))
         self.given = permit
 
 
@@ -108,13 +123,14 @@ class PermitWatch:
         self,
         receipts: Receipts,
         round_number: int,
+        secret: bytes,
         *,
         every_s: float,
         now: Callable[[], datetime],
         clock: Callable[[], float] = seconds_passed,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._receipts, self._round, self._every_s = receipts, round_number, every_s
+        self._receipts, self._round, self._secret, self._every_s = receipts, round_number, secret, every_s
         self._now, self._clock, self._wait = now, clock, wait
         self._permit, self._read_at = Permit(), -float("inf")
         self._ran_out_at: float | None = None
@@ -155,9 +171,9 @@ class PermitWatch:
     def _read(self) -> None:
         began, store = self._clock(), self._receipts.store
         key = permit_key(self._receipts, self._round)
-        permit = Permit.from_json(_read_own(store, key), f"{key} in {store.where}")
-        for number in range(self._permit.revived, permit.revived):
-            self._revived.update(_addresses(store, revived_key(self._receipts, self._round, number)))
+        permit = Permit.from_json(_read_own(store, key), f"{key} in {store.where}", self._secret, key)
+        for number, sha256 in list(enumerate(permit.revived))[len(self._permit.revived) :]:
+            self._revived.update(_addresses(store, revived_key(self._receipts, self._round, number), sha256))
         self._permit, self._read_at = permit, began
 
 
@@ -168,9 +184,12 @@ def _read_own(store: Store, key: str) -> bytes:
         raise Refused(f"{key} in {store.where} is gone, and with it the permission to delete", invariant=1) from error
 
 
-def _addresses(store: Store, key: str) -> list[str]:
+def _addresses(store: Store, key: str, sha256: str) -> list[str]:
+    data = _read_own(store, key)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise DamagedData(f"{key} in {store.where} was altered since the driver wrote it.")
     try:
-        table = pq.ParquetFile(io.BytesIO(_read_own(store, key)), pre_buffer=False).read(use_threads=False)
+        table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
         found: list[str] = table["address"].to_pylist()
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DamagedData(f"{key} in {store.where} can't be read as a list of addresses ({error}).") from error

@@ -13,10 +13,11 @@ If 3 is late, its keys are looked up again right before it.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -31,7 +32,7 @@ from spark_resources.deleting.permit import PermitWatch
 from spark_resources.deleting.quarantine import purge_keys, quarantine_key, quarantine_keys, restore_keys, stat_or_none
 from spark_resources.deleting.receipts import Receipts, receipt_rows
 from spark_resources.errors import Refused
-from spark_resources.mark_store.lease import LeaseWatch, seconds_passed
+from spark_resources.mark_store.lease import WATCH_S, LeaseWatch, seconds_passed
 from spark_resources.model import PENDING, RECEIPTS, DeleteCheck, Outcome
 from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
@@ -84,6 +85,7 @@ class SweepTaskConfig:
     verified_until: datetime
     check: Callable[[pa.Table, pa.Table], DeleteCheck]
     mark_id: str
+    permit_secret: bytes = field(repr=False)
     action: Action = Action.DELETE
     permit_every_s: float = 3.0  # how often a task reads the permit of its round again
     most: float | None = None
@@ -156,7 +158,9 @@ class _Task:
         store = config.receipts.store
         now = _ticking(store)
         lease = LeaseWatch(store, config.lease_token)
-        permit = PermitWatch(config.receipts, config.round, every_s=config.permit_every_s, now=now)
+        permit = PermitWatch(
+            config.receipts, config.round, config.permit_secret, every_s=config.permit_every_s, now=now
+        )
 
         def may_send() -> None:
             while True:
@@ -245,9 +249,18 @@ class ReverificationTooOld(Refused):
 
 
 def _ticking(store: Store) -> Callable[[], datetime]:
-    """The store's clock, read once and then advanced by this machine's clock. Never behind the store's."""
-    began, first = seconds_passed(), store.now() + store.capabilities.time_resolution
-    return lambda: first + timedelta(seconds=seconds_passed() - began)
+    """The store's clock, read now and then, and advanced by this machine's in between. Not behind the store's."""
+    lock, read = threading.Lock(), [(seconds_passed(), store.now() + store.capabilities.time_resolution)]
+
+    def now() -> datetime:
+        with lock:
+            if seconds_passed() - read[0][0] > WATCH_S:  # this machine's clock stands still while it is suspended
+                before = seconds_passed()
+                read[0] = before, store.now() + store.capabilities.time_resolution
+            began, first = read[0]
+            return first + timedelta(seconds=seconds_passed() - began)
+
+    return now
 
 
 # --- receipts -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ atomic: such a store is refused unless the configuration states that there is a 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -67,7 +68,10 @@ def _holder_of(data: bytes, store: Store) -> Holder:
 
 def seconds_passed() -> float:
     """A monotonic clock that keeps running while the machine sleeps, if the system has one."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    # macOS: time.monotonic() stands still while it sleeps, and this clock doesn't
+    return time.clock_gettime(time.CLOCK_MONOTONIC) if sys.platform == "darwin" else time.monotonic()
 
 
 class Lease:

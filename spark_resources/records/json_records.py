@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from spark_resources.stores.base import Store
 
 ENVELOPE = {"record", "signed"}
+_IN_PARTS = re.compile(r"[0-9a-f]{32}-\d+")  # the ETag of such an upload; no record is written that way
 MOST_LATE = timedelta(minutes=15)
 """The largest difference between a record's time in the store and its signed time. No write takes longer, even with all
 its retries, so a record with a larger difference was put back."""
@@ -168,7 +170,10 @@ def opened(data: bytes, where: str) -> tuple[bytes, Signature | None]:
 
 def was_written_then(store: Store, key: str, signature: Signature) -> bool:
     """Whether the store's time of an object matches its signature; a copy that was put back later has a later time."""
-    return abs(store.stat(key).modified - signature.written) <= MOST_LATE
+    found = store.stat(key)
+    # S3 dates an upload in parts by its beginning, so an older version could be put back with the time it had
+    in_parts = found.checksum is not None and _IN_PARTS.fullmatch(found.checksum) is not None
+    return not in_parts and abs(found.modified - signature.written) <= MOST_LATE
 
 
 def put_back(where: str, signature: Signature) -> Untrusted:

@@ -23,6 +23,7 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores import Store, StoreSettings
 from spark_resources.stores.place import Place
 
+SECRET = b"of a round"
 FOLDER = "_lakefs/retention/gc/lakegc/m1/receipts/"
 
 
@@ -43,7 +44,7 @@ class Task:
         return Receipts(self.place, FOLDER)
 
     def permit(self, round_number: int = 1) -> PermitGiver:
-        return PermitGiver(self.receipts, round_number)
+        return PermitGiver(self.receipts, round_number, SECRET)
 
     def config(self, action: Action = Action.DELETE, round_number: int = 1, **changes: Any) -> SweepTaskConfig:
         """The configuration of a round whose deletes are permitted for as long as a test takes."""
@@ -57,6 +58,7 @@ class Task:
             "verified_until": now + timedelta(minutes=30),
             "check": partial(check_before_delete, cutoff=now),
             "mark_id": "m1",
+            "permit_secret": SECRET,
             "action": action,
         }
         return SweepTaskConfig(**{**known, **changes})

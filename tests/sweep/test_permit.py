@@ -13,7 +13,7 @@ from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import DamagedData, Refused
 from spark_resources.mark_store.lease import LeaseWatch
 from tests.support.mark_runs import later
-from tests.support.sweep_tasks import Task, task
+from tests.support.sweep_tasks import SECRET, Task, task
 
 __all__ = ["task"]
 
@@ -39,7 +39,9 @@ class Time:
 
 def watching(task: Task) -> tuple[PermitWatch, PermitGiver, Time]:
     time = Time(task.store.now())
-    watch = PermitWatch(task.receipts, 1, every_s=EVERY_S, now=time.now, clock=lambda: time.seconds, wait=time.wait)
+    watch = PermitWatch(
+        task.receipts, 1, SECRET, every_s=EVERY_S, now=time.now, clock=lambda: time.seconds, wait=time.wait
+    )
     return watch, task.permit(), time
 
 

@@ -15,7 +15,6 @@ import pytest
 from lakegc_assets.backup.manifest import BEGUN, Backup, Subject, begin
 from lakegc_assets.sweep import quarantine
 from lakegc_assets.sweep.report import Report
-from spark_resources.deleting.permit import Permit
 from spark_resources.host.processes import ProcessIdentity
 from spark_resources.mark_store.approval import Approval, Ended
 from spark_resources.mark_store.lease import Holder
@@ -126,8 +125,6 @@ RECORDS: dict[str, Any] = {
     "approval_revoked": REVOKED,
     "lease": HOLDER,
     "lease_without_process": Holder("ann", "m1", "t", NOON),
-    "permit": Permit(LATER, 2, "the é was lost"),
-    "permit_never": Permit(),
     "backup": BACKUP,
     "sweep": REPORT,
 }
