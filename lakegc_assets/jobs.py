@@ -13,7 +13,7 @@ from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.assets.approval_events import materialization
 from lakegc_assets.assets.backup import backup
 from lakegc_assets.assets.mark import committed_addresses, namespace_slices, retained_commits, uncommitted_addresses
-from lakegc_assets.assets.results import told
+from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.assets.sweep import sweep_report
 from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG, TAGGED, repository_tag
@@ -44,7 +44,7 @@ class ApproveConfig(dg.Config):
 
 @dg.op(description="Writes the approval into the namespace, or fails with the unmet precondition.")
 def give_approval(context: dg.OpExecutionContext, config: ApproveConfig, marks: MarksResource) -> None:
-    with told():
+    with reporting_failures():
         proposal, given = approved(context.partition_key, config, marks)
     context.log_event(materialization(context.partition_key, proposal, given))
 

@@ -14,7 +14,7 @@ LOG_EVERY_S = 5.0
 _listeners: list[LogMessage] = []
 
 
-def tell(sentence: str) -> None:
+def publish(sentence: str) -> None:
     """Publish a sentence to all listeners in this process."""
     for listener in _listeners:
         listener(sentence)
@@ -47,7 +47,7 @@ def logging_progress(log_message: LogMessage, doing: str, how_far: Callable[[], 
             log_message(sentence)
 
     log_message(doing)
-    thread = threading.Thread(target=repeat, name="lakegc-telling", daemon=True)
+    thread = threading.Thread(target=repeat, name="lakegc-progress", daemon=True)
     thread.start()
     try:
         yield
@@ -61,6 +61,6 @@ def logged_and_published(log: LogMessage) -> LogMessage:
 
     def log_message(sentence: str) -> None:
         log(sentence)
-        tell(sentence)
+        publish(sentence)
 
     return log_message

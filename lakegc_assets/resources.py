@@ -20,7 +20,7 @@ from lakegc_assets.mark.preconditions import (
     refuse_overlap,
     refuse_read_only,
 )
-from lakegc_assets.progress import LogMessage, logged_and_published, tell
+from lakegc_assets.progress import LogMessage, logged_and_published, publish
 from lakegc_assets.rules.incremental import basis_of
 from spark_resources.host.processes import interrupt_when_told_to_end
 from spark_resources.host.user_folders import home_folder
@@ -100,7 +100,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         refuse_another_basis(mark.record, options)
         return self._run(partition, target, mark, lakefs, log_message)
 
-    def go_on(self, partition_key: str, log_message: LogMessage) -> MarkRun:
+    def resume(self, partition_key: str, log_message: LogMessage) -> MarkRun:
         """The unfinished mark of a partition, for its next step. Takes the lease unless this run already holds it."""
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
         target = probed(find_target(lakefs, partition.repository, settings))
@@ -134,7 +134,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
                 mark_id=partition.mark_id,
                 token=secrets.token_hex(16),
                 single_deployment=settings.single_deployment,
-                log_message=tell,
+                log_message=publish,
             )
         self._lease.check()
         return self._lease

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import dagster as dg
 
-from lakegc_assets.assets.results import told
+from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.jobs import mark_job, run_request
 from lakegc_assets.mark.context import find_target
 from lakegc_assets.mark.preconditions import refuse_read_only
@@ -32,11 +32,11 @@ PREFLIGHT_TIMEOUT_S = 30.0
 
 def problems(lakefs: LakeFS, repositories: Sequence[Repository], settings: Settings) -> dict[str, str]:
     """The problems that prevent marks, by repository id. Checked in parallel, so that a slow one delays no other."""
-    executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lakegc-look")
-    looks = {executor.submit(problem, lakefs, each, settings): each.id for each in repositories}
-    done, _ = wait(looks, timeout=PREFLIGHT_TIMEOUT_S)
+    executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lakegc-preflight")
+    checks = {executor.submit(problem, lakefs, each, settings): each.id for each in repositories}
+    done, _ = wait(checks, timeout=PREFLIGHT_TIMEOUT_S)
     executor.shutdown(wait=False, cancel_futures=True)
-    found = {looks[look]: look.result() for look in done}
+    found = {checks[check]: check.result() for check in done}
     return {name: sentence for name, sentence in found.items() if sentence is not None}
 
 
@@ -53,7 +53,7 @@ def problem(lakefs: LakeFS, repository: Repository, settings: Settings) -> str |
     return None
 
 
-def said_before(instance: dg.DagsterInstance, schedule: str, repository: str, sentence: str) -> bool:
+def reported_before(instance: dg.DagsterInstance, schedule: str, repository: str, sentence: str) -> bool:
     """Whether the schedule's newest run of the repository is tagged with this problem and hasn't succeeded."""
     tags = {"dagster/schedule_name": schedule, REPOSITORY_TAG: repository}
     newest = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
@@ -73,13 +73,13 @@ def requests_for_all(
 
     The mark id is the scheduled time, so that a repeated tick requests the same runs.
     """
-    with told():
+    with reporting_failures():
         settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
         repositories = chosen(client.repositories(), settings)
     if not repositories:
         return dg.SkipReason(none_chosen(client, settings))
     wrong = problems(client, repositories, settings)
-    known = {name for name, what in wrong.items() if said_before(context.instance, _SCHEDULE, name, what)}
+    known = {name for name, what in wrong.items() if reported_before(context.instance, _SCHEDULE, name, what)}
     mark_id = default_mark_id(context.scheduled_execution_time)
     requests = [
         run_request(each, mark_id, f"{each.id}|{mark_id}", {PREFLIGHT_TAG: wrong[each.id]} if each.id in wrong else {})
@@ -105,8 +105,8 @@ every night at three), with the scheduled time as the mark id. It also makes ful
 (LAKEGC_FULL_EVERY), even if all other marks of the repository name their base mark with --since.
 
 Repositories are selected by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
-(default none), for example lake-*,archive. A repository that can't be marked, because it is read-only or rights are
-missing, has one failed run that says why, and is then skipped until that has changed. The others don't wait.""",
+(default none), for example lake-*,archive. A repository that can't be marked, because it is read-only or permissions
+are missing, has one failed run that says why, and is then skipped until that has changed. The others don't wait.""",
     )
     try:
         return make(requests_for_all)

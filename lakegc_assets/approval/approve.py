@@ -107,14 +107,14 @@ def checked(
     earlier = free_to_approve(proposal, now=now)
     check_request(proposal, request)
     check_newer(proposal, request, earlier)
-    approval = drawn_up(proposal, request, limits, now=now)
+    approval = new_approval(proposal, request, limits, now=now)
     check_brakes(proposal, request.released, limits, until=approval.until)
     check_unchanged(proposal, lakefs)
     check_set(proposal)
     return earlier, approval
 
 
-def drawn_up(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimits, *, now: datetime) -> Approval:
+def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimits, *, now: datetime) -> Approval:
     """The approval that a request asks for. By default it ends when the mark becomes too old; if the mark is too old
     already, it ends after the same span from now.
 
@@ -181,7 +181,7 @@ def write_named(mark: Mark, approval: Approval) -> None:
             raise overtaken(mark)
         try:
             write_approval(mark.place, approval, over=over)
-        except Overtaken:  # a revoke of an earlier approval recorded its end meanwhile
+        except Overtaken:  # a revoke of an earlier approval recorded its end in the meantime
             if last:
                 raise
         else:

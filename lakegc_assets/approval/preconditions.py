@@ -95,7 +95,7 @@ class StoppedByBrakes(Refused):
         self.tripped = tuple(tripped)
 
 
-class ReleasedInVain(WrongUsage):
+class BrakeNotTripped(WrongUsage):
     """Raised when a released brake has not tripped. `tripped` names all tripped brakes."""
 
     def __init__(self, message: str, tripped: Sequence[str] = ()) -> None:
@@ -104,7 +104,7 @@ class ReleasedInVain(WrongUsage):
 
 
 def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeLimits, *, until: datetime) -> None:
-    """Raise `StoppedByBrakes` for tripped brakes that aren't released, `ReleasedInVain` for released brakes that
+    """Raise `StoppedByBrakes` for tripped brakes that aren't released, `BrakeNotTripped` for released brakes that
     haven't tripped. Each error names both kinds, so that one more attempt is enough.
 
     The mark's age is taken at the end of the approval, since it may be swept as late as that.
@@ -120,7 +120,7 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
     if needless := sorted(set(released) - set(tripped)):
         rest = f" It is stopped by:{sentences}{how}" if unreleased else f" Tripped: {', '.join(tripped) or 'none'}."
         have = "has" if len(needless) == 1 else "have"
-        raise ReleasedInVain(
+        raise BrakeNotTripped(
             f"{', '.join(needless)} {have} not tripped for {proposal.name} and can't be released in advance.{rest}",
             tuple(tripped),
         )

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from lakegc_assets.assets.results import told
+from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.backup.backup import back_up
 from lakegc_assets.backup.context import AT_ONCE, CopyLimits, open_backup
@@ -49,7 +49,7 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
     that isn't in it. It can be made before or after the approval. An interrupted backup resumes when it is run
     again. `lakegc restore` restores objects from it.
     """
-    with told():
+    with reporting_failures():
         partition, settings = Partition.parse(context.partition_key), marks.settings()
         to = config.to or settings.backup_to
         if not to:

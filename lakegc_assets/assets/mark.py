@@ -1,9 +1,9 @@
 """Group `mark`: four assets, each computed once per repository and mark, in the order that keeps data safe.
 
 The order is the safety rule of the whole system. Objects are listed first, and references are read afterwards, so a
-later step can only find *more* references to them. An object that moves from staging to a commit meanwhile is seen by
-at least one of the later steps. Each asset depends on the one before it in `CHAIN`, the only place that defines the
-order.
+later step can only find *more* references to them. An object that moves from staging to a commit in the meantime is
+seen by at least one of the later steps. Each asset depends on the one before it in `CHAIN`, the only place that defines
+the order.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
@@ -11,7 +11,7 @@ order.
 import dagster as dg
 from pydantic import Field
 
-from lakegc_assets.assets.results import Materialized, told
+from lakegc_assets.assets.results import Materialized, reporting_failures
 from lakegc_assets.mark import committed_addresses as committed
 from lakegc_assets.mark import figures
 from lakegc_assets.mark import namespace_slices as slices
@@ -88,7 +88,7 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
     never lakeFS's own files. The step also compares the clocks of the store, the server and this machine,
     and takes the repository's lease, so that two marks of one repository never run at once.
     """
-    with told(context):
+    with reporting_failures(context):
         marks.refuse_finished(context.partition_key)
         run = marks.begin(context.partition_key, config.options(), context.log.info)
         slices.list_namespace(run)
@@ -106,13 +106,13 @@ def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResourc
     """Every address that is staged on some branch and not committed, read twice: nothing of it is garbage.
 
     *Staged* changes were uploaded to a branch and aren't committed yet. No commit refers to them, but readers of
-    the branch see them. The server lists them branch by branch. Meanwhile files may be moved or renamed, so the list
-    is read twice in full, and an object that is in either reading is live.
+    the branch see them. The server lists them branch by branch. Files may be moved or renamed while it does, so the
+    list is read twice in full, and an object that is in either reading is live.
 
     It is read before the commits: what is committed in between is then on this list, on the next one, or on both.
     """
-    with told(context):
-        run = marks.go_on(context.partition_key, context.log.info)
+    with reporting_failures(context):
+        run = marks.resume(context.partition_key, context.log.info)
         figures.get_ready()  # imports matplotlib while the server prepares its response
         uncommitted.read_uncommitted(run)
         yield described(run, uncommitted.ASSET, ADDRESSES, part=uncommitted.READINGS[0])
@@ -136,8 +136,8 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
     The verdict is computed twice, by lakegc from the commit graph and by the server, and a commit is retained if either
     of them retains it. If lakegc may not read the graph, the server's verdict is used, and the reason says so.
     """
-    with told(context):
-        run = marks.go_on(context.partition_key, context.log.info)
+    with reporting_failures(context):
+        run = marks.resume(context.partition_key, context.log.info)
         retained.decide_commits(run)
         yield described(run, retained.ASSET, COMMIT_VERDICTS)
 
@@ -157,7 +157,7 @@ def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource)
     and the commit's metadata. One that is missing or damaged stops the mark, since an address that can't be read would
     look like garbage.
     """
-    with told(context):
-        run = marks.go_on(context.partition_key, context.log.info)
+    with reporting_failures(context):
+        run = marks.resume(context.partition_key, context.log.info)
         committed.read_ranges(run)
         yield described(run, committed.ASSET, RANGE_ADDRESSES, part=committed.ADDRESSES_PART)

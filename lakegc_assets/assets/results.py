@@ -15,8 +15,10 @@ Materialized = Iterator[dg.MaterializeResult[Any]]
 
 
 @contextmanager
-def told(context: dg.AssetExecutionContext | None = None, about: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Wraps an asset's body: a `LakegcError` becomes a Dagster failure with its exit code, without automatic retries.
+def reporting_failures(
+    context: dg.AssetExecutionContext | None = None, about: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """Wrap an asset's body: a `LakegcError` becomes a Dagster failure with its exit code, without automatic retries.
 
     If there is nothing to do, or the partition is invalid, the asset is left unchanged instead of failing: the body
     yields nothing, and the later steps of the run are skipped. Without a `context`, these errors are failures, too.

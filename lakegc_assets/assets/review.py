@@ -5,7 +5,7 @@
 import dagster as dg
 
 from lakegc_assets.approval.parse_request import DIGEST_CHARACTERS
-from lakegc_assets.assets.results import Materialized, told
+from lakegc_assets.assets.results import Materialized, reporting_failures
 from lakegc_assets.mark import expired_set as expired
 from lakegc_assets.mark.metadata import described_set
 from lakegc_assets.partitions import PARTITIONS
@@ -24,16 +24,16 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Mate
     """The expired objects: listed, old enough, and referenced by nothing live. They are deleted after an approval only.
 
     `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young - on hold`, each object with
-    its size, its age and the reason why it is expired. *On hold* is what people listed to be kept whatever the rules
-    say; objects that only holds keep are listed beside the set. *Young* is what was stored less than the minimum age
-    ago (24 hours unless configured otherwise): it may be about to be committed. If a branch may serve an object that
-    no list names, its path is probed on the server. Without a clear result the object is kept.
+    its size, its age and the reason why it is expired. *On hold* are objects that people asked to keep whatever the
+    rules say; those that only holds keep are listed beside the set. *Young* objects were stored less than the minimum
+    age ago (24 hours unless configured otherwise): they may be about to be committed. If a branch may serve an object
+    that no list names, its path is probed on the server. Without a clear result the object is kept.
 
     **What to do next:** check the counts, plots and sample below, and the checks. The whole list:
     `lakegc review REPOSITORY MARK --list`. This asset deletes nothing. To approve the set, see *sweep_approval*.
     """
-    with told(context):
-        run = marks.go_on(context.partition_key, context.log.info)
+    with reporting_failures(context):
+        run = marks.resume(context.partition_key, context.log.info)
         expired.compute(run)
         yield described_set(run, price=marks.settings().price_per_gb_month)
 

@@ -5,7 +5,7 @@ import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.assets.backup import backup
-from lakegc_assets.assets.results import Materialized, told
+from lakegc_assets.assets.results import Materialized, reporting_failures
 from lakegc_assets.assets.review import expired_set, sweep_approval
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
@@ -44,15 +44,15 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     refer to *now* is read again before the first delete, and once more when that re-verification gets old. Objects
     that became live are *rescued*. Objects that are not byte for byte those that were marked are *changed*, and kept,
     too. The task that deletes an object records its outcome, so a sweep that was killed resumes when it is run again.
-    Where LAKEGC_BACKUP_TO names a place, only objects in a whole backup of this very set are deleted.
+    If LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted.
 
     Deleted objects are gone for good. With `quarantine: true` they are quarantined, and `lakegc undo` restores them.
     """
-    with told(context):
+    with reporting_failures(context):
         run = open_sweep(marks, context.partition_key, config.options(), context.log.info)
         report = sweep(run)
         result = described(run.place, report)
-        with told(about=result.metadata):
+        with reporting_failures(about=result.metadata):
             if not report.success:
                 raise SweptWithFailures(report.sentence())
         yield result

@@ -50,7 +50,7 @@ def back_up(run: BackupRun) -> Backup:
     began, start = run.to.store().now(), time.monotonic()
     with errors_from_executors():
         known = state_of(run).persist()
-        missing = known.where(~_is_held()).select(*WANTED.names).persist()
+        missing = known.where(~_has_copy()).select(*WANTED.names).persist()
         left = missing.agg({"*": "count", "size": "sum"}).collect()[0]
         if left["count(1)"]:
             copy_round(run, missing, left["count(1)"], left["sum(size)"])
@@ -59,7 +59,7 @@ def back_up(run: BackupRun) -> Backup:
         return finished(run, began, start)
 
 
-def _is_held() -> Any:
+def _has_copy() -> Any:
     from pyspark.sql import functions as F
 
     return F.coalesce(F.col("outcome").isin(*HAS_COPY), F.lit(False))

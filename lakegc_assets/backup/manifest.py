@@ -69,12 +69,12 @@ class Backup(Record):
     format: Literal[1] = BACKUP_FORMAT
 
     @property
-    def held(self) -> int:
+    def copied(self) -> int:
         """The number of objects with a copy."""
         return sum(self.objects.get(outcome, 0) for outcome in HAS_COPY)
 
     @property
-    def held_bytes(self) -> int:
+    def copied_bytes(self) -> int:
         return sum(self.sizes.get(outcome, 0) for outcome in HAS_COPY)
 
     def sentence(self) -> str:

@@ -120,7 +120,7 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
     if today != (subject.repository, subject.repository_created, subject.namespace):
         raise Refused(
             f"the backup of mark {mark_id} in {source} is of a repository {subject.repository} that was created "
-            f"{subject.repository_created} in {subject.namespace}; the current one was created {today[1]} in "
+            f"{subject.repository_created} in {subject.namespace}, but the current one was created {today[1]} in "
             f"{today[2]}. Its objects don't belong there.",
             invariant=7,
         )
@@ -145,7 +145,7 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
             # before the first copy: from then on an incremental mark lists all of this mark's objects again
             run.log.place.store().write(run.log.folder + BEGUN, b"{}")
             number = restore_round(run, in_backup, objects, done)
-            look_at(run, rows, number, done)
+            verify(run, rows, number, done)
         rows.unpersist()
     return done
 
@@ -234,7 +234,7 @@ def never_replaces(place: Place) -> bool:
 # --- verification -----------------------------------------------------------------------------------------------------
 
 
-def look_at(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> None:
+def verify(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> None:
     """Name the objects that weren't restored, and look up the others in the store and through lakeFS."""
     from pyspark.sql import functions as F
 
@@ -264,7 +264,7 @@ def stored(run: RestoreRun, rows: DataFrame) -> int:
     """How many of these objects a new lookup finds in the store with the expected size."""
     place = run.target.place
 
-    def look(batches: Batches, report: TaskReport) -> None:
+    def count(batches: Batches, report: TaskReport) -> None:
         store = place.store()
 
         def there(row: Mapping[str, Any]) -> bool:
@@ -277,7 +277,7 @@ def stored(run: RestoreRun, rows: DataFrame) -> int:
             for batch in batches:
                 report.count(stored=sum(pool.map(there, batch.to_pylist())))
 
-    return run_tasks(rows, look).counters["stored"]
+    return run_tasks(rows, count).counters["stored"]
 
 
 def read_through(lakefs: LakeFS, repository: str, asked: Sequence[tuple[str, str]]) -> tuple[int, dict[str, str]]:
@@ -290,5 +290,5 @@ def read_through(lakefs: LakeFS, repository: str, asked: Sequence[tuple[str, str
             return str(error)
 
     with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
-        answers = list(zip(asked, pool.map(one, asked), strict=True))
-    return sum(not why for _, why in answers), {path: why for (_, path), why in answers if why}
+        results = list(zip(asked, pool.map(one, asked), strict=True))
+    return sum(not why for _, why in results), {path: why for (_, path), why in results if why}

@@ -17,7 +17,7 @@ from spark_resources.stores.settings import StoreSettings
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-NOT_HELD = "NotInBackup"
+NOT_IN_BACKUP = "NotInBackup"
 """The receipt code of an approved object that isn't deleted because it isn't in the backup."""
 
 
@@ -50,33 +50,33 @@ def required(
     return known(place), backup
 
 
-def held(spark: SparkSession, place: Place, backup: Backup) -> DataFrame:
+def listed_with_copies(spark: SparkSession, place: Place, backup: Backup) -> DataFrame:
     """Every object of the set as listed by the backup (SCHEMA), with `as_copied`: whether it has a copy that is listed
     now with the recorded size and checksum."""
     from pyspark.sql import functions as F
 
     subject = backup.subject
     rows = read_dataset(spark, place, listed_objects(place, backup), SCHEMA)
-    looked = with_copies(rows, spark, place, folder_of(subject.repository, subject.mark_id))
-    return looked.withColumn("as_copied", F.col("outcome").isin(*HAS_COPY) & F.col("as_copied"))
+    listed = with_copies(rows, spark, place, folder_of(subject.repository, subject.mark_id))
+    return listed.withColumn("as_copied", F.col("outcome").isin(*HAS_COPY) & F.col("as_copied"))
 
 
 def divided(approved: DataFrame, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     """The approved objects that the backup holds with the same size and checksum, and the outcomes of the others.
 
-    `approved` has address, size and checksum; `rows` are those of `held`. The second DataFrame has address, size,
-    outcome, code and why.
+    `approved` has address, size and checksum; `rows` are those of `listed_with_copies`. The second DataFrame has
+    address, size, outcome, code and why.
     """
     from pyspark.sql import functions as F
 
     known = rows.select(
-        "address", F.col("size").alias("held_size"), F.col("checksum").alias("held_checksum"), "outcome", "why",
+        "address", F.col("size").alias("backup_size"), F.col("checksum").alias("backup_checksum"), "outcome", "why",
         "as_copied",
     )  # fmt: skip
     same = (
         F.col("as_copied")
-        & F.col("held_size").eqNullSafe(F.col("size"))
-        & F.col("held_checksum").eqNullSafe(F.col("checksum"))
+        & F.col("backup_size").eqNullSafe(F.col("size"))
+        & F.col("backup_checksum").eqNullSafe(F.col("checksum"))
     )
     joined = approved.join(known, "address", "left").withColumn("same", F.coalesce(same, F.lit(False)))
     safe = joined.where("same").select(*approved.columns)
@@ -84,7 +84,7 @@ def divided(approved: DataFrame, rows: DataFrame) -> tuple[DataFrame, DataFrame]
         "address",
         F.coalesce("size", F.lit(0)).alias("size"),
         _outcome().alias("outcome"),
-        F.when(_outcome() == Outcome.FAILED.value, F.lit(NOT_HELD)).otherwise(F.lit("")).alias("code"),
+        F.when(_outcome() == Outcome.FAILED.value, F.lit(NOT_IN_BACKUP)).otherwise(F.lit("")).alias("code"),
         _why().alias("why"),
     )
     return safe, left

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from lakegc_assets.approval import approve as approval
 from lakegc_assets.approval.parse_request import known_brake, single_line
-from lakegc_assets.approval.preconditions import ReleasedInVain, StoppedByBrakes
+from lakegc_assets.approval.preconditions import BrakeNotTripped, StoppedByBrakes
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.cli import brakes_table
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, size, typed
@@ -68,16 +68,16 @@ def approve(repository: str, mark_id: str, asked: ApproveOptions, *, as_json: bo
     try:
         if not asked.yes:
             now = proposal.store.now()
-            word = request_of(proposal, asked, released, now=now)
-            approval.check(proposal, word, server.lakefs, limits, now=now, single_deployment=alone)
+            request = request_of(proposal, asked, released, now=now)
+            approval.check(proposal, request, server.lakefs, limits, now=now, single_deployment=alone)
             ask(proposal, asked)
         now = proposal.store.now()
-        word = request_of(proposal, asked, released, now=now)
-        given = approval.approve(proposal, word, server.lakefs, limits, now=now, single_deployment=alone)
-    except (StoppedByBrakes, ReleasedInVain) as error:
+        request = request_of(proposal, asked, released, now=now)
+        given = approval.approve(proposal, request, server.lakefs, limits, now=now, single_deployment=alone)
+    except (StoppedByBrakes, BrakeNotTripped) as error:
         again = whole_command(proposal, asked, released, error.tripped)
         raise type(error)(f"{error}\nThe whole command, with your reasons:\n  {again}") from None
-    tell(proposal, given, as_json=as_json)
+    show_approval(proposal, given, as_json=as_json)
     return proposal, given
 
 
@@ -100,10 +100,10 @@ def whole_command(
     proposal: Proposal, asked: ApproveOptions, released: Mapping[str, str], tripped: Sequence[str]
 ) -> str:
     """The typed command, changed to release exactly the tripped brakes."""
-    options = [word for name, value in (("--until", asked.until), ("--by", asked.by), ("--digest", asked.digest))
-             if value is not None for word in (name, value)]  # fmt: skip
+    options = [part for name, value in (("--until", asked.until), ("--by", asked.by), ("--digest", asked.digest))
+             if value is not None for part in (name, value)]  # fmt: skip
     options += [name for name, given in (("--yes", asked.yes), ("--for-reference", asked.for_reference)) if given]
-    releases = [word for name in tripped for word in ("--release", name, "--because", released.get(name, "WHY"))]
+    releases = [part for name in tripped for part in ("--release", name, "--because", released.get(name, "WHY"))]
     return command("approve", proposal.target.repository.id, mark_name(proposal), *options, *releases)
 
 
@@ -128,7 +128,7 @@ def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
     name = single_line(by, "the name after --by") if by is not None else me()
     approval.revoke(proposal, who=name, now=proposal.store.now())
     with printing():
-        print_sentence(f"{proposal.name} is not approved any more.")
+        print_sentence(f"{proposal.name} is no longer approved.")
         print_command("To approve it again", command("approve", repository, mark_name(proposal)))
 
 
@@ -203,7 +203,7 @@ def show(proposal: Proposal, asked: ApproveOptions) -> None:
 
 
 @printing()
-def tell(proposal: Proposal, given: Approval, *, as_json: bool) -> None:
+def show_approval(proposal: Proposal, given: Approval, *, as_json: bool) -> None:
     if given.for_reference:
         print_error(f"lakegc: warning: {TO_THE_REFERENCE}")
     if as_json:
@@ -217,5 +217,5 @@ def tell(proposal: Proposal, given: Approval, *, as_json: bool) -> None:
 
 
 def document(proposal: Proposal, given: Approval) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(given.to_json())
-    return {"repository": proposal.target.repository.id, **said}
+    plain: dict[str, Any] = json.loads(given.to_json())
+    return {"repository": proposal.target.repository.id, **plain}

@@ -17,14 +17,14 @@ from lakegc_assets.backup.context import CopyLimits, refuse_at_once
 from lakegc_assets.backup.destination import backup_place, folder_of
 from lakegc_assets.backup.manifest import Backup, read_backup
 from lakegc_assets.backup.restore import Chosen, Restored, RestoreRun, open_source
-from lakegc_assets.backup.restore import restore as bring_back
+from lakegc_assets.backup.restore import restore as restore_objects
 from lakegc_assets.backup.restore_drill import Drilled, drill, scratch_place
 from lakegc_assets.cli.console import outcomes, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
 from lakegc_assets.formatting import plural
-from lakegc_assets.progress import tell
+from lakegc_assets.progress import publish
 from spark_resources.copying.copy_log import CopyStatus
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.host.user_folders import home_folder
@@ -88,15 +88,17 @@ def show_backup(made: tuple[Backup, str], *, as_json: bool) -> None:
 
 def show_summary(found: Backup, to: str) -> None:
     title = f"Backup of mark {found.subject.mark_id} of {found.subject.repository}"
-    print_table(title, outcomes(CopyStatus, found.objects, found.sizes, ("held", found.held, found.held_bytes)))
-    rest = found.marked - found.held
-    why = f"; why {rest:,} {'is' if rest == 1 else 'are'} not, its list of objects says" if rest else ""
+    print_table(
+        title, outcomes(CopyStatus, found.objects, found.sizes, ("in the backup", found.copied, found.copied_bytes))
+    )
+    rest = found.marked - found.copied
+    why = f". The list of objects says why {rest:,} {'is' if rest == 1 else 'are'} not" if rest else ""
     print_sentence(
-        f"{found.held:,} of {plural(found.marked, 'object')} of the mark {'is' if found.held == 1 else 'are'} in the "
-        f"backup, each compared with its original{why}. Took {found.seconds:,.1f} s."
+        f"{found.copied:,} of {plural(found.marked, 'object')} of the mark {'is' if found.copied == 1 else 'are'} in "
+        f"the backup, each compared with its original{why}. Took {found.seconds:,.1f} s."
     )
     name = (found.subject.repository, found.subject.mark_id)
-    few = str(min(100, max(1, found.held)))
+    few = str(min(100, max(1, found.copied)))
     print_command("Restore them", command("restore", *name, to))
     print_command("Test the restore with a few objects", command("restore", *name, to, "--drill", few))
 
@@ -122,7 +124,7 @@ def restore(
             settings = Settings.load(os.environ, home_folder()).store()
             with scratch_place(run, practice.scratch, settings) as scratch:
                 return drill(run, chosen, practice.objects, practice.seed, scratch)
-        return bring_back(run, chosen)
+        return restore_objects(run, chosen)
 
 
 @contextmanager
@@ -144,7 +146,7 @@ def opened(
         place, backup = open_source(target, marks.settings().store(), partition.mark_id, source)
         if lease:
             marks.hold(partition, target, marks.settings())
-        yield RestoreRun(target, backup, place, marks.lakefs.client(), marks.session, limits, tell)
+        yield RestoreRun(target, backup, place, marks.lakefs.client(), marks.session, limits, publish)
     finally:
         marks.teardown_after_execution(context)
         spark.teardown_after_execution(context)

@@ -227,7 +227,7 @@ def show(outcome: Outcome) -> None:
         f"{counts['expired']} of {counts['candidates']} objects are expired ({size(counts['expired_bytes'])}). "
         f"The mark is in {outcome.mark_folder}"
     )
-    print_sentence(f"Backed up {outcome.backup.held} of {outcome.backup.marked} objects to {outcome.backup_to}")
+    print_sentence(f"Backed up {outcome.backup.copied} of {outcome.backup.marked} objects to {outcome.backup_to}")
     swept = ", ".join(f"{count} {name}" for name, count in sorted(report.objects.items()))
     print_sentence(f"Approved by {ME}, re-verified, and swept: {swept} of {report.approved}.")
     print_sentence(

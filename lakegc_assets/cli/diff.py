@@ -32,8 +32,8 @@ from spark_resources.spark.datasets import all_rows, file_batches
 SLICES_PARTS = ("", LOOKED_UP_PART)
 KINDS = ("reason", "prefix", "slice")
 AT_ONCE = 200_000  # objects per batch: their outcomes are looked up together, with one read of the later listing
-GONE, HELD, KEPT = "no longer in the store", "on hold", "kept: referenced again, or unclear"
-OUTCOMES = (GONE, HELD, KEPT)
+GONE, ON_HOLD, KEPT = "no longer in the store", "on hold", "kept: referenced again, or unclear"
+OUTCOMES = (GONE, ON_HOLD, KEPT)
 
 
 @dataclass(slots=True)
@@ -66,24 +66,24 @@ def total(rows: pa.Table) -> int:
 
 def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]]:
     """Every row of both sets once, with its change, and its outcome if it is no longer expired ("" otherwise)."""
-    waiting: list[pa.Table] = []
+    batches: list[pa.Table] = []
     for change, rows in changes(expired_tables(before), expired_tables(after)):
         if change is not Change.NO_LONGER:
             yield change, "", rows
             continue
-        waiting.append(rows)
-        if sum(map(len, waiting)) >= AT_ONCE:
-            yield from judged(after, pa.concat_tables(waiting))
-            waiting = []
-    if waiting:
-        yield from judged(after, pa.concat_tables(waiting))
+        batches.append(rows)
+        if sum(map(len, batches)) >= AT_ONCE:
+            yield from with_outcomes(after, pa.concat_tables(batches))
+            batches = []
+    if batches:
+        yield from with_outcomes(after, pa.concat_tables(batches))
 
 
-def judged(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
+def with_outcomes(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
     """The outcomes of objects that are no longer expired in a later mark, as far as that mark recorded them."""
-    held = among(after, "on_hold", OBJECTS_ON_HOLD, rows)
-    stored = pc.or_(held, still_there(after, rows))
-    for outcome, chosen in ((GONE, pc.invert(stored)), (HELD, held), (KEPT, pc.and_not(stored, held))):
+    on_hold = among(after, "on_hold", OBJECTS_ON_HOLD, rows)
+    stored = pc.or_(on_hold, still_there(after, rows))
+    for outcome, chosen in ((GONE, pc.invert(stored)), (ON_HOLD, on_hold), (KEPT, pc.and_not(stored, on_hold))):
         if len(found := rows.filter(chosen)):
             yield Change.NO_LONGER, outcome, found
 
@@ -91,19 +91,19 @@ def judged(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]
 def still_there(after: Mark, rows: pa.Table) -> pa.Array:
     """Which rows a mark found in the store. For objects that it didn't read, the earlier mark in its chain decides; if
     that mark can't be read any more, they count as present."""
-    there = told = none_of(rows)
+    there = decided = none_of(rows)
     for mark in chain_of(after):
         found = none_of(rows)
         for part in SLICES_PARTS:
             found = pc.or_(found, among(mark, part, STORED_OBJECTS, rows, asset=SLICES))
-        there = pc.or_(there, pc.and_not(found, told))
+        there = pc.or_(there, pc.and_not(found, decided))
         if not mark.record.incremental:
             return there
         folders = pa.array(one["slice"] for one in all_rows(mark.place, mark.dataset(SLICES, FOLDERS_PART), FOLDERS))
         listed = pc.is_in(rows["slice"].combine_chunks(), value_set=folders.cast(pa.string()))
-        looked_at = among(mark, COMPARED_PART, ADDRESSES, rows, asset=SLICES)
-        told = pc.or_(told, pc.or_(found, pc.or_(listed, looked_at)))
-    return pc.or_(there, pc.invert(told))
+        looked_up = among(mark, COMPARED_PART, ADDRESSES, rows, asset=SLICES)
+        decided = pc.or_(decided, pc.or_(found, pc.or_(listed, looked_up)))
+    return pc.or_(there, pc.invert(decided))
 
 
 def chain_of(mark: Mark) -> Iterator[Mark]:

@@ -17,15 +17,15 @@ from lakegc_assets.cli.escaping import print_error, print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
 from lakegc_assets.formatting import plural
-from lakegc_assets.fsck.check import Checked, check
+from lakegc_assets.fsck.check import CheckRun, check
 from lakegc_assets.fsck.findings import Finding, LostObject, Needs, Report
-from lakegc_assets.progress import tell
+from lakegc_assets.progress import publish
 from spark_resources.errors import WrongUsage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SHOWN = 20  # alien files and lost objects, in a table for people
+SHOWN = 20  # unknown files and lost objects, for people
 
 SOUND, DAMAGED = 0, 1
 
@@ -49,8 +49,8 @@ def run(repository: str, *, missing: Path | None) -> Report:
     target = server.target(repository)
     left_out: list[str] = []
     with session() as spark:
-        keep = (lambda lost: left_out.extend(write_list(missing, lost))) if missing else None
-        report = check(Checked(target, server.lakefs, spark, tell, keep))
+        write_lost = (lambda lost: left_out.extend(write_list(missing, lost))) if missing else None
+        report = check(CheckRun(target, server.lakefs, spark, publish, write_lost))
     report.hints += [f"{harmless(one)} contains a line break and was not written to {missing}." for one in left_out]
     return report
 
@@ -86,7 +86,7 @@ def show(report: Report, *, missing: Path | None, as_json: bool) -> int:
         print_text(json.dumps(document(report, missing), indent=1))
     else:
         show_verified(report)
-        show_wrong(report)
+        show_problems(report)
         show_notes(report, missing)
     if report.sound:
         return SOUND
@@ -127,7 +127,7 @@ def show_verified(report: Report) -> None:
     print_table(f"Check of {report.repository}", table)
 
 
-def show_wrong(report: Report) -> None:
+def show_problems(report: Report) -> None:
     for one in report.findings:
         print_sentence(f"{one.problem.upper()}: {finding_words(one)}")
     if report.lost_count:
@@ -163,12 +163,12 @@ def needs_words(needs: Needs) -> str:
 
 def show_notes(report: Report, missing: Path | None) -> None:
     for key in report.alien[:SHOWN]:
-        print_sentence(f"Alien file: {key}")
+        print_sentence(f"Unknown file: {key}")
     if report.alien_count > SHOWN:
-        print_sentence(f"… and {report.alien_count - SHOWN:,} more alien files")
+        print_sentence(f"… and {report.alien_count - SHOWN:,} more unknown files")
     for one in report.strange_tables:
         print_sentence(
-            f"Alien file: _lakefs/{one.id} has the name of a table but isn't one ({one.why}); nothing refers to it"
+            f"Unknown file: _lakefs/{one.id} has the name of a table but isn't one ({one.why}); nothing refers to it"
         )
     for sentence in report.not_verified:
         print_sentence(f"Not verified: {sentence}")

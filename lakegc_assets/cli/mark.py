@@ -99,8 +99,8 @@ def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
 def basis_in_words(record: MarkRecord) -> str:
     """Whether a mark is full, with the reason, or incremental, with how much it compared."""
     if record.incremental:
-        looked_at = record.steps["expired_set"].facts["compared"]
-        return f"incremental since mark {record.basis['chain'][0]}; {plural(looked_at, 'object')} compared"
+        compared = record.steps["expired_set"].facts["compared"]
+        return f"incremental since mark {record.basis['chain'][0]}; {plural(compared, 'object')} compared"
     missed = record.steps["expired_set"].facts.get("missed")
     also = "" if missed is None else f"; the incremental marks before it missed {plural(missed, 'object')}"
     return f"full ({record.basis['why']}){also}" if record.basis["why"] else f"full{also}"
@@ -187,7 +187,7 @@ class Row:
 FOLLOWED_BY = {
     MarkState.MARKED.value: ("What the newest mark would delete", "review"),
     MarkState.SUPERSEDED.value: ("What the newest mark would delete", "review"),
-    MarkState.APPROVED.value: ("To sweep what was approved", "sweep"),
+    MarkState.APPROVED.value: ("To sweep the approved set", "sweep"),
     MarkState.SWEEPING.value: ("To resume the sweep", "sweep"),
     MarkState.SWEPT.value: ("What the newest sweep did", "report"),
     MarkState.SWEPT_WITH_FAILURES.value: ("What the newest sweep did", "report"),
@@ -231,10 +231,10 @@ def as_table(rows: Sequence[Row]) -> Table:
     table.add_column("by", overflow="fold")
     for row in rows:
         count = "" if row.expired is None else f"{row.expired:,}"
-        held = "" if row.expired_bytes is None else size(row.expired_bytes)
+        amount = "" if row.expired_bytes is None else size(row.expired_bytes)
         state = row.state if not row.outcome else f"{row.state}: {row.outcome}"
         who, begun = row.by.partition(" (process")[0], row.made[: len("2026-11-21 06:00")]
-        table.add_row(cell(row.mark_id), cell(state), count, held, begun, cell(who))
+        table.add_row(cell(row.mark_id), cell(state), count, amount, begun, cell(who))
     return table
 
 
@@ -295,8 +295,8 @@ def state_of(found: ReferenceMark) -> str:
     """The state of a foreign mark. Its summary means finished; the oldest layouts have none."""
     if found.summary is None:
         return "unfinished (no summary)" if found.layout in WITH_SUMMARY else "unknown (no summary in this layout)"
-    said = found.summary.get("success")
-    return "marked" if said is True else "failed" if said is False else "unknown (summary unreadable)"
+    success = found.summary.get("success")
+    return "marked" if success is True else "failed" if success is False else "unknown (summary unreadable)"
 
 
 def made_by(found: ReferenceMark) -> str:

@@ -23,7 +23,7 @@ from rich.text import Text
 from lakegc_assets.cli.console import EscapingConsole, harmless
 from lakegc_assets.cli.escaping import print_error
 
-SECONDS_BETWEEN_LOOKS = 0.5
+POLL_SECONDS = 0.5
 
 
 class TasksColumn(MofNCompleteColumn):
@@ -63,7 +63,7 @@ def shown() -> Iterator[Callable[[str], None]]:
 
 def _watch(bars: Progress, bar: object, ended: threading.Event) -> None:
     """Poll the progress of the running Spark stages, and update the bar."""
-    while not ended.wait(SECONDS_BETWEEN_LOOKS):
+    while not ended.wait(POLL_SECONDS):
         done, total = spark_tasks()
         if total:
             bars.update(bar, completed=done, total=total)  # type: ignore[arg-type]

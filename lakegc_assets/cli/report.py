@@ -71,16 +71,16 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
     target = Server.configured().target(repository)
     place, report = target.place, found(target, name)
     reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)
-    where, kept = f"{place.namespace.uri}/{report.dataset['folder']}", facts_of(place, report.mark_id)
+    where, facts = f"{place.namespace.uri}/{report.dataset['folder']}", facts_of(place, report.mark_id)
     if as_json:
-        print_text(json.dumps(document(report, reasons, quarantine, where, kept), indent=1))
+        print_text(json.dumps(document(report, reasons, quarantine, where, facts), indent=1))
         return
     show_report(report, as_json=False, quarantine=quarantine)
     show_reasons(reasons)
     for sentence in (
         f"Swept by {report.by}, {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%Y-%m-%d %H:%M:%S} UTC.",
         f"State of the quarantine: {quarantine.sentence()}." if quarantine.quarantined else "",
-        *(f"{sentence}." for sentence in dot_segments.sentences(kept)),
+        *(f"{sentence}." for sentence in dot_segments.sentences(facts)),
         f"The outcome of every object, as Parquet: {where}",
     ):
         if sentence:
@@ -157,7 +157,7 @@ def show_reasons(reasons: Reasons) -> None:
 
 
 def document(
-    report: Report, reasons: Reasons, quarantine: Quarantine, where: str, kept: Mapping[str, Any]
+    report: Report, reasons: Reasons, quarantine: Quarantine, where: str, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The report as one JSON document."""
     plain: dict[str, Any] = json.loads(report.to_json())
@@ -168,7 +168,7 @@ def document(
             {"outcome": outcome, "reason": reason, "objects": count, "bytes": amount}
             for outcome, reason, count, amount in reasons.rows()
         ],
-        "dot_segments": dot_segments.document(kept),
+        "dot_segments": dot_segments.document(facts),
         "named": {outcome: rows for outcome, rows in reasons.named.items() if rows},
         "in_quarantine": {
             "quarantined": quarantine.quarantined,

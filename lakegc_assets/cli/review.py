@@ -48,7 +48,7 @@ class Review:
 
     record: MarkRecord
     totals: Totals
-    looked_at: Mapping[str, list[dict[str, Any]]]
+    samples: Mapping[str, list[dict[str, Any]]]
     commits: Mapping[str, Commit]
     brakes: tuple[Brake, ...]
     price: float | None
@@ -61,10 +61,10 @@ class Review:
         totals = Totals()
         for table in expired_tables(mark):
             totals.add(counted(table, start=mark.record.start, depth=depth))
-        looked_at = highlights(mark)
-        commits = commits_of(mark, [row for rows in looked_at.values() for row in rows])
+        samples = highlights(mark)
+        commits = commits_of(mark, [row for rows in samples.values() for row in rows])
         tripped = brakes.configured(mark.record, now=mark.place.store().now())
-        return cls(mark.record, totals, looked_at, commits, tripped, price, *since_previous(mark))
+        return cls(mark.record, totals, samples, commits, tripped, price, *since_previous(mark))
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -83,7 +83,7 @@ class Review:
         return None if self.price is None else a_month(self.totals.whole.bytes, self.price)
 
     @property
-    def held(self) -> Mapping[str, Mapping[str, int]]:
+    def by_hold(self) -> Mapping[str, Mapping[str, int]]:
         """Objects and bytes that each hold keeps; an object under two holds counts for both."""
         found: Mapping[str, Mapping[str, int]] = self.facts.get("on_hold", {})
         return found
@@ -210,7 +210,7 @@ def why_not_more(review: Review) -> list[str]:
 
 
 def show_objects(review: Review, kind: str) -> None:
-    rows = review.looked_at[kind]
+    rows = review.samples[kind]
     table = Table()
     for heading in ("size", "age"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -235,12 +235,12 @@ def last_commit(review: Review, row: Mapping[str, Any]) -> str:
 
 
 def show_objects_on_hold(review: Review) -> None:
-    if not review.held:
+    if not review.by_hold:
         return
     table = Table()
     for heading in ("hold", "objects", "bytes"):
         table.add_column(heading, justify="left" if heading == "hold" else "right")
-    for hold, kept in sorted(review.held.items()):
+    for hold, kept in sorted(review.by_hold.items()):
         table.add_row(cell(hold), f"{kept['objects']:,}", size(kept["bytes"]))
     print_table("Kept by holds alone", table)
 
@@ -284,19 +284,19 @@ def document(review: Review) -> dict[str, Any]:
         "price_per_gb_month": review.price,
         "saved_a_month": review.saved_a_month,
         **as_document(review.totals, KINDS),
-        **{kind: [pointed_out(review, row) for row in rows] for kind, rows in review.looked_at.items()},
+        **{kind: [sample_row(review, row) for row in rows] for kind, rows in review.samples.items()},
         "sample_seed": record.mark_id,
         "unexplained": facts.get("unexplained"),
         "unclear": facts.get("unclear", []),
         "dot_segments": dot_segments.document(facts),
-        "held": {hold: dict(kept) for hold, kept in sorted(review.held.items())},
+        "held": {hold: dict(kept) for hold, kept in sorted(review.by_hold.items())},
         "brakes": brakes.document(review.brakes),
         "changed": changed,
         "incomparable": review.incomparable,
     }
 
 
-def pointed_out(review: Review, row: Mapping[str, Any]) -> dict[str, Any]:
+def sample_row(review: Review, row: Mapping[str, Any]) -> dict[str, Any]:
     commit = review.commits.get(row["commit_id"])
     plain = {name: as_json(value) for name, value in row.items()}
     known = {"commit_date": as_json(commit.created), "commit_message": commit.message} if commit else {}

@@ -77,9 +77,9 @@ def show_totals(foreign: ForeignReview, totals: Totals, gone: int, digest: str) 
         f"{plural(totals.whole.objects + gone, 'object')} expired. {totals.whole.objects:,} of them "
         f"({size(totals.whole.bytes)}) {'is' if totals.whole.objects == 1 else 'are'} in the store, {gone:,} not."
     )
-    said = (found.summary or {}).get("num_deleted_objects")
-    if isinstance(said, int) and said != totals.whole.objects + gone:
-        print_sentence(f"Its summary counts {said:,}, which doesn't match its files.")
+    recorded = (found.summary or {}).get("num_deleted_objects")
+    if isinstance(recorded, int) and recorded != totals.whole.objects + gone:
+        print_sentence(f"Its summary counts {recorded:,}, which doesn't match its files.")
     for kind in KINDS:
         show_sums(totals, kind)
     print_sentence(

@@ -95,18 +95,18 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
 
 def what_was_done(report: Report, left: int) -> Iterator[str]:
     """Duration, effect on space, and objects that became live too late; `left` objects are in quarantine."""
-    deleted, aside = (report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
+    deleted, quarantined = (report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
     if taken := report.taken:
         how = "quarantining" if report.quarantine else "deleting"
         rate = f", {plural(round(taken / report.seconds), 'object')} a second" if report.seconds >= 1 else ""
         yield f"Took {report.seconds:,.1f} s of {how}{rate}, with {plural(report.requests, 'request')}."
-    if earlier := max(0, deleted + aside - taken):
+    if earlier := max(0, deleted + quarantined - taken):
         yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} handled by earlier runs."
-    if proofs := len(report.verifications) + bool(deleted + aside):
-        yield f"Re-verified {plural(proofs, 'time')}."
+    if verifications := len(report.verifications) + bool(deleted + quarantined):
+        yield f"Re-verified {plural(verifications, 'time')}."
     if left:
-        kept = f" ({size(report.sizes.get(Outcome.QUARANTINED.value, 0))})" if left == aside else ""
-        yield f"{plural(left, 'object')}{kept} in quarantine: no space is freed until they are purged."
+        amount = f" ({size(report.sizes.get(Outcome.QUARANTINED.value, 0))})" if left == quarantined else ""
+        yield f"{plural(left, 'object')}{amount} in quarantine: no space is freed until they are purged."
     if deleted:
         yield f"Space: {report.deleting}."
     if report.late_objects:
@@ -122,10 +122,10 @@ def what_was_done(report: Report, left: int) -> Iterator[str]:
 def why_failed(report: Report) -> Iterator[str]:
     """The most frequent reasons why objects could not be deleted, each with a key and what to do about it."""
     for one in report.refusals:
-        said = ": ".join(filter(None, (one["code"], one["why"]))).rstrip(".") or "the store gave no reason"
+        why = ": ".join(filter(None, (one["code"], one["why"]))).rstrip(".") or "the store gave no reason"
         todo = "grant the rights to delete there" if one["code"] in MISSING_RIGHTS else NEXT_STEPS.get(one["code"], "")
         more = f"; {todo}" if todo else "; inspect that object in the store, then try again"
-        yield f"{plural(one['objects'], 'object')} could not be deleted, for example {one['example']!r}: {said}{more}."
+        yield f"{plural(one['objects'], 'object')} could not be deleted, for example {one['example']!r}: {why}{more}."
 
 
 def what_is_next(report: Report, left: int) -> Iterator[tuple[str, str]]:
@@ -158,7 +158,7 @@ class Done:
                                   "objects": self.objects}))  # fmt: skip
             else:
                 counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items()))
-                text = counts or "nothing of it is in quarantine"
+                text = counts or "no objects in quarantine"
                 name = (self.partition.repository, self.partition.mark_id)
                 print_sentence(f"Mark {name[1]} of {name[0]}: {text}.")
                 print_command("Its report", command("report", *name))
@@ -210,7 +210,7 @@ def in_quarantine(partition: Partition) -> int | None:
     mark = begun(target, mark_id) if not Mark.exists(place, mark_id) else Mark.open(place, mark_id)
     state = None if mark is None else mark.record.state
     if state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING):
-        what = "isn't there" if mark is None else f"is {state}"
+        what = "doesn't exist" if mark is None else f"is {state}"
         raise WrongUsage(f"mark {mark_id} of {partition.repository} {what}: it has no objects in quarantine")
     report = read_report(place, mark_id)
     if report is None or state is MarkState.SWEEPING:

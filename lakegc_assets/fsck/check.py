@@ -26,7 +26,7 @@ from lakegc_assets.fsck.tables import (
     verified_ranges,
 )
 from lakegc_assets.mark.context import Target
-from lakegc_assets.mark.missing_objects import SURELY_A_FEW, not_listed_now
+from lakegc_assets.mark.missing_objects import FEW, not_listed_now
 from lakegc_assets.progress import LogMessage
 from spark_resources.errors import LakegcError
 from spark_resources.lakefs import LakeFS
@@ -40,32 +40,32 @@ if TYPE_CHECKING:
 NAMED = 1000  # lost objects that are looked up; the others are counted, and written to the list
 METARANGES_LOOKED_UP = 1000  # per damaged range; those of heads are always looked up
 
-Keep = Callable[[Iterator[str]], None]
+WriteLost = Callable[[Iterator[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """The input of a check. `keep` is called with all lost addresses, in order, once they are known."""
+class CheckRun:
+    """The input of a check. `write_lost` is called with all lost addresses, in order, once they are known."""
 
     target: Target
     lakefs: LakeFS
     spark: Callable[[], SparkSession]
     log_message: LogMessage
-    keep: Keep | None = None
+    write_lost: WriteLost | None = None
 
 
-def check(run: Checked) -> Report:
+def check(run: CheckRun) -> Report:
     """Verify everything that can be verified, and report all findings. Raises only if nothing can be verified."""
     began = time.monotonic()
     report = Report(run.target.repository.id, run.target.place.namespace.uri)
-    run.log_message("looking through _lakefs/")
+    run.log_message("listing _lakefs/")
     there = lakefs_files.walk(run.target.place.store())
     report.alien, report.alien_count = sorted(there.alien), there.alien_count
     run.log_message("reading the commit graph")
     now = run.lakefs.server_time()
     graph = read_graph(run.target, run.lakefs, report)
     run.log_message(
-        f"proved {plural(report.verified['commits'], 'commit')}; waiting for the server's list of retained ones"
+        f"verified {plural(report.verified['commits'], 'commit')}; waiting for the server's list of retained ones"
     )
     metaranges = live_objects.live_metaranges(run.target, run.lakefs, graph, report, now=now)
     report_commits(graph, report)
@@ -75,14 +75,14 @@ def check(run: Checked) -> Report:
     return report
 
 
-def check_tables(run: Checked, graph: Graph, live_ones: set[str], there: lakefs_files.Folder, report: Report) -> None:
+def check_tables(run: CheckRun, graph: Graph, live_ones: set[str], there: lakefs_files.Folder, report: Report) -> None:
     spark, place = run.spark(), run.target.place
     began = time.monotonic()
     by_metarange = commits_by_metarange(graph)
     every = sorted({*by_metarange, *live_ones})
     heads = {graph.commits[head].metarange_id for head in graph.heads.values() if head in graph.commits}
     rows = [{"metarange_id": one, "live": one in live_ones, "head": one in heads} for one in every]
-    run.log_message(f"proving {plural(len(every), 'metarange')}")
+    run.log_message(f"verifying {plural(len(every), 'metarange')}")
     found = ranges_of_metaranges(spark, place, pa.Table.from_pylist(rows, schema=METARANGES)).persist()
     broken = metarange_findings(found, len(every), report)
     ranges = distinct_ranges(found, report)
@@ -91,7 +91,7 @@ def check_tables(run: Checked, graph: Graph, live_ones: set[str], there: lakefs_
     for one in broken:
         report.findings.append(replace(one, needs=graph.needs(by_metarange.get(one.id, []))))
     check_ranges(context, strays)
-    note_what_is_hidden(context, {one.id for one in broken} & live_ones)
+    note_unchecked_objects(context, {one.id for one in broken} & live_ones)
     found.unpersist()
     report.verifying_seconds = time.monotonic() - began
 
@@ -103,7 +103,7 @@ class Context:
     `complete` means that all commits and metaranges could be read, so anything they don't refer to is unreferenced.
     """
 
-    run: Checked
+    run: CheckRun
     graph: Graph
     by_metarange: dict[str, list[str]]
     found: DataFrame
@@ -120,14 +120,14 @@ def commits_by_metarange(graph: Graph) -> dict[str, list[str]]:
     return found
 
 
-def note_what_is_hidden(context: Context, metaranges: set[str]) -> None:
-    """Report that objects behind unreadable tables were not looked up and are on no list."""
+def note_unchecked_objects(context: Context, metaranges: set[str]) -> None:
+    """Report that objects in unreadable tables were not checked and are on no list."""
     live_ranges = {row["range_id"] for row in context.ranges if row["live"]}
     ranges = live_ranges & {one.id for one in context.report.findings}
     if metaranges or ranges:
         context.report.not_verified.append(
             f"Whether the store has the objects of {plural(len(metaranges), 'live metarange')} and "
-            f"{plural(len(ranges), 'live range')}: what they refer to can't be read."
+            f"{plural(len(ranges), 'live range')}: these tables can't be read."
         )
 
 
@@ -174,11 +174,11 @@ def check_ranges(context: Context, strays: list[str]) -> None:
         verified_ranges(spark, target.place, pa.Table.from_pylist(rows, schema=RANGES), total_entries=entries),
     ]
     run.log_message(
-        f"proving {plural(len(context.ranges), 'range')} with {plural(entries, 'entry')}, and listing "
+        f"verifying {plural(len(context.ranges), 'range')} with {plural(entries, 'entry')}, and listing "
         f"{target.place.store().where}"
     )
     observation = Observation("fsck")
-    everything = live_objects.census(reduce(lambda left, right: left.unionByName(right), sightings))
+    everything = live_objects.by_address(reduce(lambda left, right: left.unionByName(right), sightings))
     totals = [column.alias(name) for name, column in live_objects.counted_live().items()]
     kept = everything.observe(observation, *totals).where(live_objects.note_or_lost()).persist()
     notes = [json.loads(row["note"]) for row in kept.where("note is not null").select("note").collect()]
@@ -248,22 +248,22 @@ def find_lost(context: Context, absent: DataFrame) -> None:
     count, lost = report.verified.pop("not_listed"), absent
     named: list[Row] = []
     if count:
-        if count <= SURELY_A_FEW or count * 2 <= report.verified["live"]:  # otherwise it is the wrong store or path
-            run.log_message(f"looking again for {plural(count, 'live object')} that were not listed")
+        if count <= FEW or count * 2 <= report.verified["live"]:  # otherwise it is the wrong store or path
+            run.log_message(f"looking up {plural(count, 'live object')} missing from the listing")
             there_not = absent.select("address").transform(not_listed_now(run.target.place))
             lost = absent.join(there_not, "address").persist()
         named = lost.orderBy("address").limit(NAMED).collect()
     report.lost_count = lost.count() if len(named) == NAMED else len(named)
-    if run.keep:
+    if run.write_lost:
         rows = lost.select("address").orderBy("address").toLocalIterator() if len(named) == NAMED else named
-        run.keep(row["address"] for row in rows)
+        run.write_lost(row["address"] for row in rows)
     if named:
         report.lost = with_holders(context, named)
         report.lost_branches = tuple(sorted({branch for one in report.lost for branch in one.needs.branches}))
         hint_at_listing(run, report)
 
 
-def hint_at_listing(run: Checked, report: Report) -> None:
+def hint_at_listing(run: CheckRun, report: Report) -> None:
     if report.lost_count > 1 and report.lost_count == report.verified["live"]:
         report.hints.append(
             f"The store has none of the live objects: {run.target.place.store().where} may not be the store or path "
@@ -274,7 +274,7 @@ def hint_at_listing(run: Checked, report: Report) -> None:
 def with_holders(context: Context, named: list[Row]) -> list[LostObject]:
     """The lost objects with the paths, commits and branches that refer to them."""
     run = context.run
-    run.log_message(f"looking up who needs {plural(len(named), 'lost object')}")
+    run.log_message(f"finding the paths and branches of {plural(len(named), 'lost object')}")
     ranges = pa.Table.from_pylist([row for row in context.ranges if row["live"]], schema=RANGES)
     committed = [row["address"] for row in named if row["committed"]]
     held: dict[str, list[tuple[str, str]]] = {}
@@ -308,5 +308,5 @@ def staged_on(context: Context, addresses: set[str]) -> dict[str, list[tuple[str
                 if key in addresses:
                     found.setdefault(key, []).append((branch, path))
         except LakegcError as error:
-            context.report.not_verified.append(f"Which staged objects branch {branch} lost: {error}")
+            context.report.not_verified.append(f"Paths of lost objects that are staged on branch {branch}: {error}")
     return found

@@ -154,11 +154,11 @@ def entries_of(
 def forgery(commit: Commit) -> str | None:
     """Why a commit doesn't match its id (formats §3); None if it does."""
     if commit.version not in KNOWN_VERSIONS:
-        return f"it is of version {commit.version}, which this lakegc doesn't know"
+        return f"it has version {commit.version}, which this lakegc doesn't support"
     try:
         found = sstable.commit_id(commit)
     except (OverflowError, UnicodeEncodeError) as error:
-        return f"it holds what no commit can ({error})"
+        return f"it has a value that no commit can have ({error})"
     return None if found == commit.id else f"forged or damaged: its content is that of commit {found}"
 
 
@@ -190,7 +190,7 @@ def fetch_missing(repository: str, lakefs: LakeFS, graph: Graph) -> None:
             try:
                 commit = lakefs.commit(repository, one)
                 if commit.id != one:
-                    raise DamagedData(f"the server was asked for it and answered with commit {commit.id}")
+                    raise DamagedData(f"the server returned commit {commit.id} instead")
                 graph.take(commit)
                 wanted |= set(commit.parents)
             except LakegcError as error:

@@ -55,7 +55,7 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
     for commit_id, metarange in listed.items():
         known = graph.commits.get(commit_id)
         if known is not None and known.metarange_id != metarange:
-            why = f"its metarange is '{known.metarange_id}', and '{metarange}' in the server's list of retained commits"
+            why = f"its metarange is '{known.metarange_id}', but '{metarange}' in the server's list of retained commits"
             report.found("commit", commit_id, DamagedData(why), graph.needs([commit_id]))
     graph.retained = frozenset({*retained, *listed})
     return {*listed.values(), *(graph.commits[one].metarange_id for one in retained & graph.commits.keys())} - {""}
@@ -106,7 +106,7 @@ def staged_files(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
             there = [one.key for page in target.place.store().pages(folder) for one in page.objects]
             keys += there
             if len(there) < announced:
-                short = DamagedData(f"{announced} files were announced, and {len(there)} are there")
+                short = DamagedData(f"the server reported {announced} files, but {len(there)} exist")
                 report.found("list of staged objects", location, short)
     except Forbidden as error:
         report.not_verified.append(f"Staged objects: {error}")
@@ -182,7 +182,7 @@ def stored(spark: SparkSession, place: Place) -> DataFrame:
 # --- compared -------------------------------------------------------------------------------------------------------
 
 
-def census(sightings: DataFrame) -> DataFrame:
+def by_address(sightings: DataFrame) -> DataFrame:
     """The distinct addresses and notes, with the inputs that contain each."""
     from pyspark.sql import functions as F
 
@@ -193,7 +193,7 @@ def census(sightings: DataFrame) -> DataFrame:
 
 
 def counted_live() -> dict[str, Column]:
-    """Aggregates over the result of `census`: counts of live addresses, and of those that are not listed."""
+    """Aggregates over the result of `by_address`: counts of live addresses, and of those that are not listed."""
     from pyspark.sql import functions as F
 
     known = F.col("note").isNull()

@@ -153,7 +153,7 @@ def verified_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, tota
                 report.count(other_tables=1, bytes=len(verified(table_id, data)))
             except LakegcError as error:
                 yield batch_of(SIGHTINGS, note=[note_of(unreferred(data), table_id, error)])
-        yield report_of("proving", report)
+        yield report_of("verifying", report)
 
     return range_tasks(spark, ranges).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
 

@@ -64,13 +64,13 @@ def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collect
     `committed` are the ids of the ranges that the rules retain.
     """
     paths = PathHolds.of(holds_in_force.in_force(run))
-    ranges = [row for row in let_go_ranges(run, paths) if row["range_id"] not in committed]
+    ranges = [row for row in expired_ranges(run, paths) if row["range_id"] not in committed]
     notes.wrote(write_rows(run.place, run.mark.folder(ASSET, RANGES_PART), ranges, RANGES_ON_HOLD), RANGES_PART)
     folder = run.mark.folder(ASSET, ADDRESSES_PART)
     if ranges:
-        run.log_message(f"reading {plural(len(ranges), 'range')} with what holds keep")
+        run.log_message(f"reading {plural(len(ranges), 'range')} for holds")
         tasks = range_tasks(run.spark(), pa.Table.from_pylist(ranges, schema=RANGES_ON_HOLD))
-        dataset, report = write_produced(tasks, reading(run.place, paths), run.place, folder, ADDRESSES_ON_HOLD)
+        dataset, report = write_produced(tasks, reading_ranges(run.place, paths), run.place, folder, ADDRESSES_ON_HOLD)
         check_all_read(report, ranges=len(ranges), entries=sum(row["entries"] for row in ranges))
     else:
         dataset = write_rows(run.place, folder, [], ADDRESSES_ON_HOLD)
@@ -78,17 +78,17 @@ def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collect
     notes.facts |= {"ranges_on_hold": len(ranges), "addresses_on_hold": dataset.rows}
 
 
-def let_go_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
+def expired_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
     """The ranges of expired commits that holds need (RANGES_ON_HOLD)."""
     from pyspark.sql import functions as F
 
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
-    let_go = [row for row in verdicts if row["hold"] or (paths.patterns and not row["retained"])]
-    wanted = sorted({row["metarange_id"] for row in let_go} - {""})
+    expired = [row for row in verdicts if row["hold"] or (paths.patterns and not row["retained"])]
+    wanted = sorted({row["metarange_id"] for row in expired} - {""})
     if not wanted:
         return []
-    judged = row_tasks(run.spark(), pa.Table.from_pylist(let_go, schema=COMMIT_VERDICTS), batch=10_000)
-    found = ranges_of(run.spark(), run.place, wanted).join(judged.select("metarange_id", "hold"), "metarange_id")
+    commits = row_tasks(run.spark(), pa.Table.from_pylist(expired, schema=COMMIT_VERDICTS), batch=10_000)
+    found = ranges_of(run.spark(), run.place, wanted).join(commits.select("metarange_id", "hold"), "metarange_id")
     with errors_from_executors():
         rows = found.groupBy(*RANGE_REFS.names).agg(F.collect_set("hold").alias("holds")).collect()
     return [
@@ -104,7 +104,7 @@ def joined(holds: Iterable[str]) -> str | None:
     return HOLDS_BETWEEN.join(sorted(ids)) or None
 
 
-def reading(place: Place, paths: PathHolds) -> Producer:
+def reading_ranges(place: Place, paths: PathHolds) -> Producer:
     """Map rows of RANGES_ON_HOLD to the addresses on hold inside the namespace (ADDRESSES_ON_HOLD), with every entry
     verified."""
 
@@ -164,7 +164,7 @@ def write_objects_on_hold(run: MarkRun, notes: StepNotes, decided: DataFrame, ca
     tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
     spread = rows.repartitionByRange(tasks, "address") if tasks > 1 else rows.coalesce(1)
     dataset, report = write_produced(
-        spread.sortWithinPartitions("address"), counting, run.place, folder, OBJECTS_ON_HOLD
+        spread.sortWithinPartitions("address"), count_by_hold, run.place, folder, OBJECTS_ON_HOLD
     )
     notes.wrote(dataset, OBJECTS_PART)
     notes.facts |= {
@@ -175,7 +175,7 @@ def write_objects_on_hold(run: MarkRun, notes: StepNotes, decided: DataFrame, ca
     return decided
 
 
-def counting(batches: Batches, report: TaskReport) -> Batches:
+def count_by_hold(batches: Batches, report: TaskReport) -> Batches:
     """Pass OBJECTS_ON_HOLD through, counting objects and bytes in total and per hold."""
     for batch in batches:
         for size, hold in zip(batch["size"].to_pylist(), batch["hold"].to_pylist(), strict=True):
@@ -195,20 +195,19 @@ def count_absent(run: MarkRun, candidates: Candidates) -> int:
     """How many addresses on hold are missing from the listing. Raises `Refused` if the store has one under another
     name."""
     addresses = read_all(run).select("address").dropDuplicates()
-    held = addresses.where(listed_area_column(addresses["address"]))
-    absent = held.transform(garbage.without(listed_objects.stored(run)))
+    expected = addresses.where(listed_area_column(addresses["address"]))
+    absent = expected.transform(garbage.without(listed_objects.stored(run)))
     absent = run.keep(candidates.without_unchanged(absent))
     strange = absent.where(absent["address"].rlike(MAY_FOLD)).collect()
-    missing_objects.refuse_folded(
-        run, [row["address"] for row in strange], said="is held, and the store doesn't list it"
-    )
+    missing_objects.refuse_folded(run, [row["address"] for row in strange], state="is on hold and not listed")
     count = absent.count()
     if count and run.mark.record.inventory is None:
         run.log_message(
-            f"not in the store, as they went before they were held or are lost: {plural(count, 'object')} on hold"
+            f"missing from the store: {plural(count, 'object')} on hold (lost, or deleted before the hold was placed)"
         )
     elif count:
         run.log_message(
-            f"not in the inventory, as they are younger, went before or are lost: {plural(count, 'object')} on hold"
+            f"missing from the inventory: {plural(count, 'object')} on hold (lost, written later, or deleted before "
+            "the hold was placed)"
         )
     return count

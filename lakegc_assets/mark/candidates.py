@@ -152,7 +152,7 @@ class Incremental(Candidates):
 
     def reasons_before(self) -> Sequence[DataFrame]:
         columns = ("address", "commit_id", "path")
-        return [self.chain.not_retained().select(*columns), self.chain.brought_back().select(*columns)]
+        return [self.chain.not_retained().select(*columns), self.chain.restored_objects().select(*columns)]
 
     def count_missed(self, notes: StepNotes, expired: Dataset) -> None:
         pass
@@ -168,7 +168,7 @@ def choose(run: MarkRun) -> Candidates:
         return found
     if found:
         run.mark.make_full(found)
-        run.log_message(f"looking at everything: {found}")
+        run.log_message(f"making a full mark: {found}")
     return everything(run)
 
 
@@ -180,8 +180,8 @@ def recorded(run: MarkRun) -> Candidates:
         return everything(run)
     if not can_be_base(run):
         raise Refused(
-            f"the commit graph of {run.partition.repository} could be read when this mark began, and may not be any "
-            "more. An incremental mark needs it; make a new mark with --full.",
+            f"these credentials could read the commit graph of {run.partition.repository} when this mark began, and no "
+            "longer can. An incremental mark needs it: make a new mark with --full.",
             invariant=3,
         )
     ranges = frozenset(row["range_id"] for row in run.rows(ASSET, RANGE_IDS, NO_LONGER_RETAINED_PART))
@@ -197,9 +197,9 @@ def begin_incremental(run: MarkRun) -> Incremental | str:
     """The candidates of an incremental mark, or the reason why earlier marks or the commit graph can't be read."""
     try:
         chain = MarkChain.recorded(run)
-        run.log_message(f"looking for what may have changed since mark {chain.base.mark_id}")
+        run.log_message(f"searching for changes since mark {chain.base.mark_id}")
         if chain.restored_marks:
-            run.log_message(f"looking at what was brought back of {', '.join(chain.restored_marks)}, too")
+            run.log_message(f"including the restored objects of {', '.join(chain.restored_marks)}")
         with errors_from_executors():
             ranges = no_longer_retained(run, chain)
     except UNREADABLE as error:

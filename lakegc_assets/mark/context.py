@@ -86,10 +86,10 @@ def check_scheme(repository: Repository, blockstore: str) -> None:
     schemes = SCHEMES.get(blockstore)
     if schemes is not None and repository.namespace().scheme not in schemes:
         raise WrongUsage(
-            f"repository {repository.id} is at {repository.storage_namespace}, and the lakeFS server says that its "
-            f"block store{f' {repository.storage_id}' if repository.storage_id else ''} is of type {blockstore}, whose "
-            f"namespaces begin with {schemes[0]}://. Set the server's configuration right: lakegc would look elsewhere "
-            "than lakeFS does."
+            f"the namespace of repository {repository.id} is {repository.storage_namespace}, but according to the "
+            f"lakeFS server its block store{f' {repository.storage_id}' if repository.storage_id else ''} is of type "
+            f"{blockstore}, whose namespaces begin with {schemes[0]}://. Correct the server's configuration: lakegc "
+            "would read another location than lakeFS."
         )
 
 
@@ -197,10 +197,10 @@ class Clocks:
         apart = readings[last] - readings[first]
         if apart > bound:
             raise Refused(
-                f"the clocks of {where} disagree: {first} says {readings[first]:%Y-%m-%d %H:%M:%S}, {last} says "
-                f"{readings[last]:%Y-%m-%d %H:%M:%S} UTC, {duration(apart)} apart; at most "
-                f"{duration(bound)} is allowed. Ages can't be judged. Set the clocks right (NTP), or raise "
-                "LAKEGC_MAX_CLOCK_SKEW if the difference is known and harmless.",
+                f"the clocks of {where} differ by {duration(apart)}, and at most {duration(bound)} is allowed: {first} "
+                f"says {readings[first]:%Y-%m-%d %H:%M:%S}, {last} says {readings[last]:%Y-%m-%d %H:%M:%S} UTC. Ages "
+                "can't be determined. Synchronize the clocks (NTP), or raise LAKEGC_MAX_CLOCK_SKEW if the difference "
+                "is known and harmless.",
                 invariant=6,
             )
 

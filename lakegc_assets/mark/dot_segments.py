@@ -32,8 +32,8 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
     one = count == 1
     named = ", ".join(map(repr, names)) + (" …" if count > len(names) else "")
     sentence = (
-        f"{plural(count, 'object')} that nothing refers to {'is' if one else 'are'} kept, since '.' or '..' between "
-        f"slashes in {'its key' if one else 'their keys'} could lead other tools to another object: {named}"
+        f"{plural(count, 'unreferenced object')} {'is' if one else 'are'} kept, because '.' or '..' between slashes in "
+        f"{'its key' if one else 'their keys'} could make other tools delete another object: {named}"
     )
     return [sentence]
 

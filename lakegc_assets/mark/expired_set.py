@@ -54,14 +54,14 @@ def finish(run: MarkRun) -> None:
 
 
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
-    """Write stored − committed − uncommitted − young − kept for another reason."""
+    """Write stored − committed − uncommitted − young − kept for other reasons."""
     candidates = recorded(run)
-    run.log_message("comparing what is stored with what is live")
+    run.log_message("comparing stored objects with live addresses")
     status = compare(run, candidates)
     notes.facts |= status.counts
     missing_objects.check_listing(run, notes, status.missing)
     dot_segments.note(run, notes, status.dot_segments)
-    run.log_message(f"looking up why {plural(status.counts['unreferenced'], 'object')} are expired")
+    run.log_message(f"determining expiry reasons for {plural(status.counts['unreferenced'], 'object')}")
     attributions = expiry_reasons.attribute(run, notes, candidates, status)
     unreferenced = keep_reasons.undecided(attributions.in_scope(status.unreferenced, run.mark.record.scope))
     decided = keep_lookups.attributed(run, notes, unreferenced, candidates.chain)
@@ -69,4 +69,4 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     run.log_message("writing the expired set")
     written = write_mark(run, notes, status, keep_reasons.not_kept(decided), attributions)
     candidates.count_missed(notes, written)
-    holds_in_force.in_force(run)  # raises unless they are the same as at the beginning
+    holds_in_force.in_force(run)  # raises if they have changed since the mark began

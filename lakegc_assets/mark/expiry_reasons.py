@@ -106,8 +106,9 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table,
     ranges = refs_of(run, sorted({row["metarange_id"] for row in commits}), chain)
     last = F.max("verdict").alias("verdict")
     by_range = ranges.join(judged, "metarange_id").groupBy("range_id").agg(last, *refs)
-    held = by_range.toArrow().select(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
-    return held.filter(pc.invert(pc.is_in(held["range_id"], value_set=pa.array(sorted(live | explained), pa.string()))))
+    found = by_range.toArrow().select(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
+    known = pa.array(sorted(live | explained), pa.string())
+    return found.filter(pc.invert(pc.is_in(found["range_id"], value_set=known)))
 
 
 def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> DataFrame:

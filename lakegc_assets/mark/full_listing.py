@@ -1,4 +1,4 @@
-"""Lists the objects in the store, one task per group of slices."""
+"""List the objects in the store, one task per group of slices."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ def refuse_unseen(run: MarkRun, holds: Sequence[Hold], *, graph_known: bool) -> 
     unseen = decisions.unseen(holds, graph_known=graph_known)
     if unseen:
         raise Refused(
-            f"the holds {', '.join(unseen)} of {run.partition.repository} name commits or paths, and the commit graph "
-            "may not be read with these credentials: nobody can tell all that is held. Allow fs:ListBranches, "
-            "fs:ListTags and fs:ListCommits, or drop these holds.",
+            f"the holds {', '.join(unseen)} of {run.partition.repository} name commits or paths, and these credentials "
+            "may not read the commit graph, so lakegc can't determine everything that is on hold. Allow "
+            "fs:ListBranches, fs:ListTags and fs:ListCommits, or drop these holds.",
             invariant=3,
         )
 
@@ -54,8 +54,8 @@ def tags_seen(run: MarkRun, holds: Sequence[Hold]) -> set[Named]:
         return set(run.lakefs.tags(run.partition.repository).items())
     except Forbidden as error:
         raise Refused(
-            f"the holds {', '.join(naming)} of {run.partition.repository} name tags, which these credentials may not "
-            f"list, so nobody can tell what is held: {error} Allow fs:ListTags, or drop these holds.",
+            f"the holds {', '.join(naming)} of {run.partition.repository} name tags, and these credentials may not "
+            f"list tags, so lakegc can't determine what is on hold: {error} Allow fs:ListTags, or drop these holds.",
             invariant=3,
         ) from error
 

@@ -70,9 +70,9 @@ def check_all_known(addresses: pa.Array, only: pa.Array) -> None:
     lost = addresses.filter(pc.invert(pc.is_in(addresses, value_set=only)))
     if len(lost):
         raise DamagedData(
-            f"nobody asked what earlier marks know of {plural(len(lost), 'address')}, such as "
-            f"{lost[0].as_py()!r}, which is a fault of lakegc. Nothing was marked; make a new "
-            "mark with --full, and report it.",
+            f"{plural(len(lost), 'address')}, such as {lost[0].as_py()!r}, could not be compared with the records of "
+            "earlier marks. This is a bug in lakegc. Nothing was marked. Make a new mark with --full, and report the "
+            "bug.",
             invariant=3,
         )
 

@@ -102,7 +102,7 @@ def candidates(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: 
     referred to at the base mark, those in ranges that are no longer retained, and those restored since."""
     not_retained = chain.not_retained().select("address").transform(garbage.without(chain.gone()))
     in_ranges = chain.addresses(ranges)
-    addresses = union([not_retained, in_ranges, chain.brought_back().select("address")]).dropDuplicates()
+    addresses = union([not_retained, in_ranges, chain.restored_objects().select("address")]).dropDuplicates()
     listed = row_tasks(run.spark(), pa.table({"slice": list(folders)}, schema=FOLDERS), batch=10_000)
     address = addresses["address"]
     sliced = addresses.where(listed_area_column(address)).withColumn("slice", slice_column(address))
@@ -119,7 +119,7 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
         count = wanted.count()
         run.log_message(f"looking up {plural(count, 'object')}")
         all_wanted = wanted.select("address").unionByName(chain.gone())  # deleted objects need no lookup
-        asked = write_dataset(all_wanted, run.place, run.mark.folder(ASSET, COMPARED_PART), ADDRESSES)
+        compared = write_dataset(all_wanted, run.place, run.mark.folder(ASSET, COMPARED_PART), ADDRESSES)
         folder, report = run.mark.folder(ASSET, LOOKED_UP_PART), TaskReport()
         if count:
             spread = wanted.repartitionByRange(1 + count // LOOK_UPS_A_TASK, "slice", "address")
@@ -127,7 +127,7 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
             found, report = write_produced(rows, look_up_task(run), run.place, folder, STORED_OBJECTS)
         else:
             found = write_rows(run.place, folder, [], STORED_OBJECTS)
-    notes.wrote(asked, COMPARED_PART)
+    notes.wrote(compared, COMPARED_PART)
     notes.wrote(found, LOOKED_UP_PART)
     write_scope(run, notes, ranges, folders)
     notes.facts |= {"compared": count, "looked_up": found.rows, "ranges_no_longer_retained": len(ranges)}

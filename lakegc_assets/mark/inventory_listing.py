@@ -34,14 +34,14 @@ def chosen(location: str, taken: datetime | None, target: Target, *, now: dateti
     found = open_inventory(location, target.place.settings, taken=taken)
     if found.bucket and found.bucket != namespace.bucket:
         raise WrongUsage(
-            f"{location} is an inventory of the bucket {found.bucket}, and {namespace.uri} is in another one"
+            f"{location} is an inventory of the bucket {found.bucket}, but {namespace.uri} is in another bucket"
         )
     if found.taken.year < NOTHING_BEFORE:
-        raise WrongUsage(f"{location} can't have been taken at {found.taken:%Y-%m-%d}")
+        raise WrongUsage(f"{location} can't have been taken on {found.taken:%Y-%m-%d}")
     if found.taken > now + skew:
         raise Refused(
-            f"{location} says that it was taken at {found.taken:%Y-%m-%d %H:%M:%S} UTC, and by the store's clock it is "
-            f"{now:%Y-%m-%d %H:%M:%S}: ages can't be judged by it.",
+            f"{location} is dated {found.taken:%Y-%m-%d %H:%M:%S} UTC, which is in the future: the store's clock says "
+            f"{now:%Y-%m-%d %H:%M:%S}. Ages can't be determined. Check the time of the inventory, and the clocks.",
             invariant=6,
         )
     return found
@@ -52,7 +52,9 @@ def recorded(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
     location, taken = str(known["where"]), datetime.fromisoformat(str(known["taken"]))
     found = open_inventory(location, run.place.settings, taken=None if location.endswith(MANIFEST) else taken)
     if found.recorded() != dict(known):
-        raise Refused(f"{location} was changed since mark {run.mark.record.mark_id} began. Mark again.", invariant=3)
+        raise Refused(
+            f"{location} has changed since mark {run.mark.record.mark_id} began. Make a new mark.", invariant=3
+        )
     return found
 
 
@@ -82,7 +84,7 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
         "not_candidates": listed - dataset.rows,
         "unreadable_names": 0,
     }
-    run.log_message(f"{dataset.rows:,} of {listed:,} objects of the inventory may ever be collected here")
+    run.log_message(f"{dataset.rows:,} of {listed:,} objects in the inventory are candidates")
 
 
 def candidates(
@@ -101,5 +103,5 @@ def candidates(
     kinds = [KINDS[kind] for kind in unholdable if kind in KINDS]
     if not kinds:
         return found
-    held = [not any(is_of(address) for is_of in kinds) for address in found["address"].to_pylist()]
-    return found.filter(pa.array(held, pa.bool_()))
+    holdable = [not any(is_of(address) for is_of in kinds) for address in found["address"].to_pylist()]
+    return found.filter(pa.array(holdable, pa.bool_()))

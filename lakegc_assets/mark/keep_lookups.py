@@ -1,4 +1,4 @@
-"""Looks up the reasons to keep unreferenced objects, one after the other, for marks and re-verifications.
+"""Look up the reasons to keep unreferenced objects, one after the other, for marks and re-verifications.
 
 The order is a safety rule, too: staged and committed addresses are listed once more after the path probes, because an
 object that is moved to another path between the first lists and a probe is found by neither (invariant 2).

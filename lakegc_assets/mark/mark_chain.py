@@ -61,7 +61,7 @@ OF_THE_NEWEST = (LEFT_BETWEEN, NOT_RETAINED_OBJECTS)
 
 RESTORED_MARKS = ("undone/", "restored/")  # in a mark's folder: written by undo and restore
 MARGIN = timedelta(hours=1)  # for times in a store's listing
-TAKEN_AWAY = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
+REMOVED = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
 
 
 def can_be_base(run: MarkRun) -> bool:
@@ -77,8 +77,8 @@ def refuse_mixed(run: MarkRun) -> None:
     record = run.mark.record
     if record.incremental != (COMPARED[1] in record.step(COMPARED[0]).datasets):
         raise Refused(
-            f"namespace_slices of mark {record.mark_id} ({record.repository}) was listed in another way than this mark "
-            "is made. Make a new mark.",
+            f"the mode of mark {record.mark_id} of {record.repository} (full or incremental) is not the one in which "
+            "its namespace_slices was listed. Make a new mark.",
             invariant=3,
         )
 
@@ -186,9 +186,9 @@ class MarkChain:
 
     def gone(self) -> DataFrame:
         """The addresses that a sweep of the base mark deleted, quarantined or found gone (column address)."""
-        return outcomes(self.run, self.base.mark_id, "receipts/", TAKEN_AWAY)
+        return outcomes(self.run, self.base.mark_id, "receipts/", REMOVED)
 
-    def brought_back(self) -> DataFrame:
+    def restored_objects(self) -> DataFrame:
         """The expired sets of all marks of which something was restored since, by undo or from a backup, with the
         recorded reasons (columns address, commit_id, path)."""
         columns = [NOT_RETAINED.field(name) for name in ("address", "commit_id", "path")]
@@ -197,11 +197,13 @@ class MarkChain:
 
     @cached_property
     def restored_marks(self) -> tuple[str, ...]:
-        """The ids of the marks that `brought_back` covers. Raises `DamagedData` for a foreign mark, whose contents
+        """The ids of the marks that `restored_objects` covers. Raises `DamagedData` for a foreign mark, whose contents
         aren't known."""
         found = tuple(restored_marks(self.run.store, self.base.start - MARGIN))
         if found and (others := set(found) - own_marks(self.run.place)):
-            raise DamagedData(f"objects of {', '.join(sorted(others))}, a mark of another tool's, were brought back")
+            raise DamagedData(
+                f"some objects of foreign marks ({', '.join(sorted(others))}) were restored, and it is unknown which"
+            )
         for mark_id in found:
             check_files(Mark.open(self.run.place, mark_id), ("expired_set", ""))
         return found
@@ -213,8 +215,8 @@ class MarkChain:
 
     def explained_verdicts(self) -> list[dict[str, Any]]:
         """COMMIT_VERDICTS of the base mark; none if it had nothing to explain, and so read no commit's ranges."""
-        asked = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["not_retained"]]
-        return [row for mark in asked for row in rows_of(mark, ("retained_commits", ""), COMMIT_VERDICTS)]
+        bases = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["not_retained"]]
+        return [row for mark in bases for row in rows_of(mark, ("retained_commits", ""), COMMIT_VERDICTS)]
 
     def _read(self, mark: Mark, which: tuple[str, str], schema: pa.Schema) -> DataFrame:
         return read_dataset(self.spark, self.run.place, mark.dataset(*which), schema)
@@ -258,10 +260,10 @@ def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
 def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) -> None:
     """Raise `DamagedData` if a mark of the chain isn't the base mark that was recorded, back to the full one."""
     if not record.digest == digest_of(record) == digest:
-        raise DamagedData(f"mark {record.mark_id} is another one than it was, or its record was changed")
+        raise DamagedData(f"mark {record.mark_id} was replaced, or its record was altered")
     own = [one.mark_id for one in before]
     if record.incremental != bool(own) or (record.incremental and list(record.basis["chain"]) != own):
-        raise DamagedData(f"mark {record.mark_id} was made since other marks than {', '.join(own) or 'none'}")
+        raise DamagedData(f"mark {record.mark_id} has other base marks than {', '.join(own) or 'none'}")
 
 
 def check_files(mark: Mark, *which: tuple[str, str]) -> None:

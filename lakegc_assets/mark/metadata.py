@@ -56,10 +56,10 @@ def described_set(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[
     if totals.whole.objects:
         found |= {name: dg.MetadataValue.md(picture) for name, picture in plots(totals).items()}
         found |= {f"by_{kind}": dg.MetadataValue.table(summed(totals, kind)) for kind in KINDS}
-        looked_at = highlights(run.mark)
-        commits = commits_of(run.mark, [row for rows in looked_at.values() for row in rows])
-        found |= {kind: dg.MetadataValue.table([pointed_out(row, commits) for row in rows])
-                  for kind, rows in looked_at.items()}  # fmt: skip
+        samples = highlights(run.mark)
+        commits = commits_of(run.mark, [row for rows in samples.values() for row in rows])
+        found |= {kind: dg.MetadataValue.table([sample_row(row, commits) for row in rows])
+                  for kind, rows in samples.items()}  # fmt: skip
     shown = dict(result.metadata or {})
     first = {name: shown.pop(name) for name in ("repository", "mark", "state")}
     return dg.MaterializeResult(metadata={**first, **found, **shown})  # the UI keeps this order
@@ -72,7 +72,7 @@ def summed(totals: Totals, kind: str) -> list[dg.TableRecord]:
     ]
 
 
-def pointed_out(row: Mapping[str, Any], commits: Mapping[str, Commit]) -> dg.TableRecord:
+def sample_row(row: Mapping[str, Any], commits: Mapping[str, Commit]) -> dg.TableRecord:
     commit = commits.get(row["commit_id"])
     return dg.TableRecord(
         {

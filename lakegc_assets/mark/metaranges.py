@@ -45,7 +45,7 @@ def distinct_ranges(ranges: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenDown:
+class RecordedRanges:
     """The metaranges that this mark and the earlier ones of its chain read, for the steps after `committed_addresses`.
 
     `pairs` are datasets of RANGES_OF_METARANGES, `refs` rows of RANGE_REFS by range id.
@@ -57,7 +57,7 @@ class WrittenDown:
     metaranges: frozenset[str]
 
     @classmethod
-    def of(cls, run: MarkRun, chain: MarkChain) -> WrittenDown:
+    def of(cls, run: MarkRun, chain: MarkChain) -> RecordedRanges:
         pairs, refs = chain.metaranges, dict(chain.refs)
         if METARANGES[1] in run.mark.record.step(METARANGES[0]).datasets:
             pairs.append(run.mark.dataset(*METARANGES))
@@ -71,7 +71,7 @@ class WrittenDown:
         """
         ids = ranges_within(self.place, self.pairs, metaranges)
         if lost := ids - self.refs.keys():
-            raise DamagedData(f"no mark says what the ranges {sorted(lost)[:3]} are. Make a new mark with --full.")
+            raise DamagedData(f"no mark describes the ranges {sorted(lost)[:3]}. Make a new mark with --full.")
         return pa.Table.from_pylist([self.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
 
     def pairs_with(self, metaranges: Collection[str], ranges: Collection[str]) -> pa.Table:
@@ -87,7 +87,7 @@ class WrittenDown:
 def refs_of(run: MarkRun, metaranges: Collection[str], chain: MarkChain) -> DataFrame:
     """The ranges of metaranges (METARANGE_RANGES); reads only those that neither this mark nor an earlier one has
     read."""
-    spark, written = run.spark(), WrittenDown.of(run, chain)
+    spark, written = run.spark(), RecordedRanges.of(run, chain)
     known = written.metaranges & set(metaranges)
     found = ranges_of(spark, run.place, sorted(set(metaranges) - known))
     refs = written.ranges_of(known)

@@ -41,7 +41,7 @@ def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
         return
     if notes.facts["missed"]:
         run.log_message(
-            f"{plural(notes.facts['missed'], 'object')} would not have been looked at by a mark since "
+            f"{plural(notes.facts['missed'], 'object')} would have been missed by an incremental mark since "
             f"{chain.base.mark_id}"
         )
 
@@ -52,7 +52,7 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
 
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
     no_longer = chain.addresses(chain.counted - live)
-    known = union([one.select("address") for one in (chain.not_retained(), no_longer, chain.brought_back())])
+    known = union([one.select("address") for one in (chain.not_retained(), no_longer, chain.restored_objects())])
     top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
     deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
     name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards, that is the slice

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PROBES_AT_ONCE = 16
-SURELY_A_FEW = 1000
+FEW = 1000
 NAMED = 10
 FOLDED = frozenset({keys.EMPTY_SEGMENT, keys.LEADING_SLASH, keys.TRAILING_SLASH, keys.DOT_SEGMENT, keys.BACKSLASH})
 
@@ -38,7 +38,7 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
     notes.facts |= {"live_lost": 0, "live_lost_accepted": 0}
     if not absent:
         return
-    if absent > SURELY_A_FEW and absent * 2 > live:
+    if absent > FEW and absent * 2 > live:
         raise refusal(run, absent, live, [row["address"] for row in missing.limit(NAMED).collect()])
     lost = run.keep(missing.transform(not_listed_now(run.place)))
     accepted = lost.where(lost["address"].isin(list(run.mark.record.accepted_missing)))
@@ -48,7 +48,7 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
     if unknown > run.limits.missing or notes.facts["live_lost"] == live:
         names = lost.transform(garbage.without(accepted)).orderBy("address").limit(NAMED).collect()
         raise refusal(run, notes.facts["live_lost"], live, [row["address"] for row in names])
-    refuse_folded(run, [row["address"] for row in lost.collect()], said="is live and not listed")
+    refuse_folded(run, [row["address"] for row in lost.collect()], state="is live and not listed")
 
 
 def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
@@ -57,9 +57,9 @@ def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
     where = run.store.where if inventory is None else f"{inventory['where']}, taken at {inventory['taken']}"
     return Refused(
         f"{absent:,} of {live:,} live addresses of {run.partition.repository} are not in {where}:{listed}\n"
-        "Either the listing is wrong or partial (another store, another path, missing rights), and then everything "
-        "would look like garbage; or these objects are lost. Check that lakegc reads the store that lakeFS writes. "
-        "Known losses are accepted with --accept-missing FILE, one address a line.",
+        "Either these objects are lost, or the listing is wrong or incomplete (another store, another path, missing "
+        "permissions), and then live objects would look like garbage. Check that lakegc reads the store that lakeFS "
+        "writes to. To accept known losses, pass --accept-missing FILE with one address per line.",
         invariant=3,
     )
 
@@ -92,9 +92,9 @@ def unlisted(place: Place, addresses: pa.Array) -> list[str]:
             return False
         return first_key(store, address) == address
 
-    asked = addresses.to_pylist()
+    wanted = addresses.to_pylist()
     with ThreadPoolExecutor(max_workers=PROBES_AT_ONCE) as pool:
-        return [one for one, found in zip(asked, pool.map(there, asked), strict=True) if not found]
+        return [one for one, found in zip(wanted, pool.map(there, wanted), strict=True) if not found]
 
 
 def first_key(store: Store, prefix: str) -> str | None:
@@ -102,15 +102,15 @@ def first_key(store: Store, prefix: str) -> str | None:
     return next((found.key for page in store.pages(prefix, page_size=1) for found in page.objects), None)
 
 
-def refuse_folded(run: MarkRun, absent: Iterable[str], *, said: str = "was accepted as lost") -> None:
+def refuse_folded(run: MarkRun, absent: Iterable[str], *, state: str = "was accepted as lost") -> None:
     """Raise `Refused` if a missing object is in the store after all, under the folded form of its address."""
     for address in absent:
         key = folded(address)
         if key not in (address, "") and first_key(run.store, key) == key:
             raise Refused(
-                f"{address!r} of {run.partition.repository} {said}, and {key!r} is in {run.store.where}: "
-                "most likely the same object, under the name that a store makes of such an address. It is live, and "
-                "would be taken for garbage. Copy it to a path of its own in lakeFS before this is collected.",
+                f"{address!r} of {run.partition.repository} {state}, and {key!r} is in {run.store.where}: most likely "
+                "the same object, because some stores normalize such keys. It is live, but would look like garbage. "
+                "Copy it to a path of its own in lakeFS before this repository is collected.",
                 invariant=3,
             )
 

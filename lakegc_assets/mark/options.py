@@ -32,7 +32,7 @@ def parse_min_age(text: str) -> timedelta | None:
     try:
         return parse_duration(text) if text else None
     except ValueError as error:
-        raise WrongUsage(f"min_age: {error}; expected something like 24h, 90m or 1d12h") from None
+        raise WrongUsage(f"min_age: {error}; expected a duration such as 24h, 90m or 1d12h") from None
 
 
 def parse_taken(text: str, inventory: str) -> datetime | None:
@@ -40,18 +40,18 @@ def parse_taken(text: str, inventory: str) -> datetime | None:
     try:
         taken = datetime.fromisoformat(text) if text else None
     except ValueError as error:
-        raise WrongUsage(f"inventory_taken: {error}; expected something like 2026-11-21T00:00:00Z") from None
+        raise WrongUsage(f"inventory_taken: {error}; expected a time such as 2026-11-21T00:00:00Z") from None
     if taken is not None and not inventory:
-        raise WrongUsage("inventory_taken says when an inventory was taken, and none is given")
+        raise WrongUsage("inventory_taken is the time of an inventory, but no inventory is given")
     return taken
 
 
 def refuse_both(options: MarkOptions) -> None:
     """Raise `WrongUsage` for options that contradict each other."""
     if options.since and options.full:
-        raise WrongUsage("a mark is made since an earlier one or full, not both: give --since or --full")
+        raise WrongUsage("a mark is either incremental or full: give --since or --full, not both")
     if options.since and options.inventory:
-        raise WrongUsage("a mark by an inventory looks at all that the inventory lists: leave --since away")
+        raise WrongUsage("a mark from an inventory can't be incremental: leave out --since")
 
 
 def checked_age(min_age: timedelta, options: MarkOptions) -> timedelta:
@@ -60,9 +60,9 @@ def checked_age(min_age: timedelta, options: MarkOptions) -> timedelta:
         raise WrongUsage("a minimum age can't be negative")
     if min_age < LEAST_MIN_AGE and not options.allow_young:
         raise Refused(
-            f"a minimum age of {duration(min_age)} is less than {duration(LEAST_MIN_AGE)}, the life of a link token: "
-            "an object that was uploaded and isn't linked yet would look like garbage. Add --allow-young if nobody "
-            "writes to this repository now.",
+            f"a minimum age of {duration(min_age)} is less than {duration(LEAST_MIN_AGE)}, the lifetime of a link "
+            "token: an object that was uploaded but not linked yet would look like garbage. Add --allow-young if "
+            "nobody is writing to this repository.",
             invariant=6,
         )
     return min_age

@@ -132,9 +132,13 @@ def record_unread(run: MarkRun, unread: Unread) -> None:
     for repository, why in sorted(unread.items()):
         sentence = f"{sentence_about(repository)}: {why}"
         if run.limits.others_required:
-            raise Refused(f"{sentence} LAKEGC_TRUSTED_REPOSITORIES names those that don't matter.", invariant=2)
+            raise Refused(
+                f"{sentence} Repositories that don't refer to objects here can be named in "
+                "LAKEGC_TRUSTED_REPOSITORIES.",
+                invariant=2,
+            )
         if repository in stopping:
-            raise Refused(f"{sentence} {how_to_go_on(run, repository)}", invariant=2)
+            raise Refused(f"{sentence} {next_step(run, repository)}", invariant=2)
         run.log_message(sentence)
 
 
@@ -150,14 +154,14 @@ def unreleased(run: MarkRun, unread: Unread) -> set[str]:
     return unread.keys() - covered
 
 
-def how_to_go_on(run: MarkRun, repository: str) -> str:
+def next_step(run: MarkRun, repository: str) -> str:
     """What an operator can do about a repository that stops a sweep."""
     name = run.partition.repository
     return (
-        "The sweep was stopped: nothing more is deleted. Run the same command again when it can be read. If it never "
-        f"can be: lakegc mark {name}, which records it as unread, and release it by name in the approval of that mark: "
-        f"lakegc approve {name} MARK --release '{name_of_release(repository)}' --because 'why nothing there refers to "
-        f"objects of {name}'."
+        "The sweep was stopped and deletes nothing more. Run the same command again when the repository can be read. "
+        f"If it can't be made readable, make a new mark, which records it as unread (lakegc mark {name}), and release "
+        f"it by name when you approve that mark: lakegc approve {name} MARK --release "
+        f"'{name_of_release(repository)}' --because 'why nothing there refers to objects of {name}'."
     )
 
 
@@ -175,8 +179,8 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
 
 def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     """Read the same once more (ADDRESSES), after the path probes: an object that was moved to another path between the
-    first readings and a probe is found by neither. Carries over what earlier marks knew of the repositories that became
-    unreadable since `read_committed`."""
+    first readings and a probe is found by neither. Carries over what earlier marks recorded about the repositories that
+    became unreadable since `read_committed`."""
     found = others(run)
     datasets = [write_staged(run, notes, found, EXPIRED, AT_THE_END_PART)] if found.places else []
     facts = notes.facts.setdefault(FACTS, {"unread": {}})
@@ -196,10 +200,11 @@ def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part
     rows = [{"repository": repository, "branch": branch} for repository, branch, _ in heads]
     branches = pa.Table.from_pylist(rows, schema=BRANCHES)
     run.log_message(
-        f"asking what is staged on {plural(len(branches), 'branch')} of {plural(len(found.places), 'other repository')}"
+        f"reading {plural(len(branches), 'branch')} of {plural(len(found.places), 'other repository')} for staged "
+        "addresses"
     )
     tasks = row_tasks(run.spark(), branches, batch=4)
-    dataset, report = write_produced(tasks, asking(run), run.place, run.mark.folder(asset, part), ADDRESSES)
+    dataset, report = write_produced(tasks, reading_staged(run), run.place, run.mark.folder(asset, part), ADDRESSES)
     notes.wrote(dataset, part)
     notes.facts[part] = {"branches": len(branches), "asked": report.counters["asked"], "addresses": dataset.rows}
     found.unread.update(report.errors)
@@ -207,7 +212,7 @@ def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part
 
 
 def heads_in(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[tuple[str, str, str]]:
-    """Repository, branch and head of every branch of these repositories, without those deleted meanwhile."""
+    """Repository, branch and head of every branch of these repositories, without those deleted in the meantime."""
 
     def heads(repository: str) -> list[tuple[str, str, str]]:
         with reading_of(repository, unread), unless_gone(run.lakefs, repository):
@@ -218,7 +223,7 @@ def heads_in(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[
         return [head for each in pool.map(heads, repositories) for head in each]
 
 
-def asking(run: MarkRun) -> Producer:
+def reading_staged(run: MarkRun) -> Producer:
     lakefs, namespace = run.lakefs, run.place.namespace
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
@@ -292,7 +297,8 @@ def with_all_places(placed: pa.Table) -> pa.Table:
 
 def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table) -> None:
     run.log_message(
-        f"reading {plural(len(unread), 'table')} of other repositories; those that hold nothing of this one, once"
+        f"reading {plural(len(unread), 'table')} of other repositories; those without references to this one are not "
+        "read again by later marks"
     )
     addresses, clean = (
         parquet(run.mark.folder(COMMITTED, part), schema)
@@ -303,11 +309,11 @@ def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table)
         Output(clean.folder, clean.suffix, lambda table: clean.encode(table.filter(pc.invert(in_here(table))))),
     ]
     tasks = row_tasks(run.spark(), unread, batch=16)
-    datasets, report = write_outputs(tasks, reading(run, found), run.place, outputs)
+    datasets, report = write_outputs(tasks, reading_tables(run, found), run.place, outputs)
     if report.counters["tables"] != len(unread):
         raise DamagedData(
-            f"{report.counters['tables']} tables of other repositories were read, where there are {len(unread)}. "
-            "Nothing was marked; run it again.",
+            f"{report.counters['tables']} tables of other repositories were read, but there are {len(unread)}. "
+            "Nothing was marked. Run the same command again.",
             invariant=3,
         )
     for dataset, part in zip(datasets, (COMMITTED_PART, CLEAN_PART), strict=True):
@@ -320,7 +326,7 @@ def in_here(table: pa.Table) -> pa.ChunkedArray:
     return pc.is_valid(table["address"])
 
 
-def reading(run: MarkRun, found: Others) -> Producer:
+def reading_tables(run: MarkRun, found: Others) -> Producer:
     """Rows of table and address inside this namespace; a table without one has a row with no address.
 
     A table that can't be read in one repository is read in the next one that has it. One that can't be read in any has
@@ -396,6 +402,6 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
     notes.facts["kept_for_other_repositories"] = 0
     if not found or not notes.facts["unreferenced"]:
         return None
-    held = run.keep(union([run.read_dataset(one, ADDRESSES) for one in found]).dropDuplicates())
-    notes.facts["kept_for_other_repositories"] = objects.transform(garbage.only(held)).count()
-    return keep_reasons.among(held)
+    referenced = run.keep(union([run.read_dataset(one, ADDRESSES) for one in found]).dropDuplicates())
+    notes.facts["kept_for_other_repositories"] = objects.transform(garbage.only(referenced)).count()
+    return keep_reasons.among(referenced)

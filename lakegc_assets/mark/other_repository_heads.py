@@ -55,7 +55,7 @@ RANGES = readable(METARANGE_RANGES)
 ENTRIES = readable(HEAD_ENTRIES)
 
 
-def questions(
+def paths_to_probe(
     run: MarkRun, notes: StepNotes, sizes: DataFrame, wanted: pa.Array | None, seen: set[tuple[str, str, str]]
 ) -> DataFrame | None:
     """The paths to probe in other repositories (columns repository, branch, path, size); None if there are none.
@@ -66,14 +66,14 @@ def questions(
     """
     found = others(run)
     heads = heads_of(run, found, seen)
-    asked = with_entries_of_size(run, notes, found, heads, sizes, wanted) if len(heads) else None
+    paths = with_entries_of_size(run, notes, found, heads, sizes, wanted) if len(heads) else None
     facts = notes.facts.setdefault(FACTS, {"branches": 0, "unread": {}})
     record_unread(
         run, {repository: why for repository, why in found.unread.items() if repository not in facts["unread"]}
     )
     facts["branches"] += len(heads)
     facts["unread"] = {**found.unread, **facts["unread"]}
-    return asked
+    return paths
 
 
 def heads_of(run: MarkRun, found: Others, seen: set[tuple[str, str, str]]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Probes which objects branches serve at given paths, in one Spark task (invariant 2).
+"""Probe which objects branches serve at given paths, in one Spark task (invariant 2).
 
 A probe has a clear result or keeps its candidates. A deleted branch serves nothing, once a second listing of the
 branches confirms that it is gone. The task doesn't retry a repository that doesn't respond.
@@ -30,7 +30,7 @@ FEW = 4  # fewer paths than this are probed one by one
 Row = dict[str, Any]
 
 
-def answered(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> Iterator[pa.RecordBatch]:
+def probed_batches(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> Iterator[pa.RecordBatch]:
     """Probe rows of repository, branch, path and size, sorted in that order, and add the address that the branch serves
     there (SERVED).
 
@@ -87,7 +87,7 @@ class Prober:
             self.branches[repository, branch] = None
         elif last:
             self.branches[repository, branch] = (
-                f"branch {branch} of repository {repository} is listed, and the server says that it isn't there"
+                f"the server lists branch {branch} of repository {repository}, but says that it doesn't exist"
             )
         return self.branches.get((repository, branch))
 
@@ -173,7 +173,7 @@ def served_batch(
     """The rows with the address that is served there; null for a path without a result, whatever the reason."""
     rows = []
     for row in window:
-        why = None if row["path"] in served else unclear or "the server gave no answer"
+        why = None if row["path"] in served else unclear or "the server returned no result"
         why = not_text(row["repository"], row["branch"]) if row["path"] is None else why
         rows.append({**row, "address": inside(served.get(row["path"]), namespace), "unclear": why})
     return pa.RecordBatch.from_pylist(rows, schema=SERVED)
@@ -181,8 +181,8 @@ def served_batch(
 
 def not_text(repository: str, branch: str) -> str:
     return (
-        f"a path with such an entry on branch '{branch}' in repository '{repository}' is not UTF-8, and no server "
-        "can be asked about it"
+        f"a path of an entry of this size on branch '{branch}' of repository '{repository}' is not UTF-8, so it can't "
+        "be probed"
     )
 
 

@@ -14,15 +14,15 @@ def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
     (full or incremental) than these options ask for."""
     if record.incremental and (options.full or options.since not in ("", record.basis["chain"][0])):
         raise WrongUsage(
-            f"mark {record.mark_id} of {record.repository} was begun since mark {record.basis['chain'][0]}, and goes "
-            "on so. Give this mark an id of its own."
+            f"mark {record.mark_id} of {record.repository} is incremental since mark {record.basis['chain'][0]}, and "
+            "resumes as such. To make a different mark, choose another mark id."
         )
 
 
 def refuse_read_only(repository: Repository) -> None:
     if repository.read_only:
         raise LakegcError(
-            f"repository {repository.id} is read-only, and lakeFS refuses to list what is live in it. "
+            f"repository {repository.id} is read-only, and lakeFS doesn't list the live objects of such a repository. "
             "It can't be marked until it is writable."
         )
 
@@ -43,7 +43,7 @@ def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
 def overlap(target: Target, other: Repository) -> Refused:
     return Refused(
         f"the namespace {target.place.namespace.uri} of {target.repository.id} overlaps {other.storage_namespace} of "
-        f"{other.id}: each would take the other's objects for garbage. Neither can be collected.",
+        f"{other.id}: the objects of each would look like garbage to the other. Neither can be collected.",
         invariant=5,
     )
 
@@ -52,7 +52,7 @@ def refuse_another_repository(record: MarkRecord, target: Target) -> None:
     today = (target.repository.id, target.repository.created, target.place.namespace.uri)
     if today != (record.repository, record.repository_created, record.namespace):
         raise Refused(
-            f"mark {record.mark_id} was made of another repository than today's {target.repository.id} (created "
+            f"mark {record.mark_id} was made for another repository than the current {target.repository.id} (created "
             f"{target.repository.created:%Y-%m-%d %H:%M:%S} in {target.place.namespace.uri}). Make a new mark.",
             invariant=7,
         )

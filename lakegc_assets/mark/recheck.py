@@ -1,4 +1,4 @@
-"""Finds addresses that are live at the end of a mark but missing from the lists at its beginning (invariant 2).
+"""Find addresses that are live at the end of a mark but missing from the lists at its beginning (invariant 2).
 
 A staged object with the same content as the committed one at its path is on no list; a path probe finds it. One that
 was moved to another path between the lists and the probe is found by neither. So the lists are read once more, last.
@@ -37,7 +37,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
     """The addresses that are staged now, and those of commits that were not retained before (column address, with
     duplicates)."""
-    run.log_message("reading once more what is staged, where the branches are, and what was committed")
+    run.log_message("reading once more: staged addresses, branch heads, new commits")
     found = [*staged_now(run, notes), *of_new_commits(run, notes)]
     return union(found)
 
@@ -73,8 +73,8 @@ def commits_since(run: MarkRun, *, known: Collection[str]) -> list[Commit]:
     dumped = dumped_graph(run)
     if dumped is None:
         raise Refused(
-            f"the commit graph of {run.partition.repository} could be read when this mark began, and may not be any "
-            "more. What was committed meanwhile can't be told; make a new mark.",
+            f"these credentials could read the commit graph of {run.partition.repository} when this mark began, and no "
+            "longer can, so commits made since are unknown. Make a new mark.",
             invariant=3,
         )
     return [commit for commit in dumped.values() if commit.id not in known]

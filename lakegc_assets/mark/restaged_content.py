@@ -4,9 +4,9 @@ The server's list of staged addresses is a diff by content. It omits a staged ob
 its path, yet the branch serves the staged address. So every path whose committed entry has the size of an unreferenced
 object is probed on the server; without a clear result, every object of that size is kept.
 
-Paths are probed in two passes. An object that is moved from one such path to another may be at neither when one pass
-asks for it; moved during the first pass or before, it is at the second path throughout the second pass, and moved
-later, it is at the first path throughout the first one.
+Paths are probed in two passes. If an object is moved from one such path to another, one pass may miss it at both. The
+other one doesn't: after a move before the end of the first pass, the object is at the new path during the whole second
+pass; before a later move, it is at the old path during the whole first pass.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
-from lakegc_assets.mark.metaranges import WrittenDown, distinct_ranges
-from lakegc_assets.mark.path_probes import PROBED_PARTS, answered
+from lakegc_assets.mark.metaranges import RecordedRanges, distinct_ranges
+from lakegc_assets.mark.path_probes import PROBED_PARTS, probed_batches
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.incremental import union
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-ASKED = ("repository", "branch", "path", "size")
+PATH_COLUMNS = ("repository", "branch", "path", "size")
 MANY_SIZES = 1_000_000  # 8 MB, broadcast to every task
 PASSES = tuple(zip(PROBED_PARTS, ("not_probed", "not_probed_again"), strict=True))
-"""For each pass, the parts with the answers and with the paths beyond the limit."""
+"""For each pass, the parts with the probe results and with the paths beyond the limit."""
 REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
-BOUND = "there are more paths to ask about than LAKEGC_MAX_PROBES allows"
+BOUND = "there are more paths to probe than LAKEGC_MAX_PROBES allows"
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
@@ -65,7 +65,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
         if facts["served_inside"] or facts["unclear"]:
             kept = objects.transform(served(run, probed))
             sizes = sizes_of(run, kept.where("found IS NULL"))
-        probed += ask(run, notes, paths.to_probe(sizes), parts, again=bool(again))
+        probed += probe_paths(run, notes, paths.to_probe(sizes), parts, again=bool(again))
     return served(run, probed) if probed else None
 
 
@@ -79,48 +79,48 @@ def served(run: MarkRun, probed: Sequence[Dataset]) -> Attribution:
     return keep_reasons.served(union([run.read_dataset(one, SERVED) for one in probed]))
 
 
-def ask(
-    run: MarkRun, notes: StepNotes, asked: DataFrame | None, parts: tuple[str, str], *, again: bool
+def probe_paths(
+    run: MarkRun, notes: StepNotes, paths: DataFrame | None, parts: tuple[str, str], *, again: bool
 ) -> list[Dataset]:
     """Write the addresses that branches serve at these paths, and the paths beyond the limit (both SERVED)."""
     part, beyond_part = parts
-    count, datasets, facts, why = asked.count() if asked is not None else 0, list[Dataset](), notes.facts, list[str]()
+    count, datasets, facts, why = paths.count() if paths is not None else 0, list[Dataset](), notes.facts, list[str]()
     facts["probed_again" if again else "probes"] = count
-    if asked is None or not count:
+    if paths is None or not count:
         return []
     if count > run.limits.probes:
-        beyond = run.keep(path_probes.beyond_bound(asked, run.limits.probes))
-        unasked = path_probes.not_sent(asked.join(beyond, "size", "left_semi"), BOUND)
-        datasets.append(write_dataset(unasked, run.place, run.mark.folder("expired_set", beyond_part), SERVED))
+        beyond = run.keep(path_probes.beyond_bound(paths, run.limits.probes))
+        unsent = path_probes.not_sent(paths.join(beyond, "size", "left_semi"), BOUND)
+        datasets.append(write_dataset(unsent, run.place, run.mark.folder("expired_set", beyond_part), SERVED))
         notes.wrote(datasets[0], beyond_part)
         facts["not_probed"] += datasets[0].rows
         why.append(sentence(datasets[0].rows, BOUND))
-        asked = asked.join(beyond, "size", "left_anti")
+        paths = paths.join(beyond, "size", "left_anti")
     to_send = count - sum(dataset.rows for dataset in datasets)
-    run.log_message(f"asking{' once more' if again else ''} what branches serve at {plural(to_send, 'path')}")
+    run.log_message(f"probing branches{' once more' if again else ''}: {plural(to_send, 'path')}")
     folder = run.mark.folder("expired_set", part)
-    answers, report = write_produced(in_path_order(run, asked), asking(run), run.place, folder, SERVED)
-    notes.wrote(answers, part)
+    results, report = write_produced(in_path_order(run, paths), probing(run), run.place, folder, SERVED)
+    notes.wrote(results, part)
     facts["served_inside"] += report.counters["inside"]
     if failed := report.counters["unanswered"]:
         facts["probes_failed"] += failed
-        why += reasons_in(run, answers)
+        why += reasons_in(run, results)
     for each in why:
         run.log_message(each)
     facts["unclear"] += why
-    return [answers, *datasets]
+    return [results, *datasets]
 
 
 def sentence(probes: int, why: str) -> str:
     """The message for an operator about probes without a clear result."""
-    return f"{probes:,} path probes have no clear answer, so every object that may be served there is kept: {why}"
+    return f"{probes:,} path probes have no clear result, so every object that may be served there is kept: {why}"
 
 
-def reasons_in(run: MarkRun, answers: Dataset) -> list[str]:
+def reasons_in(run: MarkRun, results: Dataset) -> list[str]:
     """Why probes have no clear result, with counts, most frequent reasons first."""
     from pyspark.sql import functions as F
 
-    rows = run.read_dataset(answers, SERVED).where(F.col("unclear").isNotNull()).groupBy("unclear").count()
+    rows = run.read_dataset(results, SERVED).where(F.col("unclear").isNotNull()).groupBy("unclear").count()
     found = rows.orderBy(F.desc("count"), "unclear").limit(REASONS).collect()
     return [sentence(row["count"], row["unclear"]) for row in found]
 
@@ -134,7 +134,7 @@ class Paths:
     chain: MarkChain
     heads: list[Row] = field(default_factory=list)
     heads_elsewhere: set[tuple[str, str, str]] = field(default_factory=set)
-    asked: DataFrame | None = None
+    paths: DataFrame | None = None
 
     def to_probe(self, sizes: DataFrame) -> DataFrame | None:
         """The paths (columns repository, branch, path, size) where an entry has one of these sizes; None if there are
@@ -143,12 +143,12 @@ class Paths:
         if not len(listed):
             return None
         wanted = listed if len(listed) <= MANY_SIZES else None
-        before = None if self.asked is None else self.asked.join(sizes, "size", "left_semi")
-        here = questions(self.run, self._new_heads(), sizes, self.chain, wanted)
-        elsewhere = other_repository_heads.questions(self.run, self.notes, sizes, wanted, self.heads_elsewhere)
-        asked = [each.select(*ASKED) for each in (before, here, elsewhere) if each is not None]
-        self.asked = self.run.keep(union(asked).dropDuplicates()) if asked else None
-        return self.asked
+        before = None if self.paths is None else self.paths.join(sizes, "size", "left_semi")
+        here = paths_at_heads(self.run, self._new_heads(), sizes, self.chain, wanted)
+        elsewhere = other_repository_heads.paths_to_probe(self.run, self.notes, sizes, wanted, self.heads_elsewhere)
+        paths = [each.select(*PATH_COLUMNS) for each in (before, here, elsewhere) if each is not None]
+        self.paths = self.run.keep(union(paths).dropDuplicates()) if paths else None
+        return self.paths
 
     def _new_heads(self) -> list[Row]:
         """The present heads (HEADS) that were not seen yet; at first also those that the mark recorded."""
@@ -166,7 +166,7 @@ class Paths:
         return found
 
 
-def questions(
+def paths_at_heads(
     run: MarkRun, heads: Sequence[Row], sizes: DataFrame, chain: MarkChain, wanted: pa.Array | None
 ) -> DataFrame | None:
     """The paths to probe at these heads (HEADS) of this repository; None if none has objects of a wanted size."""
@@ -175,7 +175,7 @@ def questions(
     heads = [row for row in heads if row["metarange_id"]]
     if not heads:
         return None
-    spark, written, branches = run.spark(), WrittenDown.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
+    spark, written, branches = run.spark(), RecordedRanges.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
     metaranges = {row["metarange_id"] for row in heads}
     known = metaranges & written.metaranges
     refs, found = written.ranges_of(known), None
@@ -192,17 +192,17 @@ def questions(
     if found is not None:
         new = found.join(row_tasks(spark, branches, batch=10_000), "metarange_id")
         branch_ranges = branch_ranges.unionByName(new.select(*BRANCH_RANGES.names))
-    heads_entries = entries_of_size(range_tasks(spark, refs), run.place, wanted)
+    head_entries = entries_of_size(range_tasks(spark, refs), run.place, wanted)
     here = F.lit(run.partition.repository)
     return path_probes.probes(
-        heads_entries.withColumn("repository", here),
+        head_entries.withColumn("repository", here),
         branch_ranges.dropDuplicates().withColumn("repository", here),
         sizes,
     )
 
 
 def may_have(
-    run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, chain: MarkChain, written: WrittenDown
+    run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, chain: MarkChain, written: RecordedRanges
 ) -> pa.Array:
     """Whether each range may have an entry of a wanted size; true if its sizes weren't recorded.
 
@@ -216,26 +216,26 @@ def may_have(
     known, having = set[int](), set[int]()
     for dataset in datasets:
         with suppress(*UNREADABLE):
-            told = ranges_by_size(run.place, dataset, wanted)
-            known |= told[0]
-            having |= told[1]
-    of_several = {number for number, ids in Counter(map(range_number, {*written.refs, *ranges})).items() if ids > 1}
-    known -= of_several  # several ranges share the number, so its sizes are ambiguous
+            numbers, numbers_of_size = ranges_by_size(run.place, dataset, wanted)
+            known |= numbers
+            having |= numbers_of_size
+    ambiguous = {number for number, ids in Counter(map(range_number, {*written.refs, *ranges})).items() if ids > 1}
+    known -= ambiguous  # several ranges share the number, so its sizes are ambiguous
     return pa.array([number in having or number not in known for number in map(range_number, ranges)], pa.bool_())
 
 
-def in_path_order(run: MarkRun, asked: DataFrame) -> DataFrame:
+def in_path_order(run: MarkRun, paths: DataFrame) -> DataFrame:
     tasks = 2 * run.spark().sparkContext.defaultParallelism
-    columns = ASKED[:3]
-    return asked.repartitionByRange(tasks, *columns).sortWithinPartitions(*columns)
+    columns = PATH_COLUMNS[:3]
+    return paths.repartitionByRange(tasks, *columns).sortWithinPartitions(*columns)
 
 
-def asking(run: MarkRun) -> Producer:
+def probing(run: MarkRun) -> Producer:
     lakefs, namespace = run.lakefs, run.place.namespace
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
-        rows = (row for batch in batches for row in batch.select(list(ASKED)).to_pylist())
-        for batch in answered(rows, lakefs, namespace):
+        rows = (row for batch in batches for row in batch.select(list(PATH_COLUMNS)).to_pylist())
+        for batch in probed_batches(rows, lakefs, namespace):
             report.count(
                 unanswered=batch.num_rows - batch.column("unclear").null_count,
                 inside=batch.num_rows - batch.column("address").null_count,

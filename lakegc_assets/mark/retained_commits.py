@@ -47,12 +47,14 @@ def decide_commits(run: MarkRun) -> None:
         verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
         verdicts = with_server_list(verdicts, listed or [])
         verdicts = with_earlier_heads(verdicts, before, commits)
-        held = commits_on_hold(holds, commits, References((before, after), tags), rules, now=run.mark.record.server_now)
-        verdicts = with_holds(verdicts, held)
+        on_hold = commits_on_hold(
+            holds, commits, References((before, after), tags), rules, now=run.mark.record.server_now
+        )
+        verdicts = with_holds(verdicts, on_hold)
         run.decided = DecidedCommits(commits, holds, after, tags)
         write_verdicts(run, notes, verdicts)
         holds_in_force.write_tags(run, notes, tags)
-        write_heads(run, notes, {(b, h) for seen in (before, after) for b, h in seen.items()}, commits)
+        write_heads(run, notes, {*before.items(), *after.items()}, commits)
         check_rules(run)
         holds_in_force.in_force(run)
         by_server = sum(1 for one in verdicts if one.why is Reason.SERVER)
@@ -68,8 +70,8 @@ def decide_commits(run: MarkRun) -> None:
             "all_ranges": all_ranges,
             "holds": [hold.id for hold in holds],
         }
-        kept = f", {notes.facts['on_hold']:,} more are held" if notes.facts["on_hold"] else ""
-        run.log_message(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained{kept}")
+        also = f", {notes.facts['on_hold']:,} more are on hold" if notes.facts["on_hold"] else ""
+        run.log_message(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained{also}")
 
 
 def check_rules(run: MarkRun) -> None:
@@ -102,7 +104,7 @@ def refuse_without_graph(run: MarkRun, dumped: Graph | None) -> None:
     if dumped is None and run.mark.record.scope is Scope.COMMITTED:
         raise Refused(
             f"the scope 'committed' needs the commit graph of {run.partition.repository}, since only it names expired "
-            "commits, and these credentials may not dump references. Allow fs:ListBranches, fs:ListTags and "
+            "commits, but these credentials may not dump references. Allow fs:ListBranches, fs:ListTags and "
             "fs:ListCommits, or use the scope 'unified'."
         )
 
@@ -117,12 +119,12 @@ def checked(commit: Commit) -> Commit:
     """The commit itself, if it matches its id (formats §3)."""
     if commit.version not in KNOWN_VERSIONS:
         raise DamagedData(
-            f"commit {commit.id} is of version {commit.version}, which this lakegc doesn't know. Update it."
+            f"commit {commit.id} has version {commit.version}, which this lakegc doesn't support. Update lakegc."
         )
     if sstable.commit_id(commit) != commit.id:
         raise DamagedData(
-            f"commit {commit.id} is not what its id promises: somebody changed its parents, date or content. "
-            "Nothing can be told to be garbage by such a graph."
+            f"the content of commit {commit.id} doesn't match its id: it was altered or damaged. Garbage can't be "
+            "determined from such a commit graph: run `lakegc fsck` on the repository."
         )
     return commit
 
@@ -164,8 +166,8 @@ def server_list(run: MarkRun) -> list[tuple[str, str]] | None:
     rules = run.mark.record.rules
     if (location is None) != (rules is None):
         raise Refused(
-            f"the server says that {run.partition.repository} has {'no ' if location is None else ''}retention rules, "
-            "and said otherwise when this mark began. Make a new mark.",
+            f"according to the server, {run.partition.repository} has {'no ' if location is None else ''}retention "
+            "rules, unlike when this mark began. Make a new mark.",
             invariant=7,
         )
     if location is None:
@@ -175,13 +177,16 @@ def server_list(run: MarkRun) -> list[tuple[str, str]] | None:
         data = run.store.read(key)
     except NotFound as error:
         raise DamagedData(
-            f"the server announced its list of retained commits at {location}, and it is not there. What is retained "
-            "can't be told; check that lakegc and the server see the same store, and run it again.",
+            f"the server reported its list of retained commits at {location}, but it doesn't exist, so retained "
+            "commits can't be determined. Check that lakegc and the server use the same store, and run the same "
+            "command again.",
             invariant=3,
         ) from error
     listed = parse_commits_csv(data, where=location)
     if not listed:
-        raise DamagedData(f"the list of retained commits at {location} is empty; a repository has a head.", invariant=3)
+        raise DamagedData(
+            f"the list of retained commits at {location} is empty, but every repository has a branch head.", invariant=3
+        )
     return listed
 
 
@@ -192,7 +197,7 @@ def only_known_as_head(commit: Commit, branch: str) -> Verdict:
 
 
 def with_earlier_heads(verdicts: list[Verdict], before: Mapping[str, str], commits: Graph) -> list[Verdict]:
-    """Retain every head from before the server prepared its list, even if its branch moved or was deleted meanwhile."""
+    """Retain every head from before the server prepared its list, even if its branch has moved or was deleted since."""
     by_id = {one.commit_id: one for one in verdicts}
     for branch, head in sorted(before.items()):
         if head not in by_id or not by_id[head].retained:

@@ -27,7 +27,7 @@ AGES = (
     ("3 months to a year", 365),
 )
 OLDEST = "over a year"
-LABELS_HELD = 100_000  # per kind; the rest is counted as one
+MOST_LABELS = 100_000  # per kind; the rest is counted as one
 
 
 class Label(NamedTuple):
@@ -62,7 +62,7 @@ class Totals:
         """Add counts from elsewhere (EXPIRED_TOTALS)."""
         for row in counted.to_pylist():
             known, label = self.by[row["kind"]], Label(row["label"], row["branch"], row["days"])
-            if label not in known and len(known) >= LABELS_HELD:
+            if label not in known and len(known) >= MOST_LABELS:
                 label = EVERYTHING_ELSE
             known.setdefault(label, Sum()).add(row["objects"], row["bytes"])
             if row["kind"] == KINDS[0]:

@@ -25,7 +25,7 @@ def read_uncommitted(run: MarkRun) -> None:
     """Read the staged addresses twice, and then those staged in other repositories."""
     with step(run, ASSET) as notes:
         for part, diff_part in zip(READINGS, DIFFS, strict=True):
-            run.log_message(f"reading what is staged ({part} time)")
+            run.log_message(f"reading staged addresses ({part} time)")
             reading = read_staged(run, ASSET, part, diff_part)
             reading.record(notes)
             notes.facts |= reading.facts

@@ -65,7 +65,7 @@ def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
     for number in range(1, TRIES):
         if not (why := why_repeat(lists, changed)):
             break
-        run.log_message(why)
+        run.log_message(f"{why}: requesting the list again")
         lists = read_list(f"{part}_again_{number}")
     return reading
 
@@ -106,9 +106,9 @@ def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Data
 def why_repeat(lists: UncommittedLists, changed: Dataset) -> str:
     """Why the server's list must be requested again; "" if this one is fine."""
     if not lists.pages:
-        return "a branch was deleted while the server listed what is staged"
+        return "a branch was deleted while the server listed staged addresses"
     if lists.empty_pages and (lists.pages > 1 or changed.rows):
-        return "the server's list of what is staged has a page without a file, and objects are staged"
+        return "the server's list of staged addresses has a page without a file, although objects are staged"
     return ""
 
 
@@ -118,9 +118,9 @@ def files_of(run: MarkRun, location: str, announced: int) -> list[str]:
     found = [one.key for page in run.store.pages(folder) for one in page.objects]
     if len(found) < announced:
         raise DamagedData(
-            f"the server announced {announced} files with staged addresses at {location}, and {len(found)} are there. "
-            "What is staged can't be told, so nothing can be collected. Run it again; if it stays so, check that "
-            "lakegc and the server see the same store.",
+            f"the server reported {announced} files with staged addresses at {location}, but {len(found)} exist. "
+            "Staged addresses can't be determined, so nothing can be collected. Run the same command again. If the "
+            "error persists, check that lakegc and the server use the same store.",
             invariant=3,
         )
     return found

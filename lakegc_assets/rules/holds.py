@@ -55,11 +55,11 @@ def commits_on_hold(
     return {commit_id: tuple(sorted(ids)) for commit_id, ids in found.items()}
 
 
-def with_holds(verdicts: Iterable[Verdict], held: Mapping[str, Sequence[str]]) -> list[Verdict]:
+def with_holds(verdicts: Iterable[Verdict], on_hold: Mapping[str, Sequence[str]]) -> list[Verdict]:
     """The verdicts, with commits that only holds retain changed to retained, with the holds' ids."""
     return [
-        replace(one, retained=True, why=Reason.HELD, hold=HOLDS_BETWEEN.join(held[one.commit_id]))
-        if not one.retained and one.commit_id in held
+        replace(one, retained=True, why=Reason.ON_HOLD, hold=HOLDS_BETWEEN.join(on_hold[one.commit_id]))
+        if not one.retained and one.commit_id in on_hold
         else one
         for one in verdicts
     ]
@@ -75,7 +75,7 @@ def _named_by(
         case CommitHold():
             return {commit.id for commit in commits.values() if hold.matches(commit.metadata)}
         case BranchHold():
-            return _kept_longer(hold, commits, seen, rules, now)
+            return _retained_longer(hold, commits, seen, rules, now)
         case _:
             return set()
 
@@ -98,7 +98,7 @@ def ancestors(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
     return found
 
 
-def _kept_longer(
+def _retained_longer(
     hold: BranchHold, commits: Mapping[str, Commit], seen: References, rules: Rules | None, now: datetime
 ) -> set[str]:
     """The commits that would be retained if its branches had at least the hold's days; without rules nothing
@@ -109,8 +109,8 @@ def _kept_longer(
     for heads in seen.branches:
         longer = {one: max(rules.days(one), hold.at_least) for one in heads if fnmatchcase(one, hold.branches)}
         if longer:
-            kept = Rules(rules.default_days, {**rules.branch_days, **longer})
-            verdicts = retained_commits(commits.values(), heads, kept, now=now)
+            extended = Rules(rules.default_days, {**rules.branch_days, **longer})
+            verdicts = retained_commits(commits.values(), heads, extended, now=now)
             found |= {one.commit_id for one in verdicts if one.retained}
     return found
 

@@ -133,15 +133,17 @@ def served(probed: DataFrame) -> Attribution:
     )
 
 
-def on_hold(held: DataFrame, prefixes: Sequence[tuple[str, str]]) -> Attribution:
+def on_hold(addresses: DataFrame, prefixes: Sequence[tuple[str, str]]) -> Attribution:
     """Keep objects on hold; `found` has the ids of all holds that keep an object, in order.
 
-    `held` is ADDRESSES_ON_HOLD, possibly with duplicates; `prefixes` are pairs of hold id and physical prefix.
+    `addresses` is ADDRESSES_ON_HOLD, possibly with duplicates; `prefixes` are pairs of hold id and physical prefix.
     """
     from pyspark.sql import functions as F
 
     texts = "array<string>"
-    by_address = held.groupBy("address").agg(F.flatten(F.collect_list(F.split("hold", HOLDS_BETWEEN))).alias("named"))
+    by_address = addresses.groupBy("address").agg(
+        F.flatten(F.collect_list(F.split("hold", HOLDS_BETWEEN))).alias("named")
+    )
     by_prefix = [F.when(F.col("address").startswith(prefix), F.lit(hold_id)) for hold_id, prefix in prefixes]
     named = F.coalesce(F.col("named"), F.array().cast(texts))
     ids = F.array_distinct(F.array_compact(F.concat(named, F.array(*by_prefix).cast(texts))))

@@ -24,7 +24,7 @@ class Reason(StrEnum):
     CHILD_YOUNG = "was the branch's head until its child was created, recently enough to retain it"
     DANGLING = "dangling, younger than the default rule"
     NO_RULES = "the repository has no retention rules"
-    HELD = "on hold"
+    ON_HOLD = "on hold"
     SERVER = "the server lists it as retained, though no rule known to lakegc retains it"
     EXPIRED_BEHIND_CHILD = "was the branch's head until its child was created, too long ago to retain it"
     EXPIRED_DANGLING = "dangling, older than the default rule"
@@ -71,7 +71,7 @@ def retained_commits(
         verdicts = (_verdict(commit, Reason.NO_RULES, retained=True) for commit in order)
     else:
         # A `Date` header is truncated to whole seconds. A smaller `now` retains more.
-        verdicts = _judged(order, _head_lines(heads, rules), rules.default_days, now.replace(microsecond=0))
+        verdicts = _decided(order, _head_lines(heads, rules), rules.default_days, now.replace(microsecond=0))
     return sorted(verdicts, key=lambda verdict: verdict.commit_id)
 
 
@@ -112,14 +112,14 @@ class _Line(NamedTuple):
     branch: str
 
 
-class _Hold(NamedTuple):
+class _Claim(NamedTuple):
     """The effect of one child on its main parent: the longest line through the child retains the parent until then."""
 
     until: datetime
     line: _Line
 
 
-def _judged(
+def _decided(
     children_first: Iterable[Commit], head_lines: Mapping[str, _Line], default_days: int, now: datetime
 ) -> Iterator[Verdict]:
     """The verdict on each commit, children first.
@@ -127,22 +127,22 @@ def _judged(
     The walk continues past an expired commit: dates need not be in order, so an older parent can still be retained.
     """
     longest: dict[str, _Line] = {}  # of the lines that reach a commit through its children
-    holds: dict[str, _Hold] = {}
+    claims: dict[str, _Claim] = {}  # the last to end of those on a commit
     for commit in children_first:
-        own, hold = head_lines.get(commit.id), holds.get(commit.id)
-        if own is None and hold is None:
+        own, claim = head_lines.get(commit.id), claims.get(commit.id)
+        if own is None and claim is None:
             own = _Line(default_days, "")
             yield _dangling(commit, own, now)
         elif own is not None:
             # A head is retained whatever its children's lines, even with 0 days.
             yield _verdict(commit, Reason.HEAD, retained=True, line=own)
-        elif hold is not None:
-            yield _behind_child(commit, hold, now)
+        elif claim is not None:
+            yield _behind_child(commit, claim, now)
         line = max(line for line in (own, longest.get(commit.id)) if line is not None)
         if (parent := commit.main_parent) is not None:
             longest[parent] = max(line, longest.get(parent, line))
-            offer = _Hold(_until(commit, line.days), line)
-            holds[parent] = max(offer, holds.get(parent, offer))
+            new = _Claim(_until(commit, line.days), line)
+            claims[parent] = max(new, claims.get(parent, new))
 
 
 def _dangling(commit: Commit, line: _Line, now: datetime) -> Verdict:
@@ -151,9 +151,9 @@ def _dangling(commit: Commit, line: _Line, now: datetime) -> Verdict:
     return _verdict(commit, why, retained=until > now, line=line, until=until)
 
 
-def _behind_child(commit: Commit, hold: _Hold, now: datetime) -> Verdict:
-    why = Reason.CHILD_YOUNG if hold.until > now else Reason.EXPIRED_BEHIND_CHILD
-    return _verdict(commit, why, retained=hold.until > now, line=hold.line, until=hold.until)
+def _behind_child(commit: Commit, claim: _Claim, now: datetime) -> Verdict:
+    why = Reason.CHILD_YOUNG if claim.until > now else Reason.EXPIRED_BEHIND_CHILD
+    return _verdict(commit, why, retained=claim.until > now, line=claim.line, until=claim.until)
 
 
 def _until(commit: Commit, days: int) -> datetime:
@@ -165,7 +165,7 @@ def _until(commit: Commit, days: int) -> datetime:
     grain = timedelta(0) if commit.created.microsecond else timedelta(seconds=1)
     try:
         return commit.created + grain + timedelta(days=days)
-    except OverflowError:  # effectively "for ever": later than any `now`
+    except OverflowError:  # effectively never: later than any `now`
         return datetime.max.replace(tzinfo=UTC)
 
 
@@ -263,9 +263,9 @@ def _children_first(graph: Mapping[str, Commit]) -> list[Commit]:
             if not waiting[parent]:
                 order.append(graph[parent])
     if len(order) < len(graph):
-        caught = min(commit_id for commit_id, children in waiting.items() if children)
+        in_cycle = min(commit_id for commit_id, children in waiting.items() if children)
         raise DamagedData(
-            f"commit {caught} is in a cycle of first parents, which is impossible since commit ids are hashes over "
+            f"commit {in_cycle} is in a cycle of first parents, which is impossible since commit ids are hashes over "
             "their parents. The commit graph is damaged: run `lakegc fsck` on the repository."
         )
     return order

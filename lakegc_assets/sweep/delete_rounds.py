@@ -61,7 +61,7 @@ class Tally:
     reverifications: list[Reverification] = field(default_factory=list)
 
     @property
-    def settled(self) -> int:
+    def total(self) -> int:
         """The objects that have an outcome."""
         return sum(self.objects.values())
 
@@ -76,14 +76,14 @@ def refuse_fruitless(run: SweepRun, rounds: int) -> None:
     """Raise `Refused` if that many consecutive rounds deleted nothing because of what changed."""
     if rounds >= FRUITLESS_ROUNDS:
         raise Refused(
-            f"mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified {rounds} times, and each "
-            "time its rules, holds or tags on hold changed, or new branch heads reached more than a sweep takes in, "
-            "before anything could be deleted. Run the same command again when less changes.",
+            f"mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified {rounds} times in a row, "
+            "and each time the repository changed too much before anything could be deleted: its rules, its holds, "
+            "tags on hold, or too many new commits. Run the same command again when fewer changes are being made.",
             invariant=1,
         )
 
 
-def end_of(run: SweepRun, verification: Reverification) -> datetime:
+def expiry_of(run: SweepRun, verification: Reverification) -> datetime:
     """When a re-verification expires, by the store's clock. Raises `Refused` if it has expired already."""
     until, now = verification.began + run.limits.verification_age, run.store.now()
     if now >= until:
@@ -94,33 +94,32 @@ def end_of(run: SweepRun, verification: Reverification) -> datetime:
 def too_old(run: SweepRun, took: timedelta) -> Refused:
     """The error for a re-verification that was too old before a delete could be sent."""
     return Refused(
-        f"by the time that mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified and a "
-        f"delete could be sent, {duration(took)} had passed, and a re-verification counts for "
-        f"{duration(run.limits.verification_age)}: nothing can be deleted by it. Raise LAKEGC_VERIFICATION_AGE, or "
-        "give Spark more cores.",
+        f"the re-verification of mark {run.mark.record.mark_id} of {run.partition.repository} was {duration(took)} old "
+        f"before a delete could be sent, and it is valid for {duration(run.limits.verification_age)}. Raise "
+        "LAKEGC_VERIFICATION_AGE, or give Spark more cores.",
         invariant=1,
     )
 
 
-def nothing_decided(run: SweepRun, objects: int, until: datetime, failure: str = "") -> LakegcError:
+def no_progress(run: SweepRun, objects: int, until: datetime, failure: str = "") -> LakegcError:
     """The error for a round without any outcome: its re-verification expired (`until`, store's clock), branch heads
     could not be listed (`failure`), or the cause is unknown."""
     if (now := run.store.now()) >= until:
         return too_old(run, now - until + run.limits.verification_age)
     return LakegcError(
-        f"of {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} a whole round settled none. "
+        f"a whole round over {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} had no outcome. "
         + (f"The branch heads could not be listed: {failure} " if failure else "")
         + "Check the store and the clocks, and run the same command again."
     )
 
 
-def waiting(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
+def pending_objects(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
     """The objects that have no outcome yet, or failed before the round `since` (PENDING)."""
     spark = run.spark()
     return sweep_outcomes.pending(approved, run.receipts.outcomes(spark), run.receipts.intents(spark), since=since)
 
 
-def book_rescued(run: SweepRun, verification: Reverification, pending: DataFrame) -> None:
+def write_rescued(run: SweepRun, verification: Reverification, pending: DataFrame) -> None:
     """Write a receipt for each of these rows of PENDING that the re-verification rescued.
 
     An interrupted attempt may have deleted or quarantined an object before it became live. Such an object is recorded
@@ -134,7 +133,7 @@ def book_rescued(run: SweepRun, verification: Reverification, pending: DataFrame
         rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if rows:
             table = pa.concat_tables(rows)
-            taken = taken_away(receipts.store, table)
+            taken = already_removed(receipts.store, table)
             left = table.filter(pc.invert(pc.is_in(table["address"], value_set=taken["address"])))
             rescued = receipt_rows(left, outcome=Outcome.RESCUED, why=left["why"], at=at)
             found = pa.concat_tables([rescued, receipts_of_cut_off(receipts.store, taken, mark_id, at)])
@@ -143,14 +142,14 @@ def book_rescued(run: SweepRun, verification: Reverification, pending: DataFrame
     run_tasks(verification.rescued.join(pending.select("address", "slice", "intended"), "address"), write)
 
 
-def taken_away(store: Store, rows: pa.Table) -> pa.Table:
+def already_removed(store: Store, rows: pa.Table) -> pa.Table:
     """The rows (columns address, slice, intended) that have an intent and no longer exist in the store."""
     meant = rows.filter(rows["intended"]).sort_by([("slice", "ascending"), ("address", "ascending")])
     there = Lookup(store).look_up(meant)["address"]
     return meant.filter(pc.invert(pc.is_in(meant["address"], value_set=there)))
 
 
-def round_of(
+def run_round(
     run: SweepRun, rows: DataFrame, action: Action, receipts: Receipts, number: int, until: datetime, objects: int,
     heads: HeadWatch | None = None,
 ) -> Tally:  # fmt: skip
@@ -193,8 +192,8 @@ def round_of(
     done.requests += report.counters["requests"]
     done.attempts += report.counters["attempts"]
     run.lease.check()
-    if not done.settled and not (heads is not None and heads.moved):
-        raise nothing_decided(run, objects, until, "" if heads is None else heads.failure)
+    if not done.total and not (heads is not None and heads.moved):
+        raise no_progress(run, objects, until, "" if heads is None else heads.failure)
     return done
 
 
@@ -205,7 +204,7 @@ def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:
 
 
 def at_rest(spark: SparkSession) -> Callable[[], bool]:
-    """Returns a function that is true if every task started from now on has ended, and none was retried or lost: the
+    """A function that returns true if every task started from now on has ended, and none was retried or lost: the
     worker of such a task could still be running."""
     before = lost_attempts(spark)
     return lambda: before is not None and lost_attempts(spark) == before and tasks_ended(spark)
@@ -222,6 +221,6 @@ def reporting_progress(
         seconds = time.monotonic() - began
         rate = done / seconds
         left = f", {duration(timedelta(seconds=(rows - done) / rate))} left" if done else ""
-        return f"{done:,} of {plural(rows, 'object')} settled, {rate:,.0f} a second{left}"
+        return f"{done:,} of {plural(rows, 'object')} done, {rate:,.0f} a second{left}"
 
     return logging_progress(run.log_message, f"{doing} {plural(rows, 'object')}", how_far)

@@ -1,7 +1,8 @@
 """The first delete of a sweep: a single approved object, with every check of a round.
 
-Credentials may suffice for lakegc's own folder but not for objects. If the store refuses the first delete for missing
-rights, it would refuse them all, so the sweep ends there. Only an approved object is ever deleted to find this out.
+Credentials may suffice for lakegc's own folder but not for objects. If the store refuses the first delete because
+permissions are missing, it would refuse them all, so the sweep ends there. Only an approved object is ever deleted to
+find this out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets.sweep.context import Reverification, SweepRun
-from lakegc_assets.sweep.delete_rounds import Tally, delete_check, end_of, round_of
+from lakegc_assets.sweep.delete_rounds import Tally, delete_check, expiry_of, run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import Action
@@ -47,8 +48,8 @@ def delete_first(
     if not len(there):
         return FirstDelete()
     one = run.spark().createDataFrame(there.cast(PENDING))
-    tally = round_of(run, one, action, run.receipts, verification.number, end_of(run, verification), 1, heads)
-    if not tally.settled:
+    tally = run_round(run, one, action, run.receipts, verification.number, expiry_of(run, verification), 1, heads)
+    if not tally.total:
         return FirstDelete(tally=tally)
     if tally.objects[Outcome.FAILED.value]:
         refuse_missing_rights(run, action, receipts_of_round(run, verification.number))
@@ -70,11 +71,11 @@ def refuse_missing_rights(run: SweepRun, action: Action, receipts: pa.Table) -> 
     scheme = place.namespace.uri.partition("://")[0]
     quarantine = action is Action.QUARANTINE
     also = ", and to write under _lakefs/retention/gc/quarantine/" if quarantine else ""
-    answer = " ".join(filter(None, (one["code"], one["why"]))).rstrip(".")
+    response = " ".join(filter(None, (one["code"], one["why"]))).rstrip(".")
     raise Forbidden(
-        f"the store refuses to delete {one['address']!r}, the first object that the sweep of mark {record.mark_id} of "
-        f"{record.repository} tried: {answer}. {identity(scheme, place.settings).capitalize()} lacks a right in "
-        f"{run.store.where}: {right_to_delete(scheme)}{also}. Grant it, or set the credentials of somebody who has it, "
-        f"and run the same command again: lakegc sweep {record.repository} {record.mark_id}"
-        f"{' --quarantine' if quarantine else ''}. Nothing else was tried, and nothing was deleted."
+        f"the store refused to delete {one['address']!r}, the first object of the sweep of mark {record.mark_id} of "
+        f"{record.repository}: {response}. {identity(scheme, place.settings).capitalize()} lacks a permission in "
+        f"{run.store.where}: {right_to_delete(scheme)}{also}. Grant it, or set credentials that have it, and run the "
+        f"same command again: lakegc sweep {record.repository} {record.mark_id}"
+        f"{' --quarantine' if quarantine else ''}. No other delete was sent, and nothing was deleted."
     )

@@ -74,7 +74,7 @@ def write_listed(run: SweepRun, foreign: ForeignMark) -> None:
     namespace_slices.list_namespace(inner)
     started = store.now()
     with errors_from_executors():
-        rows = with_what_is_there(run, run.foreign_addresses(foreign))
+        rows = with_stored_attributes(run, run.foreign_addresses(foreign))
         dataset = write_dataset(rows, run.place, mark.folder(expired_set.ASSET), REFERENCE_OBJECTS)
     notes = StepNotes()
     notes.wrote(dataset)
@@ -82,7 +82,7 @@ def write_listed(run: SweepRun, foreign: ForeignMark) -> None:
     mark.move_to(MarkState.MARKED, finished=store.now(), digest=foreign.approval.digest)
 
 
-def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
+def with_stored_attributes(run: SweepRun, addresses: DataFrame) -> DataFrame:
     """The addresses as REFERENCE_OBJECTS: with today's size and checksum, but no time, since none was recorded."""
     from pyspark.sql import functions as F
 
@@ -102,7 +102,7 @@ def with_what_is_there(run: SweepRun, addresses: DataFrame) -> DataFrame:
     )
 
 
-def use_up(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
+def mark_approval_used(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
     """Record in an approval that the mark was swept, so that it is no longer valid."""
     over = read_with_version(place, approval.mark_id)
     ended = Ended(how="swept", who=who, when=now.isoformat())

@@ -108,11 +108,11 @@ class HeadWatch:
             permit.revive(pa.concat_arrays(self._revived))
         self.list_all_others()
         self.dump_commits()
-        self.look()
+        self.check_heads()
         threads = [
-            threading.Thread(target=self._watch, args=(look, failed), name="lakegc-heads", daemon=True)
-            for look, failed in (
-                (self.look, self._failed),
+            threading.Thread(target=self._watch, args=(check, failed), name="lakegc-heads", daemon=True)
+            for check, failed in (
+                (self.check_heads, self._failed),
                 (self.dump_commits, self._failed_to_dump),
                 (self.list_other_heads, self._failed_elsewhere),
             )
@@ -135,7 +135,7 @@ class HeadWatch:
         assert self._permit is not None, "only while a round runs"
         return self._permit
 
-    def look(self) -> None:
+    def check_heads(self) -> None:
         """List the heads once, keep the objects that are live by them, and renew the permit.
 
         Raises the error of a failed request, and `Unavailable` if other repositories' heads were not listed in time.
@@ -164,7 +164,7 @@ class HeadWatch:
         dumped = dumped_graph(self.newly_retained.run)
         with self._stopping_if_too_much(), self._lock:
             if dumped is not None and (commits := self.newly_retained.commits_of(dumped)):
-                self._take_in(commits, "commits on no branch")
+                self._keep_objects_of(commits, "commits on no branch")
                 self.newly_retained.add(self.newly_retained.branches, commits)
         self._dump_due_at = began + max(DUMP_EVERY_S, DUMP_SHARE * (seconds_passed() - began))
 
@@ -184,17 +184,17 @@ class HeadWatch:
         if self.others is None or self.permit.given.stopped:
             return
         with self._stopping_if_too_much():
-            keys = self.others.look()
+            keys = self.others.check_next()
             if len(keys):
                 self.moved = True
                 self._revive(keys)
-                self.log_message("other repositories have new commits: what they reach here is kept")
+                self.log_message("other repositories have new commits: objects here that they refer to are kept")
             self._others_seen_at, self._others_failure = seconds_passed(), ""
 
-    def _watch(self, look: Callable[[], None], failed: Callable[[str], None]) -> None:
+    def _watch(self, check: Callable[[], None], failed: Callable[[str], None]) -> None:
         while not self._ended.wait(self.every.total_seconds()):
             try:
-                look()
+                check()
                 failed("")
             except LakegcError as error:
                 failed(str(error))  # harmless: the permit expires by itself
@@ -214,12 +214,12 @@ class HeadWatch:
         self._others_failure = why
 
     def _stop(self, why: str) -> None:
-        self.log_message(f"{why}: what is live is read again before more is deleted")
+        self.log_message(f"{why}: deleting pauses until the mark is re-verified")
         self.permit.stop(why)
 
     @contextmanager
     def _stopping_if_too_much(self) -> Iterator[None]:
-        """End the round if only a re-verification can tell what is live."""
+        """End the round if only a re-verification can determine what is live."""
         try:
             yield
         except TooMuchChanged as error:
@@ -240,10 +240,10 @@ class HeadWatch:
         if not (changed := changed_branches(self.newly_retained.branches, branches)):
             return
         commits = self.newly_retained.commits(branches)
-        self._take_in(commits, names_of(changed))
+        self._keep_objects_of(commits, names_of(changed))
         self.newly_retained.add(branches, commits)
 
-    def _take_in(self, commits: set[str], what: str) -> None:
+    def _keep_objects_of(self, commits: set[str], what: str) -> None:
         if not commits or self.newly_retained is None:
             return
         self.permit.pause()
@@ -251,10 +251,10 @@ class HeadWatch:
         refs = self._unread_ranges(sorted({self.newly_retained.graph[one].metarange_id for one in commits} - {""}))
         self._entries += sum(int(ref["entries"]) for ref in refs)
         if self._entries > MOST_ENTRIES:
-            raise TooMuchChanged(f"{what} reach {self._entries:,} entries that were not read yet")
+            raise TooMuchChanged(f"{what} reach {self._entries:,} entries that have not been read")
         if refs:
             self._revive(self._addresses(refs))
-            self.log_message(f"what {what} reach is kept")
+            self.log_message(f"objects of {what} are kept")
         self.ranges = pa.concat_arrays([self.ranges, pa.array([ref["range_id"] for ref in refs], pa.string())])
 
     def _unread_ranges(self, metaranges: Sequence[str]) -> list[Ref]:

@@ -23,7 +23,7 @@ BINS = 60
 def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
     """The result of `sweep_report`: totals, seconds, rate with a plot, and the objects that were not deleted."""
     folder = report.dataset["folder"]
-    times, rows = looked_through(place, folder, report)
+    times, rows = times_and_samples(place, folder, report)
     return dg.MaterializeResult(
         metadata={  # in the order of display in the UI
             "repository": report.repository,
@@ -39,7 +39,7 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
             "requests": report.requests,
             "repeated": max(0, report.attempts - report.taken),
             "verifications": len(report.verifications),
-            **as_to_space(report),
+            **space_freed(report),
             **({"other_repositories_not_read": ", ".join(sorted(report.unread))} if report.unread else {}),
             "came_to_life_too_late": report.late_objects,
             **({"readers_miss": dg.MetadataValue.table(missed(report))} if report.late else {}),
@@ -48,7 +48,7 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
     )
 
 
-def as_to_space(report: Report) -> dict[str, str]:
+def space_freed(report: Report) -> dict[str, str]:
     """How much space was freed, or is still taken by quarantine, and how to undo that."""
     found = {}
     if report.objects.get(Outcome.DELETED.value):
@@ -56,7 +56,7 @@ def as_to_space(report: Report) -> dict[str, str]:
     if report.objects.get(Outcome.QUARANTINED.value):
         name = f"{report.repository} {report.mark_id}"
         found["quarantine"] = (
-            f"no space is freed until it is purged: lakegc purge {name}. To bring all of it back: lakegc undo {name}"
+            f"no space is freed until it is purged: lakegc purge {name}. To restore all of it: lakegc undo {name}"
         )
     return found
 
@@ -66,7 +66,7 @@ def missed(report: Report) -> list[dg.TableRecord]:
     return [dg.TableRecord({"address": address}) for address in report.late[:PREVIEW_ROWS]]
 
 
-def looked_through(place: Place, folder: str, report: Report) -> tuple[Counter[float], list[dg.TableRecord]]:
+def times_and_samples(place: Place, folder: str, report: Report) -> tuple[Counter[float], list[dg.TableRecord]]:
     """Counts of objects by the second of their outcome, and a sample of those not deleted. Reads the report by file."""
     times: Counter[float] = Counter()
     rows: list[dg.TableRecord] = []
@@ -94,6 +94,6 @@ def plot(times: Counter[float]) -> str:
     axes = figure.subplots()
     axes.bar([each * width for each in bars], [count / width for count in bars.values()], width=width, align="edge")
     axes.set_xlabel("seconds since the first object", fontsize=8)
-    axes.set_title("Objects settled a second", loc="left", fontsize=10)
+    axes.set_title("Objects per second", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    return in_markdown(figure, "Objects settled a second")
+    return in_markdown(figure, "Objects per second")

@@ -1,12 +1,12 @@
-"""Which commits are retained that the last re-verification did not retain (invariant 1; formats §6).
+"""Commits that are retained now and were not at the last re-verification (invariant 1; formats §6).
 
 A new branch retains more than its head: by the rule, also the parents on its main line whose children are young. So the
-rule of marks decides again, with the branches of now, on the commit graph that the re-verification read and the commits
-made since. A branch that only moved forward on its main line retains nothing else than its new commits: its line was
-decided on before. A deleted one can retain more, since its commits are judged by the default rule then.
+rule is applied again, with the current branches, to the commit graph that the re-verification read and the commits made
+since. A branch that only moved forward on its main line retains nothing but its new commits: its line was decided on
+before. Deleting a branch can retain more, because the default rule then applies to its commits.
 
-Commits that no branch reaches, such as those of a branch that was squashed into another one and deleted, are on no
-listing. They are in a dump of all commits.
+Commits that no branch reaches, such as those of a branch that was squashed into another one and deleted, appear in no
+listing of branches, only in a dump of all commits.
 
 Changed rules, changed holds and new tags on hold may retain anything. They are left to the next re-verification.
 """
@@ -90,19 +90,19 @@ class NewlyRetained:
         return found
 
     def add(self, branches: Mapping[str, str], commits: Iterable[str]) -> None:
-        """Count these as decided on and retained, once what they reach is kept."""
+        """Record these as decided on and retained, once the objects that they reach are kept."""
         self.branches = branches
         self.retained |= set(commits)
         self._decided |= self._since
 
     def _read_unknown(self, changed: Sequence[str], heads: Iterable[str]) -> None:
-        """Read the commits that these heads reach and nobody read yet; they count as retained."""
+        """Read the commits that these heads reach and that have not been read; they count as retained."""
         run, read = self.run, Graph()
         for commit in unknown_ancestors(run.lakefs, run.partition.repository, self.graph, heads):
             read[commit.id] = commit
             if len(read) > MOST_COMMITS:
                 raise TooMuchChanged(
-                    f"{names_of(changed)} reach more than {MOST_COMMITS} commits that were not read yet"
+                    f"{names_of(changed)} reach more than {MOST_COMMITS} commits that have not been read"
                 )
         self.graph |= read
         self._since |= read.keys()
@@ -130,8 +130,8 @@ class NewlyRetained:
         rules, now = run.mark.record.rules, run.mark.record.server_now
         verdicts = retained_commits(self.graph.values(), branches, rules, now=now)
         seen = References([branches], run.decided.tags)
-        held = commits_on_hold(run.decided.holds, self.graph, seen, rules, now=now)
-        return {one.commit_id for one in verdicts if one.retained} | held.keys()
+        on_hold = commits_on_hold(run.decided.holds, self.graph, seen, rules, now=now)
+        return {one.commit_id for one in verdicts if one.retained} | on_hold.keys()
 
 
 def changed_branches(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Watch other repositories while a round deletes: objects here that they come to refer to are live (invariant 1).
 
-Tables count, whatever commit refers to them, as in a mark: a commit may be behind a head, have any date, or have lost
-its branch before anybody listed heads. So the tables of a repository are listed when a round first looks at it, when it
-has a new head, and every minute. Those that the last re-verification didn't list are read. If there are many
+Tables count, whatever commit refers to them, as in a mark: a commit may be an ancestor of a head, have any date, or
+have lost its branch before heads were listed. So the tables of a repository are listed when a round first checks it,
+when it has a new head, and every minute. Those that the last re-verification didn't list are read. If there are many
 repositories, they take turns.
 """
 
@@ -45,7 +45,7 @@ Found = dict[str, pa.Array]  # the keys in this namespace by the table that cont
 @dataclass(slots=True)
 class OtherHeads:
     """Reads new tables of other repositories under one re-verification (`run`, finished), in any number of rounds.
-    Thread-safe: a look of a round that has ended may still be under way.
+    Thread-safe: a check of a round that has ended may still be running.
 
     `known` are the heads that the re-verification covers, and those seen since.
     """
@@ -63,21 +63,21 @@ class OtherHeads:
         return cls(run, set(run.elsewhere.heads))
 
     def begin_round(self) -> None:
-        """Begin a turn of all repositories, in which the tables of each are listed again."""
+        """Begin a cycle through all repositories, in which the tables of each are listed again."""
         with self._lock:
             self._listed_at.clear()
             self._waiting = []
 
     @property
     def waiting(self) -> bool:
-        """Whether the present turn has repositories left."""
+        """Whether the current cycle has repositories left."""
         return bool(self._waiting)
 
-    def look(self) -> pa.Array:
+    def check_next(self) -> pa.Array:
         """The keys in this namespace that new tables of the repositories next in turn contain.
 
         Raises `Unavailable` if a repository can't be read and isn't released, and `TooMuchChanged` for one with too
-        many new tables or entries. What was read is then read again by the next look.
+        many new tables or entries. The next call then reads the same tables again.
         """
         with self._lock:
             unread: Unread = {}
@@ -92,7 +92,7 @@ class OtherHeads:
             found = self._read(due, unread)
             for repository in sorted(unreleased(self.run, unread)):
                 why = unread[repository]
-                raise Unavailable(f"repository {repository} may refer to objects here, and can't be read: {why}")
+                raise Unavailable(f"repository {repository} may refer to objects here and can't be read: {why}")
             self._found |= found
             self.known |= heads
             self._listed_at |= dict.fromkeys(map(self._where, due), began)
@@ -115,7 +115,7 @@ class OtherHeads:
         return repository, self._places[repository].namespace.uri
 
     def _read(self, repositories: Sequence[str], unread: Unread) -> Found:
-        """Read the tables of these repositories that neither the re-verification nor an earlier look read."""
+        """Read the tables of these repositories that neither the re-verification nor an earlier check read."""
         found: Found = {}
         placed = tables_of(self.run, Others({each: self._places[each] for each in repositories}, unread=unread))
         if (listed := self.run.elsewhere.tables) is not None:
@@ -136,7 +136,7 @@ class OtherHeads:
         """Add the keys in each of these tables to `found`. Tables that are damaged don't hide what others contain."""
         place, namespace, entries, size = self._places[repository], self.run.place.namespace, 0, 0
         if len(ids) > MOST_TABLES:
-            raise TooMuchChanged(f"repository {repository} has {len(ids):,} new tables that nobody read yet")
+            raise TooMuchChanged(f"repository {repository} has {len(ids):,} new tables that have not been read")
         with reading_of(repository, unread):
             for table_id, data in tables_ahead(place, ids, needed_by=f"a commit of {repository}"):
                 with reading_of(repository, unread):

@@ -43,7 +43,7 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
     Raises `Refused` if the mark isn't approved, was altered since, belongs to another repository, or is already swept.
     """
     partition, target = located(marks, partition_key)
-    logged_and_published(log_message)("verifying what was approved")
+    logged_and_published(log_message)("verifying the approved set")
     if Mark.exists(target.place, partition.mark_id):
         verified = Mark.open(target.place, partition.mark_id).record
         refuse_unapproved(target, verified)
@@ -69,7 +69,7 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
     refuse_another_repository(mark.record, target)
     if mark.record.state not in (MarkState.SWEPT, *BEGUN):
         raise WrongUsage(
-            f"mark {mark.record.mark_id} of {mark.record.repository} is {mark.record.state}: nothing of it is in "
+            f"mark {mark.record.mark_id} of {mark.record.repository} is {mark.record.state}: it has no objects in "
             "quarantine."
         )
     if foreign is None:
@@ -86,7 +86,7 @@ def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target
 
 
 def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> None:
-    """Raise the error that would refuse a sweep, checking small records only: the mark's state, approval and backup.
+    """Raise the error that a sweep would raise, by small records only: the mark's state, approval and backup.
 
     The sweep verifies all of this again, as well as every file of the mark.
     """
@@ -127,8 +127,8 @@ def refuse_begun_without_approval(record: MarkRecord, approval: Approval | None)
     """Raise `Refused` if the record says that a sweep was begun, but no approval of this very set exists."""
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         raise Refused(
-            f"mark {record.mark_id} of {record.repository} is {record.state} by its record, and the approval that a "
-            "sweep begins with isn't there, or is for another set: the mark was altered. Make a new mark.",
+            f"the record of mark {record.mark_id} of {record.repository} says that it is {record.state}, but the "
+            "approval of its sweep is missing, or is for another set: the mark was altered. Make a new mark.",
             invariant=7,
         )
 
@@ -137,14 +137,14 @@ def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
     """Raise `Refused` if the approval was revoked or the record was altered before the lease was taken."""
     if record.state not in (MarkState.APPROVED, *BEGUN):
         raise Refused(
-            f"mark {record.mark_id} of {record.repository} is {record.state} by now, and not approved any more.",
+            f"mark {record.mark_id} of {record.repository} is no longer approved: it is {record.state} now.",
             invariant=7,
         )
     refuse_earlier_format(record, "swept")
     check_record(record)
     if record.digest != verified.digest:
         raise Refused(
-            f"mark {record.mark_id} of {record.repository} was altered while its sweep began. Make a new mark.",
+            f"mark {record.mark_id} of {record.repository} was altered while its sweep was starting. Make a new mark.",
             invariant=7,
         )
 
@@ -154,13 +154,16 @@ def known_foreign(target: Target, partition: Partition) -> ForeignMark:
     approval = read_approval(target.place, partition.mark_id)
     if approval is None or approval.layout is None:
         raise WrongUsage(
-            f"there is no approved mark {partition.mark_id} of {partition.repository}. 'lakegc status' lists the marks "
-            f"there are; 'lakegc approve {partition.repository} {partition.mark_id}' approves one."
+            f"there is no approved mark {partition.mark_id} of {partition.repository}. 'lakegc status' lists the "
+            f"marks, and 'lakegc approve {partition.repository} {partition.mark_id}' approves this one."
         )
     place = target.place
     found = reference_mark(place, f"{approval.layout}/{partition.mark_id}", ours=own_marks(place))
     if found is None:
-        raise Refused(f"the files of mark {partition.mark_id} of {partition.repository} are gone.", invariant=7)
+        raise Refused(
+            f"the files of mark {partition.mark_id} of {partition.repository} no longer exist. Make a new mark.",
+            invariant=7,
+        )
     return ForeignMark(found, approval)
 
 
@@ -179,8 +182,8 @@ def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
         refuse_another_repository(mark.record, target)
         if mark.record.digest != foreign.approval.digest:
             raise Refused(
-                f"the sweep of mark {partition.mark_id} of {partition.repository} that was begun is of another set "
-                "than the approved one: what it wrote down was altered. Make a new mark.",
+                f"the unfinished sweep of mark {partition.mark_id} of {partition.repository} is of another set than "
+                "the approved one: its record was altered. Make a new mark.",
                 invariant=7,
             )
     return foreign

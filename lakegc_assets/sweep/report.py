@@ -94,16 +94,16 @@ class Report(Record):
         text = f"mark {self.mark_id} of {self.repository}, {approved} approved: {counts}"
         if failed := self.objects.get(Outcome.FAILED.value):
             again = f"lakegc sweep {self.repository} {self.mark_id}{' --quarantine' if self.quarantine else ''}"
-            text += f". {failed:,} could not be deleted; the report has the store's answers. Try these again: {again}"
+            text += f". {failed:,} could not be deleted; the report has the store's responses. To retry: {again}"
         if self.late_objects:
             text += (
                 f". {plural(self.late_objects, 'object')} became live while being deleted, and readers miss "
                 f"{'it' if self.late_objects == 1 else 'them'}: "
                 f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore from a backup, or by "
-                f"'lakegc undo' what was quarantined"
+                f"'lakegc undo' if they were quarantined"
             )
         if self.unread:
-            text += f". Other repositories were not read, and were released: {', '.join(sorted(self.unread))}"
+            text += f". Other repositories could not be read and were released: {', '.join(sorted(self.unread))}"
         return text
 
     def to_json(self) -> bytes:
@@ -123,7 +123,7 @@ class Report(Record):
 
     @classmethod
     def damaged(cls, where: str, why: str) -> DamagedData:
-        return DamagedData(f"{where} can't be read as a sweep's report ({why}).", invariant=10)
+        return DamagedData(f"{where} is not a valid sweep report ({why}).", invariant=10)
 
 
 def all_unread(verifications: Iterable[Reverification]) -> dict[str, str]:
@@ -170,7 +170,7 @@ def write_report(
         if without:
             raise DamagedData(
                 f"{without:,} of {count:,} approved objects of mark {run.mark.record.mark_id} have no outcome. The "
-                "sweep isn't done; run the same command again.",
+                "sweep isn't finished: run the same command again.",
                 invariant=10,
             )
         rows = outcomes.repartitionByRange(1 + count // 250_000, "address").sortWithinPartitions("address")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets.backup.manifest import Backup
-from lakegc_assets.backup.usable_backup import divided, held, required
+from lakegc_assets.backup.usable_backup import divided, listed_with_copies, required
 from lakegc_assets.sweep.context import SweepRun
-from lakegc_assets.sweep.delete_rounds import waiting
+from lakegc_assets.sweep.delete_rounds import pending_objects
 from spark_resources.deleting.receipts import receipt_rows
 from spark_resources.spark.datasets import Batches, task_name
 from spark_resources.spark.task_report import TaskReport, run_tasks
@@ -38,13 +38,13 @@ def in_backup(run: SweepRun, approved: DataFrame, backup: tuple[Place, Backup]) 
     The next sweep compares those failed objects again.
     """
     number = run.next_number()
-    rows = held(run.spark(), *backup)
-    safe, left = divided(waiting(run, approved, number), rows)
-    book(run, left, number)
+    rows = listed_with_copies(run.spark(), *backup)
+    safe, left = divided(pending_objects(run, approved, number), rows)
+    write_not_backed_up(run, left, number)
     return approved.join(safe.select("address"), "address", "left_semi")
 
 
-def book(run: SweepRun, left: DataFrame, number: int) -> None:
+def write_not_backed_up(run: SweepRun, left: DataFrame, number: int) -> None:
     """Write the receipts of the objects that aren't deleted."""
     receipts, at = run.receipts, run.store.now()
 

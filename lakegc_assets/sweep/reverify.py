@@ -52,7 +52,7 @@ TRIES = 3
 
 
 def reverify(run: SweepRun, candidates: DataFrame) -> Reverification:
-    """Which of the candidates (columns address, size) are live, by rules and holds that don't change meanwhile.
+    """Which of the candidates (columns address, size) are live, by rules and holds that don't change in the meantime.
 
     Raises `Refused` if that can't be determined, such as for a damaged table, or if rules or holds keep changing.
     """
@@ -62,7 +62,7 @@ def reverify(run: SweepRun, candidates: DataFrame) -> Reverification:
         except Refused as error:
             if error.invariant != 7 or last:
                 raise
-            run.log_message("rules or holds were changed during the re-verification; it begins again")
+            run.log_message("rules or holds changed during the re-verification: restarting it")
     raise AssertionError("unreachable: the last try raises or returns")
 
 
@@ -77,7 +77,7 @@ def reverify_once(run: SweepRun, candidates: DataFrame, number: int) -> Reverifi
     inner.mark.move_to(MarkState.MARKED, finished=run.store.now())
     objects = notes.facts["rescued"]
     run.log_message(
-        f"re-verified: live by now: {plural(objects, 'object')}" if objects else "re-verified: all is still garbage"
+        f"re-verified: {plural(objects, 'object')} became live" if objects else "re-verified: all is still garbage"
     )
     return Reverification(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.garbage import only, without
 from lakegc_assets.sweep.context import Reverification, SweepRun
-from lakegc_assets.sweep.foreign_marks import list_today, use_up
+from lakegc_assets.sweep.foreign_marks import list_today, mark_approval_used
 from lakegc_assets.sweep.report import Report, write_report
 from lakegc_assets.sweep.require_backup import in_backup, required_backup
 from lakegc_assets.sweep.reverify import reverify
-from lakegc_assets.sweep.round_loop import settle
+from lakegc_assets.sweep.round_loop import run_rounds
 from spark_resources.errors import Forbidden, Unavailable
 from spark_resources.mark_store.approval import withdraw_reference_summary
 from spark_resources.model import MarkState
@@ -49,16 +49,16 @@ def sweep(run: SweepRun) -> Report:
     approved = run.approved()
     with errors_from_executors():
         if backup is None:
-            tally = settle(run, approved)
+            tally = run_rounds(run, approved)
         else:
             backed_up = in_backup(run, approved, backup).persist()
-            tally = settle(run, backed_up)
+            tally = run_rounds(run, backed_up)
             backed_up.unpersist()
         closing = closing_reverification(run, approved)
         report = write_report(run, approved, tally, closing, began)
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)
     if run.foreign is not None and report.success:
-        use_up(run.place, run.foreign.approval, who=run.by, now=run.store.now())
+        mark_approval_used(run.place, run.foreign.approval, who=run.by, now=run.store.now())
     return report
 
 
@@ -71,7 +71,7 @@ def check_rights(run: SweepRun) -> None:
         if failed.transient:
             raise Unavailable(f"{refusal}. Run the same command again. Nothing was deleted.")
         raise Forbidden(
-            f"{refusal}. {identity(scheme, run.place.settings).capitalize()} lacks the right to delete objects "
+            f"{refusal}. {identity(scheme, run.place.settings).capitalize()} lacks the permission to delete objects "
             f"({right_to_delete(scheme)}). Grant it, or set other credentials, and run the same command again. Nothing "
             "was deleted."
         )
@@ -90,7 +90,7 @@ def closing_reverification(run: SweepRun, approved: DataFrame) -> Reverification
     try:
         if taken.isEmpty():
             return None
-        run.log_message("re-verifying what was deleted")
+        run.log_message("re-verifying deleted objects")
         return reverify(run, taken)
     finally:
         taken.unpersist()

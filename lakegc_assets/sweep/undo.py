@@ -15,7 +15,7 @@ import pyarrow as pa
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.garbage import only, without
 from lakegc_assets.sweep.context import SweepRun
-from lakegc_assets.sweep.delete_rounds import Tally, end_of, refuse_fruitless, round_of
+from lakegc_assets.sweep.delete_rounds import Tally, expiry_of, refuse_fruitless, run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
 from lakegc_assets.sweep.quarantine import write_quarantine
 from lakegc_assets.sweep.report import read_report
@@ -53,7 +53,7 @@ def undo(run: SweepRun) -> Tally:
                 return tally
             note_begin(run)
             until = run.store.now() + NO_HURRY
-            tally.add(round_of(run, rows, Action.RESTORE, run.undone, run.next_number(), until, objects))
+            tally.add(run_round(run, rows, Action.RESTORE, run.undone, run.next_number(), until, objects))
             rows.unpersist()
 
 
@@ -67,7 +67,7 @@ def purge(run: SweepRun) -> Tally:
         write_quarantine(run)
         freed = purged(run, lambda since: stray_copies(run, since=since), run.freed)
     failed = freed.objects.pop(Outcome.FAILED.value, 0)
-    tally.objects.update({Outcome.FAILED.value: failed, STRAY_COPIES: freed.settled})
+    tally.objects.update({Outcome.FAILED.value: failed, STRAY_COPIES: freed.total})
     tally.objects = +tally.objects
     return tally
 
@@ -87,13 +87,13 @@ def purged(run: SweepRun, rows_since: Callable[[int], DataFrame], receipts: Rece
             note_begin(run)
             wanted = rows.transform(only(verification.rescued))
             until = run.store.now() + NO_HURRY
-            tally.add(round_of(run, wanted, Action.RESTORE, receipts, run.next_number(), until, live))
+            tally.add(run_round(run, wanted, Action.RESTORE, receipts, run.next_number(), until, live))
         if objects > live:
             garbage = rows.transform(without(verification.rescued))
-            until, number, left = end_of(run, verification), run.next_number(), objects - live
+            until, number, left = expiry_of(run, verification), run.next_number(), objects - live
             heads = HeadWatch.of(run, verification.verified)
-            done = round_of(run, garbage, Action.PURGE, receipts, number, until, left, heads)
-            fruitless = 0 if done.settled else fruitless + 1
+            done = run_round(run, garbage, Action.PURGE, receipts, number, until, left, heads)
+            fruitless = 0 if done.total else fruitless + 1
             refuse_fruitless(run, fruitless)
             tally.add(done)
         rows.unpersist()
@@ -129,8 +129,8 @@ def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
     report = read_report(run.place, run.mark.record.mark_id)
     if report is None:
         raise Refused(
-            f"the sweep of mark {run.mark.record.mark_id} of {run.partition.repository} has no report yet, so what it "
-            "quarantined is on no signed list. End it first: run lakegc sweep again.",
+            f"the sweep of mark {run.mark.record.mark_id} of {run.partition.repository} has no report yet, so no "
+            "signed list has the objects that it quarantined. Finish the sweep first: run lakegc sweep again.",
             invariant=10,
         )
     listed = open_dataset(run.place, report.dataset["folder"], sha256=report.dataset["sha256"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.approval import approve, proposals
-from lakegc_assets.approval.preconditions import ReleasedInVain, StoppedByBrakes
+from lakegc_assets.approval.preconditions import BrakeNotTripped, StoppedByBrakes
 from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.errors import DamagedData, LakegcError, NothingToDo, Refused, Unavailable, WrongUsage
 from spark_resources.lakefs_sandbox.gc_api import set_rules
@@ -117,7 +117,7 @@ def test_a_tripped_brake_refuses_the_approval(lake: Lake, brake: str) -> None:
 
     refuses(lake, StoppedByBrakes, brake, "--release")
     other = next(name for name in BRAKES if name != brake)
-    refuses(lake, ReleasedInVain, other, "has not tripped", released={releasing(other): "so"})
+    refuses(lake, BrakeNotTripped, other, "has not tripped", released={releasing(other): "so"})
 
 
 @pytest.mark.parametrize("brake", BRAKES)
@@ -137,7 +137,7 @@ def test_a_brake_per_repository_is_released_only_with_the_repositorys_name(lake:
     stopped_by(lake, "others")
 
     refuses(lake, WrongUsage, "others/REPOSITORY", released={"others": "so"})
-    refuses(lake, ReleasedInVain, "others/found", "has not tripped", released={"others/found": "so"})
+    refuses(lake, BrakeNotTripped, "others/found", "has not tripped", released={"others/found": "so"})
     refuses(lake, WrongUsage, "there is no brake", released={"share/lost": "so"})
 
 

@@ -151,7 +151,7 @@ def test_an_object_of_the_same_size_and_another_time_has_changed(here: Task) -> 
     assert outcomes(here.back_up(rows, resumed=False)) == {"data/s/a": "changed"}
 
 
-def test_an_archived_object_is_reported_as_too_cold(moto_server: MotoServer) -> None:
+def test_an_archived_object_is_reported_as_cold(moto_server: MotoServer) -> None:
     """It has to be brought back from its archive tier before it can be copied."""
     moto_server.make_bucket("ice")
     task = Task(*(Place(Namespace.parse(f"s3://ice/{each}"), moto_server.settings()) for each in ("ns", "to")))

@@ -120,7 +120,7 @@ def test_a_killed_backup_resumes_and_copies_every_object_once(
 
 
 @pytest.mark.parametrize(("effect", "number"), TO_BACK if ALL else TO_BACK[:1])
-def test_a_killed_restore_resumes_and_brings_back_every_object(
+def test_a_killed_restore_resumes_and_restores_every_object(
     seaweedfs: SeaweedFS, proxy: StoreProxy, effect: str, number: int
 ) -> None:
     """Every object is the same byte for byte."""

@@ -89,7 +89,7 @@ def test_only_the_object_that_was_written_is_removed(provider: Provider, size: i
     assert store.read("replaced") == b"a client's"
 
 
-def test_whether_copies_respect_conditions_is_found_out_by_trying(provider: Provider) -> None:
+def test_whether_copies_respect_conditions_is_probed(provider: Provider) -> None:
     """The probe leaves nothing behind."""
     store = provider.open(provider.uri())
     about = About(0, store.now(), None, "")

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from lakegc_assets.sweep.delete_rounds import round_of
+from lakegc_assets.sweep.delete_rounds import run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.spark.resource import SparkResource
@@ -68,7 +68,7 @@ def main() -> None:
         bearing = Bearing(chosen.bears)
         proxy.plan = bearing.plan
         until = datetime.now(UTC) + timedelta(minutes=30)
-        tally = round_of(run, rows, Action.DELETE, run.receipts, 1, until, len(keys), HeadWatch.of(run, NOTHING_NEW))
+        tally = run_round(run, rows, Action.DELETE, run.receipts, 1, until, len(keys), HeadWatch.of(run, NOTHING_NEW))
         proxy.plan = lambda *_: None
         run.lease.release()
     print("second   keys sent   turned away   requests")

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 from lakegc_assets.sweep.context import SweepRun
-from lakegc_assets.sweep.delete_rounds import round_of
+from lakegc_assets.sweep.delete_rounds import run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.model import Outcome
@@ -59,7 +59,7 @@ def round_(run: SweepRun, keys: list[str]) -> float:
     rows.count()
     began = time.monotonic()
     until = datetime.now(UTC) + timedelta(minutes=30)
-    tally = round_of(run, rows, Action.DELETE, run.receipts, 1, until, len(keys), HeadWatch.of(run, NOTHING_NEW))
+    tally = run_round(run, rows, Action.DELETE, run.receipts, 1, until, len(keys), HeadWatch.of(run, NOTHING_NEW))
     seconds = time.monotonic() - began
     assert tally.objects == {Outcome.DELETED.value: len(keys)}, tally
     print(f"{seconds:7.2f} s  a round of a sweep, {len(keys) / seconds:,.0f} keys a second, {tally.requests} requests")

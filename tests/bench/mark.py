@@ -55,20 +55,20 @@ ASKING, DELETING = "asking branches", "deleting"
 _PHASES = (
     (r"starting", START),
     (r"listing |reading [\d,]+ files?", SPARK),
-    (r"looking for what|looking at what|looking up [\d,]+ obj", LISTING),
+    (r"searching for changes|including the restored|looking up [\d,]+ obj", LISTING),
     (r"listed |[\d,]+ of [\d,]+ objects of the inv", "what is staged, twice"),
-    (r"reading what is staged|asking for the full", "what is staged, twice"),
+    (r"reading staged addresses", "what is staged, twice"),
     (r"reading the commit graph|waiting for|[\d,]+ of [\d,]+ commits", "commits"),
     (r"reading the metaranges", METARANGES),
     (r"reading [\d,]+ ranges?", RANGES),
     (r"comparing", JOIN),
-    (r"looking up why", REASONS),
-    (r"asking (once more )?what branches", ASKING),
+    (r"determining expiry reasons", REASONS),
+    (r"probing branches", ASKING),
     (r"reading once more", "staged and commits again"),
     (r"writing the expired", WRITING),
     (r".* may go$", "ending"),
     (r"re-verified", "re-verified"),
-    (r"deleting |[\d,]+ of [\d,]+ objects settled", DELETING),
+    (r"deleting |[\d,]+ of [\d,]+ objects done", DELETING),
 )
 
 

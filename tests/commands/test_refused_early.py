@@ -49,10 +49,10 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., Ended]:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("mark", "--min-age", "1h"), 3, "a minimum age of 1 hour is less than 1 day, the life of a link token"),
+        (("mark", "--min-age", "1h"), 3, "a minimum age of 1 hour is less than 1 day, the lifetime of a link token"),
         (("mark", "--min-age", "one hour"), 2, "min_age"),
         (("mark", "--since", "m0", "--full"), 2, "--since or --full"),
-        (("mark", "--inventory-taken", "2026-01-01"), 2, "none is given"),
+        (("mark", "--inventory-taken", "2026-01-01"), 2, "no inventory is given"),
         (("sweep", "m1"), 3, "is not approved"),
         (("sweep", "m0"), 2, "m0"),
         (("undo", "m1"), 2, "is marked: it has no objects in quarantine"),
@@ -126,7 +126,7 @@ def test_undo_and_purge_without_a_quarantine_end_before_spark_starts(
 
     ended = without_spark(command[0], "m1", *command[1:])
 
-    assert (ended.code, "nothing of it is in quarantine" in ended.out) == (0, True), ended.err
+    assert (ended.code, "no objects in quarantine" in ended.out) == (0, True), ended.err
 
 
 def test_a_sweep_reports_progress_from_its_start(lake: Lake, without_spark: Callable[..., Ended]) -> None:
@@ -137,5 +137,5 @@ def test_a_sweep_reports_progress_from_its_start(lake: Lake, without_spark: Call
     ended = without_spark("sweep", "m1")
 
     assert [line.partition("] ")[2] for line in ended.err.splitlines()][:2] == [
-        "starting the sweep", "verifying what was approved"
+        "starting the sweep", "verifying the approved set"
     ]  # fmt: skip

@@ -115,9 +115,9 @@ def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, A
     assert not result.success
     failed = [each for each in result.all_events if each.is_step_failure]
     assert len(failed) == 1
-    told = failed[0].step_failure_data.user_failure_data
-    assert told is not None, failed[0].step_failure_data.error
-    return dg.Failure(told.description, metadata=told.metadata, allow_retries=False)
+    data = failed[0].step_failure_data.user_failure_data
+    assert data is not None, failed[0].step_failure_data.error
+    return dg.Failure(data.description, metadata=data.metadata, allow_retries=False)
 
 
 def run_without_effect(
@@ -304,10 +304,10 @@ def test_a_key_that_is_no_partition_is_refused_and_removed(world: World, key: st
 def test_an_unknown_repository_fails_with_a_sentence(world: World) -> None:
     """Nothing is written for a repository that the server doesn't have."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
-    told = failure_of(world, "nowhere|m1")
+    failure = failure_of(world, "nowhere|m1")
 
-    assert "nowhere" in (told.description or "")
-    assert told.metadata["kind"].value == "NotFound"
+    assert "nowhere" in (failure.description or "")
+    assert failure.metadata["kind"].value == "NotFound"
     assert (world.files(), sorted(world.sandbox.local_path.iterdir())) == before
 
 
@@ -317,7 +317,7 @@ def test_wrong_options_are_refused_before_a_mark_begins(world: World) -> None:
     unit = failure_of(world, "lake|m2", config={"min_age": "24"})
     young = failure_of(world, "lake|m2", config={"min_age": "1h"})
 
-    assert "expected something like 24h" in (unit.description or "")
+    assert "expected a duration such as 24h" in (unit.description or "")
     assert "--allow-young" in (young.description or "")
     assert young.metadata["invariant"].value == 6
     assert world.files() == before
@@ -327,9 +327,9 @@ def test_wrong_options_are_refused_before_a_mark_begins(world: World) -> None:
 def test_a_step_of_a_mark_that_was_never_begun_fails(world: World, only: str) -> None:
     """It ends with a sentence, and no folder is made."""
     before = world.files()
-    told = failure_of(world, "lake|never-begun", only=only)
+    failure = failure_of(world, "lake|never-begun", only=only)
 
-    assert "there is no mark never-begun" in (told.description or "")
+    assert "there is no mark never-begun" in (failure.description or "")
     assert world.files() == before
 
 
@@ -411,11 +411,11 @@ def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> N
 
 def test_errors_become_failures_with_kind_and_exit_code() -> None:
     """They keep their sentence and are never retried."""
-    from lakegc_assets.assets.results import told
+    from lakegc_assets.assets.results import reporting_failures
 
     errors: list[LakegcError] = [WrongUsage("so"), Refused("so", invariant=4), LakegcError("so")]
     for error in errors:
-        with pytest.raises(dg.Failure) as caught, told():
+        with pytest.raises(dg.Failure) as caught, reporting_failures():
             raise error
         assert caught.value.description == "so"
         assert caught.value.allow_retries is False

@@ -200,7 +200,7 @@ def test_a_lost_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: La
     """The server announces how many pages there are."""
     lake.server.after("/prepare_uncommited", lambda said: [file.unlink() for file in files_at(lake, said)])
 
-    mark(lakegc, lake).stopped(3, "announced 1 files with staged addresses", "0 are there")
+    mark(lakegc, lake).stopped(3, "reported 1 files with staged addresses", "0 exist")
     lake.has_no_finished_mark()
 
 

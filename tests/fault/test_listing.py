@@ -17,7 +17,7 @@ from tests.fault.conftest import NO_AGE, Lake, Lakegc
 from tests.support.mark_runs import Marker
 
 
-def test_an_empty_listing_stops_the_mark_where_commits_have_objects(lakegc: Lakegc, lake: Lake) -> None:
+def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc, lake: Lake) -> None:
     """Such a listing is wrong, whatever the bound on missing objects."""
     shutil.rmtree(lake.folder / "data")
     settings = {**lake.settings, "max_missing": "1000"}

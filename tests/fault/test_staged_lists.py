@@ -142,7 +142,7 @@ def test_only_objects_staged_on_the_deleted_branch_expire(lake: Lake) -> None:
     assert lake.mark().expired == {*lake.garbage, gone}
 
 
-def test_an_empty_list_is_accepted_where_nothing_is_staged(lake: Lake) -> None:
+def test_an_empty_list_is_accepted_if_nothing_is_staged(lake: Lake) -> None:
     """No branch has changes, so the list is requested once per reading."""
     lake.repository.reset("main")
 
@@ -185,7 +185,7 @@ def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_
     assert key not in lake.mark(accept_missing=(quote(key),)).expired
 
 
-def test_the_mark_stops_where_neither_list_nor_diffs_are_complete(lake: Lake) -> None:
+def test_the_mark_stops_if_neither_list_nor_diffs_are_complete(lake: Lake) -> None:
     """Nothing is collected."""
     lake.sandbox.faults.deleted_behind = ("main",)
     lake.sandbox.faults.broken = {("main", "staged/2")}
@@ -217,7 +217,7 @@ def test_a_damaged_record_behind_many_that_are_no_change_stops_the_mark(lake: La
         lake.mark()
 
 
-def test_scans_that_end_early_again_and_again_hide_nothing_that_is_staged(lake: Lake) -> None:
+def test_scans_that_end_early_repeatedly_hide_nothing_that_is_staged(lake: Lake) -> None:
     """As by a database that is throttled: the server's lists and diffs end behind any number of records, or none."""
     lake.sandbox.faults.scan_ends = 1.0
     lake.sandbox.faults._random.seed(1)

@@ -70,7 +70,7 @@ def test_approval_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox) -> No
     outcome.stopped(3, "mark marked of lake was made by an earlier lakegc (format 1", "can't be approved", MARK_NEW)
     assert "undo" not in outcome.err
     assert not record_file(sandbox, "marked/approval.json").exists()
-    assert "is not approved any more" in lakegc.output(sandbox.settings, "revoke", REPOSITORY, "approved")
+    assert "is no longer approved" in lakegc.output(sandbox.settings, "revoke", REPOSITORY, "approved")
     assert target_record(sandbox, "approved").state == "marked"
 
 

@@ -140,14 +140,14 @@ def test_an_outage_in_any_phase_changes_no_result(lake: Lake, lakegc: Lakegc, tm
         store.sent = outages.sent
         settings = {**sandbox.settings, "endpoint_url": server.endpoint, "s3_endpoint_url": store.endpoint}
 
-        with outages.each({"listing": "listing ", "staged": "reading what is staged (second"}):
+        with outages.each({"listing": "listing ", "staged": "reading staged addresses (second"}):
             marked = Marker().mark(settings, "lake", "m1", NO_AGE)
         assert marked.expired == lake.garbage
         Sweeper().approve(settings, "lake", "m1")
         with outages.each({"backing up": b"x-amz-copy-source"}):
             backed_up = json.loads(lakegc.output(settings, "backup", "lake", "m1", to, "--format", "json"))
         assert sum(backed_up["objects"].get(each, 0) for each in ("copied", "already there")) == len(lake.garbage)
-        with outages.each({"re-verifying": "reading what is staged", "deleting": b"?delete"}):
+        with outages.each({"re-verifying": "reading staged addresses", "deleting": b"?delete"}):
             report = Sweeper().sweep(settings, "lake", "m1", SweepOptions())
 
     assert report.success

@@ -76,7 +76,7 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
     for one in judged:
         alone = {name for name, commits_held in expected.items() if one.commit_id in commits_held}
         assert one.hold == (None if one.commit_id in by_rules or not alone else ", ".join(sorted(alone)))
-        assert (one.why is Reason.HELD) is (one.hold is not None)
+        assert (one.why is Reason.ON_HOLD) is (one.hold is not None)
 
 
 def test_a_branch_seen_by_one_of_two_readings_is_on_hold() -> None:

@@ -192,7 +192,7 @@ def test_an_address_whose_history_was_not_looked_up_stops_the_mark(lake: Lake, m
     asked = incremental_comparison.addresses_of
     monkeypatch.setattr(incremental_comparison, "addresses_of", lambda *of: asked(*of)[1:])
 
-    with pytest.raises(DamagedData, match="nobody asked what earlier marks know of 1 address,"):
+    with pytest.raises(DamagedData, match="1 address, such as"):
         lake.mark("m2")
 
 
@@ -331,7 +331,7 @@ def test_a_mark_is_not_resumed_with_another_base_than_it_began_with(lake: Lake) 
     for options in (FULL_MARK, MarkOptions(min_age=timedelta(0), allow_young=True, since="m1-again")):
         if options.since:
             lake.mark("m1-again", FULL_MARK)
-        with pytest.raises(WrongUsage, match="begun since mark m1"):
+        with pytest.raises(WrongUsage, match="incremental since mark m1"):
             lake.mark("m2", options)
 
 

@@ -189,7 +189,7 @@ def test_uncommitted_is_read_before_committed_and_copies_last(quiet: Quiet) -> N
         "/refs/dump ": "graph",
         "/gc/prepare_commits/async ": "commits",
         " ranges with ": "ranges",
-        "asking what branches serve": "served",
+        "probing branches": "served",
     }
     order = [name for line in quiet.told for words, name in marks.items() if words in line]
     first, last = order.index("graph"), len(order) - order[::-1].index("commits")
@@ -268,7 +268,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
 
         others.waiting |= {
             "/gc/prepare_uncommited 201": rename,
-            "what is staged (second time)": lambda: lake.commit("racing", "the copy"),
+            "staged addresses (second time)": lambda: lake.commit("racing", "the copy"),
             "/branches?": lambda: lake.delete_branch("withdrawn"),
             "/gc/prepare_commits/status": land,
             "reading the metaranges of retained commits": lambda: lake.delete_branch("topic"),
@@ -359,7 +359,7 @@ def test_commits_of_an_unknown_version_stop_the_mark() -> None:
     known = Commit("", (), datetime(2026, 1, 1, tzinfo=UTC), "")
     known = replace(known, id=commit_id(known))
     assert checked(known) == known
-    with pytest.raises(DamagedData, match="of version 2, which this lakegc doesn't know"):
+    with pytest.raises(DamagedData, match="has version 2, which this lakegc doesn't support"):
         checked(replace(known, version=2))
 
 

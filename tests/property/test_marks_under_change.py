@@ -77,7 +77,7 @@ def test_a_branch_created_at_an_expired_commit_during_the_mark_keeps_its_objects
     lake.put("main", "a", b"newer")
     lake.commit("main", "newer", date=days_ago(20))
 
-    with on_first_message("asking what branches serve", lambda: lake.create_branch("rescue", expired.id)):
+    with on_first_message("probing branches", lambda: lake.create_branch("rescue", expired.id)):
         lake.put("main", "staged", b"...")  # as long as the old object, so that there is a question
         lake.commit("main", "a question", date=days_ago(10))
         lake.put("main", "staged", b"+++")
@@ -100,7 +100,7 @@ def test_a_commit_created_and_left_by_its_branch_during_the_mark_is_live(sandbox
         lake.commit("main", "moved")
         lake.hard_reset("main", first.id)
 
-    with on_first_message("asking what branches serve", commit_elsewhere_and_leave):
+    with on_first_message("probing branches", commit_elsewhere_and_leave):
         mark = marked(sandbox.settings, "lake")
 
     assert mark.expired == {garbage}

@@ -220,7 +220,7 @@ def test_a_file_of_holds_with_an_error_refuses_the_mark(world: World) -> None:
 def test_holds_that_change_during_a_mark_stop_it(world: World) -> None:
     """It doesn't matter which step comes next."""
     world.hold(EVERY_KIND)
-    changed = on_first_message("reading what is staged", lambda: world.hold(None))
+    changed = on_first_message("reading staged addresses", lambda: world.hold(None))
     with changed, pytest.raises(Refused, match="were changed while it was being marked") as caught:
         world.mark("changed")
 

@@ -30,7 +30,7 @@ SWEEPS = int(os.environ.get("LAKEGC_MODEL_SWEEPS", "6"))
 SAME_EVERY_TIME = 100
 STEPS_A_SWEEP = 15
 SWEEPS_A_REPOSITORY = 3
-CLOSING = "re-verifying what was deleted"
+CLOSING = "re-verifying deleted objects"
 DELETE, QUARANTINE = SweepOptions(), SweepOptions(quarantine=True)
 
 

@@ -239,7 +239,7 @@ def test_an_incomplete_graph_is_an_error(history: History) -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", [reason for reason in Reason if reason not in (Reason.NO_RULES, Reason.SERVER, Reason.HELD)]
+    "reason", [reason for reason in Reason if reason not in (Reason.NO_RULES, Reason.SERVER, Reason.ON_HOLD)]
 )
 def test_the_generated_histories_show_every_reason(reason: Reason) -> None:
     """Otherwise these properties would not be tried on every reason of the rule."""

@@ -191,7 +191,7 @@ class Marker:
                     if asset == namespace_slices.ASSET:
                         _STEPS[asset](marks.begin(key, options, lambda _: None))
                     else:
-                        _STEPS[asset](marks.go_on(key, lambda _: None))
+                        _STEPS[asset](marks.resume(key, lambda _: None))
             finally:
                 marks.teardown_after_execution(dg.build_init_resource_context())
 

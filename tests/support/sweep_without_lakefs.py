@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakegc_assets.mark.context import Limits, Target
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import SweepLimits, SweepRun, Verified
-from lakegc_assets.sweep.delete_rounds import Tally, round_of
+from lakegc_assets.sweep.delete_rounds import Tally, run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Repository
@@ -105,7 +105,7 @@ def settle_alone(run: SweepRun, keys: Sequence[str], action: Action = Action.DEL
         if not (objects := pending.count()):
             return tally
         until = run.store.now() + timedelta(minutes=30)
-        tally.add(round_of(run, pending, action, run.receipts, number, until, objects, HeadWatch.of(run, NOTHING_NEW)))
+        tally.add(run_round(run, pending, action, run.receipts, number, until, objects, HeadWatch.of(run, NOTHING_NEW)))
 
 
 def outcomes(run: SweepRun) -> dict[str, str]:

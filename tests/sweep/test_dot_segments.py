@@ -19,7 +19,7 @@ from tests.support.s3_servers import MotoServer
 
 DOTTED = {"data/s/../garbage", "data/./b", "data/s/..", ".."}
 PLAIN = {"data/s/garbage", "data/s/...", "data/s/.hidden", "legacy..", "data/a..b/c"}
-WHY = "that nothing refers to are kept"
+WHY = "unreferenced objects are kept, because"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def test_keys_with_dot_segments_are_kept_and_named_and_the_others_are_swept(
     assert set(first.facts("expired_set")["dot_segment_names"]) == DOTTED
     assert review["dot_segments"] == {"objects": len(DOTTED), "named": sorted(DOTTED)}
     for text in (shown, reported):
-        assert f"{len(DOTTED)} objects {WHY}" in text
+        assert f"{len(DOTTED)} {WHY}" in text
         assert repr("data/s/../garbage") in text
     assert "deleted" in report
     assert lake.stored(DOTTED | PLAIN) == DOTTED

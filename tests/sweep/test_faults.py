@@ -11,7 +11,7 @@ import pytest
 
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import SweepRun
-from lakegc_assets.sweep.delete_rounds import at_rest, round_of
+from lakegc_assets.sweep.delete_rounds import at_rest, run_round
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import LakegcError
 from spark_resources.spark.resource import SparkResource
@@ -161,7 +161,7 @@ def test_a_resumed_sweep_reports_restored_objects_as_restored(run: SweepRun) -> 
     rows, until = approved(run, KEYS[:5]), run.store.now() + timedelta(minutes=30)
     settle_alone(run, KEYS[:4], Action.QUARANTINE)
     back = rows.where(rows["address"].isin(KEYS[:2]))
-    round_of(run, back, Action.RESTORE, run.undone, run.next_number(), until, 2)
+    run_round(run, back, Action.RESTORE, run.undone, run.next_number(), until, 2)
     spark = run.spark()
     reported = sweep_outcomes.reported(rows, run.receipts.outcomes(spark), run.undone.outcomes(spark)).collect()
 

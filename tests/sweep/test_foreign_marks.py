@@ -64,7 +64,7 @@ def test_keys_planted_in_the_files_of_a_begun_sweep_are_left_alone(
     """A resumed sweep deletes the approved set and nothing else."""
     approved(lake)
     with monkeypatch.context() as killed:
-        killed.setattr(sweep, "settle", unavailable)
+        killed.setattr(sweep, "run_rounds", unavailable)
         lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").stopped(1, "the store is away")
     plant(lake, "data/s/c", "_lakefs/retention/gc/lakegc/owner.json")
     report = json.loads(lakegc.output(lake.sandbox.settings, "sweep", lake.name, "t1", "--format", "json"))

@@ -212,7 +212,7 @@ ABANDONED = [merged, squashed, deleted, taken_back]
 
 
 @pytest.mark.parametrize("abandon", ABANDONED, ids=lambda one: one.__name__)
-def test_a_commit_that_no_branch_shows_any_more_loses_nothing_behind_it(
+def test_a_commit_that_is_no_longer_on_a_branch_loses_none_of_its_objects(
     sandbox: Sandbox, abandon: Callable[[SandboxRepository, str], str]
 ) -> None:
     """A young commit is retained without a branch, and its line keeps the old one behind it. It was made after the
@@ -241,7 +241,7 @@ def test_a_purge_spares_what_a_commit_on_no_branch_retains(sandbox: Sandbox) -> 
     assert stored(store) >= set(paths.values())
 
 
-def test_what_was_kept_during_the_first_delete_is_kept_afterwards(
+def test_objects_kept_during_the_first_delete_are_kept_afterwards(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The branch that showed it is gone when the other deletes begin, and commits may not be dumped."""
@@ -300,7 +300,7 @@ def take_in_on_a_temporary_branch(other: SandboxRepository, entries: Sequence[En
     [take_in_and_drop_long_ago, take_in_on_a_temporary_branch],
     ids=["behind a head of the past", "without a branch"],
 )
-def test_a_commit_in_another_repository_that_no_head_shows_loses_nothing_if_it_is_made_before_a_round(
+def test_a_commit_on_no_branch_of_another_repository_loses_nothing_if_made_before_a_round(
     sandbox: Sandbox, take_in: Callable[[SandboxRepository, Sequence[Entry]], str]
 ) -> None:
     """Made after the re-verification listed tables there, and dropped before heads are listed again."""

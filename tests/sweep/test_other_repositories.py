@@ -89,7 +89,7 @@ def is_stored(lake: SandboxRepository, entry: Entry) -> bool:
 
 
 @pytest.mark.parametrize("status", [503, 403])
-def test_a_sweep_stops_where_it_cannot_read_another_repository_that_its_mark_could(
+def test_a_sweep_stops_if_it_cannot_read_a_repository_that_its_mark_could(
     sandbox: Sandbox, lake: SandboxRepository, status: int
 ) -> None:
     """By now it may refer to more: nothing is deleted before it is read."""
@@ -327,7 +327,7 @@ def stage_unlisted(other: SandboxRepository, entry: Entry) -> None:
 
 @pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
 @pytest.mark.parametrize("trusted_between", [False, True], ids=["", "trusted between"])
-def test_what_earlier_marks_found_in_a_repository_that_became_unreadable_is_live(
+def test_addresses_that_earlier_marks_found_in_a_repository_that_became_unreadable_are_live(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage, trusted_between: bool
 ) -> None:
     """However they found it, and even if the mark in between did not look, since the repository was trusted then."""
@@ -392,13 +392,13 @@ def test_what_an_earlier_mark_found_is_live_where_the_repository_becomes_unreada
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     stage_unlisted(sandbox.repository("other"), imported)
     assert mark(sandbox, "m0").expired == {nobodys.address}
-    ask = other_repository_heads.questions
+    ask = other_repository_heads.paths_to_probe
 
     def fail_and_ask(*arguments: Any) -> Any:
         sandbox.fail("other", 503)
         return ask(*arguments)
 
-    monkeypatch.setattr(other_repository_heads, "questions", fail_and_ask)
+    monkeypatch.setattr(other_repository_heads, "paths_to_probe", fail_and_ask)
     assert mark(sandbox, "m1").expired == {nobodys.address}
 
 
@@ -411,14 +411,14 @@ def test_content_re_staged_elsewhere_and_moved_during_the_re_verification_is_liv
     assert mark(sandbox).expired == {entry.address, nobodys.address}
     approve(sandbox)
     stage_again_elsewhere(other, entry, "here", b"moved")
-    ask = other_repository_heads.questions
+    ask = other_repository_heads.paths_to_probe
 
     def move_and_ask(*arguments: Any) -> Any:
         stage_elsewhere(other, entry, "there")
         other.delete("main", ["here"])
         return ask(*arguments)
 
-    monkeypatch.setattr(other_repository_heads, "questions", move_and_ask)
+    monkeypatch.setattr(other_repository_heads, "paths_to_probe", move_and_ask)
     report = sweep(sandbox)
 
     assert report.objects == {"deleted": 1, "rescued": 1}
@@ -443,12 +443,12 @@ def test_re_staged_content_moved_to_another_repository_while_paths_are_probed_is
         lake.delete("main", ["kept"])
 
     lake.stage("main", [entry])  # the same content as is committed
-    with on_first_message("asking what branches serve", lambda: move(entry, "here")):
+    with on_first_message("probing branches", lambda: move(entry, "here")):
         marked = mark(sandbox)
     assert marked.expired == {later.address, nobodys.address}
     approve(sandbox)
     lake.stage("main", [later])
-    with on_first_message("asking what branches serve", lambda: move(later, "there")):
+    with on_first_message("probing branches", lambda: move(later, "there")):
         report = sweep(sandbox)
 
     assert report.objects == {"deleted": 1, "rescued": 1}

@@ -57,7 +57,7 @@ def test_no_second_exceeds_the_ceiling_by_more_than_one_batch() -> None:
     assert all(later - earlier >= 1.0 - 1e-9 for earlier, later in zip(times, times[2:], strict=False))
 
 
-def test_the_rate_starts_low_and_doubles_without_trouble() -> None:
+def test_the_rate_starts_low_and_doubles_while_nothing_fails() -> None:
     """A store that was idle takes a while to scale."""
     clock = Clock()
     pace = Pace(clock)
@@ -92,7 +92,7 @@ def test_a_halved_rate_recovers_in_small_steps() -> None:
     assert pace.rate("data/s/") == START / 2 + 3 * STEP
 
 
-def test_batches_that_wait_for_answers_raise_no_rate() -> None:
+def test_batches_waiting_for_responses_do_not_raise_the_rate() -> None:
     """A rate far above what the store does would slow nothing down when it is halved."""
     clock = Clock()
     pace = Pace(clock)

@@ -23,7 +23,7 @@ from tests.support.tampering_proxy import Between, between
 
 NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 BRANCHES = tuple(f"branch-{number}" for number in range(8))
-PROBES = "asking what branches serve"
+PROBES = "probing branches"
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
     assert report.objects == {"deleted": len(free)}
 
 
-def test_a_probe_without_a_clear_answer_keeps_its_candidates(
+def test_a_probe_without_a_clear_result_keeps_its_candidates(
     sandbox: Sandbox, server: Between, lake: SandboxRepository
 ) -> None:
     """A branch may serve them: the mark and the sweep keep them, and say why."""
@@ -277,8 +277,8 @@ def test_re_staged_content_on_a_branch_created_after_heads_were_recorded_and_ren
         renames[0].begin()
 
     with (
-        on_first_message("comparing what is stored", stage_on_new_branch),
-        on_first_message("asking once more what branches serve", rename),
+        on_first_message("comparing stored objects", stage_on_new_branch),
+        on_first_message("probing branches once more", rename),
     ):
         marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
 

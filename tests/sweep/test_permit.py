@@ -157,7 +157,7 @@ def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
     assert task.left() == {"a"}
 
 
-def test_an_unreadable_list_of_what_became_live_stops_the_task(task: Task) -> None:
+def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) -> None:
     """Absence is never an empty set."""
     watch, permit, time = watching(task)
     permit.revive(pa.array(["data/s/a"]))

@@ -34,7 +34,7 @@ def test_a_mark_set_to_sweeping_by_hand_is_refused(lake: Lake) -> None:
     lake.marked()
     record = altered(lake, state=MarkState.SWEEPING)
 
-    with pytest.raises(Refused, match="the approval that a sweep begins with isn't there"):
+    with pytest.raises(Refused, match="the approval of its sweep is missing"):
         refuse_unapproved(lake.target, record)
 
 

@@ -36,7 +36,7 @@ from tests.support.store_proxy import store_proxy
 WAYS = ("commit", "revert", "branch from an old commit", "merge", "link", "restage")
 RACES = 150  # more than a sweep has moments
 ANSWERS_A_RACE = 20
-FIRST_OF_ALL, CLOSING = "reading what is staged (first", "re-verifying what was deleted"
+FIRST_OF_ALL, CLOSING = "reading staged addresses (first", "re-verifying deleted objects"
 EFFECTS = ("intent", "delete", "receipt")
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 

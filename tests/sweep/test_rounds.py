@@ -13,7 +13,7 @@ import pytest
 from lakegc_assets.cli.sweep import show_report
 from lakegc_assets.sweep import undo as undoing
 from lakegc_assets.sweep.context import SweepLimits, SweepRun
-from lakegc_assets.sweep.delete_rounds import Tally, end_of, nothing_decided
+from lakegc_assets.sweep.delete_rounds import Tally, expiry_of, no_progress
 from lakegc_assets.sweep.report import Report
 from spark_resources.errors import Refused
 from tests.approval.conftest import Lake, lake, sandbox
@@ -47,14 +47,14 @@ def test_a_new_round_has_a_number_above_all_traces_of_earlier_ones(lake: Lake) -
 
 
 def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> None:
-    """It takes longer than it counts for, so nothing could be deleted by it."""
+    """It takes longer than its maximum age, so no delete could rely on it."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(minutes=30)))  # type: ignore[arg-type]
     verification: Any = SimpleNamespace(began=lake.now - timedelta(minutes=10))
 
-    assert end_of(run, verification) == verification.began + timedelta(minutes=30)
+    assert expiry_of(run, verification) == verification.began + timedelta(minutes=30)
     verification.began -= timedelta(minutes=21)
     with pytest.raises(Refused, match="LAKEGC_VERIFICATION_AGE") as refused:
-        end_of(run, verification)
+        expiry_of(run, verification)
     assert refused.value.invariant == 1
 
 
@@ -62,12 +62,12 @@ def test_a_round_that_outlives_its_re_verification_names_the_setting_and_not_the
     """With too short a `verification_age` no delete is ever sent."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
 
-    late, early = (nothing_decided(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
+    late, early = (no_progress(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
 
     assert isinstance(late, Refused)
-    assert "a re-verification counts for 5 seconds" in str(late)
+    assert "it is valid for 5 seconds" in str(late)
     assert "LAKEGC_VERIFICATION_AGE" in str(late)
-    assert "of 1 pending object" in str(early)
+    assert "a whole round over 1 pending object" in str(early)
     assert "clocks" in str(early)
 
 
@@ -94,7 +94,7 @@ def test_undo_repeats_rounds_until_nothing_is_left(lake: Lake, monkeypatch: pyte
     monkeypatch.setattr(undoing, "in_quarantine", lambda run, since: next(left))
     monkeypatch.setattr(undoing, "write_quarantine", lambda run: None)
     settled = iter([2, 1])
-    monkeypatch.setattr(undoing, "round_of", lambda *_: Tally(objects={"restored": next(settled)}))  # type: ignore[arg-type]
+    monkeypatch.setattr(undoing, "run_round", lambda *_: Tally(objects={"restored": next(settled)}))  # type: ignore[arg-type]
 
     assert undoing.undo(run_of(lake)).objects == {"restored": 3}
     assert list(left) == []

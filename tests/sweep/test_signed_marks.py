@@ -45,7 +45,7 @@ def unsigned(lake: Lake) -> Any:
     return target_of(lake.sandbox.settings, "lake").place
 
 
-def test_a_mark_is_full_where_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -> None:
+def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -> None:
     """Without the key all checksums can be made to fit, but not the signature. The mark records why it is full."""
     lake.mark("m1")
     lake.days(2)

@@ -264,7 +264,7 @@ def test_a_stray_copy_whose_live_original_is_gone_is_restored(
 
 
 @pytest.mark.parametrize("quarantine", [True, False])
-def test_an_object_live_again_after_a_killed_sweep_took_it_is_reported_as_late(
+def test_an_object_live_again_after_a_killed_sweep_deleted_it_is_reported_as_late(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository, quarantine: bool
 ) -> None:
     """A sweep was killed between taking an object away and recording it; then the object became live. Readers miss it:

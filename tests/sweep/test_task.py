@@ -185,7 +185,7 @@ def test_a_task_does_nothing_without_its_own_runs_lease(task: Task, action: Acti
     assert task.store.read(QUARANTINE + "a") == task.store.read("data/s/a") == b"data/s/a"
 
 
-def test_nothing_is_sent_when_the_lease_may_end_before_the_answer(task: Task) -> None:
+def test_nothing_is_sent_if_the_lease_may_end_before_the_response(task: Task) -> None:
     """A request may take longer than what is left of the lease."""
     rows, config = task.write("a"), task.config()
     short = Holder("Ada", "m1", "t", task.store.now() + config.request_time)
@@ -367,7 +367,9 @@ def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypa
     assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, b"the next holder's")
 
 
-def test_large_objects_of_one_size_are_not_taken_for_the_same(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_objects_of_equal_size_are_not_mistaken_for_each_other(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their store has no checksums: they are read in pieces, and never as a whole."""
     size = 257 * 2**20
     root = Path(task.place.settings.local_path or "") / "lake"

@@ -198,7 +198,7 @@ def test_a_sweep_is_shown_with_its_outcomes_and_rate(ui: Ui, swept: Run) -> None
         expect(row(page, name)).to_contain_text(value, ignore_case=True)
     expect(page.get_by_text("Row count").first).to_be_visible()
     ui.picture("sweep-report")
-    assert plot(page, "rate", "Objects settled a second") == 800
+    assert plot(page, "rate", "Objects per second") == 800
     ui.picture("sweep-rate")
     page = ui.open(f"/runs/{swept.id}")
     expect(page.get_by_text("RUN_SUCCESS")).to_be_visible()

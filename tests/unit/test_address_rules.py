@@ -113,7 +113,7 @@ def test_only_objects_under_data_and_at_the_root_are_possible_candidates(local_a
     assert rules.are_candidates(COLUMN, local_adapter=local_adapter).to_pylist() == wanted + NULL
 
 
-def test_a_listing_of_the_candidates_would_hold_what_is_in_the_listed_area(spark: SparkSession) -> None:
+def test_a_listing_of_candidates_contains_every_address_in_the_listed_area(spark: SparkSession) -> None:
     """Live addresses elsewhere aren't missing from it; each possible candidate is in it, and what a store may fold into
     one."""
     wanted = [one.listed for one in ADDRESSES]
@@ -130,7 +130,7 @@ def test_keys_with_dot_segments_may_not_be_deleted() -> None:
     assert rules.may_be_deleted(COLUMN, local_adapter=False).to_pylist() == [*deletable, False]
 
 
-def test_a_hold_can_name_every_beginning_of_a_possible_candidate() -> None:
+def test_a_hold_can_name_every_prefix_of_a_possible_candidate() -> None:
     """An object that could not be held by its prefix could not be kept."""
     for one in ADDRESSES:
         key = one.address

@@ -99,7 +99,7 @@ AT_THE_BOUND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", TRIPS)
-def test_a_brake_trips_just_beyond_its_bound(what: str) -> None:
+def test_a_brake_trips_just_beyond_its_limit(what: str) -> None:
     """It trips alone, and says what was measured and what the bound is."""
     name = what.split(maxsplit=1)[0]
     brake = found(**TRIPS[what])[name]
@@ -110,7 +110,7 @@ def test_a_brake_trips_just_beyond_its_bound(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", AT_THE_BOUND)
-def test_no_brake_trips_at_its_bound(what: str) -> None:
+def test_no_brake_trips_at_its_limit(what: str) -> None:
     """The bound itself is still allowed."""
     assert tripped(found(**AT_THE_BOUND[what])) == set()
 
@@ -157,7 +157,7 @@ def test_the_documented_defaults_are_the_effective_ones() -> None:
     assert BrakeLimits.of(Settings.load(variables, home=Path("/nonexistent"))) == BrakeLimits.of(Settings())
 
 
-def test_every_bound_can_be_configured() -> None:
+def test_every_limit_can_be_configured() -> None:
     """A setting replaces the default of its own bound, and of no other."""
     given = {
         "share": 0.01, "gib": 0.00001, "count": 9_999, "jump": 0.5, "live": 1.0, "listing": 1.0, "age": timedelta(0)

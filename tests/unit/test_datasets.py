@@ -164,7 +164,7 @@ def test_rewriting_a_dataset_leaves_its_neighbours_alone(place: Place) -> None:
 # --- unfinished and damaged ones --------------------------------------------------------------------------------------
 
 
-def test_files_without_a_list_are_no_dataset(place: Place) -> None:
+def test_files_without_a_list_are_not_a_dataset(place: Place) -> None:
     """The list is written last."""
     write_file(place, FOLDER, "a.parquet", parquet_bytes(table(ROWS)), len(ROWS))
 
@@ -291,7 +291,7 @@ def test_a_file_with_another_number_of_rows_is_damage(place: Place, dataset: Dat
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + b"\x00" * 100 + b"PAR1", b"address,size\na,1\n"])
-def test_bytes_that_are_no_parquet_are_damage(place: Place, dataset: Dataset, data: bytes) -> None:
+def test_bytes_that_are_not_parquet_are_damage(place: Place, dataset: Dataset, data: bytes) -> None:
     """That the list vouches for them doesn't matter."""
     place.store().write(FOLDER + "a.parquet", data)
     file = File("a.parquet", 2, len(data), hashlib.sha256(data).hexdigest())

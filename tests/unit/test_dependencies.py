@@ -22,14 +22,14 @@ def locked(name: str) -> Version:
     return Version(found)
 
 
-def test_lakefs_sdk_is_taken_only_while_it_is_under_the_apache_licence() -> None:
+def test_lakefs_sdk_is_allowed_only_while_it_is_under_the_apache_licence() -> None:
     """From 1.87 on it is under BUSL-1.1, which forbids offering it as a service."""
     for version, taken in (("1.71.0", False), ("1.72.0", True), ("1.86.0", True), ("1.87.0", False), ("2.0.0", False)):
         assert (version in BOUNDS["lakefs-sdk"]) == taken, version
     assert locked("lakefs-sdk") in BOUNDS["lakefs-sdk"]
 
 
-def test_an_urllib3_that_lakegc_does_not_work_with_is_not_taken() -> None:
+def test_incompatible_versions_of_urllib3_are_excluded() -> None:
     """Its retries and decoding are relied on as they are from 2.6.3 on."""
     assert "2.6.2" not in BOUNDS["urllib3"]
     assert "2.6.3" in BOUNDS["urllib3"]

@@ -7,7 +7,7 @@ import sys
 from lakegc_assets.mark import figures
 
 
-def test_the_library_for_pictures_is_imported_in_the_background() -> None:
+def test_matplotlib_is_imported_in_the_background() -> None:
     """Code that announces a picture early finds the library imported when it draws."""
     helper = figures.get_ready()
     helper.join(60)

@@ -155,7 +155,7 @@ def test_marks_in_every_layout_of_the_reference_collector_are_found(place: Place
     assert timedelta(0) <= place.store().now() - marks["unified: m1"].written < timedelta(minutes=5)
 
 
-def test_other_files_are_no_marks_of_the_reference_collector(place: Place) -> None:
+def test_other_files_are_not_marks_of_the_reference_collector(place: Place) -> None:
     """Hidden, deeper and other kinds of files, the server's lists and lakegc's own marks are ignored."""
     leave(
         place,

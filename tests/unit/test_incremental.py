@@ -48,7 +48,7 @@ def test_the_name_of_a_slice_tells_when_it_was_opened() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a", "!ab", "0" * 19, "0" * 21, "z" * 20, "A" * 20, "0" * 19 + "1"])
-def test_a_folder_that_is_no_slice_is_always_listed(name: str) -> None:
+def test_a_folder_that_is_not_a_slice_is_always_listed(name: str) -> None:
     """Its name, or that of a folder from before there were slices, doesn't tell when it was opened."""
     assert opened(name) is None
     assert can_have_changed(name, NOW)
@@ -74,7 +74,7 @@ def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None
             basis_of(new(), earlier, since=unknown, every=9)
 
 
-def test_a_full_mark_is_due_after_so_many_incremental_ones() -> None:
+def test_a_full_mark_is_due_after_the_configured_number_of_incremental_ones() -> None:
     """It still records the chain before it, and starts the next one. A named base makes a mark incremental."""
     earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m2", "m1")]
     found = basis_of(new(), earlier, every=4)
@@ -90,7 +90,7 @@ def test_a_full_mark_is_due_after_so_many_incremental_ones() -> None:
     assert basis_of(new(), [*earlier, audited], every=3)["chain"] == ["m4"]
 
 
-def test_a_full_mark_is_due_after_enough_incremental_marks_though_each_named_the_same_base() -> None:
+def test_a_full_mark_is_due_after_enough_incremental_marks_even_if_each_names_the_same_base() -> None:
     """Chains of marks that name their base don't grow, so marks are counted, too; a base that is named is used."""
     earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m1")]
     for every, full_in in ((6, 2), (5, 1), (4, 0), (3, 0)):
@@ -111,7 +111,7 @@ def test_only_a_full_listing_of_all_objects_counts_as_a_full_mark() -> None:
     assert basis_of(new(), earlier, since="m2", every=3)["full_in"] == 0
 
 
-def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_due() -> None:
+def test_an_incremental_mark_says_what_only_a_full_one_finds_and_when_that_is_due() -> None:
     """A full mark leaves nothing; a mark from before this was recorded can't tell when one is due."""
     assert late_uploads(record("full")) == ""
     for marks, due in ((3, "after 3 more incremental marks"), (1, "after 1 more incremental mark."), (0, "due now")):
@@ -142,7 +142,7 @@ def test_an_incremental_mark_says_what_it_leaves_to_a_full_one_and_when_that_is_
         ({}, {"steps": {"expired_set": StepRecord(NOW, NOW, facts={"unexplained": "x"})}}, "records no reasons for"),
     ],
 )
-def test_a_mark_is_full_where_an_incremental_one_might_differ(mine: Any, of_base: Any, why: str) -> None:
+def test_a_mark_is_full_if_an_incremental_one_might_differ(mine: Any, of_base: Any, why: str) -> None:
     """It says why, also if the base was named."""
     for since in ("", "old"):
         found = basis_of(new(**mine), [record("old", 9, **of_base)], since=since, every=9)

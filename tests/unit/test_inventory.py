@@ -202,7 +202,7 @@ def test_a_manifest_with_an_impossible_time_is_refused(tmp_path: Path, taken: st
         open_inventory(str(file), StoreSettings(), taken=None)
 
 
-def test_a_key_that_the_store_would_fold_is_no_candidate() -> None:
+def test_a_key_that_the_store_would_fold_is_not_a_candidate() -> None:
     """The store would return another object for it. In other stores it is a candidate, with its slice."""
     keys = ["data//o", "data/s//o", "data/s/o"]
     table = pa.table([keys, [1] * 3, [NOON] * 3, [None] * 3], schema=LISTED)

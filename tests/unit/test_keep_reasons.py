@@ -52,7 +52,7 @@ def test_the_first_reason_that_keeps_an_object_is_reported(spark: SparkSession) 
     assert [row["address"] for row in keep_reasons.kept(rows, OTHER_REPOSITORY).collect()] == ["b"]
 
 
-def test_a_probe_without_a_clear_answer_keeps_every_object_of_its_size(spark: SparkSession) -> None:
+def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size(spark: SparkSession) -> None:
     """What a branch serves is kept by its address, though; of several branches the first is named."""
     probe = {"repository": "lake", "path": "p", "size": 1}
     served = [

@@ -10,7 +10,7 @@ import pytest
 from lakegc_assets.mark.mark_chain import MarkChain
 
 
-def test_the_chain_of_a_full_mark_knows_nothing() -> None:
+def test_the_chain_of_a_full_mark_is_empty() -> None:
     """What only earlier marks know would keep a full mark from reading what it has to read itself."""
     chain = MarkChain(cast(Any, SimpleNamespace(place=None)), ())
 

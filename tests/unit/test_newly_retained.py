@@ -134,7 +134,7 @@ def test_a_listing_and_a_dump_find_all_that_the_rule_retains(
         assert history.retained(rules) <= newly.retained
 
 
-def test_what_could_not_be_taken_in_is_found_again() -> None:
+def test_commits_that_were_found_but_not_added_are_found_again() -> None:
     """A listing that fails after the commits were found, such as when a table can't be read, changes nothing."""
     history = began()
     newly = history.reverified(Rules(1, {}))

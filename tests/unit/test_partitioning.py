@@ -126,7 +126,7 @@ def test_rows_behind_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: li
     assert sorted(row["id"] for row in found) == list(range(sum(chunks)))
 
 
-def test_without_rows_there_is_no_task(spark: SparkSession) -> None:
+def test_no_rows_make_no_task(spark: SparkSession) -> None:
     """For one, Spark would start Python workers of another kind. Every column is there all the same."""
     found = no_rows(spark, SCHEMA)
 

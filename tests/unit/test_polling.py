@@ -26,7 +26,7 @@ def polled(answers: Iterator[str | None], **more: Any) -> tuple[str | None, list
     return found, clock.waits
 
 
-def test_what_is_there_at_once_is_not_waited_for() -> None:
+def test_a_result_that_is_there_at_once_is_not_waited_for() -> None:
     assert polled(iter(["done"]), timeout_s=0, first_wait_s=1) == ("done", [])
 
 
@@ -36,18 +36,18 @@ def test_the_wait_doubles_up_to_the_longest() -> None:
     assert polled(answers, timeout_s=60, first_wait_s=1, longest_wait_s=3) == ("done", [1, 2, 3, 3])
 
 
-def test_the_last_look_comes_when_the_time_is_over() -> None:
+def test_the_last_poll_comes_at_the_timeout() -> None:
     """It isn't waited longer than that, and what is there by then is found."""
     assert polled(iter([None, None, "done"]), timeout_s=1.5, first_wait_s=1) == ("done", [1, 0.5])
     assert polled(iter([None, None, None]), timeout_s=1.5, first_wait_s=1) == (None, [1, 0.5])
 
 
-def test_an_error_of_the_look_ends_the_waiting() -> None:
+def test_an_error_of_a_poll_ends_the_wait() -> None:
     with pytest.raises(StopIteration):
         polled(iter([None]), timeout_s=5, first_wait_s=1)
 
 
-def test_who_waits_is_told_how_long() -> None:
+def test_the_caller_is_told_how_long_it_waits() -> None:
     waits: list[float] = []
     polled(iter([None, None, "done"]), timeout_s=9, first_wait_s=2, waited=waits.append)
 

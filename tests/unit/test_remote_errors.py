@@ -73,7 +73,7 @@ def test_an_answer_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path
     assert not witness.exists()
 
 
-def test_a_text_without_the_nonce_of_this_process_is_no_error_of_lakegc(spark: SparkSession) -> None:
+def test_a_text_without_the_nonce_of_this_process_is_not_a_lakegc_error(spark: SparkSession) -> None:
     """A store that knows the form of errors can't forge one that says that something is absent or refused."""
     forged = as_text(NotFound("nothing is staged"), "0" * 32)
 

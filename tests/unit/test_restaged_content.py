@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.mark.path_probes import WINDOW, answered, at_inexact_paths, not_text, serve
+from lakegc_assets.mark.path_probes import WINDOW, at_inexact_paths, not_text, probed_batches, serve
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Refused, Unavailable
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Served, ServedPage
 from spark_resources.lakefs_sandbox.ref_views import as_text
@@ -113,11 +113,11 @@ def test_an_empty_page_that_announces_more_does_not_mean_absence() -> None:
     [Unavailable("gone"), Forbidden("no")],
     ids=lambda e: type(e).__name__,
 )
-def test_a_path_probe_without_a_clear_answer_is_unclear(error: LakegcError) -> None:
+def test_a_path_probe_that_fails_is_unclear(error: LakegcError) -> None:
     """So are those after the first one that failed. Their candidates are kept."""
     server = Branches({"a": {"p": address(1)}, "b": {}, "c": {"p": address(3)}}, failing={"b": error})
     asked = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
-    found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    found = [row for batch in probed_batches(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
     assert [(row["branch"], row["path"], row["address"], row["unclear"]) for row in found] == [
         ("a", "p", "data/s/1", None),
         ("b", "p", None, str(error)),
@@ -129,7 +129,7 @@ def test_a_path_probe_without_a_clear_answer_is_unclear(error: LakegcError) -> N
 
 def probe_results(server: Branches, asked: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
     """Branch, address and whether the answer is clear, of each probe."""
-    batches = answered(asked, server.as_lakefs(), NAMESPACE)
+    batches = probed_batches(asked, server.as_lakefs(), NAMESPACE)
     rows = [row for batch in batches for row in batch.to_pylist()]
     return [(row["branch"], row["address"], row["unclear"] is None) for row in rows]
 
@@ -186,7 +186,7 @@ def test_a_damaged_answer_stops_the_mark() -> None:
     """Other answers of such a server can't be trusted either."""
     server = Branches({"main": {}}, failing={"main": DamagedData("no JSON")})
     with pytest.raises(DamagedData):
-        list(answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
+        list(probed_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
 
 
 def test_a_window_that_fails_half_way_is_unclear_as_a_whole() -> None:
@@ -199,7 +199,7 @@ def test_a_window_that_fails_half_way_is_unclear_as_a_whole() -> None:
             return super().stat(repository, branch, path)
 
     server = FailingAtQ({"main": {"p": address(1), "q": address(2)}})
-    batches = answered(rows("main", ["p", "q"]), server.as_lakefs(), NAMESPACE)
+    batches = probed_batches(rows("main", ["p", "q"]), server.as_lakefs(), NAMESPACE)
     assert [row["unclear"] for batch in batches for row in batch.to_pylist()] == ["gone", "gone"]
 
 
@@ -207,14 +207,14 @@ def test_an_address_of_this_namespace_in_another_form_stops_the_mark() -> None:
     """It is neither placed outside nor left unclear."""
     server = Branches({"main": {"p": "s3a://bucket//lake/data/s/1"}})
     with pytest.raises(Refused, match="differs from the namespace"):
-        list(answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
+        list(probed_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
 
 
 @pytest.mark.parametrize("key", ["data/we ird/obj %2F + é", "data/a%20b", "data/a?x", "data/100%"])
 def test_a_served_address_is_the_key_byte_for_byte(key: str) -> None:
     """A key with % or ? comes from a relative entry and is shown behind the namespace: it is live, and no conflict."""
     server = Branches({"main": {"p": f"{NAMESPACE.uri}/{key}"}})
-    (batch,) = answered(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
+    (batch,) = probed_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
     assert batch["address"].to_pylist() == [key]
 
 
@@ -222,7 +222,7 @@ def test_a_path_with_several_sizes_is_probed_once_and_answered_for_each() -> Non
     """Two heads of a branch can have different sizes at a path."""
     server = Branches({"main": {"p": address(1)}})
     asked = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]
-    found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    found = [row for batch in probed_batches(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
     assert [(row["size"], row["address"]) for row in found] == [(1, "data/s/1"), (2, "data/s/1")]
     assert server.asked == ["main"]
 
@@ -232,7 +232,7 @@ def test_more_paths_than_fit_into_a_window_are_all_answered() -> None:
     there = {f"p{number:05}": address(number) for number in range(WINDOW + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)
     asked = [*rows("main", sorted(there)), *rows("other", sorted(there))]
-    found = [row for batch in answered(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    found = [row for batch in probed_batches(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
     assert len(found) == len(asked)
     assert all(row["unclear"] is None for row in found)
     assert {row["path"]: row["address"] for row in found if row["branch"] == "main"} == {
@@ -305,7 +305,7 @@ def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_p
     """The path can't be requested, so its candidates are kept; the mark can be made all the same."""
     server = Branches({"main": {"p": address(1)}})
     rows_of_main: list[dict[str, Any]] = [{**rows("main", ["x"], size=4)[0], "path": None}, *rows("main", ["p"])]
-    (batch,) = answered(rows_of_main, server.as_lakefs(), NAMESPACE)
+    (batch,) = probed_batches(rows_of_main, server.as_lakefs(), NAMESPACE)
 
     assert batch["path"].to_pylist() == [None, "p"]
     assert batch["address"].to_pylist() == [None, "data/s/1"]

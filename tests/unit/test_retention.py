@@ -50,7 +50,7 @@ EXAMPLE = [
 ]
 
 
-def test_the_documented_example_retains_what_the_documentation_says() -> None:
+def test_the_documented_example_retains_the_documented_commits() -> None:
     """It has 21 days for main and 7 for dev."""
     rules = Rules(30, {"main": 21, "dev": 7})
 

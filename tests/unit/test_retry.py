@@ -136,7 +136,7 @@ def test_a_conditional_write_whose_answer_was_lost_is_recognised_by_its_bytes(re
 
 
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
-def test_a_write_of_another_run_is_never_taken_for_ones_own(refused: Unavailable) -> None:
+def test_another_runs_write_is_never_mistaken_for_ones_own(refused: Unavailable) -> None:
     act = failing(Transient("the answer was lost"), refused)
     with pytest.raises(type(refused)):
         write_on_condition(SOON, act, lambda: (b"another's", "tag"), b"mine")

@@ -249,7 +249,7 @@ def test_an_upload_is_served_byte_for_byte_under_its_path(
     assert Path(stat.physical_address.removeprefix("local://")).read_bytes() == data
 
 
-def test_a_body_that_is_no_form_is_the_object(sandbox: Sandbox, api: Any) -> None:
+def test_a_body_that_is_not_a_form_is_the_object(sandbox: Sandbox, api: Any) -> None:
     """Its type and its metadata are stored."""
     status, _, _ = raw(
         sandbox, "POST", f"/repositories/{REPOSITORY}/branches/main/objects?path=a%2Fb", b"--raw\r\n",

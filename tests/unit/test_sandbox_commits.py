@@ -60,7 +60,7 @@ def range_ids(repository: SandboxRepository, commit: Commit) -> list[str]:
 # --- commits ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_commit_is_like_that_of_a_server(lake: SandboxRepository) -> None:
+def test_the_first_commit_is_like_that_of_a_real_server(lake: SandboxRepository) -> None:
     """It is empty, of nobody, of generation 1 and without a metarange."""
     [first] = list(lake.log("main"))
     assert (first.committer, first.message, first.metarange_id) == ("", "Repository created", "")

@@ -372,7 +372,7 @@ def test_broken_metadata_is_an_error(read: Callable[..., Any], data: bytes) -> N
             read_proven_ranges(data, name=name)
 
 
-def test_the_metadata_that_is_broken_above_is_read_when_it_is_intact() -> None:
+def test_intact_metadata_is_read() -> None:
     """Otherwise the test above might pass for another reason."""
     assert read_ranges(_metarange(), name=NAME) == [RANGE]
     assert [branch.id for branch in read_branches(_dump(BRANCH, "branch"), name=NAME)] == ["main"]

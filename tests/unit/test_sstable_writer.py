@@ -93,7 +93,7 @@ def test_an_entry_that_is_larger_than_a_block_is_read_back() -> None:
     assert read_whole_entries(table.data, name=table.id) == entries
 
 
-def test_a_metarange_names_its_ranges_with_ends_counts_and_sizes() -> None:
+def test_a_metarange_lists_its_ranges_with_bounds_counts_and_sizes() -> None:
     """They are those that the ranges themselves state."""
     tables = [write_range([Entry(b"%d" % n, "x"), Entry(b"%d~" % n, "y")]) for n in range(3)]
     refs = [range_ref(table.data, name=table.id) for table in tables]

@@ -24,7 +24,7 @@ def answered(code: str, message: str, status: int) -> ClientError:
         EndpointConnectionError(endpoint_url="http://nowhere", error="refused."),
     ],
 )
-def test_words_of_s3_that_end_with_a_full_stop_get_no_second_one(error: ClientError) -> None:
+def test_messages_of_s3_that_end_with_a_full_stop_get_no_second_one(error: ClientError) -> None:
     """S3 ends its messages with one, and its copies sometimes don't."""
     said = str(s3_client.as_lakegc_error(error, "s3://bucket", "list", None))
 
@@ -33,7 +33,7 @@ def test_words_of_s3_that_end_with_a_full_stop_get_no_second_one(error: ClientEr
     assert said.endswith(".")
 
 
-def test_words_of_google_that_end_with_a_full_stop_get_no_second_one() -> None:
+def test_messages_of_google_that_end_with_a_full_stop_get_no_second_one() -> None:
     """Credentials that have expired are told by Google's library in whole sentences."""
     error = RefreshError("Reauthentication is needed. Please run gcloud auth login.")  # type: ignore[no-untyped-call]
     said = str(gcs_client.as_lakegc_error(error, "gs://bucket", "list", None))

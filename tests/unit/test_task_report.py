@@ -30,7 +30,7 @@ def test_counters_of_tasks_are_summed_and_errors_stay_errors() -> None:
     assert total.samples == {"lost": [f"data/{number}" for number in range(SAMPLES_KEPT)]}
 
 
-def test_counters_of_things_are_summed_for_each_thing() -> None:
+def test_counters_by_key_are_summed_for_each_key() -> None:
     """Neither a thing nor a counter is taken for another one because of its name."""
     first, second = TaskReport(), TaskReport()
     first.count_for("bytes of Ada", objects=1, bytes=10)

@@ -64,7 +64,7 @@ def test_an_age_is_the_time_up_to_the_start_of_the_mark(old: timedelta, label: s
         (None, 1, None),
     ],
 )
-def test_a_prefix_is_so_many_folders_of_the_path(path: str | None, depth: int, prefix: str | None) -> None:
+def test_a_prefix_has_the_requested_number_of_folders(path: str | None, depth: int, prefix: str | None) -> None:
     """It includes their slashes, byte for byte; without a path it is unknown."""
     found = totals_of(expired("data/s/a", path=path), depth=depth)
 
@@ -73,7 +73,7 @@ def test_a_prefix_is_so_many_folders_of_the_path(path: str | None, depth: int, p
 
 def test_new_labels_beyond_a_bound_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory stays bounded; no label is counted short, and the total is complete."""
-    monkeypatch.setattr(counting, "LABELS_HELD", 3)
+    monkeypatch.setattr(counting, "MOST_LABELS", 3)
     rows = [expired(f"data/s{n}/a", 10) for n in range(8)] + [expired("data/s0/b", 5)]
 
     found = totals_of(*rows)
