@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +21,14 @@ from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.mark_store.hold_file import Hold, made_hold
 from spark_resources.mark_store.holds import add_hold
+from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import AddressType, Rules
 from spark_resources.sstable import Entry
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
 from tests.support.mark_runs import Marker, Sweeper, later, target_of
 from tests.support.messages import on_first_message
+from tests.support.tampering_proxy import between
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 OBJECTS, OTHERS, RATE = 60, 20, 10.0  # objects of the expired commit, other garbage, and how many go a second
@@ -342,3 +346,126 @@ def test_all_other_repositories_are_listed_before_the_first_delete(
 
     assert stored(store) == {entry.address for entry in entries}
     assert report.late == ()
+
+
+@dataclass
+class SlowSweep:
+    """An approved mark of objects of `lake` that a sweep deletes slowly, while a thread acts after the first deletes.
+    `there` are the objects that were stored when it had acted."""
+
+    lake: SandboxRepository
+    settings: dict[str, str]
+    addresses: set[str]
+    there: set[str] = field(default_factory=set)
+
+    @property
+    def store(self) -> Store:
+        return target_of(self.settings, "lake").place.store()
+
+    def sweep(
+        self, act: Callable[[], object], undo: Callable[[], object], until: Callable[[], bool] | None = None
+    ) -> set[str]:
+        """Sweep, act, and undo it once `until`, by default without a permit, or once none are left. The objects that
+        are stored in the end."""
+        stopped = until or self.without_permit
+
+        def work() -> None:
+            wait_for_some_deletes(self.store, self.addresses)
+            act()
+            self.there = self.addresses & stored(self.store)
+            give_up = time.monotonic() + LIMIT_S
+            while self.addresses & stored(self.store) and not stopped():
+                assert time.monotonic() < give_up, "deletes neither stop nor end"
+                time.sleep(0.05)  # the step of a poll with a limit
+            undo()
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        Sweeper().sweep(self.settings, "lake", "m1", SweepOptions(rate=RATE))
+        worker.join(LIMIT_S)
+        assert len(self.there) > SEEN_LATE, "it came too late to tell anything"
+        return stored(self.store)
+
+    def without_permit(self) -> bool:
+        permit = json.loads(self.store.read(mark_folder("m1") + "receipts/0002/permit.json"))
+        return bool(permit["stopped"]) or datetime.fromisoformat(permit["until"]) <= self.store.now()
+
+
+def slow_sweep(sandbox: Sandbox) -> tuple[SlowSweep, list[Entry]]:
+    lake = sandbox.create("lake")
+    entries = [lake.put("main", f"old/{number:03}", b"x") for number in range(OBJECTS)]
+    lake.delete("main", [entry.path.decode() for entry in entries])
+    addresses = {entry.address for entry in entries}
+    approved_mark(sandbox, addresses)
+    return SlowSweep(lake, quickly(sandbox.settings), addresses), entries
+
+
+def quickly(settings: dict[str, str]) -> dict[str, str]:
+    """Settings for watching heads, without retries."""
+    return {**settings, "head_check_interval_s": str(INTERVAL_S), "retry_total_s": "0"}
+
+
+def test_a_repository_that_cannot_be_read_hides_no_commit_of_another_one_while_a_round_deletes(
+    sandbox: Sandbox,
+) -> None:
+    """They take turns together, and deletes go on for a minute without the one that can't be read."""
+    other, _ = sandbox.create("other"), sandbox.create("third")
+    swept, entries = slow_sweep(sandbox)
+
+    def take_in() -> None:
+        sandbox.fail("third", 503)
+        take_in_at(other, "main", entries)
+
+    left = swept.sweep(take_in, lambda: sandbox.fail("third", None))
+
+    assert len(swept.there - left) <= SEEN_LATE
+
+
+def test_what_became_live_is_kept_though_it_could_not_be_written_at_first(sandbox: Sandbox) -> None:
+    """Without the list of what another repository took in, tasks get no permit to delete."""
+    other = sandbox.create("other")
+    swept, entries = slow_sweep(sandbox)
+    in_the_way = swept.lake.objects.file(mark_folder("m1") + "receipts/0002/revived-0000.parquet")
+
+    def take_in() -> None:
+        in_the_way.mkdir()
+        take_in_at(other, "main", entries)
+
+    left = swept.sweep(take_in, in_the_way.rmdir)
+
+    assert left, "deletes went on without the list"
+
+
+def test_nothing_is_deleted_while_a_commit_that_a_dump_showed_cannot_be_read(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its branch isn't in any listing of heads, and its metarange can't be read for a while."""
+    monkeypatch.setattr(head_watch, "DUMP_EVERY_S", INTERVAL_S)
+    monkeypatch.setattr(head_watch, "DUMP_SHARE", 0.0)
+    with between(sandbox.endpoint_url) as server:
+        lake = sandbox.create("lake")
+        commit, paths = expired_commit(lake)
+        approved_mark(sandbox, set(paths.values()))
+        server.after("/repositories/lake/branches", without_branch_x)
+        settings = quickly({**sandbox.settings, "endpoint_url": server.endpoint})
+        swept = SlowSweep(lake, settings, set(paths.values()))
+        moved: list[tuple[Path, Path]] = []
+        dumps: list[object] = []
+        server.before("/refs/dump", dumps.append)
+
+        def commit_unreadably() -> None:
+            server.refused = {"/refs/dump": 503}
+            fix = lake.commit_of(committed_on_a_branch(lake, commit))
+            table = lake.objects.file(f"_lakefs/{fix.metarange_id}")
+            moved.append((table, table.rename(table.with_name("moved"))))
+            server.refused = {}
+            dumps.clear()
+
+        left = swept.sweep(commit_unreadably, lambda: moved[0][1].rename(moved[0][0]), lambda: len(dumps) > 40)
+
+    assert len(swept.there - left) <= SEEN_LATE
+
+
+def without_branch_x(listed: Any) -> None:
+    listed["results"] = [each for each in listed["results"] if each["id"] != "x"]
+    listed["pagination"]["results"] = len(listed["results"])
