@@ -81,6 +81,7 @@ class HeadWatch:
     _entries: int = 0
     _dump_due_at: float = 0.0
     _dump_failure: str = ""
+    _dumped_is_kept: bool = True  # whether the objects of all commits in the last dump are kept
     _others_failure: str = ""
     _others_seen_at: float = 0.0
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -138,13 +139,23 @@ class HeadWatch:
     def check_heads(self) -> None:
         """List the heads once, keep the objects that are live by them, and renew the permit.
 
-        Raises the error of a failed request, and `Unavailable` if other repositories' heads were not listed in time.
+        Raises the error of a failed request, and `Unavailable` if commits were not dumped and kept, or other
+        repositories' heads not listed, in time.
         """
         if self.permit.given.stopped:
             return
         began = self.place.store().now()
         with self._stopping_if_too_much(), self._lock:
             self._list_heads()
+            self._refuse_if_late()
+            self.permit.give(began + longest_permit(self.every))  # locked: a dump must not have paused it since
+
+    def _refuse_if_late(self) -> None:
+        """Raise `Unavailable` if what the other threads watch is not known well enough to delete anything."""
+        if not self._dumped_is_kept:
+            raise Unavailable(
+                f"the objects of new commits of {self.repository} could not be kept yet. {self._dump_failure}".strip()
+            )
         if self.newly_retained is not None and seconds_passed() > self._dump_due_at + DUMP_LATE_S:
             raise Unavailable(
                 f"the commits of {self.repository} could not be dumped for minutes. {self._dump_failure}".strip()
@@ -153,7 +164,6 @@ class HeadWatch:
             raise Unavailable(
                 f"the heads of other repositories could not be listed for a minute. {self._others_failure}".strip()
             )
-        self.permit.give(began + longest_permit(self.every))
 
     def dump_commits(self) -> None:
         """Keep the objects of commits that no listing of branches shows, if a dump is due. Raises the error of a failed
@@ -164,8 +174,10 @@ class HeadWatch:
         dumped = dumped_graph(self.newly_retained.run)
         with self._stopping_if_too_much(), self._lock:
             if dumped is not None and (commits := self.newly_retained.commits_of(dumped)):
+                self._dumped_is_kept = False
                 self._keep_objects_of(commits, "commits on no branch")
                 self.newly_retained.add(self.newly_retained.branches, commits)
+            self._dumped_is_kept = True
         self._dump_due_at = began + max(DUMP_EVERY_S, DUMP_SHARE * (seconds_passed() - began))
 
     def list_all_others(self) -> None:
