@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.errors import DamagedData, NotFound, Refused
+from spark_resources.errors import DamagedData, LakegcError, NotFound, Refused
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import ADDRESSES
 from spark_resources.records.json_records import check_format, read_json, time_of
@@ -81,12 +81,17 @@ class PermitGiver:
 
     def __init__(self, receipts: Receipts, round_number: int, secret: bytes) -> None:
         self._receipts, self._round, self._secret, self.given = receipts, round_number, secret, Permit()
+        self._unwritten: list[pa.Array] = []
         self._lock = threading.Lock()
 
     def give(self, until: datetime) -> None:
-        """Permit deletes until then, by the store's clock. Does nothing once the round is stopped."""
+        """Permit deletes until then, by the store's clock. Does nothing once the round is stopped.
+
+        First writes the addresses that `revive` could not write. Raises, without a permit, if that fails again.
+        """
         with self._lock:
             if not self.given.stopped:
+                self._write_revived()
                 self._write(replace(self.given, until=until))
 
     def pause(self) -> None:
@@ -101,11 +106,24 @@ class PermitGiver:
                 self._write(replace(self.given, until=NEVER, stopped=why))
 
     def revive(self, addresses: pa.Array) -> None:
-        """Exclude these addresses from deletion in this round, as soon as tasks read the permit again."""
+        """Exclude these addresses from deletion in this round, as soon as tasks read the permit again.
+
+        If they can't be written, nothing is permitted until they are.
+        """
         with self._lock:
-            number, data = len(self.given.revived), parquet_bytes(pa.table([addresses], schema=ADDRESSES))
+            self._unwritten.append(addresses)
+            try:
+                self._write_revived()
+            except LakegcError:
+                self._write(replace(self.given, until=NEVER))
+                raise
+
+    def _write_revived(self) -> None:
+        while self._unwritten:
+            number, data = len(self.given.revived), parquet_bytes(pa.table([self._unwritten[0]], schema=ADDRESSES))
             self._receipts.store.write(revived_key(self._receipts, self._round, number), data)
             self._write(replace(self.given, revived=(*self.given.revived, hashlib.sha256(data).hexdigest())))
+            del self._unwritten[0]
 
     def _write(self, permit: Permit) -> None:
         key = permit_key(self._receipts, self._round)

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from spark_resources.deleting.permit import PATIENCE_S, PermitGiver, PermitWatch, permit_key
+from spark_resources.deleting.permit import PATIENCE_S, PermitGiver, PermitWatch, permit_key, revived_key
 from spark_resources.deleting.sweep_task import Action
-from spark_resources.errors import DamagedData, Refused
+from spark_resources.errors import DamagedData, LakegcError, Refused
 from spark_resources.mark_store.lease import LeaseWatch
 from tests.support.mark_runs import later
 from tests.support.sweep_tasks import SECRET, Task, task
@@ -123,6 +123,21 @@ def test_keys_that_became_live_during_the_round_are_left_alone(task: Task) -> No
 
     assert task.run(rows, config) == {"deleted": 1, "not settled": 2}
     assert task.left() == {"a", "c"}
+
+
+def test_no_permit_is_given_before_the_keys_that_became_live_are_written(task: Task) -> None:
+    """The first attempt to write them may fail: whoever found them doesn't find them again."""
+    rows, config = task.write("a", "b"), task.config()
+    permit, key = task.permit(), revived_key(task.receipts, 1, 0)
+    task.store.write(f"{key}/in the way", b"")
+    for attempt in (lambda: permit.revive(pa.array(["data/s/a"])), lambda: permit.give(task.store.now())):
+        with pytest.raises(LakegcError):
+            attempt()
+    task.store.delete_many([f"{key}/in the way"])
+    permit.give(task.store.now() + timedelta(minutes=30))
+
+    assert task.run(rows, config) == {"deleted": 1, "not settled": 1}
+    assert task.left() == {"a"}
 
 
 def test_keys_that_became_live_during_a_purge_keep_their_copies(task: Task) -> None:
