@@ -196,12 +196,14 @@ class HeadWatch:
         if self.others is None or self.permit.given.stopped:
             return
         with self._stopping_if_too_much():
-            keys = self.others.check_next()
-            if len(keys):
-                self.moved = True
-                self._revive(keys)
-                self.log_message("other repositories have new commits: objects here that they refer to are kept")
+            self.others.check_next(self._keep_referred)
             self._others_seen_at, self._others_failure = seconds_passed(), ""
+
+    def _keep_referred(self, keys: pa.Array) -> None:
+        if len(keys):
+            self.moved = True
+            self._revive(keys)
+            self.log_message("other repositories have new commits: objects here that they refer to are kept")
 
     def _watch(self, check: Callable[[], None], failed: Callable[[str], None]) -> None:
         while not self._ended.wait(self.every.total_seconds()):

@@ -9,7 +9,7 @@ repositories, they take turns.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -73,11 +73,12 @@ class OtherHeads:
         """Whether the current cycle has repositories left."""
         return bool(self._waiting)
 
-    def check_next(self) -> pa.Array:
-        """The keys in this namespace that new tables of the repositories next in turn contain.
+    def check_next(self, keep: Callable[[pa.Array], None]) -> None:
+        """Pass to `keep` the keys in this namespace that new tables of the repositories next in turn contain.
 
-        Raises `Unavailable` if a repository can't be read and isn't released, and `TooMuchChanged` for one with too
-        many new tables or entries. The next call then reads the same tables again.
+        Raises `TooMuchChanged` for a repository with too many new tables or entries, before anything is kept. Raises
+        `Unavailable` if one can't be read and isn't released, after what the others contain is kept. The next call then
+        checks the same repositories again.
         """
         with self._lock:
             unread: Unread = {}
@@ -90,14 +91,15 @@ class OtherHeads:
             heads = {(repository, head) for repository, _, head in heads_in(self.run, turn, unread)}
             due = self._due(heads, began)
             found = self._read(due, unread)
+            self._found |= found
+            if found:
+                keep(pc.unique(pa.concat_arrays([*found.values()])))
             for repository in sorted(unreleased(self.run, unread)):
                 why = unread[repository]
                 raise Unavailable(f"repository {repository} may refer to objects here and can't be read: {why}")
-            self._found |= found
             self.known |= heads
             self._listed_at |= dict.fromkeys(map(self._where, due), began)
             self._waiting = self._waiting[len(turn) :]
-            return pc.unique(pa.concat_arrays([pa.array([], pa.string()), *found.values()]))
 
     def _due(self, heads: Collection[tuple[str, str]], now: float) -> list[str]:
         """The repositories whose tables have to be listed now. One without any head was deleted or can't be read."""
