@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.approval import approve
 from lakegc_assets.approval.foreign_marks import begun, root_of
 from lakegc_assets.sweep import foreign_marks, sweep
 from lakegc_assets.sweep.context import ForeignMark
 from spark_resources.errors import Unavailable
 from spark_resources.mark_store.foreign_expired_set import REFERENCE_OBJECTS
+from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import StepRecord
 from spark_resources.model import MarkState
 from spark_resources.spark.datasets import all_rows, write_rows
@@ -85,3 +87,31 @@ def plant(lake: Lake, *keys: str) -> None:
     step: StepRecord = replace(mark.record.steps["expired_set"], datasets={"": recorded(dataset)})
     record = replace(mark.record, steps={**mark.record.steps, "expired_set": step})
     lake.place.store().write(root_of("t1") + "mark.json", record.to_json())
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["while it lists", "at the last moment"])
+def test_a_foreign_mark_whose_approval_is_revoked_before_the_first_delete_is_not_swept(
+    lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Listing the store can take hours. Who revokes is told that nothing will be deleted."""
+    approved(lake)
+    listed, move_to, proposal = foreign_marks.write_listed, Mark.move_to, lake.proposal("t1")
+
+    def list_and_revoke(*arguments: Any) -> None:
+        listed(*arguments)
+        lake.revoke("t1")
+
+    def begin_and_revoke(mark: Mark, state: MarkState, **changes: Any) -> None:
+        move_to(mark, state, **changes)
+        if state is MarkState.SWEEPING:  # the revoke has looked at the state before
+            approve.note_end(proposal, who="Grace", how="revoked", now=lake.now)
+
+    with monkeypatch.context() as raced:
+        if late:
+            raced.setattr(Mark, "move_to", begin_and_revoke)
+        else:
+            raced.setattr(foreign_marks, "write_listed", list_and_revoke)
+        lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").stopped(3, "revoked by Grace")
+    lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").stopped(3, "t1")
+
+    assert stored(lake) == set(STORED)
