@@ -18,7 +18,7 @@ from lakegc_assets.mark.context import MarkRun, StepNotes, Target
 from lakegc_assets.rules.addresses import slice_column
 from lakegc_assets.sweep.context import ForeignMark, SweepRun
 from spark_resources.errors import Refused
-from spark_resources.mark_store.approval import Approval, Ended, read_with_version, write_approval
+from spark_resources.mark_store.approval import Approval, Ended, read_approval, read_with_version, write_approval
 from spark_resources.mark_store.foreign_expired_set import NOT_RECORDED, REFERENCE_OBJECTS
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import Mark
@@ -66,6 +66,21 @@ def list_today(run: SweepRun, foreign: ForeignMark) -> None:
         write_listed(run, foreign)
     if mark.record.state is MarkState.MARKED:
         mark.move_to(MarkState.APPROVED, approval=foreign.approval.sha256)
+
+
+def refuse_revoked(place: Place, approval: Approval) -> None:
+    """Raise `Refused` if this approval of a foreign mark was revoked or replaced since it was read. A revoke and the
+    beginning of a sweep write different files, so a sweep calls this before it begins, afterwards, and when it
+    resumes."""
+    found = read_approval(place, approval.mark_id)
+    if found != approval or found.ended is not None:
+        ended = None if found is None else found.ended
+        why = f"was {ended['how']} by {ended['who']}" if ended is not None else "was replaced or removed"
+        raise Refused(
+            f"the approval of mark {approval.mark_id} in {place.namespace.uri} {why}, so it isn't swept. Make a new "
+            "mark.",
+            invariant=7,
+        )
 
 
 def write_listed(run: SweepRun, foreign: ForeignMark) -> None:

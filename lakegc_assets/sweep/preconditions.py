@@ -14,7 +14,7 @@ from lakegc_assets.mark.preconditions import refuse_another_repository
 from lakegc_assets.progress import LogMessage, logged_and_published
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.sweep.context import ForeignMark, SweepLimits, SweepRun
-from lakegc_assets.sweep.foreign_marks import begin
+from lakegc_assets.sweep.foreign_marks import begin, refuse_revoked
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.approval import Approval, read_approval
 from spark_resources.mark_store.foreign_expired_set import reference_mark
@@ -180,6 +180,7 @@ def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
         verify_foreign(target, foreign.found, foreign.approval, now=target.place.store().now())
     else:
         refuse_another_repository(mark.record, target)
+        refuse_revoked(target.place, foreign.approval)
         if mark.record.digest != foreign.approval.digest:
             raise Refused(
                 f"the unfinished sweep of mark {partition.mark_id} of {partition.repository} is of another set than "

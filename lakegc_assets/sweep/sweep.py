@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.garbage import only, without
 from lakegc_assets.sweep.context import Reverification, SweepRun
-from lakegc_assets.sweep.foreign_marks import list_today, mark_approval_used
+from lakegc_assets.sweep.foreign_marks import list_today, mark_approval_used, refuse_revoked
 from lakegc_assets.sweep.report import Report, write_report
 from lakegc_assets.sweep.require_backup import in_backup, required_backup
 from lakegc_assets.sweep.reverify import reverify
@@ -43,8 +43,11 @@ def sweep(run: SweepRun) -> Report:
     began: datetime = run.store.now()
     if run.foreign is not None:
         list_today(run, run.foreign)
+        refuse_revoked(run.place, run.foreign.approval)
     if run.mark.record.state is not MarkState.SWEEPING:
         run.mark.move_to(MarkState.SWEEPING)
+    if run.foreign is not None:
+        refuse_revoked(run.place, run.foreign.approval)
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
     approved = run.approved()
     with errors_from_executors():
