@@ -369,6 +369,25 @@ def test_what_a_re_verification_found_in_a_repository_that_became_unreadable_is_
     assert is_stored(lake, imported)
 
 
+@pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
+def test_what_a_re_verification_found_is_live_though_its_record_cannot_be_read_any_more(
+    sandbox: Sandbox, lake: SandboxRepository, stage: Stage
+) -> None:
+    """Its datasets are still there. No other record has the object."""
+    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
+    assert mark(sandbox).expired == {imported.address, nobodys.address}
+    approve(sandbox)
+    stage(sandbox.repository("other"), imported)
+    assert sweep(sandbox).objects == {"deleted": 1, "rescued": 1}
+    store = target_of(sandbox.settings, "lake").place.store()
+    for key in [one.key for page in store.pages(verifications_folder("m1")) for one in page.objects]:
+        if key.endswith("/mark.json"):
+            store.write(key, store.read(key)[:-1])
+    sandbox.fail("other", 503)
+
+    assert mark(sandbox, "m2").expired == set()
+
+
 def test_what_a_mark_found_in_an_unreadable_repository_is_live_though_a_later_re_verification_did_not_find_it(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
