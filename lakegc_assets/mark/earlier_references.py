@@ -6,7 +6,7 @@ The tables needn't be read again. The addresses stay live while a repository can
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import pyarrow as pa
@@ -16,10 +16,10 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.path_probes import PROBED_PARTS
 from lakegc_assets.rules.brakes import unread_in
 from spark_resources.errors import DamagedData, NotFound
-from spark_resources.mark_store.mark import Mark, earlier_marks, earlier_reverifications
+from spark_resources.mark_store.mark import Mark, earlier_marks, earlier_reverifications, unreadable_roots
 from spark_resources.mark_store.record import MarkRecord, finished_at
 from spark_resources.model import ADDRESSES, SERVED
-from spark_resources.spark.datasets import read_file
+from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset, read_file
 
 STAGED, COMMITTED, EXPIRED = "uncommitted_addresses", "committed_addresses", "expired_set"
 STAGED_PARTS = ("first_elsewhere", "second_elsewhere")  # a rename during one scan hides an address from it
@@ -84,7 +84,8 @@ def addresses_before(run: MarkRun, before: Sequence[Mark], unread: Collection[st
     mark that read each of the unread repositories. Raises `DamagedData`.
 
     Those that path probes found count in all of them, because they probe only for objects that nothing else keeps. A
-    re-verification probes only for candidates, so what it doesn't find may be referred to all the same.
+    re-verification probes only for candidates, so what it doesn't find may be referred to all the same. A mark whose
+    record can't be read may have found something, too: all that is in its folder counts.
     """
     verified = of_these_spellings(run, earlier_reverifications(run.place))
     waiting, found = set(unread), [ADDRESSES.empty_table()]
@@ -94,7 +95,25 @@ def addresses_before(run: MarkRun, before: Sequence[Mark], unread: Collection[st
             found += (rows_before(run, mark, asset, part, ADDRESSES) for asset, part in ADDRESS_PARTS)
         if mark not in verified:
             waiting -= {repository for repository in waiting if has_read(run, mark.record, repository)}
+    found += (rows for root in unreadable_roots(run.place) for rows in addresses_below(run, root))
     return pa.concat_tables(found).group_by("address").aggregate([]).cast(ADDRESSES)
+
+
+def addresses_below(run: MarkRun, root: str) -> Iterator[pa.Table]:
+    """The addresses of other repositories in the finished datasets below the folder of a mark (ADDRESSES), read without
+    its record. Raises `DamagedData`."""
+    for asset, part in ADDRESS_PARTS:
+        yield rows_below(run, f"{root}{asset}/{part}/", ADDRESSES)
+    for part in PROBED_PARTS:
+        yield elsewhere(rows_below(run, f"{root}{EXPIRED}/{part}/", SERVED), run.partition.repository)
+
+
+def rows_below(run: MarkRun, folder: str, schema: pa.Schema) -> pa.Table:
+    try:
+        run.store.stat(folder + LIST_NAME)
+    except NotFound:
+        return schema.empty_table()
+    return rows_of(run, open_dataset(run.place, folder), schema)
 
 
 ADDRESS_PARTS = (
@@ -117,8 +136,13 @@ def probed_elsewhere(run: MarkRun, mark: Mark) -> pa.Table:
     if not mark.record.step(EXPIRED).facts.get("served_inside", 0):
         return ADDRESSES.empty_table()
     served = pa.concat_tables([rows_before(run, mark, EXPIRED, part, SERVED) for part in PROBED_PARTS])
-    elsewhere = pc.and_(pc.is_valid(served["address"]), pc.not_equal(served["repository"], mark.record.repository))
-    return served.filter(elsewhere).select(ADDRESSES.names).cast(ADDRESSES)
+    return elsewhere(served, mark.record.repository)
+
+
+def elsewhere(served: pa.Table, repository: str) -> pa.Table:
+    """The addresses (ADDRESSES) that branches of other repositories than this one serve by these results (SERVED)."""
+    is_elsewhere = pc.and_(pc.is_valid(served["address"]), pc.not_equal(served["repository"], repository))
+    return served.filter(is_elsewhere).select(ADDRESSES.names).cast(ADDRESSES)
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -128,7 +152,10 @@ def rows_before(run: MarkRun, before: Mark | None, asset: str, part: str, schema
     """A part of an older mark's dataset; empty if it has none."""
     if before is None or part not in before.record.step(asset).datasets:
         return schema.empty_table()
-    dataset = before.dataset(asset, part)
+    return rows_of(run, before.dataset(asset, part), schema)
+
+
+def rows_of(run: MarkRun, dataset: Dataset, schema: pa.Schema) -> pa.Table:
     files = [read_file(run.place, dataset.folder, file, schema) for file in dataset.files]
     return pa.concat_tables([schema.empty_table(), *files])
 

@@ -316,6 +316,19 @@ def earlier_reverifications(place: Place) -> Iterator[Mark]:
                 yield verification
 
 
+def unreadable_roots(place: Place) -> Iterator[str]:
+    """The folders of all marks and re-verifications in a namespace whose record is there and can't be read."""
+    store = place.store()
+    for folder in folders_in(store, MARKS_ROOT):
+        for root in (folder, *folders_in(store, folder + VERIFICATIONS)):
+            try:
+                Mark.open(place, folder.removeprefix(MARKS_ROOT).rstrip("/"), root=root)
+            except NotFound:
+                continue
+            except DamagedData:
+                yield root
+
+
 def previous_mark(place: Place, record: MarkRecord) -> Previous | None:
     """The value of `MarkRecord.previous`: the newest earlier finished mark of the same repository and scope.
 
