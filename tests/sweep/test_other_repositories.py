@@ -29,6 +29,7 @@ from tests.support.messages import on_first_message
 from tests.support.sandbox_client import client
 from tests.support.tampering_proxy import Between, between
 
+ONE_SECOND = timedelta(seconds=1)  # the resolution of the server's clock
 NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 
 
@@ -367,6 +368,22 @@ def test_what_a_re_verification_found_in_a_repository_that_became_unreadable_is_
     assert sweep(sandbox, "m2").objects == {"deleted": 1}
     assert mark(sandbox, "m3").expired == set()
     assert is_stored(lake, imported)
+
+
+def test_what_a_mark_found_in_an_unreadable_repository_is_live_though_the_stores_clock_was_set_back_before(
+    sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """By that clock, the mark that found nothing there is the later one."""
+    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
+    before = mark(sandbox, "m0").record
+    assert before.finished is not None
+    ahead = replace(before, finished=before.finished + timedelta(hours=1), server_now=before.server_now - ONE_SECOND)
+    target_of(sandbox.settings, "lake").place.store().write(mark_folder("m0") + "mark.json", ahead.to_json())
+    stage_listed(sandbox.repository("other"), imported)
+    assert mark(sandbox, "m1").expired == {nobodys.address}
+    sandbox.fail("other", 503)
+
+    assert mark(sandbox, "m2").expired == {nobodys.address}
 
 
 @pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
