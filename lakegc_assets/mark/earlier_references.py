@@ -80,21 +80,19 @@ def clean_tables(run: MarkRun, mark: Mark | None, parts: Sequence[str]) -> pa.Ch
 
 
 def addresses_before(run: MarkRun, before: Sequence[Mark], unread: Collection[str]) -> pa.Table:
-    """All addresses that other repositories refer to by earlier marks and re-verifications, newest first, back to a
-    mark that read each of the unread repositories. Raises `DamagedData`.
+    """All addresses that other repositories refer to by earlier marks and re-verifications, unless later marks
+    read each of the unread repositories. Raises `DamagedData`.
 
     Those that path probes found count in all of them, because they probe only for objects that nothing else keeps. A
     re-verification probes only for candidates, so what it doesn't find may be referred to all the same. A mark whose
     record can't be read may have found something, too: all that is in its folder counts.
     """
-    verified = of_these_spellings(run, earlier_reverifications(run.place))
-    waiting, found = set(unread), [ADDRESSES.empty_table()]
-    for mark in newest_first([*before, *verified]):
+    found = [ADDRESSES.empty_table()]
+    readers = [[mark for mark in before if has_read(run, mark.record, repository)] for repository in unread]
+    for mark in (*before, *of_these_spellings(run, earlier_reverifications(run.place))):
         found.append(probed_elsewhere(run, mark))
-        if waiting:
+        if not all(any(is_later(reader.record, mark.record) for reader in each) for each in readers):
             found += (rows_before(run, mark, asset, part, ADDRESSES) for asset, part in ADDRESS_PARTS)
-        if mark not in verified:
-            waiting -= {repository for repository in waiting if has_read(run, mark.record, repository)}
     found += (rows for root in unreadable_roots(run.place) for rows in addresses_below(run, root))
     return pa.concat_tables(found).group_by("address").aggregate([]).cast(ADDRESSES)
 
@@ -129,6 +127,11 @@ def has_read(run: MarkRun, record: MarkRecord, repository: str) -> bool:
     if repository == "*":
         return not unread and all(is_trusted(run, name) for name in facts["trusted"])
     return repository in facts["repositories"] and repository not in unread and "*" not in unread
+
+
+def is_later(record: MarkRecord, than: MarkRecord) -> bool:
+    """Whether a mark is the later one by both the store's and the server's clock: either may have been set back."""
+    return finished_at(record) > finished_at(than) and record.server_now >= than.server_now
 
 
 def probed_elsewhere(run: MarkRun, mark: Mark) -> pa.Table:
