@@ -89,7 +89,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             holds=read_holds(target.place).recorded(),
             inventory=inventory,
         )
-        record = replace(record, basis={**FULL_MARK, "spellings": sorted(target.place.namespace.also)})
+        record = replace(record, basis={**FULL_MARK, "spellings": sorted(target.place.namespace.aliases)})
         earlier = earlier_marks(target.place)
         basis = basis_of(
             record, [mark.record for mark in earlier.finished], untrusted=earlier.untrusted,

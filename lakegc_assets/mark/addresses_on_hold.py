@@ -23,10 +23,10 @@ from spark_resources.lakefs.ranges import (
     check_all_read,
     decoder_for,
     inside_addresses,
-    proven_entries,
+    prefetched_tables,
     range_tasks,
     ranges_of,
-    tables_ahead,
+    verified_entries,
 )
 from spark_resources.model import (
     ADDRESSES_ON_HOLD,
@@ -111,8 +111,8 @@ def reading_ranges(place: Place, paths: PathHolds) -> Producer:
     def produce(batches: Batches, report: TaskReport) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
-        for range_id, data in tables_ahead(place, refs, needed_by="a hold"):
-            batch = proven_entries(data, refs[range_id], COLUMNS, decoder)
+        for range_id, data in prefetched_tables(place, refs, referrer="a hold"):
+            batch = verified_entries(data, refs[range_id], COLUMNS, decoder)
             report.count(ranges=1, entries=batch.num_rows)
             if refs[range_id]["hold"]:
                 yield on_hold_batch(batch, refs[range_id]["hold"], place)

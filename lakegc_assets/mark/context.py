@@ -95,12 +95,12 @@ def check_scheme(repository: Repository, blockstore: str) -> None:
 
 def place_of(repository: Repository, blockstore: str, store_settings: StoreSettings) -> Place:
     """The location of a repository's objects, in every spelling that its block store accepts."""
-    also: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     if blockstore == "local" and store_settings.local_path is not None:
         # the local adapter writes and reports this location with its configured path (formats §4)
         name = repository.storage_namespace.split("://", 1)[-1].rstrip("/")
-        also = (f"local://{store_settings.local_path.rstrip('/')}/{name}",)
-    return Place(repository.namespace(also=also), store_settings)
+        aliases = (f"local://{store_settings.local_path.rstrip('/')}/{name}",)
+    return Place(repository.namespace(aliases=aliases), store_settings)
 
 
 @dataclass(slots=True)

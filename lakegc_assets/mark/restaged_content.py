@@ -213,15 +213,15 @@ def may_have(
     datasets = chain.sizes
     if SIZES[1] in run.mark.record.step(SIZES[0]).datasets:
         datasets.append(run.mark.dataset(*SIZES))
-    known, having = set[int](), set[int]()
+    known, matching = set[int](), set[int]()
     for dataset in datasets:
         with suppress(*UNREADABLE):
             numbers, numbers_of_size = ranges_by_size(run.place, dataset, wanted)
             known |= numbers
-            having |= numbers_of_size
+            matching |= numbers_of_size
     ambiguous = {number for number, ids in Counter(map(range_number, {*written.refs, *ranges})).items() if ids > 1}
     known -= ambiguous  # several ranges share the number, so its sizes are ambiguous
-    return pa.array([number in having or number not in known for number in map(range_number, ranges)], pa.bool_())
+    return pa.array([number in matching or number not in known for number in map(range_number, ranges)], pa.bool_())
 
 
 def in_path_order(run: MarkRun, paths: DataFrame) -> DataFrame:

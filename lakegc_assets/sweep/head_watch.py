@@ -28,7 +28,7 @@ from spark_resources import sstable
 from spark_resources.deleting.permit import PermitGiver, longest_permit
 from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.lakefs import LakeFS
-from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, decoder_for, tables_ahead
+from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, decoder_for, prefetched_tables
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import COMMIT_VERDICTS, HEADS, RANGE_REFS
 from spark_resources.spark.datasets import all_rows
@@ -260,8 +260,8 @@ class HeadWatch:
     def _unread_ranges(self, metaranges: Sequence[str]) -> list[Ref]:
         """The distinct ranges of these metaranges that were not read yet (rows of RANGE_REFS)."""
         found: dict[str, Ref] = {}
-        for name, data in tables_ahead(self.place, metaranges, needed_by="a new branch head"):
-            for ref in sstable.read_proven_ranges(data, name=name):
+        for name, data in prefetched_tables(self.place, metaranges, referrer="a new branch head"):
+            for ref in sstable.read_verified_ranges(data, name=name):
                 row = (ref.id, ref.count, ref.min_key, ref.max_key)
                 found[ref.id] = dict(zip(RANGE_REFS.names, row, strict=True))
         ids = pa.array(list(found), pa.string())

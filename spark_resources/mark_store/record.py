@@ -44,7 +44,7 @@ class Basis(TypedDict):
 
     `chain` are its base marks with their `digests`, newest first, back to a full mark. A full mark with a chain records
     what an incremental one would have missed. `full_in` of an incremental mark is the number of further incremental
-    marks before a full one is due. `spellings` are those of the namespace (`Namespace.also`) by which addresses were
+    marks before a full one is due. `spellings` are those of the namespace (`Namespace.aliases`) by which addresses were
     read.
     """
 

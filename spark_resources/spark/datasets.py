@@ -122,7 +122,7 @@ def parquet(folder: str, schema: pa.Schema) -> Output:
     return Output(folder, ".parquet", encode)
 
 
-def having(column: str, output: Output) -> Output:
+def where_not_null(column: str, output: Output) -> Output:
     """The same output for only those rows whose `column` is not null."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:

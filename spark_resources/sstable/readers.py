@@ -49,7 +49,7 @@ def read_entries(
     return _read(data, name, read, decoder)
 
 
-def read_proven_entries(
+def read_verified_entries(
     data: bytes, *, name: str, columns: Sequence[str], decoder: Decoder | None = None
 ) -> tuple[pa.RecordBatch, TableProperties]:
     """Like `read_entries`, with the range's properties; in the same pass, verifies that it was committed as `name`."""
@@ -73,7 +73,7 @@ def read_ranges(data: bytes, *, name: str, entity: str = "") -> list[RangeRef]:
     return _each(data, name, METARANGES, entity, values.range_ref)
 
 
-def read_proven_ranges(data: bytes, *, name: str) -> list[RangeRef]:
+def read_verified_ranges(data: bytes, *, name: str) -> list[RangeRef]:
     """Like `read_ranges`; in the same pass, verifies that the metarange was committed as `name`."""
 
     def read(table: Table, _: Decoder) -> list[RangeRef]:

@@ -286,7 +286,7 @@ def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
         requests, skipped, kept = night.evaluate_sensor(cursor)
 
     assert requests == []
-    assert "could not be asked for the repositories" in skipped
+    assert "could not get the repositories" in skipped
     assert kept == cursor
 
 

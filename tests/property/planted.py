@@ -63,7 +63,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     "path forms": (
         Edit(
             "spark_resources/lakefs/ranges.py",
-            "for root in (namespace.uri, *namespace.also):",
+            "for root in (namespace.uri, *namespace.aliases):",
             "for root in (namespace.uri,):",
         ),
         Edit(

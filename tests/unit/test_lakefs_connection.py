@@ -88,7 +88,7 @@ def test_json_that_is_nested_too_deep_is_an_error(script: Script, lake: LakeFS) 
     """Python's parser fails on it; the error is one of lakegc, and never a crash with a traceback."""
     script.on("GET lake/branches", Response(b"[" * 200_000, media_type="application/json"))
 
-    with pytest.raises(DamagedData, match="not whole JSON"):
+    with pytest.raises(DamagedData, match="not complete JSON"):
         lake.branches("lake")
 
 
