@@ -529,4 +529,4 @@ class DeleteCheck:
     unchanged: pa.Table  # still the approved object
     changed: pa.Table
     gone: pa.Table
-    cut_off: pa.Table  # gone, and an interrupted attempt had started to delete it
+    interrupted: pa.Table  # gone, and an interrupted attempt had started to delete it

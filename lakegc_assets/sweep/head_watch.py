@@ -25,7 +25,7 @@ from lakegc_assets.sweep.context import SweepRun, Verified
 from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, changed_branches, names_of
 from lakegc_assets.sweep.other_head_watch import OtherHeads
 from spark_resources import sstable
-from spark_resources.deleting.permit import PermitGiver, longest_permit
+from spark_resources.deleting.permit import PermitIssuer, permit_duration
 from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, decoder_for, prefetched_tables
@@ -76,7 +76,7 @@ class HeadWatch:
     failure: str = ""
     fault: Exception | None = None
     moved: bool = False
-    _permit: PermitGiver | None = None
+    _permit: PermitIssuer | None = None
     _revived: list[pa.Array] = field(default_factory=list)
     _entries: int = 0
     _dump_due_at: float = 0.0
@@ -101,7 +101,7 @@ class HeadWatch:
         )
 
     @contextmanager
-    def during(self, permit: PermitGiver) -> Iterator[HeadWatch]:
+    def during(self, permit: PermitIssuer) -> Iterator[HeadWatch]:
         """Watch while a round runs. Raises the errors of the first listings, and a bug that ended the watch."""
         self._permit, self._ended, self.failure = permit, threading.Event(), ""
         if self._revived:
@@ -131,7 +131,7 @@ class HeadWatch:
             raise self.fault
 
     @property
-    def permit(self) -> PermitGiver:
+    def permit(self) -> PermitIssuer:
         assert self._permit is not None, "only while a round runs"
         return self._permit
 
@@ -153,7 +153,7 @@ class HeadWatch:
             raise Unavailable(
                 f"the heads of other repositories could not be listed for a minute. {self._others_failure}".strip()
             )
-        self.permit.give(began + longest_permit(self.every))
+        self.permit.give(began + permit_duration(self.every))
 
     def dump_commits(self) -> None:
         """Keep the objects of commits that no listing of branches shows, if a dump is due. Raises the error of a failed

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakegc_assets.rules.delete_check import how_changed
-from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, backup_rows, on_their_side
+from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, backup_rows, can_copy_server_side
 from spark_resources.copying.copy_log import CopyStatus, Log
 from spark_resources.copying.restore_task import BACKED_UP, restore_rows
 from spark_resources.mark_store.foreign_expired_set import folder_of
@@ -56,7 +56,7 @@ class Task:
     def task_config(self, **changes: Any) -> CopyTaskConfig:
         known: dict[str, Any] = {
             "source": self.lake, "target": self.to, "log": self.log, "run": self.log.next_run(), "folder": FOLDER,
-            "token": f"t{next(_serial)}", "at_once": 4, "server_side": on_their_side(self.lake, self.to),
+            "token": f"t{next(_serial)}", "at_once": 4, "server_side": can_copy_server_side(self.lake, self.to),
         }  # fmt: skip
         return CopyTaskConfig(**{**known, **changes})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.deleting.batches import SLOW_TRIES, TRIES, CheckedAgain, Sender, Sent
+from spark_resources.deleting.batches import MAX_SLOW_LOOKUPS, TRIES, RecheckedKeys, Sender, SendResult
 from spark_resources.deleting.pacing import Pace
 from spark_resources.errors import Refused
 from spark_resources.model import Namespace
@@ -62,7 +62,7 @@ def written(store: LocalStore, *names: str) -> list[str]:
     return keys
 
 
-def by_key(sent: Iterable[Sent]) -> dict[str, tuple[str, str, int]]:
+def by_key(sent: Iterable[SendResult]) -> dict[str, tuple[str, str, int]]:
     return {
         each.key: (each.result.deletion.value, each.result.code, each.attempts)
         if each.result
@@ -221,17 +221,17 @@ class SlowLookups:
     seconds: float = 0.0
     asked: list[list[str]] = field(default_factory=list)
 
-    def __call__(self, keys: Sequence[str]) -> CheckedAgain:
+    def __call__(self, keys: Sequence[str]) -> RecheckedKeys:
         self.asked.append(list(keys))
         marked = [key for key in keys if self.store.read(key) == b"x"]
         self.replaced()
         self.seconds += self.takes(keys)
-        return CheckedAgain(marked, [], [], [key for key in keys if key not in marked])
+        return RecheckedKeys(marked, [], [], [key for key in keys if key not in marked])
 
     def sender(self, may_send: Callable[[], None] = lambda: None) -> Sender:
         return Sender(
             self.store, Pace(lambda: 0.0), may_send, lambda _: None, lambda: 0.5,
-            check_again=self, clock=lambda: self.seconds,
+            recheck=self, clock=lambda: self.seconds,
         )  # fmt: skip
 
 
@@ -278,8 +278,8 @@ def test_a_key_whose_look_ups_are_always_slow_fails_and_stays(tmp_path: Path) ->
         "data/s/b": ("deleted", "", 1),
         "data/s/slow": ("failed", "TooSlow", 0),
     }
-    assert "left alone" in why
-    assert lookups.asked.count(["data/s/slow"]) == SLOW_TRIES
+    assert "was not deleted" in why
+    assert lookups.asked.count(["data/s/slow"]) == MAX_SLOW_LOOKUPS
     assert (stopped, left(store)) == (None, {"data/s/slow"})
 
 

@@ -149,4 +149,4 @@ def test_progress_counts_only_receipts_of_the_rounds_tasks(receipts: Receipts) -
     receipts.write("intent", 2, "00000-7-00001", intents("d", "e"))
     receipts.write("receipt", 1, "00000-5-00000", rows("f"))
 
-    assert receipts.settled_rows(2) == 2
+    assert receipts.finished_rows(2) == 2

@@ -169,7 +169,7 @@ def test_an_outdated_re_verification_deletes_nothing(task: Task, action: Action)
     """Its keys get no outcome."""
     counted = task.run(task.write("a"), task.config(action, verified_until=task.store.now()))
 
-    assert counted == {"not settled": 1}
+    assert counted == {"unprocessed": 1}
     assert (task.left(), task.outcomes()) == ({"a"}, {})
 
 
@@ -181,7 +181,7 @@ def test_a_task_does_nothing_without_its_own_runs_lease(task: Task, action: Acti
     other = Holder("Grace", "m2", "another", task.store.now() + timedelta(minutes=9))
     task.store.write(LEASE_KEY, other.to_json())
 
-    assert task.run(rows, task.config(action)) == {"not settled": 1}
+    assert task.run(rows, task.config(action)) == {"unprocessed": 1}
     assert task.store.read(QUARANTINE + "a") == task.store.read("data/s/a") == b"data/s/a"
 
 
@@ -191,7 +191,7 @@ def test_nothing_is_sent_if_the_lease_may_end_before_the_response(task: Task) ->
     short = Holder("Ada", "m1", "t", task.store.now() + config.request_time)
     task.store.write(LEASE_KEY, short.to_json())
 
-    assert task.run(rows, config) == {"not settled": 1}
+    assert task.run(rows, config) == {"unprocessed": 1}
     assert task.left() == {"a"}
 
 
@@ -349,7 +349,7 @@ def test_a_task_copies_nothing_once_its_lease_is_lost_while_it_waits(
     other = Holder("Grace", "m2", "another", task.store.now() + timedelta(minutes=9))
     late_by(task, monkeypatch, (Pace, "take"), lambda: task.store.write(LEASE_KEY, other.to_json()))
 
-    assert task.run(rows, task.config(action)) == {"not settled": 1}
+    assert task.run(rows, task.config(action)) == {"unprocessed": 1}
     assert (task.left() == {"a"}, quarantined_copy(task, "a") is None) == (action is Action.QUARANTINE,) * 2
 
 
@@ -363,7 +363,7 @@ def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypa
 
     monkeypatch.setattr(type(task.store), "copy", badly)
 
-    assert task.run(rows, config) == {"not settled": 1}
+    assert task.run(rows, config) == {"unprocessed": 1}
     assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, b"the next holder's")
 
 
