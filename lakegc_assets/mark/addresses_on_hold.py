@@ -158,7 +158,7 @@ def write_objects_on_hold(run: MarkRun, notes: StepNotes, decided: DataFrame, ca
     if not addresses.rows and not prefixes:
         notes.wrote(write_rows(run.place, folder, [], OBJECTS_ON_HOLD), OBJECTS_PART)
         return decided
-    decided = run.keep(decided)
+    decided = run.persist(decided)
     on_hold = keep_reasons.kept(decided, keep_reasons.HOLD).withColumnRenamed("found", "hold")
     rows = on_hold.select(*OBJECTS_ON_HOLD.names)
     tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
@@ -197,7 +197,7 @@ def count_absent(run: MarkRun, candidates: Candidates) -> int:
     addresses = read_all(run).select("address").dropDuplicates()
     expected = addresses.where(listed_area_column(addresses["address"]))
     absent = expected.transform(garbage.without(listed_objects.stored(run)))
-    absent = run.keep(candidates.without_unchanged(absent))
+    absent = run.persist(candidates.without_unchanged(absent))
     strange = absent.where(absent["address"].rlike(MAY_FOLD)).collect()
     missing_objects.refuse_folded(run, [row["address"] for row in strange], state="is on hold and not listed")
     count = absent.count()

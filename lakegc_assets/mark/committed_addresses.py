@@ -122,7 +122,7 @@ def read_addresses(
     entries = pc.sum(refs.column("entries")).as_py() or 0
     folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
     # versions of one range share most entries, so put them in one file: see `datasets.read_distinct`
-    tasks = range_tasks(run.spark(), refs, near=("min_key", "max_key", "range_id"))
+    tasks = range_tasks(run.spark(), refs, order_by=("min_key", "max_key", "range_id"))
     dataset, sizes, report = write_addresses(
         tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sizes_wanted=sizes_wanted
     )
@@ -156,7 +156,7 @@ def committed_ranges(run: MarkRun, notes: StepNotes, chain: MarkChain) -> tuple[
     found = ranges_of(run.spark(), run.place, new)
     if run.proven is not None or not can_be_base(run):
         return distinct_ranges(found), frozenset()
-    run.keep(found)
+    run.persist(found)
     folder = run.mark.folder(ASSET, METARANGES_PART)
     pairs = found.select(*RANGES_OF_METARANGES.names)
     written = write_dataset(pairs, run.place, folder, RANGES_OF_METARANGES)

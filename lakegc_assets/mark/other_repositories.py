@@ -402,6 +402,6 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
     notes.facts["kept_for_other_repositories"] = 0
     if not found or not notes.facts["unreferenced"]:
         return None
-    referenced = run.keep(union([run.read_dataset(one, ADDRESSES) for one in found]).dropDuplicates())
+    referenced = run.persist(union([run.read_dataset(one, ADDRESSES) for one in found]).dropDuplicates())
     notes.facts["kept_for_other_repositories"] = objects.transform(garbage.only(referenced)).count()
     return keep_reasons.among(referenced)

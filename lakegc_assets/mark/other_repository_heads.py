@@ -109,14 +109,14 @@ def with_entries_of_size(
     )
     spark = run.spark()
     metaranges = heads.select(METARANGES.names).group_by(METARANGES.names).aggregate([]).cast(METARANGES)
-    pairs = run.keep(ranges_of(row_tasks(spark, metaranges, batch=16), found.places))
+    pairs = run.persist(ranges_of(row_tasks(spark, metaranges, batch=16), found.places))
     refs = pairs.select("repository", *RANGE_REFS.names, "unread").dropDuplicates().toArrow()
     note_unread(refs, found.unread)
     refs = refs.filter(pc.is_valid(refs["range_id"])).select(["repository", *RANGE_REFS.names])
     notes.facts["ranges_of_other_heads"] = notes.facts.get("ranges_of_other_heads", 0) + len(refs)
     if not len(refs):
         return None
-    entries = run.keep(entries_of_size(range_tasks(spark, refs), found.places, wanted))
+    entries = run.persist(entries_of_size(range_tasks(spark, refs), found.places, wanted))
     note_unread(entries.where(entries["unread"].isNotNull()).toArrow(), found.unread)
     branch_ranges = pairs.join(row_tasks(spark, heads, batch=10_000), METARANGES.names)
     return path_probes.probes(

@@ -82,7 +82,7 @@ def write_mark(
 
 def in_tasks(run: MarkRun, status: ReferenceStatus, deletable: DataFrame, attributions: Attributions) -> DataFrame:
     """The rows to write (MIXED_ROWS), range-partitioned by address."""
-    objects = status.not_committed if can_be_base(run) else run.keep(deletable)
+    objects = status.not_committed if can_be_base(run) else run.persist(deletable)
     rows = mixed(objects, deletable=deletable, attributions=attributions.rows)
     count, few = status.not_committed_count, status.few_not_committed
     tasks = tasks_for(count, run.spark().sparkContext.defaultParallelism)

@@ -123,7 +123,7 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
     """Write RESCUED: the candidates that are referenced now, and why each is kept."""
     from pyspark.sql import functions as F
 
-    rows = run.keep(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
+    rows = run.persist(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
     notes.facts["unreferenced"] = rows.count()
     staged = keep_reasons.among(uncommitted_addresses.read_live(run))
     committed = keep_reasons.among(committed_addresses.read_live(run))

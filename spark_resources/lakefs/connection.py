@@ -18,7 +18,7 @@ from typing import Any
 from spark_resources.errors import DamagedData, Forbidden, NotFound, Transient, Unavailable, full_stop
 from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
-from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
 
 # The repr of the connection pool at the start of urllib3's messages.
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
@@ -107,7 +107,7 @@ class Connection:
 
     def _once(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
         status, headers, text = self._send(call, arguments)
-        if status in PASSING_STATUS:
+        if status in TRANSIENT_STATUSES:
             shown = _decoded(text)
             error = self.error_for(call, Response(status, _json(shown), shown[:300], None))
             raise Transient(str(error), after_s=seconds_of(headers))

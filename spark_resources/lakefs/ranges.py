@@ -132,7 +132,7 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
     return tasks.mapInArrow(on_executor(read), arrow_to_spark(METARANGE_RANGES))
 
 
-def range_tasks(spark: SparkSession, ranges: pa.Table, *, near: Sequence[str] = ()) -> DataFrame:
+def range_tasks(spark: SparkSession, ranges: pa.Table, *, order_by: Sequence[str] = ()) -> DataFrame:
     """Distribute ranges over Spark tasks like `row_tasks`: the more or larger the ranges, the more tasks.
 
     `ranges` has a column `entries` (null if unknown). Some repositories have one large range beside thousands of small
@@ -141,7 +141,7 @@ def range_tasks(spark: SparkSession, ranges: pa.Table, *, near: Sequence[str] = 
     entries = pc.fill_null(ranges["entries"], 0).to_pylist()
     batch = min(RANGES_A_TASK, len(ranges) * ENTRIES_A_TASK // max(sum(entries), 1))
     weights = [each + ENTRIES_A_RANGE for each in entries]
-    return row_tasks(spark, ranges, batch=max(batch, 1), near=near, weights=weights)
+    return row_tasks(spark, ranges, batch=max(batch, 1), order_by=order_by, weights=weights)
 
 
 # --- ranges → addresses ---------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def test_an_incremental_mark_equals_a_full_one_however_many_addresses_a_task_hol
 ) -> None:
     """Ranges were released, and released ranges count again."""
     for module in (incremental_comparison, reference_status):
-        monkeypatch.setattr(module, "FEW_ENOUGH_TO_SEND", few)
+        monkeypatch.setattr(module, "MAX_BROADCAST_ADDRESSES", few)
     lake.mark("m1")
     lake.put("staged", b"staged")
     lake.put("kept", b"replaced")

@@ -29,7 +29,7 @@ from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, open_store
 from spark_resources.stores.azure.client import Container, container_of
 from spark_resources.stores.azure.copy import copy_blob
-from spark_resources.stores.azure.delete import SubAnswer, delete_keys, sub_answers
+from spark_resources.stores.azure.delete import SubResponse, delete_keys, sub_responses
 from spark_resources.stores.azure.listing import parsed
 from spark_resources.stores.azure.store import OWN, AzureStore
 from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deleting, Deletion
@@ -383,11 +383,11 @@ def test_only_plain_digits_are_a_request_number() -> None:
     """Other characters that look like digits aren't."""
     body = batch_answer(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
 
-    found = sub_answers(MIXED["Content-Type"], body)
+    found = sub_responses(MIXED["Content-Type"], body)
 
     assert found.by_number == {
-        0: SubAnswer(202, "202", ""),
-        1: SubAnswer(404, "BlobNotFound", "The specified blob does not exist."),
+        0: SubResponse(202, "202", ""),
+        1: SubResponse(404, "BlobNotFound", "The specified blob does not exist."),
     }
 
 

@@ -495,7 +495,7 @@ def test_a_delete_is_not_sent_after_a_late_or_refused_token(tmp_path: Path, monk
         file = service_account(tmp_path, f"{answers.url}/token")
         store = at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
         with monkeypatch.context() as slow:
-            slow.setattr(client, "SOON_S", -1.0)
+            slow.setattr(client, "SEND_WITHIN_S", -1.0)
             late = store.delete_many(["a", "b"])
         assert [path for _, path, _, _ in asked] == ["/token"]
         refused = store.delete_many(["a"])

@@ -25,10 +25,10 @@ from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion, read_t
 from spark_resources.stores.s3.client import s3_client
 from spark_resources.stores.s3.copy import copy_object
 from spark_resources.stores.s3.delete import delete_keys
-from spark_resources.stores.s3.fast_reads import QuickReads
-from spark_resources.stores.s3.fast_requests import LeftToBoto3, QuickRequests
+from spark_resources.stores.s3.fast_reads import FastReads
+from spark_resources.stores.s3.fast_requests import FallBackToBoto3, FastRequests
 from spark_resources.stores.s3.listing import parsed
-from spark_resources.stores.s3.listing_xml import cut_out
+from spark_resources.stores.s3.listing_xml import extract_objects
 from tests.support.retry_policies import requests
 from tests.support.s3_servers import S3Server, SeaweedFS
 from tests.support.store_providers import answering
@@ -418,8 +418,8 @@ def test_both_parsers_of_a_listing_agree(fields: list[str], more: list[tuple[int
     )
 
     if not more and not before:
-        assert cut_out(quick, "ListBucketResult") is not None
-    assert cut_out(slow, "ListBucketResult") is None
+        assert extract_objects(quick, "ListBucketResult") is not None
+    assert extract_objects(slow, "ListBucketResult") is None
     assert outcome(quick) == outcome(slow)
 
 
@@ -621,19 +621,19 @@ def test_quick_requests_stop_after_three_failures() -> None:
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with answering(500, body, XML) as answers:
         client = s3_client(answers.settings())
-        quick = QuickRequests(client, answers.settings(), "bucket")
-        reads = QuickReads(client, answers.settings(), "bucket")
+        quick = FastRequests(client, answers.settings(), "bucket")
+        reads = FastReads(client, answers.settings(), "bucket")
         for _ in range(3):
-            with pytest.raises(LeftToBoto3):
+            with pytest.raises(FallBackToBoto3):
                 quick.list({"prefix": "data/"})
-            with pytest.raises(LeftToBoto3):
+            with pytest.raises(FallBackToBoto3):
                 reads.read("data/x")
         assert quick.list({"prefix": "data/"}) is None
         assert reads.read("data/x") is None
         assert len(answers.seen) == 6
 
-        reads._failures.passed = 1000
-        with pytest.raises(LeftToBoto3):
+        reads._failures.succeeded = 1000
+        with pytest.raises(FallBackToBoto3):
             reads.read("data/x")
 
 
@@ -662,7 +662,7 @@ def test_expiring_credentials_are_requested_anew(seaweedfs: S3Server, monkeypatc
         given = {"access_key": kept.access_key, "secret_key": kept.secret_key, "token": "session"}
         return given | {"expiry_time": "2100-01-01T00:00:00Z"}
 
-    reads = QuickReads(client, settings, "s3-tests")
+    reads = FastReads(client, settings, "s3-tests")
     forever = reads._credentials()
     renewed = RefreshableCredentials.create_from_metadata(renewing(), renewing, "test")
     monkeypatch.setattr(client._request_signer, "_credentials", renewed)  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ from spark_resources.spark.resource import SparkResource
 from spark_resources.spark.session import QUICK_START
 from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Store
-from spark_resources.stores.probe import REMEMBERED, remembered_capabilities
+from spark_resources.stores.probe import RECORD_KEY, recorded_capabilities
 
 _NOWHERE = Path("/nonexistent")
 _Done = TypeVar("_Done")
@@ -131,10 +131,10 @@ def known_store(settings: Mapping[str, str], repository: str) -> None:
         if endpoint is None:
             return
         if endpoint not in _probes:
-            remembered_capabilities(store, endpoint, token=uuid.uuid4().hex)
-            _probes[endpoint] = store.read(REMEMBERED)
+            recorded_capabilities(store, endpoint, token=uuid.uuid4().hex)
+            _probes[endpoint] = store.read(RECORD_KEY)
             return
-        store.write_if_absent(REMEMBERED, _probes[endpoint])
+        store.write_if_absent(RECORD_KEY, _probes[endpoint])
         later(store, store.now())  # what was written before is old by then, as it is after a probe
 
 

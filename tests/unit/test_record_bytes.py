@@ -26,7 +26,7 @@ from spark_resources.records.signing import Seal, SigningKey, SigningKeys
 from spark_resources.spark.datasets import Dataset, DatasetName, File
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
-from spark_resources.stores.probe import REMEMBERED, remembered_capabilities
+from spark_resources.stores.probe import RECORD_KEY, recorded_capabilities
 from spark_resources.stores.settings import StoreSettings
 
 RECORDED = Path(__file__).with_name("record_bytes")
@@ -211,8 +211,8 @@ def test_remembered_capabilities_have_the_recorded_bytes(place: Place, monkeypat
     store = place.store()
     monkeypatch.setattr(type(store), "now", lambda _: NOON)
 
-    assert [remembered_capabilities(store, "https://here", token=token) for token in ("one", "two")] == [found, found]
-    assert store.read(REMEMBERED) == recorded("store")
+    assert [recorded_capabilities(store, "https://here", token=token) for token in ("one", "two")] == [found, found]
+    assert store.read(RECORD_KEY) == recorded("store")
 
 
 def test_a_signed_record_has_the_recorded_bytes() -> None:

@@ -133,7 +133,7 @@ class AzureStore:
                 "whole prefix."
             )
 
-    def _page(self, listing: Listing, asked: str, after: bytes | None) -> Page:
+    def _page(self, listing: Listing, requested: str, after: bytes | None) -> Page:
         skip = len(self._prefix)
         objects = []
         unreadable = 0
@@ -141,16 +141,16 @@ class AzureStore:
             name = found.name
             if name is None:
                 unreadable += 1
-            elif not name.startswith(asked):
-                raise keys.folding(self.where, asked, name)
+            elif not name.startswith(requested):
+                raise keys.folding_error(self.where, requested, name)
             elif len(name) > skip and (after is None or name[skip:].encode() > after):
                 objects.append(StoredObject(name[skip:], found.size, found.modified, found.checksum))
         prefixes = []
         for prefix in listing.prefixes:
             if prefix is None:
                 unreadable += 1
-            elif not prefix.startswith(asked):
-                raise keys.folding(self.where, asked, prefix)
+            elif not prefix.startswith(requested):
+                raise keys.folding_error(self.where, requested, prefix)
             else:
                 prefixes.append(prefix[skip:])
         return Page(objects, prefixes, unreadable)
@@ -268,8 +268,8 @@ class AzureStore:
         raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
 
     def _put(self, key: str, data: bytes, **condition: Any) -> str:
-        answer = self.client.get_blob_client(self.full(key)).upload_blob(data, **condition)
-        return unquoted(str(answer["etag"]))
+        response = self.client.get_blob_client(self.full(key)).upload_blob(data, **condition)
+        return unquoted(str(response["etag"]))
 
     @retried
     def copy(self, source: str, target: str) -> None:
@@ -286,9 +286,9 @@ class AzureStore:
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
         batch = self._capabilities.delete_batch
-        return delete_keys(self.client, list(keys), full=self.full, batch=batch, no_batches=self._takes_no_batches)
+        return delete_keys(self.client, list(keys), full=self.full, batch=batch, on_no_batches=self._disable_batches)
 
-    def _takes_no_batches(self) -> None:
+    def _disable_batches(self) -> None:
         self._capabilities = replace(self._capabilities, delete_batch=1)
 
     def full(self, key: str) -> str:

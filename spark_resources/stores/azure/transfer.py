@@ -35,7 +35,7 @@ _FIELDS = {
 }
 _COLD = frozenset({"BlobArchived", "BlobBeingRehydrated"})
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")  # a valid metadata name
-_MOST_BLOCKS = 40_000  # Azure's limit is 50,000
+_MAX_BLOCKS = 40_000  # Azure's limit is 50,000
 _ABSENT = MatchConditions.IfMissing
 
 
@@ -90,7 +90,7 @@ class AzureStreams:
             _FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS and value.isascii()
         }
         metadata = plain_text(about.metadata, _NAME)
-        all_parts = parts(pieces, max(self._part, -(-about.size // _MOST_BLOCKS)))
+        all_parts = parts(pieces, max(self._part, -(-about.size // _MAX_BLOCKS)))
         first = list(islice(all_parts, 2))
         if len(first) < 2:
             data = first[0] if first else b""
