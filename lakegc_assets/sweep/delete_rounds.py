@@ -183,7 +183,7 @@ def run_round(
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
-    watched = run.lease.watched(config.request_time, at_rest(spark))
+    watched = run.lease.watched(config.request_time, all_tasks_ended(spark))
     watching = nullcontext() if heads is None else heads.during(PermitIssuer(receipts, number, secret))
     with watched, watching, reporting_progress(run, DOING[action], receipts, number, objects):
         report = run_tasks(sorted_rows, work)
@@ -203,7 +203,7 @@ def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:
     return partial(check_before_delete, cutoff=run.mark.record.cutoff - run.store.capabilities.time_resolution)
 
 
-def at_rest(spark: SparkSession) -> Callable[[], bool]:
+def all_tasks_ended(spark: SparkSession) -> Callable[[], bool]:
     """A function that returns true if every task started from now on has ended, and none was retried or lost: the
     worker of such a task could still be running."""
     before = lost_attempts(spark)

@@ -85,7 +85,7 @@ def reverify_once(run: SweepRun, candidates: DataFrame, number: int) -> Reverifi
 def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun:
     """A record like that of a mark, with today's rules and the listing of the approved mark."""
     approved, holds = run.mark.record, read_holds(run.place)
-    run.mark.saw_holds(holds.number, holds.ids)
+    run.mark.record_newer_holds(holds.number, holds.ids)
     record = replace(
         approved,
         state=MarkState.MARKING,

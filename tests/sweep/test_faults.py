@@ -11,7 +11,7 @@ import pytest
 
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import SweepRun
-from lakegc_assets.sweep.delete_rounds import at_rest, run_round
+from lakegc_assets.sweep.delete_rounds import all_tasks_ended, run_round
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import LakegcError
 from spark_resources.spark.resource import SparkResource
@@ -133,7 +133,7 @@ def test_requests_to_a_busy_store_slow_down(run: SweepRun, proxy: StoreProxy) ->
 def test_workers_are_not_known_to_be_at_rest_after_a_failed_attempt(spark: SparkResource) -> None:
     """A failed task may have left a worker behind that is still deleting."""
     context = spark.spark_session.sparkContext
-    settled = at_rest(spark.spark_session)
+    settled = all_tasks_ended(spark.spark_session)
     assert context.parallelize([1, 2], 2).count() == 2
     assert settled()
 

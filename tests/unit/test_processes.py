@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.host.processes import ProcessIdentity, interrupt_when_told_to_end, known_dead, this_process
+from spark_resources.host.processes import ProcessIdentity, interrupt_on_termination, known_dead, this_process
 
 SHOW = """
 import json
@@ -92,7 +92,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """Otherwise `nohup` would lose its meaning."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        interrupt_when_told_to_end()
+        interrupt_on_termination()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -16,7 +16,7 @@ from lakegc_assets.backup.manifest import BEGUN, Backup, Subject, begin
 from lakegc_assets.sweep import quarantine
 from lakegc_assets.sweep.report import Report
 from spark_resources.host.processes import ProcessIdentity
-from spark_resources.mark_store.approval import Approval, Ended
+from spark_resources.mark_store.approval import Approval, ApprovalEnd
 from spark_resources.mark_store.lease import Holder
 from spark_resources.mark_store.mark import OWNER_KEY, claim_namespace
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord, digest_of
@@ -86,7 +86,7 @@ BEGUN_MARK = replace(
 )  # fmt: skip
 GIVEN = Approval("m1", None, "d" * 64, "Ada", "lakegc approve", NOON, LATER, {"share": "é"}, True)
 REVOKED = replace(
-    GIVEN, layout="unified", for_reference=False, ended=Ended(how="revoked", who="Bob", when=LATER.isoformat())
+    GIVEN, layout="unified", for_reference=False, ended=ApprovalEnd(how="revoked", who="Bob", when=LATER.isoformat())
 )
 HOLDER = Holder('"ann"\n', "m1", "t", LATER, ProcessIdentity("boot", "pid:[1]", 12, 345), 30.5)
 SUBJECT = Subject("lake", NOON.isoformat(), "s3://lake", "m1", None, "d" * 64)

@@ -77,7 +77,7 @@ def test_removed_holds_are_noticed(place: Place, below: str) -> None:
     Mark.begin(place, record, root=mark_folder("m1") + below)
     place.store().delete_many([HOLDS_KEY])
 
-    refused(place, "isn't there", "mark m1", "version 1", "h1")
+    refused(place, "doesn't exist", "mark m1", "version 1", "h1")
     with pytest.raises(Untrusted):
         add(place, "h2")
 
@@ -98,7 +98,7 @@ def test_holds_that_a_sweep_has_used_are_noticed_when_they_are_gone(place: Place
     mark = marked(place)
     add(place, "h2")
     newer = read_holds(place)
-    mark.saw_holds(newer.number, newer.ids)
+    mark.record_newer_holds(newer.number, newer.ids)
     digest = mark.record.digest
     place.store().write(HOLDS_KEY, older)
 
