@@ -285,7 +285,7 @@ def test_a_table_of_one_kind_is_not_read_as_another() -> None:
 
     assert read_ranges(top, name=dump.id, entity="branch") == []
     for read in (read_entries, read_whole_entries, read_ranges, read_commits, read_branches, read_tags):
-        with pytest.raises(DamagedData, match="it holds metaranges of branch, not"):
+        with pytest.raises(DamagedData, match="it contains metaranges of branch, not"):
             read(top, name=dump.id)
     with pytest.raises(DamagedData, match="not metaranges of tag"):
         read_ranges(top, name=dump.id, entity="tag")
@@ -516,11 +516,11 @@ print(refused > 100)
 def test_the_vectorised_decoder_refuses_a_broken_table_by_itself(case: Damaged) -> None:
     """The readable one is needed only for the message."""
     from spark_resources.sstable.vectorised_decoder import Unreadable, VectorisedDecoder
-    from spark_resources.sstable.wire import Broken
+    from spark_resources.sstable.wire import InvalidTable
 
     try:
         table = open_table(case.data)
-    except Broken:
+    except InvalidTable:
         return
     if (table.properties.type, table.properties.entity) == ("ranges", ""):  # others never come to a decoder
         with pytest.raises(Unreadable):

@@ -38,7 +38,7 @@ class ErrorResponse(Exception):
         self.status, self.body, self.headers = status, body, headers or {}
 
 
-class Broken(Exception):
+class CorruptContent(Exception):
     """Raised for content that doesn't match its checksum."""
 
 
@@ -51,7 +51,7 @@ SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
 
 # All failures of a request: an error response, a corrupt body, a token that came too late, missing credentials, a
 # broken connection, a response that can't be parsed.
-Errors = (ErrorResponse, Broken, NotSent, GoogleAuthError, OSError, urllib3.exceptions.HTTPError, *MALFORMED)
+Errors = (ErrorResponse, CorruptContent, NotSent, GoogleAuthError, OSError, urllib3.exceptions.HTTPError, *MALFORMED)
 
 # The caller of a delete has made sure that there is time for one request and a little more; none is sent later.
 SEND_WITHIN_S = 4.0
@@ -154,7 +154,7 @@ def is_transient(error: Exception) -> bool:
         return not is_tls_refusal(error)
     if isinstance(error, MALFORMED):
         return False
-    return isinstance(error, OSError | TransportError | urllib3.exceptions.HTTPError | Broken | NotSent)
+    return isinstance(error, OSError | TransportError | urllib3.exceptions.HTTPError | CorruptContent | NotSent)
 
 
 def error_in(status: int, body: bytes | str) -> tuple[str, str]:
@@ -204,7 +204,7 @@ def as_lakegc_error(error: Exception, where: str, doing: str, key: str | None) -
         return Unavailable(
             f"{what}: {full_stop(error)} If the store uses its own certificate authority, set LAKEGC_GCS_CA_BUNDLE."
         )
-    if isinstance(error, Broken):
+    if isinstance(error, CorruptContent):
         return Transient(f"{what}: the received content differs from what is stored ({error}). Try again.")
     unreachable = f"{what}: {full_stop(error)} Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again."
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)

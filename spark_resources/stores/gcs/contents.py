@@ -14,7 +14,7 @@ from urllib.parse import quote
 import google_crc32c
 
 from spark_resources.errors import Unavailable
-from spark_resources.stores.gcs.client import Broken, GCSClient, object_path
+from spark_resources.stores.gcs.client import CorruptContent, GCSClient, object_path
 
 _FIELDS = "kind,name,generation,crc32c"
 _TYPE = "application/octet-stream"
@@ -32,7 +32,7 @@ def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
         headers = response.headers
     expected = _crc32c_header(headers.get("x-goog-hash", ""))
     if expected is not None and expected != crc32c_of(data):
-        raise Broken(f"{len(data)} bytes were received, with a CRC32C other than {expected}")
+        raise CorruptContent(f"{len(data)} bytes were received, with a CRC32C other than {expected}")
     return data, _generation(headers.get("x-goog-generation"), name)
 
 
