@@ -98,10 +98,10 @@ def each_in_threads(
             return DeleteResult(key, Deletion.FAILED, type(error).__name__, str(error))
 
     with ThreadPoolExecutor(max_workers=COPIES_AT_ONCE, thread_name_prefix="lakegc-copy") as pool:
-        answers = list(pool.map(one, keys))
+        results = list(pool.map(one, keys))
     return (
-        [answer for answer in answers if answer is not None],
-        [key for key, answer in zip(keys, answers, strict=True) if answer is None],
+        [result for result in results if result is not None],
+        [key for key, result in zip(keys, results, strict=True) if result is None],
     )
 
 
@@ -128,10 +128,10 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
             raise
         return DeleteResult(key, Deletion.DELETED)
 
-    answers, not_begun = each_in_threads(sender, keys, prefix, copied)
-    fine = [each.key for each in answers if each.deletion is Deletion.DELETED]
-    failed = [SendResult(each.key, each, 1) for each in answers if each.deletion is Deletion.FAILED]
-    sent, _ = sender.send(fine, prefix)
+    results, not_begun = each_in_threads(sender, keys, prefix, copied)
+    succeeded = [each.key for each in results if each.deletion is Deletion.DELETED]
+    failed = [SendResult(each.key, each, 1) for each in results if each.deletion is Deletion.FAILED]
+    sent, _ = sender.send(succeeded, prefix)
     return [*sent, *failed, *(SendResult(key, None, 0) for key in not_begun)]
 
 
@@ -148,13 +148,13 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
     def back(key: str) -> DeleteResult:
         return restored_key(store, key, sizes[key], mark_id)
 
-    answers, not_begun = each_in_threads(sender, list(sizes), "", back)
-    fine = {quarantine_key(mark_id, each.key): each for each in answers if each.deletion is Deletion.DELETED}
-    removed, _ = sender.send(list(fine), "")
+    results, not_begun = each_in_threads(sender, list(sizes), "", back)
+    succeeded = {quarantine_key(mark_id, each.key): each for each in results if each.deletion is Deletion.DELETED}
+    removed, _ = sender.send(list(succeeded), "")
     # a copy that couldn't be removed is harmless: the object itself is restored
     return [
-        *(SendResult(fine[each.key].key, fine[each.key], max(1, each.attempts)) for each in removed),
-        *(SendResult(each.key, each, 1) for each in answers if each.deletion is not Deletion.DELETED),
+        *(SendResult(succeeded[each.key].key, succeeded[each.key], max(1, each.attempts)) for each in removed),
+        *(SendResult(each.key, each, 1) for each in results if each.deletion is not Deletion.DELETED),
         *(SendResult(key, None, 0) for key in not_begun),
     ]
 

@@ -187,11 +187,11 @@ class _Task:
     def without_finished(self, batches: Batches, name: str) -> Batches:
         """The rows without a receipt of an earlier attempt of this task; those with an intent are marked `intended`."""
         receipts = self.config.receipts
-        settled, intended = (
+        receipted, intended = (
             [address for key in receipts.keys(kind, name) for address in receipts.read(key)["address"].to_pylist()]
             for kind in ("receipt", "intent")
         )
-        finished, started = pa.array(settled, pa.string()), pa.array(intended, pa.string())
+        finished, started = pa.array(receipted, pa.string()), pa.array(intended, pa.string())
         for batch in batches:
             table = pa.Table.from_batches([batch])
             table = table.filter(pc.invert(pc.is_in(table["address"], value_set=finished)))

@@ -65,7 +65,7 @@ UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
 
 
 def in_words(value: Any) -> Any:
-    """A value of ASKED_FOR in readable form."""
+    """A value of MARK_OPTIONS in readable form."""
     return duration(value) if isinstance(value, timedelta) else value
 
 

@@ -492,13 +492,13 @@ from functools import partial
 from spark_resources.sstable import ENTRY_SCHEMA
 from spark_resources.sstable.blocks import open_table
 from spark_resources.sstable.vectorised_decoder import Unreadable, VectorisedDecoder
-from spark_resources.sstable.wire import Broken
+from spark_resources.sstable.wire import InvalidTable
 from tests.support.sstable_cases import DAMAGED, WHOLE
 decoder, refused = VectorisedDecoder(), 0
 for case in [*WHOLE, *DAMAGED]:
     try:
         table = open_table(case.data)
-    except Broken:
+    except InvalidTable:
         continue
     entries = partial(decoder.attempt_entries, table, ENTRY_SCHEMA.names, content=True)
     for attempt in (entries, partial(decoder.attempt_content, table)):

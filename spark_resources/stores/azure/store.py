@@ -156,10 +156,10 @@ class AzureStore:
         return Page(objects, prefixes, unreadable)
 
     def stat(self, key: str) -> StoredObject:
-        return self._look(key, "look up")[0]
+        return self._head(key, "look up")[0]
 
     @retried
-    def _look(self, key: str, doing: str) -> tuple[StoredObject, str]:
+    def _head(self, key: str, doing: str) -> tuple[StoredObject, str]:
         """The object, and its ETag exactly as Azure sends it."""
         client = self.client.get_blob_client(self.full(key))
         with translated_errors(self.where, doing, key):
@@ -276,7 +276,7 @@ class AzureStore:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
         to = self.client.get_blob_client(self.full(target))
-        _, tag = self._look(source, "copy")
+        _, tag = self._head(source, "copy")
         with translated_errors(self.where, "copy", source):
             copy_blob(self.client.get_blob_client(self.full(source)), to, tag, token=self.token(), where=self.where)
 

@@ -149,10 +149,10 @@ class GCSStore:
         return StoredObject(found.name[len(self._prefix) :], found.size, found.updated, found.checksum)
 
     def stat(self, key: str) -> StoredObject:
-        return self._stored(self._look(key, "look up"))
+        return self._stored(self._head(key, "look up"))
 
     @retried
-    def _look(self, key: str, doing: str) -> Listed:
+    def _head(self, key: str, doing: str) -> Listed:
         full = self.full(key)
         params = {"fields": OBJECT_FIELDS, "prettyPrint": "false"}
         with translated_errors(self.where, doing, key), self.absence(key):
@@ -257,7 +257,7 @@ class GCSStore:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
         full_target = self.full(target)
-        found = self._look(source, "copy")
+        found = self._head(source, "copy")
         with translated_errors(self.where, "copy", source), self.absence(source):
             copy_object(self.client, self.bucket, found, full_target, self.where)
 

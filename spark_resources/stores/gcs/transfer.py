@@ -105,13 +105,13 @@ class GCSStreams:
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
         full = self._store.full(key)
-        kept: dict[str, Any] = {_FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS}
-        kept |= {"metadata": dict(about.metadata)} if about.metadata else {}
+        fields: dict[str, Any] = {_FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS}
+        fields |= {"metadata": dict(about.metadata)} if about.metadata else {}
         all_parts = parts(pieces, max(self._part, 256 * 1024))
         first = list(islice(all_parts, 2))
         if len(first) < 2:
-            return self._put_one(key, full, first[0] if first else b"", kept)
-        return self._put_parts(key, full, chain(first, all_parts), kept)
+            return self._put_one(key, full, first[0] if first else b"", fields)
+        return self._put_parts(key, full, chain(first, all_parts), fields)
 
     @contextmanager
     def _writing(self, key: str) -> Iterator[None]:
@@ -124,10 +124,10 @@ class GCSStreams:
                 raise
 
     @retried
-    def _put_one(self, key: str, full: str, data: bytes, kept: Mapping[str, Any]) -> Written:
+    def _put_one(self, key: str, full: str, data: bytes, fields: Mapping[str, Any]) -> Written:
         crc32c = crc32c_of(data)
-        metadata = json.dumps({**kept, "name": full, "crc32c": crc32c}).encode()
-        content_type = str(kept.get("contentType", "application/octet-stream")).encode("ascii", "ignore")
+        metadata = json.dumps({**fields, "name": full, "crc32c": crc32c}).encode()
+        content_type = str(fields.get("contentType", "application/octet-stream")).encode("ascii", "ignore")
         boundary = b"lakegc-" + secrets.token_hex(24).encode()
         body = b"".join(
             (
@@ -141,8 +141,8 @@ class GCSStreams:
             response = self._client.request("POST", self._uploads, params=params, headers=headers, data=body)
         return Written(_generation(response), frozenset({f"crc32c={crc32c}"}))
 
-    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> Written:
-        location = self._begun(key, full, kept)
+    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], fields: Mapping[str, Any]) -> Written:
+        location = self._begun(key, full, fields)
         hashed, start, previous = Hashed(all_parts), 0, b""
         for data in hashed:
             if previous:  # one part behind, because the last part is sent differently
@@ -158,11 +158,11 @@ class GCSStreams:
         raise AlreadyExists(f"{key!r} already exists in {self.where}")
 
     @retried
-    def _begun(self, key: str, full: str, kept: Mapping[str, Any]) -> str:
+    def _begun(self, key: str, full: str, fields: Mapping[str, Any]) -> str:
         """The URL to which the parts of a new upload are sent."""
         params = {"uploadType": "resumable", "name": full, "ifGenerationMatch": "0"}
         with self._writing(key):
-            begun = self._client.request("POST", self._uploads, params=params, json={**kept, "name": full})
+            begun = self._client.request("POST", self._uploads, params=params, json={**fields, "name": full})
         return str(begun.headers["Location"])
 
     @retried

@@ -99,17 +99,19 @@ class S3Streams:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
-        full, kept = self._store.full(key), _kept(about)
+        full, arguments = self._store.full(key), _arguments_of(about)
         size = max(self._part, -(-about.size // _MAX_PARTS))
         all_parts = parts(pieces, size)
         first = list(islice(all_parts, 2))
         if len(first) < 2:
             data = first[0] if first else b""
             put = self._client.put_object
-            response = self._written(key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_IF_ABSENT, **kept))
+            response = self._written(
+                key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_IF_ABSENT, **arguments)
+            )
             md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
             return Written(_quoted(response.get("ETag", "")), frozenset({md5}))
-        return self._put_parts(key, full, chain(first, all_parts), kept)
+        return self._put_parts(key, full, chain(first, all_parts), arguments)
 
     def _written(self, key: str, request: Callable[[], Any]) -> Any:
         """The response to a request for a write, with retries. Raises `AlreadyExists`, and the errors of `Store`."""
@@ -120,7 +122,7 @@ class S3Streams:
 
         return self.retry.call(attempt)
 
-    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> Written:
+    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], arguments: Mapping[str, Any]) -> Written:
         md5s: list[bytes] = []
 
         send = partial(self._written, key)
@@ -131,14 +133,14 @@ class S3Streams:
                 request = partial(self._client.upload_part, **upload, PartNumber=number, Body=data)
                 yield send(request)["ETag"]
 
-        tag = self._in_parts(key, full, sent, kept, send)
+        tag = self._in_parts(key, full, sent, arguments, send)
         md5 = hashlib.md5(b"".join(md5s), usedforsecurity=False).hexdigest()
         return Written(_quoted(tag), frozenset({f"{md5}-{len(md5s)}"}))
 
-    def _in_parts(self, key: str, full: str, sent: Any, kept: Mapping[str, Any], send: _Send) -> str:
+    def _in_parts(self, key: str, full: str, sent: Any, arguments: Mapping[str, Any], send: _Send) -> str:
         """Upload an object in several parts, all or nothing; returns the tag of the object."""
         client, place = self._client, {"Bucket": self._bucket, "Key": full}
-        begun = send(partial(client.create_multipart_upload, **place, **kept))  # type: ignore[arg-type]
+        begun = send(partial(client.create_multipart_upload, **place, **arguments))  # type: ignore[arg-type]
         upload: dict[str, Any] = {**place, "UploadId": begun["UploadId"]}
         try:
             done: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(sent(upload), 1)]
@@ -210,7 +212,7 @@ class S3Streams:
                 part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
                 yield send(partial(part, CopySourceRange=span, **unchanged))["CopyPartResult"]["ETag"]
 
-        return self._in_parts(key, self._store.full(key), sent, _kept(about), send)
+        return self._in_parts(key, self._store.full(key), sent, _arguments_of(about), send)
 
     def _copy_response(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
         """The response to a copy request. A failed condition is the target's or the source's: a lookup shows which."""
@@ -264,7 +266,7 @@ def _copied(tag: str) -> Written:
     return Written(_quoted(tag), frozenset({bare} if bare else ()))
 
 
-def _kept(about: About) -> dict[str, Any]:
+def _arguments_of(about: About) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         _ARGUMENTS[name]: value for name, value in about.headers.items() if value.isascii() and name in _ARGUMENTS
     }
