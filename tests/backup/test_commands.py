@@ -93,7 +93,7 @@ def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
     assert (made["marked"], made["subject"]["digest"]) == (4, lake.record().digest)
 
 
-def test_a_place_begun_for_another_set_of_the_same_id_is_refused(
+def test_a_destination_begun_for_another_set_of_the_same_id_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """A repository may have had another mark of that id."""
@@ -183,7 +183,7 @@ def test_foreign_marks_of_each_layout_are_backed_up_and_restored(
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_a_backup_without_a_finished_mark_or_a_place_is_refused(
+def test_a_backup_without_a_finished_mark_or_a_destination_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """Nothing is written for it."""
@@ -221,7 +221,7 @@ def test_a_backup_in_the_repositorys_own_namespace_is_refused(
     assert files(lake.folder) == before
 
 
-def test_a_place_without_write_access_is_refused_before_anything_is_copied(
+def test_a_destination_without_write_access_is_refused_before_anything_is_copied(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """The message says what to do."""
@@ -268,7 +268,7 @@ def repository(name: str, uri: str) -> Repository:
         ),
     ],
 )  # fmt: skip
-def test_every_spelling_of_the_namespace_is_refused_as_a_place_for_backups(
+def test_every_spelling_of_the_namespace_is_refused_as_a_backup_destination(
     namespace: str, blockstore: str, inside: list[str], outside: list[str]
 ) -> None:
     """This holds for buckets and containers as for folders."""

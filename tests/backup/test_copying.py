@@ -68,7 +68,9 @@ def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, pr
         assert (about.headers, about.metadata) == (before[address].headers, before[address].metadata)
 
 
-def test_what_a_folder_cannot_hold_is_restored_from_the_log(moto_server: MotoServer, tmp_path: Path) -> None:
+def test_objects_with_keys_that_a_folder_cannot_hold_are_restored_from_the_log(
+    moto_server: MotoServer, tmp_path: Path
+) -> None:
     """Some keys, types and metadata are no file names or attributes; the log of the backup has them."""
     moto_server.make_bucket("hostile")
     lake = Place(Namespace.parse("s3://hostile/ns"), moto_server.settings())

@@ -334,7 +334,7 @@ def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, l
     assert any("read-only" in sentence for sentence in found["not_verified"])
 
 
-def test_a_place_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
     """An unknown repository does so, too. Nothing is read before."""
     missing = str(tmp_path / "nowhere" / "missing.txt")
 

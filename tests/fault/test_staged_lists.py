@@ -202,7 +202,7 @@ def test_unreadable_staging_records_stop_the_mark(lake: Lake) -> None:
         lake.mark()
 
 
-def test_a_damaged_record_behind_many_that_are_no_change_stops_the_mark(lake: Lake) -> None:
+def test_a_damaged_record_after_many_unchanged_ones_stops_the_mark(lake: Lake) -> None:
     """The diff passes over files that were written anew with the same bytes, so its end is far before the record."""
     same = [f"table/{number:03}" for number in range(150)]
     lake.repository.put_many("main", [(path, b"the same") for path in same])

@@ -307,7 +307,7 @@ def killed(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_resumed_mark_does_not_accept_another_base_of_the_same_name(lake: Lake) -> None:
+def test_a_resumed_mark_whose_base_was_replaced_becomes_full(lake: Lake) -> None:
     """It began with one base only; a later mark has taken that one's id, so it becomes full."""
     live = retained_but_no_head(lake)
     lake.mark("monday")

@@ -162,7 +162,7 @@ def test_a_branch_serves_what_was_recorded_as_served(recording: Recording, lake:
     assert lake.stat("tiny", "main", "a") is None
 
 
-def test_what_was_not_recorded_is_refused(lake: LakeFS) -> None:
+def test_requests_that_were_not_recorded_are_refused(lake: LakeFS) -> None:
     """Another repository, a missing branch, another call, or unknown credentials."""
     with pytest.raises(NotFound):
         lake.repository("other")

@@ -120,7 +120,7 @@ def walks_in_the_servers_order(history: History) -> set[str]:
     return retained
 
 
-def test_recordings_are_at_hand() -> None:
+def test_recordings_exist() -> None:
     """A folder without recordings is a failure, not a success."""
     assert RECORDINGS
 

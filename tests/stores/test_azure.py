@@ -189,7 +189,7 @@ def test_a_sas_token_of_the_container_suffices_for_marks_and_sweeps(azurite: Azu
 
 
 @pytest.mark.parametrize(("permission", "expired"), [("rwdlc", True), ("w", False)])
-def test_a_sas_token_that_is_expired_or_lacks_rights_is_named_as_the_cause(
+def test_a_sas_token_that_is_expired_or_lacks_permissions_is_named_as_the_cause(
     azurite: Azurite, name: str, permission: str, expired: bool
 ) -> None:
     """Nothing is taken for absent because of it."""
@@ -331,7 +331,7 @@ def batch_answer(*answers: tuple[str | None, int, str]) -> bytes:
     return ("".join(parts) + "--batchresponse_1--").encode()
 
 
-def test_answers_of_a_batch_are_matched_by_their_request_numbers() -> None:
+def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
     """Wherever they stand; a request without an answer has failed."""
     body = batch_answer(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
     with answering(202, body, MIXED) as answers:
@@ -370,7 +370,7 @@ def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
         (batch_answer(("0", 202, "")).replace(b"HTTP/1.1 202", b"Accepted"), MIXED),
     ],
 )
-def test_an_unreadable_answer_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
+def test_an_unreadable_response_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
     """Each of its keys has failed, and may be sent again."""
     with answering(202, body, headers) as answers:
         results = at(answers).delete_many(["a", "b"])
@@ -513,7 +513,7 @@ def test_keys_are_deleted_one_by_one_where_batches_are_refused(
     assert (store.capabilities.delete_batch == 1) is is_remembered
 
 
-def test_a_batch_without_rights_is_not_retried_key_by_key(azurite: Azurite, name: str) -> None:
+def test_a_batch_without_permission_is_not_retried_key_by_key(azurite: Azurite, name: str) -> None:
     """After the first refused single delete nothing more is sent, and each key has failed."""
 
     def before(method: str, path: str) -> Answer | None:
@@ -736,7 +736,7 @@ def test_encoded_names_are_decoded_strictly_and_others_taken_as_they_are() -> No
     assert (plain.name, plain.size, plain.checksum) == ("ns/data/a%2Fb+c", 3, "etag-0x8D")
 
 
-def test_what_a_listing_calls_a_directory_is_no_object() -> None:
+def test_entries_listed_as_directories_are_not_objects() -> None:
     """Hierarchical accounts name the type of what they list."""
     body = listing("ns/data/x").replace(b"<Etag>", b"<ResourceType>directory</ResourceType><Etag>")
 
@@ -785,7 +785,7 @@ def _is_unavailable(store: Store, match: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
-def test_an_answer_that_is_not_azures_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_azures_is_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
     with answering(status, body, {"Content-Type": "text/html"}) as answers:
         store = at(answers)

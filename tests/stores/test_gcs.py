@@ -140,7 +140,7 @@ def test_each_part_of_a_batch_has_its_own_result() -> None:
         (b"<html>Hello</html>", {"Content-Type": "text/html"}),
     ],
 )
-def test_an_answer_without_a_clear_id_and_status_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
+def test_a_response_without_a_clear_id_and_status_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
     """Two answers for one key delete nothing either."""
     with answering(200, body, headers) as answers:
         [result] = at(answers.settings()).delete_many(["a"])
@@ -565,7 +565,7 @@ def _is_unavailable(store: Store, match: str | None = None) -> None:
     assert store.delete_many(["data/x"])[0].deletion is Deletion.FAILED
 
 
-def test_an_endpoint_without_an_answer_is_named_with_the_setting(fake_gcs: FakeGCS) -> None:
+def test_an_endpoint_without_a_response_is_named_with_the_setting(fake_gcs: FakeGCS) -> None:
     """There is no server, or a silent one."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -580,7 +580,7 @@ def test_an_endpoint_without_an_answer_is_named_with_the_setting(fake_gcs: FakeG
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (404, b"{}"), (302, b"")])
-def test_an_answer_that_is_not_cloud_storages_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_cloud_storages_is_an_error(status: int, body: bytes) -> None:
     """Its status doesn't matter: a web server's 404 doesn't mean that an object is absent."""
     with answering(status, body, {"Content-Type": "text/html", "Location": "/login"}) as answers:
         _is_unavailable(at(answers.settings()))

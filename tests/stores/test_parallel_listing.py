@@ -207,7 +207,7 @@ _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.sampled_from(["", "data/", "é"]), _texts, st.none() | _texts)
-def test_between_gives_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
+def test_between_returns_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
     """It is between them in the order of bytes, and has their common beginning."""
     low, high = shared + low, None if high is None else shared + high
     middle = between(low, high, len(shared))

@@ -270,7 +270,7 @@ def _is_unavailable(store: Store, match: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
-def test_an_answer_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
     with answering(status, body, {"Content-Type": "text/html"}) as answers:
         store = at(answers.settings())
@@ -283,7 +283,7 @@ def test_an_answer_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None
             assert not isinstance(caught.value, NotFound)
 
 
-def test_an_answer_that_boto3_cannot_parse_is_unavailable() -> None:
+def test_a_response_that_boto3_cannot_parse_is_unavailable() -> None:
     """For example an invalid time in a header or a body. People read what to check, and a delete whose answer can't be
     read counts as failed, not as done.
     """
@@ -479,7 +479,7 @@ def test_a_namespace_that_lakefs_reads_as_another_is_refused(uri: str) -> None:
         at(StoreSettings(), uri)
 
 
-def test_only_keys_that_the_answer_names_are_deleted() -> None:
+def test_only_keys_that_the_response_names_are_deleted() -> None:
     """A key with an error, or one that is left out, has failed."""
     body = (
         b"<DeleteResult><Deleted><Key>ns/a</Key></Deleted>"
@@ -585,7 +585,7 @@ def test_the_dagster_resource_gives_an_ordinary_client(server: S3Server) -> None
 ODD = ("data/x", "data//x", "data/./x", "data/a b+c%20é", "data/x/", "_lakefs/ab", "data/.x", "data/a=b/c.d-e_f")
 
 
-def test_quick_reads_read_any_object_whole(server: S3Server) -> None:
+def test_fast_reads_return_any_object_completely(server: S3Server) -> None:
     """It may be empty, large or oddly named. A missing one is reported as such."""
     store = on(server, "quick")
     folding = isinstance(server, SeaweedFS)
@@ -616,7 +616,7 @@ def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
         assert len(answers.seen) == 4
 
 
-def test_quick_requests_stop_after_three_failures() -> None:
+def test_fast_requests_stop_after_three_failures() -> None:
     """Everything is left to boto3 then, which waits between attempts. A few failures among thousands don't count."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with answering(500, body, XML) as answers:
@@ -638,7 +638,7 @@ def test_quick_requests_stop_after_three_failures() -> None:
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
-def test_quick_reads_ignore_endpoints_in_the_environment(
+def test_fast_reads_ignore_endpoints_in_the_environment(
     seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Everything is read where lakegc's settings say."""

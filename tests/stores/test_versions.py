@@ -35,7 +35,7 @@ def test_deletes_in_a_plain_bucket_or_folder_are_final(
     assert open_store(Namespace("local://lake"), StoreSettings(local_path=str(tmp_path))).deleting() is Deleting.FINAL
 
 
-def test_deletes_in_a_store_that_cannot_be_asked_are_unknown(moto_server: MotoServer) -> None:
+def test_the_effect_of_deletes_is_unknown_if_the_store_cannot_report_it(moto_server: MotoServer) -> None:
     """It isn't said to free space."""
     nowhere = open_store(Namespace("s3://no-such-bucket-here/lake"), moto_server.settings())
 

@@ -197,7 +197,7 @@ def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
     ],
     ids=["cut off", "a proxy's", "empty", "of no key"],
 )
-def test_a_batch_with_an_unreadable_answer_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
+def test_a_batch_with_an_unreadable_response_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
     """The answer is cut off, or isn't the store's. It doesn't end the sweep."""
     with answering(200, body, {"Content-Type": "application/xml"}) as server:
         store = S3Store(Namespace.parse("s3://bucket/lake"), server.settings())
@@ -236,7 +236,7 @@ class SlowLookups:
 
 
 @pytest.mark.parametrize("first", [0.0, -float("inf")], ids=["waited", "never looked up"])
-def test_an_object_replaced_during_a_slow_look_up_is_kept(tmp_path: Path, first: float) -> None:
+def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: float) -> None:
     """The look-up has seen the old object, and responds half a minute later."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a")
@@ -252,7 +252,7 @@ def test_an_object_replaced_during_a_slow_look_up_is_kept(tmp_path: Path, first:
     assert left(store) == {"data/s/a"}
 
 
-def test_a_batch_whose_look_up_is_slow_is_split_until_look_ups_are_fast(tmp_path: Path) -> None:
+def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Path) -> None:
     """A second for each key: two keys are fast enough."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, *(f"{number}" for number in range(8)))
@@ -265,7 +265,7 @@ def test_a_batch_whose_look_up_is_slow_is_split_until_look_ups_are_fast(tmp_path
     assert (stopped, left(store)) == (None, set())
 
 
-def test_a_key_whose_look_ups_are_always_slow_fails_and_stays(tmp_path: Path) -> None:
+def test_a_key_whose_lookups_are_always_slow_fails_and_stays(tmp_path: Path) -> None:
     """The other keys of its batch are deleted."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b", "slow")
@@ -283,7 +283,7 @@ def test_a_key_whose_look_ups_are_always_slow_fails_and_stays(tmp_path: Path) ->
     assert (stopped, left(store)) == (None, {"data/s/slow"})
 
 
-def test_waits_for_permission_do_not_count_as_slow_look_ups(tmp_path: Path) -> None:
+def test_waits_for_the_permit_do_not_count_as_slow_lookups(tmp_path: Path) -> None:
     """Each time after the look-up, a new permit is awaited; in the end there is one in time."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b")

@@ -70,7 +70,7 @@ def run(seaweedfs: SeaweedFS, proxy: StoreProxy, spark: SparkResource) -> Iterat
         ("intent", Fault.BROKEN_AFTER, 2),
     ],
 )
-def test_passing_faults_are_retried_until_every_approved_key_is_deleted(
+def test_transient_faults_are_retried_until_every_approved_key_is_deleted(
     run: SweepRun, proxy: StoreProxy, kind: str, fault: Fault, nth: int
 ) -> None:
     """The receipts say so, and all other keys stay."""
@@ -130,7 +130,7 @@ def test_requests_to_a_busy_store_slow_down(run: SweepRun, proxy: StoreProxy) ->
     assert len(proxy.deletes_at) < 60
 
 
-def test_workers_are_not_known_to_be_at_rest_after_a_failed_attempt(spark: SparkResource) -> None:
+def test_tasks_are_not_known_to_have_ended_after_a_failed_attempt(spark: SparkResource) -> None:
     """A failed task may have left a worker behind that is still deleting."""
     context = spark.spark_session.sparkContext
     settled = all_tasks_ended(spark.spark_session)

@@ -81,7 +81,7 @@ def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) ->
             refuse_moved(changed, verified)
 
 
-def test_a_begun_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake: Lake) -> None:
+def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake: Lake) -> None:
     """What the sweep recorded about itself doesn't replace the approval."""
     leave(lake)
     lake.approve("t1", **later(lake))

@@ -79,7 +79,7 @@ def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
-def test_a_repeated_delete_leaves_an_object_written_meanwhile(
+def test_a_retried_delete_leaves_an_object_written_in_between(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
     """While an answer is pending, the holder of a link token may write another object at the key. What the first
@@ -215,7 +215,7 @@ def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> 
 
 
 @pytest.mark.parametrize("step", ["copied", "deleted"])
-def test_a_quarantine_that_was_cut_off_is_completed_and_recorded_as_quarantined(task: Task, step: str) -> None:
+def test_an_interrupted_quarantine_is_completed_and_recorded_as_quarantined(task: Task, step: str) -> None:
     """It was cut off after the copy, or after the delete that follows."""
     rows = task.write("a")
     write_intent(task, "a")
@@ -228,7 +228,7 @@ def test_a_quarantine_that_was_cut_off_is_completed_and_recorded_as_quarantined(
 
 
 @pytest.mark.parametrize("step", ["copied", "removed"])
-def test_an_undo_that_was_cut_off_is_completed_and_recorded_as_restored(task: Task, step: str) -> None:
+def test_an_interrupted_undo_is_completed_and_recorded_as_restored(task: Task, step: str) -> None:
     """It was cut off after the copy back, or after the quarantined copy was removed."""
     rows = task.write("a")
     if step == "copied":
@@ -249,7 +249,7 @@ def test_undo_does_not_overwrite_another_object(task: Task) -> None:
     assert receipt_code(task, 2) == "PlaceTaken"
 
 
-def test_undo_does_not_overwrite_an_object_that_appears_after_its_look_up(
+def test_undo_does_not_overwrite_an_object_created_after_its_lookup(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is between the look-up and the copy that could notice it: the copy itself is conditional."""

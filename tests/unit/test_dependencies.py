@@ -35,7 +35,7 @@ def test_incompatible_versions_of_urllib3_are_excluded() -> None:
     assert "2.6.3" in BOUNDS["urllib3"]
 
 
-def test_ci_tries_the_lowest_versions_and_looks_at_the_licences_of_the_lock() -> None:
+def test_ci_tests_the_lowest_versions_and_checks_the_licences_of_the_lock() -> None:
     """Only permitted licences are listed, so a new one stops it."""
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 

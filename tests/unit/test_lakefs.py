@@ -372,7 +372,7 @@ def test_commits_of_an_older_server_are_listed_with_the_synchronous_call(
 @pytest.mark.parametrize(
     ("status", "error"), [(400, Unavailable), (401, Forbidden), (403, Forbidden), (500, Unavailable)]
 )
-def test_an_error_does_not_fall_back_to_the_older_call(
+def test_after_an_error_the_older_call_is_not_tried(
     script: Script, lake: LakeFS, status: int, error: type[LakegcError]
 ) -> None:
     """Only a call that the server doesn't have is replaced by the older one."""
@@ -490,7 +490,7 @@ def test_each_table_of_a_dump_has_its_own_id(script: Script, lake: LakeFS) -> No
     assert lake.dump_refs("lake") == RefsDump(branches="b", commits="c", tags="t")
 
 
-def test_a_newer_server_is_asked_for_a_dump_in_the_background(script: Script, lake: LakeFS) -> None:
+def test_a_newer_server_dumps_references_in_the_background(script: Script, lake: LakeFS) -> None:
     """Where the direct call doesn't exist any more, a dump is submitted and polled."""
     script.on(DUMP, said(404, NO_CALL)).on(SUBMIT, said(202, {"id": "t"}))
     script.on(DUMP_STATUS, said(200, {"id": "t", "done": False}), said(200, {"id": "t", "done": True, "refs": DUMPED}))
@@ -604,7 +604,7 @@ def test_a_404_that_no_listing_confirms_is_an_error(script: Script, lake: LakeFS
         said(503, {"message": "slow down"}),
     ],
 )
-def test_an_unclear_answer_is_an_error_and_not_absence(script: Script, lake: LakeFS, answer: Response) -> None:
+def test_an_unclear_response_is_an_error_and_not_absence(script: Script, lake: LakeFS, answer: Response) -> None:
     """Only lakeFS's own clear message means that the branch doesn't have the object."""
     script.on(STAT, answer).on(LS, page([]))
 
@@ -681,9 +681,7 @@ STAGED_DIFF = "GET lake/refs/main@/diff/main$"
 DIFF = "GET lake/branches/main/diff"
 
 
-def test_what_is_staged_is_the_difference_between_the_committed_and_the_staged_side(
-    script: Script, lake: LakeFS
-) -> None:
+def test_staged_changes_are_the_difference_between_committed_and_staged_data(script: Script, lake: LakeFS) -> None:
     """It is paged, and needs no other question where it shows a change."""
     script.on(STAGED_DIFF, page([{"type": "added", "path": "a", "path_type": "object"}], "a"), changes("b"))
 
@@ -700,7 +698,7 @@ def test_nothing_is_staged_only_if_the_uncommitted_diff_agrees(script: Script, l
     assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a", "b"]
 
 
-def test_what_is_staged_is_refused_if_only_the_uncommitted_diff_shows_it(script: Script, lake: LakeFS) -> None:
+def test_staged_changes_are_refused_if_only_the_uncommitted_diff_shows_them(script: Script, lake: LakeFS) -> None:
     """A server that takes the staged side for the committed one would show no changes, and its uncommitted diff could
     end early at a record that can't be read."""
     script.on(STAGED_DIFF, changes())
@@ -710,7 +708,7 @@ def test_what_is_staged_is_refused_if_only_the_uncommitted_diff_shows_it(script:
         list(whole_diff(lake, "lake", "main"))
 
 
-def test_what_is_staged_is_refused_if_the_server_cannot_read_all_of_it(script: Script, lake: LakeFS) -> None:
+def test_staged_changes_are_refused_unless_the_server_can_read_all_of_them(script: Script, lake: LakeFS) -> None:
     """A staging record that can't be read fails the page that it is on."""
     first = page([{"type": "added", "path": "a", "path_type": "object"}], "a")
     script.on(STAGED_DIFF, first, said(500, {"message": "kv"}))
@@ -722,7 +720,7 @@ def test_what_is_staged_is_refused_if_the_server_cannot_read_all_of_it(script: S
 # --- the clock --------------------------------------------------------------------------------------------------------
 
 
-def test_the_time_of_the_server_is_the_date_of_its_answers(script: Script, lake: LakeFS) -> None:
+def test_the_time_of_the_server_is_the_date_of_its_responses(script: Script, lake: LakeFS) -> None:
     """It is read from the answer to any request, and never from the clock of this machine."""
     script.on("GET /config", said(200, {}))
 
@@ -735,7 +733,7 @@ def test_the_time_of_the_server_is_the_date_of_its_answers(script: Script, lake:
 
 
 @pytest.mark.parametrize("date", ["", "yesterday"])
-def test_an_answer_without_a_readable_date_is_an_error(script: Script, lake: LakeFS, date: str) -> None:
+def test_a_response_without_a_readable_date_is_an_error(script: Script, lake: LakeFS, date: str) -> None:
     """The clock of this machine must not replace it."""
     script.on("GET /config", said(200, {}, {"Date": date}))
 

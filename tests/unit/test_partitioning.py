@@ -115,7 +115,7 @@ def test_the_settings_of_the_session_stay_as_they_were(spark: SparkSession) -> N
 
 
 @pytest.mark.parametrize("chunks", [[3, 0, 3], [0, 0, 3], [0, 3, 0, 17], [3]])
-def test_rows_behind_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: list[int]) -> None:
+def test_rows_after_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: list[int]) -> None:
     """Every row is there, whatever chunks a table is made of."""
     ids = iter(range(sum(chunks)))
     pieces = [pa.array([next(ids) for _ in range(size)], pa.int64()) for size in chunks]
@@ -151,7 +151,7 @@ def rows(first: int, last: int, rank: int, path: str = "p") -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_exactly_the_rows_with_a_wanted_address_are_left() -> None:
+def test_exactly_the_rows_with_a_wanted_address_are_kept() -> None:
     """This holds for all batches, however few or many rows there are at a time."""
     batches = [rows(start, start + 1000, start) for start in range(0, 120_000, 1000)]
     wanted = pa.array(["data/0", "data/49999", "data/50000", "data/119999", "data/none"])
@@ -162,7 +162,7 @@ def test_exactly_the_rows_with_a_wanted_address_are_left() -> None:
     assert list(best_attributions([], wanted)) == []
 
 
-def test_all_rows_of_the_best_range_of_an_address_are_left() -> None:
+def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
     """Those of other ranges that have the address are dropped; a row of the best one that comes much later is left."""
     batches = [
         rows(0, 10, 0, "newest"),

@@ -201,7 +201,7 @@ def test_a_file_has_the_recorded_bytes(place: Place, name: str) -> None:
     assert place.store().read(key) == recorded(name)
 
 
-def test_remembered_capabilities_have_the_recorded_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_capabilities_has_the_recorded_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """And are believed when they are read again: the second probe would find something else."""
     found = Capabilities(
         byte_order=False, time_resolution=timedelta(milliseconds=1), ramp=1000.0, unholdable=frozenset({"b", "a"})

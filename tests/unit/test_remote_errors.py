@@ -55,7 +55,7 @@ def test_a_failed_task_says_what_failed_and_what_to_do(
     assert "org.apache" not in str(told.value)
 
 
-def test_an_answer_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_response_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
     """A store can put anything into a header, and the text ends up in errors of Spark. If it were unpickled from there,
     it would run on the driver with all of its credentials."""
     witness = tmp_path / "it ran"

@@ -134,7 +134,7 @@ def probe_results(server: Branches, asked: Sequence[dict[str, Any]]) -> list[tup
     return [(row["branch"], row["address"], row["unclear"] is None) for row in rows]
 
 
-def test_a_branch_that_is_deleted_meanwhile_serves_nothing() -> None:
+def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
     """A second listing lacks it. Its remaining probes are dropped, and those of all other branches are still sent."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}})
     asked = [*rows("a", ["p"]), *rows("gone", [f"p{number:04}" for number in range(WINDOW + 1)]), *rows("c", ["p"])]
@@ -156,7 +156,7 @@ def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
     assert found == [("a", "data/s/1", True), ("b", None, False), ("c", "data/s/3", True)]
 
 
-def test_a_branch_that_is_recreated_meanwhile_is_probed_again() -> None:
+def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
     """It was deleted and created again under its name between two requests, and may serve something else."""
 
     class MadeAnew(Branches):
@@ -182,7 +182,7 @@ def test_a_second_listing_that_fails_leaves_the_branch_unclear() -> None:
     assert probe_results(Unlisted({"a": {}}), rows("b", ["p"])) == [("b", None, False)]
 
 
-def test_a_damaged_answer_stops_the_mark() -> None:
+def test_a_damaged_response_stops_the_mark() -> None:
     """Other answers of such a server can't be trusted either."""
     server = Branches({"main": {}}, failing={"main": DamagedData("no JSON")})
     with pytest.raises(DamagedData):

@@ -312,7 +312,7 @@ def test_zip_files_of_the_installed_spark_leave_the_path(tmp_path: Path) -> None
     assert without_zips([*zips, str(tmp_path)]) == [*zips, str(tmp_path)]
 
 
-def test_what_tasks_import_is_ignored_by_the_collector_of_workers(spark: SparkSession) -> None:
+def test_the_garbage_collector_of_workers_ignores_modules_that_tasks_import(spark: SparkSession) -> None:
     """A worker would otherwise go through the objects of the compiled decoder after each task."""
 
     def importing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
