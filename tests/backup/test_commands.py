@@ -28,7 +28,7 @@ from tests.approval.conftest import sandbox
 from tests.approval.test_foreign_marks import LAYOUTS, SUMMARY, leave
 from tests.support.command_line import Lakegc
 from tests.support.finished_marks import START, finished_record
-from tests.support.store_providers import answering
+from tests.support.store_providers import replying
 
 __all__ = ["approval_lake", "sandbox"]
 lake = approval_lake
@@ -230,7 +230,7 @@ def test_a_destination_without_write_access_is_refused_before_anything_is_copied
     file.write_bytes(b"")
     commands.fails(1, ["can't be created"], "backup", "m1", str(file / "to"))
     body = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>no</Message></Error>"
-    with answering(403, body, {"Content-Type": "application/xml"}) as server:
+    with replying(403, body, {"Content-Type": "application/xml"}) as server:
         known = {"s3_endpoint_url": server.url, "s3_access_key_id": "any", "s3_secret_access_key": "any"}
         commands.fails(1, ["AccessDenied"], "backup", "m1", "s3://elsewhere/to", retry_total_s="0", **known)
 

@@ -35,7 +35,7 @@ from spark_resources.stores.azure.store import OWN, AzureStore
 from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deleting, Deletion
 from tests.support.azurite import Azurite
 from tests.support.retry_policies import requests
-from tests.support.store_providers import Answers, all_keys, answering, write_all
+from tests.support.store_providers import FixedServer, all_keys, replying, write_all
 
 XML = {"Content-Type": "application/xml"}
 URI = "https://account.blob.core.windows.net/container/ns"
@@ -61,7 +61,7 @@ def on(azurite: Azurite, path: str, **settings: object) -> Store:
     return open_store(Namespace.parse(uri), azurite.settings(**settings))
 
 
-def at(answers: Answers, **settings: object) -> Store:
+def at(answers: FixedServer, **settings: object) -> Store:
     return open_store(Namespace.parse(URI), answers.settings(**settings))
 
 
@@ -334,7 +334,7 @@ def batch_answer(*answers: tuple[str | None, int, str]) -> bytes:
 def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
     """Wherever they stand; a request without an answer has failed."""
     body = batch_answer(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
-    with answering(202, body, MIXED) as answers:
+    with replying(202, body, MIXED) as answers:
         results = at(answers).delete_many(["a", "b", "c", "d", "e"])
 
     assert [(result.key, result.deletion, result.code) for result in results] == [
@@ -349,7 +349,7 @@ def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
 def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
     """A 404 means that a blob is gone only with Azure's own code for it."""
     body = batch_answer(("0", 404, GONE.replace("BlobNotFound", "ContainerNotFound")), ("1", 404, ""), ("2", 404, GONE))
-    with answering(202, body, MIXED) as answers:
+    with replying(202, body, MIXED) as answers:
         results = at(answers).delete_many(["a", "b", "c"])
 
     assert [(result.deletion, result.code) for result in results] == [
@@ -372,7 +372,7 @@ def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
 )
 def test_an_unreadable_response_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
     """Each of its keys has failed, and may be sent again."""
-    with answering(202, body, headers) as answers:
+    with replying(202, body, headers) as answers:
         results = at(answers).delete_many(["a", "b"])
 
     assert [(result.deletion, result.code) for result in results] == [(Deletion.FAILED, "NoAnswer")] * 2
@@ -395,7 +395,7 @@ def test_only_plain_digits_are_a_request_number() -> None:
 def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> None:
     """A sweep may send these keys again."""
     body = body.replace(b"x-ms-request-id: 1", b"x-ms-error-code: ServerBusy")
-    with answering(202, body, MIXED) as answers:
+    with replying(202, body, MIXED) as answers:
         results = at(answers).delete_many(["a", "b"])
 
         assert [method for method, _ in answers.seen] == ["POST"]
@@ -406,7 +406,7 @@ def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> N
 def test_a_busy_server_is_retried_as_often_as_configured() -> None:
     """After that it is a transient error."""
     body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
-    with answering(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as answers:
+    with replying(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as answers:
         store = at(answers, retry=requests(2))
 
         with pytest.raises(Unavailable, match="ServerBusy"):
@@ -705,13 +705,13 @@ def test_an_incomplete_listing_is_an_error() -> None:
         whole.replace(b"EnumerationResults", b"ListBucketResult"),
         b"",
     ):
-        with answering(200, body, XML) as answers, pytest.raises(Unavailable):
+        with replying(200, body, XML) as answers, pytest.raises(Unavailable):
             list(at(answers).pages("data/"))
 
 
 def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
     """The listing would otherwise never end."""
-    with answering(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as answers:
+    with replying(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as answers:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
             list(at(answers).pages("data/"))
         assert len(answers.seen) == 2
@@ -720,14 +720,14 @@ def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
 def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
-    with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
+    with replying(200, listing(key), XML) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
         list(at(answers).pages("data/"))
     assert caught.value.invariant == 5
 
 
 def test_encoded_names_are_decoded_strictly_and_others_taken_as_they_are() -> None:
     """Names that aren't UTF-8 are counted as unreadable."""
-    with answering(200, listing("ns/data/%FFx", "ns/data/a+b%2B", encoded=True), XML) as answers:
+    with replying(200, listing("ns/data/%FFx", "ns/data/a+b%2B", encoded=True), XML) as answers:
         [page] = at(answers).pages("data/")
     [plain] = parsed(listing("ns/data/a%2Fb+c")).objects
 
@@ -745,7 +745,10 @@ def test_entries_listed_as_directories_are_not_objects() -> None:
 
 def test_a_store_without_a_date_has_no_clock() -> None:
     """This machine's time isn't used instead."""
-    with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="Date"):
+    with (
+        replying(200, listing(), {**XML, "Date": "whenever"}) as answers,
+        pytest.raises(Unavailable, match="Date"),
+    ):
         at(answers).now()
 
 
@@ -787,7 +790,7 @@ def _is_unavailable(store: Store, match: str) -> None:
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
 def test_a_response_that_is_not_azures_is_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
-    with answering(status, body, {"Content-Type": "text/html"}) as answers:
+    with replying(status, body, {"Content-Type": "text/html"}) as answers:
         store = at(answers)
         for look in (
             lambda: list(store.pages("data/")),
@@ -802,7 +805,7 @@ def test_a_response_that_is_not_azures_is_an_error(status: int, body: bytes) -> 
 
 def test_redirects_are_not_followed() -> None:
     """Another host has no business with this account's objects."""
-    with answering(200, listing("ns/data/x"), XML) as elsewhere:
-        with answering(307, b"", {"Location": elsewhere.url}) as answers, pytest.raises(Unavailable):
+    with replying(200, listing("ns/data/x"), XML) as elsewhere:
+        with replying(307, b"", {"Location": elsewhere.url}) as answers, pytest.raises(Unavailable):
             list(at(answers).pages(""))
         assert elsewhere.seen == []

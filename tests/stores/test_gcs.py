@@ -26,7 +26,7 @@ from spark_resources.stores.base import AlreadyExists, Changed, Deleting, Deleti
 from spark_resources.stores.gcs import client
 from tests.support import retry_policies
 from tests.support.fake_gcs import FakeGCS
-from tests.support.store_providers import Answers, all_keys, answering
+from tests.support.store_providers import FixedServer, all_keys, replying
 
 pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_file")  # it is the user's own file
 
@@ -62,7 +62,9 @@ Request = tuple[str, str, Mapping[str, str], bytes]  # method, path with query, 
 
 
 @contextmanager
-def scripted(answer: Callable[[Request], tuple[int, dict[str, str], bytes]]) -> Iterator[tuple[Answers, list[Request]]]:
+def scripted(
+    answer: Callable[[Request], tuple[int, dict[str, str], bytes]],
+) -> Iterator[tuple[FixedServer, list[Request]]]:
     """A server on a free loopback port with scripted answers, and the requests that it got."""
     asked: list[Request] = []
 
@@ -88,7 +90,7 @@ def scripted(answer: Callable[[Request], tuple[int, dict[str, str], bytes]]) -> 
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield Answers(f"http://127.0.0.1:{server.server_port}", []), asked
+            yield FixedServer(f"http://127.0.0.1:{server.server_port}", []), asked
         finally:
             server.shutdown()
             thread.join()
@@ -116,7 +118,7 @@ def test_each_part_of_a_batch_has_its_own_result() -> None:
         (4, 503, refusal(503, "backendError")),
         ("9", 204, ""),
     )
-    with answering(200, body, headers) as answers:
+    with replying(200, body, headers) as answers:
         results = at(answers.settings()).delete_many(["a", "held", "silent", "d", "busy"])
 
     assert [(result.key, result.deletion, result.code) for result in results] == [
@@ -142,7 +144,7 @@ def test_each_part_of_a_batch_has_its_own_result() -> None:
 )
 def test_a_response_without_a_clear_id_and_status_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
     """Two answers for one key delete nothing either."""
-    with answering(200, body, headers) as answers:
+    with replying(200, body, headers) as answers:
         [result] = at(answers.settings()).delete_many(["a"])
 
     assert (result.deletion, result.code) == (Deletion.FAILED, "NoAnswer")
@@ -152,9 +154,9 @@ def test_a_response_without_a_clear_id_and_status_deletes_nothing(body: bytes, h
 def test_a_busy_store_gives_keys_a_transient_code(status: int) -> None:
     """It may refuse a single key or a whole batch; a sweep sends the keys again."""
     body, headers = parts((0, status, refusal(status, "whatever")))
-    with answering(200, body, headers) as answers:
+    with replying(200, body, headers) as answers:
         [one] = at(answers.settings()).delete_many(["a"])
-    with answering(status, refusal(status, "whatever").encode(), JSON) as answers:
+    with replying(status, refusal(status, "whatever").encode(), JSON) as answers:
         [whole] = at(answers.settings()).delete_many(["a"])
 
     assert one.deletion is whole.deletion is Deletion.FAILED
@@ -167,7 +169,7 @@ def test_a_busy_store_gives_keys_a_transient_code(status: int) -> None:
 def test_only_a_refusal_for_the_rate_is_transient(reason: str, passes: bool) -> None:
     """Another try of the others would be refused, too."""
     body, headers = parts((0, 403, refusal(403, reason)))
-    with answering(200, body, headers) as answers:
+    with replying(200, body, headers) as answers:
         [result] = at(answers.settings()).delete_many(["a"])
 
     assert result.deletion is Deletion.FAILED
@@ -232,7 +234,7 @@ def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
 
 def test_keys_with_line_ends_are_refused() -> None:
     """Cloud Storage has no such names; a probe may find that another server has."""
-    with answering(200, b"") as answers:
+    with replying(200, b"") as answers:
         store = at(answers.settings())
         for key in ("data/new\nline", "data/carriage\rreturn"):
             with pytest.raises(WrongUsage, match="can't be a key"):
@@ -291,7 +293,7 @@ def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
 )
 def test_soft_delete_is_reported(status: int, document: object, meaning: str) -> None:
     """Where a bucket's settings may not be read, it is reported as unknown."""
-    with answering(status, json.dumps(document).encode(), JSON) as answers:
+    with replying(status, json.dumps(document).encode(), JSON) as answers:
         assert at(answers.settings()).deleting() is Deleting[meaning]
 
 
@@ -354,7 +356,7 @@ def test_content_with_a_wrong_checksum_is_an_error() -> None:
     """Its bytes changed on the way."""
     headers = {"x-goog-hash": "crc32c=AAAAAA==", "x-goog-generation": "7", "Content-Type": "application/octet-stream"}
     with (
-        answering(200, b"other bytes", headers) as answers,
+        replying(200, b"other bytes", headers) as answers,
         pytest.raises(Unavailable, match="received content differs"),
     ):
         at(answers.settings()).read("data/x")
@@ -362,7 +364,7 @@ def test_content_with_a_wrong_checksum_is_an_error() -> None:
 
 def test_content_without_a_generation_is_an_error() -> None:
     """No tag is made up."""
-    with answering(200, b"bytes") as answers, pytest.raises(Unavailable, match="generation"):
+    with replying(200, b"bytes") as answers, pytest.raises(Unavailable, match="generation"):
         at(answers.settings()).read_with_tag("data/x")
 
 
@@ -475,11 +477,11 @@ def test_the_account_of_the_credentials_file_is_used(tmp_path: Path) -> None:
 
 def test_a_refused_account_is_named_by_every_method(tmp_path: Path) -> None:
     """It gets no token, or the store refuses the token. No object seems absent for that."""
-    with answering(400, b'{"error": "invalid_grant", "error_description": "Invalid JWT"}', JSON) as answers:
+    with replying(400, b'{"error": "invalid_grant", "error_description": "Invalid JWT"}', JSON) as answers:
         file = service_account(tmp_path, f"{answers.url}/token")
         _is_forbidden(at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file))))
     for status, reason in ((401, "required"), (403, "forbidden")):
-        with answering(status, refusal(status, reason).encode(), JSON) as answers:
+        with replying(status, refusal(status, reason).encode(), JSON) as answers:
             _is_forbidden(at(answers.settings()))
 
 
@@ -513,7 +515,7 @@ def test_missing_credentials_are_named_by_every_method(monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    with answering(200, listing(), JSON) as answers:
+    with replying(200, listing(), JSON) as answers:
         _is_forbidden(at(answers.settings(gcs_anonymous=False)), "LAKEGC_GCS_CREDENTIALS_FILE")
         assert answers.seen == []
 
@@ -582,14 +584,14 @@ def test_an_endpoint_without_a_response_is_named_with_the_setting(fake_gcs: Fake
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (404, b"{}"), (302, b"")])
 def test_a_response_that_is_not_cloud_storages_is_an_error(status: int, body: bytes) -> None:
     """Its status doesn't matter: a web server's 404 doesn't mean that an object is absent."""
-    with answering(status, body, {"Content-Type": "text/html", "Location": "/login"}) as answers:
+    with replying(status, body, {"Content-Type": "text/html", "Location": "/login"}) as answers:
         _is_unavailable(at(answers.settings()))
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
     """After that it is an error. Deletes aren't retried."""
-    with answering(status, refusal(status, "rateLimitExceeded").encode(), JSON) as answers:
+    with replying(status, refusal(status, "rateLimitExceeded").encode(), JSON) as answers:
         store = at(answers.settings(retry=retry_policies.requests(2)))
         with pytest.raises(Unavailable, match=str(status)):
             store.read("data/x")
@@ -625,7 +627,7 @@ def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
 )
 def test_an_incomplete_listing_is_an_error(body: bytes) -> None:
     """It ends early, lacks what the store always says, or is no listing."""
-    with answering(200, body, JSON) as answers:
+    with replying(200, body, JSON) as answers:
         for look in (lambda: list(at(answers.settings()).pages("data/")), at(answers.settings()).now):
             with pytest.raises(Unavailable):
                 look()
@@ -633,7 +635,7 @@ def test_an_incomplete_listing_is_an_error(body: bytes) -> None:
 
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
     """The listing would otherwise never end."""
-    with answering(200, listing(item("ns/data/x"), nextPageToken="again"), JSON) as answers:
+    with replying(200, listing(item("ns/data/x"), nextPageToken="again"), JSON) as answers:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
             list(at(answers.settings()).pages("data/"))
         assert len(answers.seen) == 2
@@ -643,7 +645,7 @@ def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
 def test_a_listed_key_or_prefix_outside_the_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
     for body in (listing(item(key)), listing(prefixes=[key])):
-        with answering(200, body, JSON) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
+        with replying(200, body, JSON) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
             list(at(answers.settings()).pages("data/", delimiter="/"))
         assert caught.value.invariant == 5
 
@@ -651,7 +653,7 @@ def test_a_listed_key_or_prefix_outside_the_prefix_is_refused(key: str) -> None:
 def test_a_lookup_answered_with_another_object_is_refused() -> None:
     """The store folds keys."""
     with (
-        answering(200, json.dumps(item("ns/data/y")).encode(), JSON) as answers,
+        replying(200, json.dumps(item("ns/data/y")).encode(), JSON) as answers,
         pytest.raises(Refused, match="normalizes keys"),
     ):
         at(answers.settings()).stat("data/x")
@@ -660,7 +662,7 @@ def test_a_lookup_answered_with_another_object_is_refused() -> None:
 def test_names_with_half_a_surrogate_pair_are_counted_as_unreadable() -> None:
     """Their neighbours are listed."""
     body = listing(item("ns/data/\ud800"), item("ns/data/é"), prefixes=["ns/data/\ud800/", "ns/data/y/"])
-    with answering(200, body, JSON) as answers:
+    with replying(200, body, JSON) as answers:
         [page] = at(answers.settings()).pages("data/", delimiter="/")
 
     assert [found.key for found in page.objects] == ["data/é"]
@@ -670,7 +672,7 @@ def test_names_with_half_a_surrogate_pair_are_counted_as_unreadable() -> None:
 def test_an_object_without_a_shown_checksum_has_none() -> None:
     """It is encrypted with the client's own key."""
     without = {name: value for name, value in item("ns/data/x").items() if name != "crc32c"}
-    with answering(200, listing(without), JSON) as answers:
+    with replying(200, listing(without), JSON) as answers:
         [page] = at(answers.settings()).pages("data/")
 
     assert [found.checksum for found in page.objects] == [None]
@@ -678,5 +680,8 @@ def test_an_object_without_a_shown_checksum_has_none() -> None:
 
 def test_a_store_without_a_date_has_no_clock() -> None:
     """This machine's time isn't used instead."""
-    with answering(200, listing(), {**JSON, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="Date"):
+    with (
+        replying(200, listing(), {**JSON, "Date": "whenever"}) as answers,
+        pytest.raises(Unavailable, match="Date"),
+    ):
         at(answers.settings()).now()

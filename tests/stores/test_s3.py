@@ -31,7 +31,7 @@ from spark_resources.stores.s3.listing import parsed
 from spark_resources.stores.s3.listing_xml import extract_objects
 from tests.support.retry_policies import requests
 from tests.support.s3_servers import S3Server, SeaweedFS
-from tests.support.store_providers import answering
+from tests.support.store_providers import replying
 
 XML = {"Content-Type": "application/xml"}
 MD5 = Capabilities(md5_etags=True)
@@ -123,7 +123,7 @@ def test_a_tag_is_an_md5_only_without_other_encryption_and_in_an_ordinary_bucket
 ) -> None:
     """32 hex digits, of an object that isn't encrypted or is encrypted by S3 itself."""
     known = {"ETag": '"0123456789abcdef0123456789abcdef"', "Last-Modified": "Thu, 31 Mar 2022 10:00:00 GMT"}
-    with answering(200, b"", known | headers) as answers:
+    with replying(200, b"", known | headers) as answers:
         store = open_store(Namespace.parse(f"s3://{bucket}/ns"), answers.settings(), capabilities=MD5)
 
         assert store.etag_is_md5("data/x") is is_md5
@@ -131,7 +131,7 @@ def test_a_tag_is_an_md5_only_without_other_encryption_and_in_an_ordinary_bucket
 
 def test_a_refused_head_means_that_the_tag_is_no_md5() -> None:
     """An object under a key of the client's own can't be looked up (400). That is no error."""
-    with answering(400, b"") as answers:
+    with replying(400, b"") as answers:
         store = open_store(Namespace.parse("s3://bucket/ns"), answers.settings(), capabilities=MD5)
 
         assert not store.etag_is_md5("data/x")
@@ -191,7 +191,7 @@ def test_a_silent_server_times_out() -> None:
 def test_a_busy_server_is_retried_as_often_as_configured() -> None:
     """After that it is an error."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-    with answering(503, body, XML) as answers:
+    with replying(503, body, XML) as answers:
         store = at(answers.settings(retry=requests(2)))
 
         with pytest.raises(Unavailable, match="SlowDown"):
@@ -214,9 +214,9 @@ REQUESTS: dict[str, Callable[[Store], object]] = {
 @pytest.mark.parametrize("body", [b"", b"<html>moved</html>"])
 def test_a_redirect_ends_in_one_sentence_and_is_not_followed(status: int, body: bytes) -> None:
     """Another host has no business with these credentials, and botocore would search for a region without end."""
-    with answering(200, b"hello", {"ETag": '"x"'}) as elsewhere:
+    with replying(200, b"hello", {"ETag": '"x"'}) as elsewhere:
         location = f"{elsewhere.url.replace('//', '//user:secret@')}/bucket/ns/data/x?token=secret"
-        with answering(status, body, {"Location": location}) as answers:
+        with replying(status, body, {"Location": location}) as answers:
             store = at(answers.settings(s3_session_token=SecretStr("t"), retry=requests(3)))
             for act in (*REQUESTS.values(), lambda store: read_to_verify(store, "data/x")):
                 answers.seen.clear()
@@ -239,7 +239,7 @@ def test_all_requests_but_deletes_are_retried(name: str) -> None:
     """A sweep repeats a delete itself, after the same checks as before the first one: the store must not repeat it
     unseen."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-    with answering(503, body, XML) as answers:
+    with replying(503, body, XML) as answers:
         store = at(answers.settings(retry=requests(3)))
         for _ in range(3):  # the quick ways have given up then
             answers.seen.clear()
@@ -272,7 +272,7 @@ def _is_unavailable(store: Store, match: str) -> None:
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
 def test_a_response_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
-    with answering(status, body, {"Content-Type": "text/html"}) as answers:
+    with replying(status, body, {"Content-Type": "text/html"}) as answers:
         store = at(answers.settings())
         looks = [lambda: list(store.pages("data/")), store.now]
         if status == 404:
@@ -288,9 +288,9 @@ def test_a_response_that_boto3_cannot_parse_is_unavailable() -> None:
     read counts as failed, not as done.
     """
     said = {"Last-Modified": "yesterday"}
-    with answering(200, b"", said) as answers, pytest.raises(Unavailable, match="invalid S3 response"):
+    with replying(200, b"", said) as answers, pytest.raises(Unavailable, match="invalid S3 response"):
         at(answers.settings()).stat("data/x")
-    with answering(200, b"<" * 20_000, XML) as answers:
+    with replying(200, b"<" * 20_000, XML) as answers:
         [result] = at(answers.settings()).delete_many(["data/x"])
     assert result.deletion is Deletion.FAILED
 
@@ -310,14 +310,14 @@ def test_an_incomplete_listing_is_an_error() -> None:
         listing("ns/data/x").replace(b"00.123Z", b"00"),
         b"",
     ):
-        with answering(200, body, XML) as answers, pytest.raises(Unavailable):
+        with replying(200, body, XML) as answers, pytest.raises(Unavailable):
             list(at(answers.settings()).pages("data/"))
 
 
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
     """The listing would otherwise never end."""
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
-    with answering(200, listing("ns/data/x", more=more), XML) as answers:
+    with replying(200, listing("ns/data/x", more=more), XML) as answers:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
             list(at(answers.settings()).pages("data/"))
         assert len(answers.seen) == 2
@@ -326,14 +326,14 @@ def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
 def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
-    with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
+    with replying(200, listing(key), XML) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
         list(at(answers.settings()).pages("data/"))
     assert caught.value.invariant == 5
 
 
 def test_keys_that_are_not_utf8_are_counted_as_unreadable() -> None:
     """Their neighbours are listed."""
-    with answering(200, listing("ns/data/%FFx", "ns/data/a+b", "ns/data/a%2Bb", "ns/data/%C3%A9"), XML) as answers:
+    with replying(200, listing("ns/data/%FFx", "ns/data/a+b", "ns/data/a%2Bb", "ns/data/%C3%A9"), XML) as answers:
         [page] = at(answers.settings()).pages("data/")
 
     assert [found.key for found in page.objects] == ["data/a b", "data/a+b", "data/é"]
@@ -463,7 +463,7 @@ def test_a_listing_with_a_document_type_is_refused() -> None:
     """No S3 sends one. It is refused before entities are expanded."""
     bomb = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
     document = listing("ns/data/&b;").replace(b"<ListBucketResult", bomb + b"<ListBucketResult", 1)
-    with answering(200, document, XML) as answers, pytest.raises(Unavailable, match="document type"):
+    with replying(200, document, XML) as answers, pytest.raises(Unavailable, match="document type"):
         list(at(answers.settings()).pages("data/"))
 
 
@@ -485,7 +485,7 @@ def test_only_keys_that_the_response_names_are_deleted() -> None:
         b"<DeleteResult><Deleted><Key>ns/a</Key></Deleted>"
         b"<Error><Key>ns/b</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
     )
-    with answering(200, body, XML) as answers:
+    with replying(200, body, XML) as answers:
         results = at(answers.settings()).delete_many(["c", "a", "b"])
 
     assert [(result.key, result.deletion, result.code) for result in results] == [
@@ -498,7 +498,7 @@ def test_only_keys_that_the_response_names_are_deleted() -> None:
 def test_a_batch_that_the_store_cannot_read_is_deleted_key_by_key() -> None:
     """One bad key doesn't make the others fail."""
     body = b"<Error><Code>MalformedXML</Code><Message>no</Message></Error>"
-    with answering(400, body, XML) as answers:
+    with replying(400, body, XML) as answers:
         results = at(answers.settings()).delete_many(["a", "b"])
 
         assert [method for method, _ in answers.seen] == ["POST", "DELETE", "DELETE"]
@@ -508,7 +508,7 @@ def test_a_batch_that_the_store_cannot_read_is_deleted_key_by_key() -> None:
 def test_a_store_without_batches_gets_single_deletes_from_then_on() -> None:
     """Its capabilities say so, too."""
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
-    with answering(501, body, XML) as answers:
+    with replying(501, body, XML) as answers:
         store = at(answers.settings())
         store.delete_many(["a", "b"])
         results = store.delete_many(["c", "d"])
@@ -521,7 +521,7 @@ def test_a_store_without_batches_gets_single_deletes_from_then_on() -> None:
 def test_no_single_deletes_follow_a_slow_refusal_of_a_batch() -> None:
     """The time counts from when the batch was sent, so that no delete outlasts the lease."""
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
-    with answering(501, body, XML) as answers:
+    with replying(501, body, XML) as answers:
         results = delete_keys(
             s3_client(answers.settings()), "b", ["a", "b"], full=str, batch=2,
             seconds=lambda: ONE_BY_ONE_S * len(answers.seen),
@@ -535,7 +535,7 @@ def test_deleting_key_by_key_ends_within_the_time_of_one_request() -> None:
     """The sender of the batch made sure of the lease for that time. Keys that were not sent are reported so."""
     clock = itertools.count(step=ONE_BY_ONE_S / 2)
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
-    with answering(501, body, XML) as answers:
+    with replying(501, body, XML) as answers:
         results = delete_keys(
             s3_client(answers.settings()), "b", ["a", "b", "c"], full=str, batch=3, seconds=lambda: next(clock)
         )
@@ -546,7 +546,10 @@ def test_deleting_key_by_key_ends_within_the_time_of_one_request() -> None:
 
 def test_a_store_without_a_date_has_no_clock() -> None:
     """This machine's time isn't used instead."""
-    with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="Date"):
+    with (
+        replying(200, listing(), {**XML, "Date": "whenever"}) as answers,
+        pytest.raises(Unavailable, match="Date"),
+    ):
         at(answers.settings()).now()
 
 
@@ -605,7 +608,7 @@ def test_fast_reads_return_any_object_completely(server: S3Server) -> None:
 def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
     """After a few failures only boto3 sends them."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
-    with answering(500, body, XML) as answers:
+    with replying(500, body, XML) as answers:
         store = at(answers.settings(retry=requests(2)))
         for _ in range(4):
             answers.seen.clear()
@@ -619,7 +622,7 @@ def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
 def test_fast_requests_stop_after_three_failures() -> None:
     """Everything is left to boto3 then, which waits between attempts. A few failures among thousands don't count."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
-    with answering(500, body, XML) as answers:
+    with replying(500, body, XML) as answers:
         client = s3_client(answers.settings())
         quick = FastRequests(client, answers.settings(), "bucket")
         reads = FastReads(client, answers.settings(), "bucket")
@@ -645,7 +648,7 @@ def test_fast_reads_ignore_endpoints_in_the_environment(
     seaweedfs.make_bucket("s3-tests")
     store = on(seaweedfs, "elsewhere")
     store.write("data/x", b"here")
-    with answering(200, b"there", {"ETag": '"e"'}) as answers:
+    with replying(200, b"there", {"ETag": '"e"'}) as answers:
         monkeypatch.setenv(name, answers.url)
         assert read_to_verify(on(seaweedfs, "elsewhere"), "data/x") == b"here"
         assert answers.seen == []

@@ -22,7 +22,7 @@ from spark_resources.errors import LakegcError
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.faults import Faults
 from tests.support.replay_server import serving
-from tests.support.repository_model import ANY_TIME, MEANWHILE, RepositoryModel
+from tests.support.repository_model import ANY_TIME, DURING_MARK, RepositoryModel
 from tests.support.tampering_proxy import Between
 
 MOMENTS = 60  # about as many answers and sentences as a mark has
@@ -31,7 +31,7 @@ COUNTED: Counter[str] = Counter()
 """What a test counts, and shows at its end."""
 
 numbers = st.integers(0, 7)
-writes = st.tuples(st.integers(0, MOMENTS), st.sampled_from([*MEANWHILE, *ANY_TIME]), numbers, numbers, numbers)
+writes = st.tuples(st.integers(0, MOMENTS), st.sampled_from([*DURING_MARK, *ANY_TIME]), numbers, numbers, numbers)
 
 
 class Watched(Between):
@@ -54,7 +54,7 @@ class Writers:
         self._model, self._waiting = model, sorted(planned)
         self._lock, self.moments = threading.Lock(), 0
         self._once_dead: set[str] = set()
-        self._look()
+        self._observe()
 
     def moment(self) -> None:
         with self._lock:
@@ -62,15 +62,15 @@ class Writers:
                 _, *what = self._waiting.pop(0)
                 self._model.do(*what)
                 COUNTED["writes during marks"] += 1
-                self._look()
+                self._observe()
             self.moments += 1
 
     def always_live(self) -> set[str]:
         """What is live now and was at every moment since it was there: from before the mark, or from its upload on."""
-        self._look()
+        self._observe()
         return self._model.live(self._model.sandbox.now()) - self._once_dead
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         self._once_dead |= self._model.stored().keys() - self._model.live(self._model.sandbox.now())
 
 

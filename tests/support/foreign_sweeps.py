@@ -10,7 +10,7 @@ from spark_resources.model import MarkState
 from tests.approval.conftest import Lake
 
 
-def begin_theirs(lake: Lake, *, digest: str, mark_id: str = "t1", **changes: Any) -> None:
+def begin_foreign_sweep(lake: Lake, *, digest: str, mark_id: str = "t1", **changes: Any) -> None:
     """Write the record that a sweep of the reference's mark keeps of itself, over any that is there."""
     known: dict[str, Any] = {"state": MarkState.SWEEPING, "digest": digest, **changes}
     record = replace(lake.proposal(mark_id).record, **known)

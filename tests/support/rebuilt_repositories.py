@@ -45,10 +45,13 @@ class History:
 
     @cached_property
     def rules(self) -> Rules | None:
-        said = self.recording.meta["rules"]
-        if said is None:
+        given = self.recording.meta["rules"]
+        if given is None:
             return None
-        return Rules(said["default_retention_days"], {r["branch_id"]: r["retention_days"] for r in said["branches"]})
+        return Rules(
+            given["default_retention_days"],
+            {r["branch_id"]: r["retention_days"] for r in given["branches"]},
+        )
 
     @cached_property
     def values(self) -> dict[str, dict[bytes, bytes]]:

@@ -261,7 +261,7 @@ def write_all(store: Store, wanted: list[str]) -> None:
 
 
 @dataclass
-class Answers:
+class FixedServer:
     """A server that gives the same answer to everything, for the answers that no working store gives."""
 
     url: str
@@ -284,7 +284,7 @@ class Answers:
 
 
 @contextmanager
-def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[Answers]:
+def replying(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[FixedServer]:
     """A server on a free loopback port that answers every request so, and remembers method and path."""
     seen: list[tuple[str, str]] = []
 
@@ -311,7 +311,7 @@ def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield Answers(f"http://127.0.0.1:{server.server_port}", seen)
+            yield FixedServer(f"http://127.0.0.1:{server.server_port}", seen)
         finally:
             server.shutdown()
             thread.join()

@@ -40,7 +40,7 @@ class Fault(StrEnum):
 
 
 ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>as planned</Message></Error>"
-ANSWERS = {
+RESPONSES = {
     Fault.BUSY: (503, ERROR.format("SlowDown")),
     Fault.BROKEN: (500, ERROR.format("InternalError")),
     Fault.FULL: (507, ERROR.format("XMinioStorageFull")),
@@ -48,7 +48,7 @@ ANSWERS = {
 
 
 @dataclass(frozen=True)
-class Said:
+class CustomResponse:
     """An answer that the store itself never sees the question of."""
 
     status: int
@@ -56,7 +56,7 @@ class Said:
     body: bytes
 
 
-Plan = Callable[[str, str, bytes], Fault | Said | None]
+Plan = Callable[[str, str, bytes], Fault | CustomResponse | None]
 """Method, path with query, and body of a request; what is to become of it."""
 
 
@@ -80,7 +80,7 @@ class StoreProxy:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
-        status, headers, data, cut = await run_in_threadpool(self._answer, request, await request.body())
+        status, headers, data, cut = await run_in_threadpool(self._respond, request, await request.body())
         headers = {k.lower(): v for k, v in headers.items()}
         fields = [(k.encode(), v.encode()) for k, v in headers.items() if k not in _HOP]
         length = len(data) if request.method != "HEAD" else int(headers.get("content-length", 0))
@@ -91,7 +91,7 @@ class StoreProxy:
             raise ConnectionAbortedError("as planned")
         await send({"type": "http.response.body", "body": data})
 
-    def _answer(self, request: Request, body: bytes) -> tuple[int, dict[str, str], bytes, bool]:
+    def _respond(self, request: Request, body: bytes) -> tuple[int, dict[str, str], bytes, bool]:
         query = f"?{request.url.query}" if request.url.query else ""
         path = request.scope["raw_path"].decode() + query
         time.sleep(self.latency_s)
@@ -100,13 +100,13 @@ class StoreProxy:
             if kind_of(request.method, path) == "delete":
                 self.deletes_at.append(time.monotonic())
             fault = self.plan(request.method, path, body)
-        if isinstance(fault, Said):
+        if isinstance(fault, CustomResponse):
             return fault.status, fault.headers, fault.body, False
-        if fault in ANSWERS:
-            status, text = ANSWERS[fault]
+        if fault in RESPONSES:
+            status, text = RESPONSES[fault]
             return status, {"content-type": "application/xml"}, text.encode(), False
         if fault is Fault.DENIED:
-            return 200, {"content-type": "application/xml"}, told(body, ok=False, code="AccessDenied"), False
+            return 200, {"content-type": "application/xml"}, delete_result(body, ok=False, code="AccessDenied"), False
         answer = self._forward(request, path, body)
         if fault is Fault.TWICE:
             answer = self._forward(request, path, body)
@@ -144,7 +144,7 @@ def keys_in(body: bytes) -> list[str]:
     return re.findall(r"<Key>([^<]*)</Key>", body.decode())
 
 
-def told(body: bytes, *, ok: bool, code: str = "") -> bytes:
+def delete_result(body: bytes, *, ok: bool, code: str = "") -> bytes:
     """An answer to a batch of deletes that says the same of every key."""
     each = "<Deleted><Key>{}</Key></Deleted>" if ok else f"<Error><Key>{{}}</Key><Code>{code}</Code></Error>"
     parts = "".join(each.format(key) for key in keys_in(body))

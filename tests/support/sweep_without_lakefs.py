@@ -95,7 +95,7 @@ def approved(run: SweepRun, keys: Sequence[str]) -> DataFrame:
     return run.spark().createDataFrame(pa.table(columns, schema=PENDING))
 
 
-def settle_alone(run: SweepRun, keys: Sequence[str], action: Action = Action.DELETE) -> Tally:
+def finish_sweep_alone(run: SweepRun, keys: Sequence[str], action: Action = Action.DELETE) -> Tally:
     """Rounds until every key has an outcome, as a sweep makes them."""
     whole, tally, since = approved(run, keys).persist(), Tally(), run.next_number()
     while True:
@@ -117,4 +117,4 @@ def left(run: SweepRun) -> set[str]:
     return {one.key for page in run.store.pages("data/") for one in page.objects}
 
 
-__all__ = ["BUCKET", "Outcome", "approved", "left", "outcomes", "run_alone", "settle_alone"]
+__all__ = ["BUCKET", "Outcome", "approved", "finish_sweep_alone", "left", "outcomes", "run_alone"]

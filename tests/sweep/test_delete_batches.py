@@ -17,7 +17,7 @@ from spark_resources.model import Namespace
 from spark_resources.stores.base import NOT_SENT, Capabilities, DeleteResult, Deletion
 from spark_resources.stores.local.store import LocalStore
 from spark_resources.stores.s3.store import S3Store
-from tests.support.store_providers import answering
+from tests.support.store_providers import replying
 
 TRANSIENT = {"SlowDown", "503", "NoAnswer", NOT_SENT}
 
@@ -199,7 +199,7 @@ def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
 )
 def test_a_batch_with_an_unreadable_response_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
     """The answer is cut off, or isn't the store's. It doesn't end the sweep."""
-    with answering(200, body, {"Content-Type": "application/xml"}) as server:
+    with replying(200, body, {"Content-Type": "application/xml"}) as server:
         store = S3Store(Namespace.parse("s3://bucket/lake"), server.settings())
         sent, stopped = sender(store, tries=2).send(["data/s/a", "data/s/b"], "data/s/")
 

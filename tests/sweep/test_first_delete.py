@@ -20,7 +20,7 @@ from tests.support.delete_refusals import S3, refusing
 from tests.support.mark_runs import Marker, Sweeper, target_of
 from tests.support.replay_server import wait_until_passed
 from tests.support.s3_servers import SeaweedFS
-from tests.support.store_proxy import Fault, Plan, Said, StoreProxy, store_proxy
+from tests.support.store_proxy import CustomResponse, Fault, Plan, StoreProxy, store_proxy
 from tests.sweep.test_failures import written
 
 
@@ -52,7 +52,7 @@ class Lake:
         return Mark.open(target_of(self.straight, "lake").place, "m1").record.state
 
     def _noting(self, plan: Plan) -> Plan:
-        def noted(method: str, path: str, body: bytes) -> Fault | Said | None:
+        def noted(method: str, path: str, body: bytes) -> Fault | CustomResponse | None:
             if method not in ("GET", "HEAD"):
                 batch = method == "POST" and "delete" in path.partition("?")[2]
                 names = S3.names(body) if batch else [unquote(path.partition("?")[0])]

@@ -217,8 +217,8 @@ def test_reading_with_verification_requires_the_id_of_the_content(decoder: Decod
     name = table_id(data, name=NAME, decoder=decoder)
 
     for columns in (ENTRY_SCHEMA.names, ("address", "address_type")):
-        proven, properties = read_verified_entries(data, name=name, columns=columns, decoder=decoder)
-        assert proven.equals(read_entries(data, name=name, columns=columns, decoder=decoder))
+        verified, properties = read_verified_entries(data, name=name, columns=columns, decoder=decoder)
+        assert verified.equals(read_entries(data, name=name, columns=columns, decoder=decoder))
         assert properties == read_properties(data, name=name)
     with pytest.raises(DamagedData, match=f"its content hash is that of {name}"):
         read_verified_entries(data, name=NAME, columns=COLUMNS, decoder=decoder)
@@ -478,11 +478,11 @@ print(names, [str(each.message) for each in caught])
 )
 def test_without_numba_the_readable_decoder_is_used_with_a_warning(prelude: str, environment: dict[str, str]) -> None:
     """There is one warning, which says what to do."""
-    said = _python(_FALLING_BACK.format(prelude=prelude), **environment).replace('"', "'")
+    output = _python(_FALLING_BACK.format(prelude=prelude), **environment).replace('"', "'")
 
-    assert said.startswith("['readable', 'readable'] ['numba can't be used")
-    assert said.count("tables are decoded in plain Python") == 1
-    assert "NUMBA_CACHE_DIR" in said
+    assert output.startswith("['readable', 'readable'] ['numba can't be used")
+    assert output.count("tables are decoded in plain Python") == 1
+    assert "NUMBA_CACHE_DIR" in output
 
 
 def test_compiled_loops_never_read_or_write_outside_their_arrays() -> None:
