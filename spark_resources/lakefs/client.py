@@ -189,7 +189,10 @@ class LakeFS:
         if response.is_success:
             served = responses.served(Body.of(response.json, call.what))
             if served.path != path:
-                raise DamagedData(f"the server returned '{served.path}' instead of {call.what}", invariant=3)
+                raise DamagedData(
+                    f"the server returned '{served.path}' instead of {call.what}. Check the proxies in front of it.",
+                    invariant=3,
+                )
             return served
         if response.says_not_found:  # a missing branch and a gateway's own 404 look alike
             return self._first_listed(repository, branch, path)
@@ -230,7 +233,10 @@ class LakeFS:
         for each in filter(lambda one: responses.is_exact(one.path), objects):
             # A page out of order can't be trusted to contain every path between its first and last.
             if before and each.path.encode() <= before.encode():
-                raise DamagedData(f"{call.what} are out of order: '{each.path}' after '{before}'", invariant=3)
+                raise DamagedData(
+                    f"{call.what} are out of order: '{each.path}' after '{before}'. Check the server's log.",
+                    invariant=3,
+                )
             before = each.path
         return ServedPage(objects, offset)
 
@@ -264,7 +270,9 @@ class LakeFS:
             if not responses.is_exact(offset):  # it may sort far after the true one: repeat rather than skip
                 offset = responses.last_exact_or_raise(responses.last_exact(one.path for one in changes), after)
             if offset.encode() <= after.encode():
-                raise DamagedData(f"{call.what}: the server returned the offset '{offset}' twice", invariant=3)
+                raise DamagedData(
+                    f"{call.what}: the server returned the offset '{offset}' twice. Check its log.", invariant=3
+                )
             after = offset
 
 

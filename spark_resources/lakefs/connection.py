@@ -147,7 +147,11 @@ class Connection:
         if status < 500 and _is_html(headers, shown):
             raise self._not_lakefs(call, f"a web page (status {status})")
         if response.is_success and status != 204 and response.json is None:
-            raise DamagedData(f"invalid lakeFS response for {call.what}: it is not complete JSON", invariant=3)
+            raise DamagedData(
+                f"invalid lakeFS response for {call.what}: it is not complete JSON. Check the proxies in "
+                "front of the server.",
+                invariant=3,
+            )
         return response
 
     def _api(self, name: str) -> Any:

@@ -36,7 +36,9 @@ def pages(connection: Connection, call: ApiCall, *, start: str = "", **arguments
         if next_offset is None:
             return
         if next_offset in seen:
-            raise DamagedData(f"{call.what}: the server returned the offset '{next_offset}' twice", invariant=3)
+            raise DamagedData(
+                f"{call.what}: the server returned the offset '{next_offset}' twice. Check its log.", invariant=3
+            )
         seen.add(next_offset)
         offset = next_offset
 
@@ -49,13 +51,17 @@ def page(
     results = body.objects("results")
     pagination = body.inner("pagination")
     if (announced := pagination.number("results")) != len(results):
-        raise DamagedData(f"{call.what}: a page has {len(results)} results, but announces {announced}", invariant=3)
+        raise DamagedData(
+            f"{call.what}: a page has {len(results)} results, but announces {announced}. Check the server's log.",
+            invariant=3,
+        )
     if not pagination.flag("has_more"):
         return results, None
     offset = pagination.maybe_text("next_offset")
     if not offset or offset == after:
         raise DamagedData(
-            f"{call.what}: the server announces more pages, but returned no offset for the next one", invariant=3
+            f"{call.what}: the server announces more pages, but returned no offset for the next one. Check its log.",
+            invariant=3,
         )
     return results, offset
 

@@ -149,6 +149,14 @@ class Change:
     path: str
 
 
+def _invalid(what: str, why: str) -> DamagedData:
+    return DamagedData(
+        f"invalid lakeFS response for {what}: {why}. Check the server's version and log, and the "
+        "proxies in front of it.",
+        invariant=3,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
     """A JSON object in a response, read field by field; `what` describes it in messages."""
@@ -159,7 +167,7 @@ class Body:
     @classmethod
     def of(cls, value: object, what: str) -> Body:
         if not isinstance(value, dict):
-            raise DamagedData(f"invalid lakeFS response for {what}: it is not a JSON object", invariant=3)
+            raise _invalid(what, "it is not a JSON object")
         return cls(value, what)
 
     def _get(self, name: str, kind: type, optional: bool) -> Any:
@@ -169,7 +177,7 @@ class Body:
         # bool is an int in Python, but never in the API.
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             state = "missing" if value is None else f"not of type {kind.__name__}"
-            raise DamagedData(f"invalid lakeFS response for {self.what}: '{name}' is {state}", invariant=3)
+            raise _invalid(self.what, f"'{name}' is {state}")
         return value
 
     def text(self, name: str) -> str:
@@ -178,7 +186,7 @@ class Body:
     def nonempty_text(self, name: str) -> str:
         """A text field that must not be empty."""
         if not (value := self.text(name)):
-            raise DamagedData(f"invalid lakeFS response for {self.what}: '{name}' is empty", invariant=3)
+            raise _invalid(self.what, f"'{name}' is empty")
         return value
 
     def maybe_text(self, name: str) -> str:
@@ -216,7 +224,7 @@ class Body:
         try:
             return datetime.fromtimestamp(self.number(name), UTC)
         except (ValueError, OverflowError, OSError):
-            raise DamagedData(f"invalid lakeFS response for {self.what}: '{name}' is not a date", invariant=3) from None
+            raise _invalid(self.what, f"'{name}' is not a date") from None
 
 
 def server(body: Body) -> Server:
@@ -260,13 +268,11 @@ def commit(body: Body) -> Commit:
     if parents is None:
         parents = []
     if not isinstance(parents, list) or not all(isinstance(each, str) and each for each in parents):
-        raise DamagedData(
-            f"invalid lakeFS response for {body.what}: 'parents' is not a list of commit ids", invariant=3
-        )
+        raise _invalid(body.what, "'parents' is not a list of commit ids")
     version = body.maybe_number("version")
     if version is None and len(parents) > 1:
         # The version determines which parent is the main one (formats §6.2).
-        raise DamagedData(f"invalid lakeFS response for {body.what}: a merge without a 'version'", invariant=3)
+        raise _invalid(body.what, "a merge without a 'version'")
     metadata = body.maybe_inner("metadata")
     return Commit(
         id=body.nonempty_text("id"),

@@ -118,7 +118,11 @@ class Lease:
             self._tag = self._store.replace_if_unchanged(LEASE_KEY, holder.to_json(), self._tag)
         except (Changed, NotFound) as error:
             self._lost = "another run took it over"
-            raise Refused(f"the lease on {self._store.where} was taken over by another run.", invariant=11) from error
+            raise Refused(
+                f"the lease on {self._store.where} was taken over by another run. Nothing more was done. Run the "
+                "same command again.",
+                invariant=11,
+            ) from error
         self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
 
     @contextmanager
@@ -305,7 +309,7 @@ def tasks_left_s(dead: Holder, store: Store) -> float:
 
 def _lease_is_held(holder: Holder, store: Store) -> Refused:
     return Refused(
-        f"{holder.who} is working on {store.where} (mark {holder.mark_id}) and holds it until "
+        f"{holder.who} is working on {store.where} (mark {holder.mark_id}) and holds the lease until "
         f"{holder.until:%Y-%m-%d %H:%M:%S} UTC. Wait until then: if that run died, its lease expires at that time.",
         invariant=11,
     )

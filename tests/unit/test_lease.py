@@ -102,7 +102,9 @@ def test_a_second_taker_is_refused_with_the_name_of_the_holder(lake: Lake) -> No
     first = lake.take("ann", mark_id="m7")
     held = lake.store.read(LEASE_KEY)
 
-    with pytest.raises(Refused, match=r"ann is working on .*lake \(mark m7\) and holds it until 20.* UTC") as refused:
+    with pytest.raises(
+        Refused, match=r"ann is working on .*lake \(mark m7\) and holds the lease until 20.* UTC"
+    ) as refused:
         lake.take("ben")
 
     assert refused.value.invariant == 11
