@@ -32,7 +32,7 @@ from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.delete import SubResponse, delete_keys, sub_responses
 from spark_resources.stores.azure.listing import parsed
 from spark_resources.stores.azure.store import OWN, AzureStore
-from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deleting, Deletion
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, DeleteEffect, Deletion
 from tests.support.azurite import Azurite
 from tests.support.retry_policies import requests
 from tests.support.store_providers import FixedServer, all_keys, replying, write_all
@@ -655,22 +655,24 @@ def as_a_version(method: str, _: str, headers: dict[str, str]) -> None:
 def test_deletes_are_final_only_without_soft_delete_and_versions(azurite: Azurite, name: str) -> None:
     """Where this isn't known, it is reported as unknown."""
     store = on(azurite, name)
-    assert store.deleting() is Deleting.UNKNOWN  # nothing of lakegc's own is there to show whether versions are kept
+    assert (
+        store.delete_effect() is DeleteEffect.UNKNOWN
+    )  # nothing of lakegc's own is there to show whether versions are kept
 
     store.write(f"{OWN}store.json", b"{}")
-    assert store.deleting() is Deleting.FINAL
+    assert store.delete_effect() is DeleteEffect.FINAL
     token_only = on(azurite, name, azure_account_key=None, azure_sas_token=sas_token(azurite))
-    assert token_only.deleting() is Deleting.UNKNOWN
+    assert token_only.delete_effect() is DeleteEffect.UNKNOWN
 
     service = azurite.client()
     service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=True, days=7))
     try:
-        assert store.deleting() is Deleting.KEEPS_A_WHILE
+        assert store.delete_effect() is DeleteEffect.SOFT_DELETED
         with proxy(azurite) as between:
             between.after = lambda method, _, headers: headers.update(
                 {"x-ms-version-id": "2026"} if method == "HEAD" else {}
             )
-            assert on(azurite, name, azure_endpoint_url=between.url).deleting() is Deleting.HIDES
+            assert on(azurite, name, azure_endpoint_url=between.url).delete_effect() is DeleteEffect.VERSIONED
     finally:
         service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=False))
 

@@ -22,7 +22,7 @@ import pytest
 from spark_resources.errors import Forbidden, NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, keys, open_store
-from spark_resources.stores.base import AlreadyExists, Changed, Deleting, Deletion
+from spark_resources.stores.base import AlreadyExists, Changed, DeleteEffect, Deletion
 from spark_resources.stores.gcs import client
 from tests.support import retry_policies
 from tests.support.fake_gcs import FakeGCS
@@ -250,9 +250,9 @@ def test_deletes_in_a_versioned_bucket_hide(fake_gcs: FakeGCS, bucket: str) -> N
     """Without versions, and here without soft delete, they are final."""
     fake_gcs.make_bucket("versioned", versioning={"enabled": True})
 
-    assert at(fake_gcs.settings(), "gs://versioned/lake").deleting() is Deleting.HIDES
-    assert at(fake_gcs.settings(), f"gs://{bucket}/lake").deleting() is Deleting.FINAL
-    assert at(fake_gcs.settings(), "gs://nowhere-at-all/lake").deleting() is Deleting.UNKNOWN
+    assert at(fake_gcs.settings(), "gs://versioned/lake").delete_effect() is DeleteEffect.VERSIONED
+    assert at(fake_gcs.settings(), f"gs://{bucket}/lake").delete_effect() is DeleteEffect.FINAL
+    assert at(fake_gcs.settings(), "gs://nowhere-at-all/lake").delete_effect() is DeleteEffect.UNKNOWN
 
 
 def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
@@ -272,7 +272,7 @@ def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
 @pytest.mark.parametrize(
     ("status", "document", "meaning"),
     [
-        (200, {"kind": "storage#bucket", "softDeletePolicy": {"retentionDurationSeconds": "604800"}}, "KEEPS_A_WHILE"),
+        (200, {"kind": "storage#bucket", "softDeletePolicy": {"retentionDurationSeconds": "604800"}}, "SOFT_DELETED"),
         (200, {"kind": "storage#bucket", "softDeletePolicy": {"retentionDurationSeconds": "0"}}, "FINAL"),
         (200, {"kind": "storage#bucket", "versioning": {"enabled": False}}, "FINAL"),
         (200, {"kind": "storage#bucket"}, "FINAL"),
@@ -283,7 +283,7 @@ def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
                 "versioning": {"enabled": True},
                 "softDeletePolicy": {"retentionDurationSeconds": "9"},
             },
-            "HIDES",
+            "VERSIONED",
         ),
         (200, {}, "UNKNOWN"),
         (200, ["what?"], "UNKNOWN"),
@@ -294,7 +294,7 @@ def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
 def test_soft_delete_is_reported(status: int, document: object, meaning: str) -> None:
     """Where a bucket's settings may not be read, it is reported as unknown."""
     with replying(status, json.dumps(document).encode(), JSON) as answers:
-        assert at(answers.settings()).deleting() is Deleting[meaning]
+        assert at(answers.settings()).delete_effect() is DeleteEffect[meaning]
 
 
 # --- generations and checksums --------------------------------------------------------------------------------------

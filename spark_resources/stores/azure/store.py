@@ -31,7 +31,15 @@ from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.delete import BATCH, delete_keys
 from spark_resources.stores.azure.listing import Listing, checksum, http_time, is_folder, list_blobs, unquoted
 from spark_resources.stores.azure.transfer import AzureStreams
-from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
+from spark_resources.stores.base import (
+    AlreadyExists,
+    Capabilities,
+    Changed,
+    DeleteEffect,
+    DeleteResult,
+    Page,
+    StoredObject,
+)
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.settings import StoreSettings
 
@@ -200,15 +208,15 @@ class AzureStore:
         self.stat(key)
         return False
 
-    def deleting(self) -> Deleting:
+    def delete_effect(self) -> DeleteEffect:
         """Soft delete is read from the account's properties; versioning is visible only in the properties of a blob."""
         soft = self._soft_delete()
         versions = self._keeps_versions()
         if versions:
-            return Deleting.HIDES
+            return DeleteEffect.VERSIONED
         if soft:
-            return Deleting.KEEPS_A_WHILE
-        return Deleting.UNKNOWN if soft is None or versions is None else Deleting.FINAL
+            return DeleteEffect.SOFT_DELETED
+        return DeleteEffect.UNKNOWN if soft is None or versions is None else DeleteEffect.FINAL
 
     def _soft_delete(self) -> bool | None:
         try:

@@ -22,7 +22,15 @@ import requests
 from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
-from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
+from spark_resources.stores.base import (
+    AlreadyExists,
+    Capabilities,
+    Changed,
+    DeleteEffect,
+    DeleteResult,
+    Page,
+    StoredObject,
+)
 from spark_resources.stores.gcs.client import ErrorResponse, GCSClient, object_path, translated_errors
 from spark_resources.stores.gcs.contents import read_object, write_object
 from spark_resources.stores.gcs.copy import copy_object
@@ -198,12 +206,12 @@ class GCSStore:
     def etag_is_md5(self, key: str) -> bool:
         return False  # the listed checksum is a CRC32C
 
-    def deleting(self) -> Deleting:
+    def delete_effect(self) -> DeleteEffect:
         """Read from the bucket's metadata, which requires a permission of its own (storage.buckets.get)."""
         try:
-            return _deleting(self._about_bucket().json())
+            return _delete_effect_of(self._about_bucket().json())
         except (Unavailable, ValueError, KeyError, TypeError, AttributeError):
-            return Deleting.UNKNOWN
+            return DeleteEffect.UNKNOWN
 
     @retried
     def _about_bucket(self) -> requests.Response:
@@ -289,12 +297,12 @@ class GCSStore:
         return full
 
 
-def _deleting(bucket: Mapping[str, Any]) -> Deleting:
+def _delete_effect_of(bucket: Mapping[str, Any]) -> DeleteEffect:
     """The effect of deletes by a bucket's metadata. Raises `KeyError`, `ValueError` or the like for any other."""
     if bucket["kind"] != "storage#bucket":
         raise ValueError(f"it is a {bucket['kind']}")
     if bucket.get("versioning", {}).get("enabled", False):
-        return Deleting.HIDES
+        return DeleteEffect.VERSIONED
     if int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
-        return Deleting.KEEPS_A_WHILE
-    return Deleting.FINAL
+        return DeleteEffect.SOFT_DELETED
+    return DeleteEffect.FINAL

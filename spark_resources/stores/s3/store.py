@@ -25,7 +25,15 @@ from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.arrow_pages import ArrowPage, as_page
-from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
+from spark_resources.stores.base import (
+    AlreadyExists,
+    Capabilities,
+    Changed,
+    DeleteEffect,
+    DeleteResult,
+    Page,
+    StoredObject,
+)
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.s3.client import code_of, s3_client, status_of, translated_errors
 from spark_resources.stores.s3.copy import copy_object
@@ -224,13 +232,13 @@ class S3Store:
             and "SSEKMSKeyId" not in head
         )
 
-    def deleting(self) -> Deleting:
+    def delete_effect(self) -> DeleteEffect:
         try:
             status = self._versioning()
         except Unavailable:
-            return Deleting.UNKNOWN  # not all compatible stores support this call
+            return DeleteEffect.UNKNOWN  # not all compatible stores support this call
         # with suspended versioning, a delete still leaves a marker on top of earlier versions
-        return Deleting.FINAL if status is None else Deleting.HIDES
+        return DeleteEffect.FINAL if status is None else DeleteEffect.VERSIONED
 
     @retried
     def _versioning(self) -> str | None:
