@@ -27,7 +27,7 @@ def test_an_unreachable_server_is_named_with_what_to_check(lakegc: Lakegc, lake:
     """The message contains the endpoint."""
     settings = {**lake.settings, "endpoint_url": "http://127.0.0.1:1"}
 
-    lakegc(settings, "mark", lake.name).stopped(1, "http://127.0.0.1:1", "Check that the server runs")
+    lakegc(settings, "mark", lake.name).stopped(1, "http://127.0.0.1:1", "Check that the server is running")
 
 
 def test_a_server_that_is_not_lakefs_is_reported_as_such(lakegc: Lakegc, lake: Lake) -> None:

@@ -290,7 +290,7 @@ def test_a_table_of_one_kind_is_not_read_as_another() -> None:
     with pytest.raises(DamagedData, match="not metaranges of tag"):
         read_ranges(top, name=dump.id, entity="tag")
     for read in (read_ranges, read_commits, read_branches, read_tags):
-        with pytest.raises(DamagedData, match="it holds ranges of objects, not"):
+        with pytest.raises(DamagedData, match="it contains ranges of objects, not"):
             read(_small(), name=NAME)
 
 
