@@ -61,8 +61,8 @@ def on(azurite: Azurite, path: str, **settings: object) -> Store:
     return open_store(Namespace.parse(uri), azurite.settings(**settings))
 
 
-def at(answers: FixedServer, **settings: object) -> Store:
-    return open_store(Namespace.parse(URI), answers.settings(**settings))
+def at(fixed_server: FixedServer, **settings: object) -> Store:
+    return open_store(Namespace.parse(URI), fixed_server.settings(**settings))
 
 
 # --- namespaces -----------------------------------------------------------------------------------------------------
@@ -319,10 +319,10 @@ GONE = "<Error><Code>BlobNotFound</Code><Message>The specified blob does not exi
 DENIED = "<Error><Code>AuthorizationPermissionMismatch</Code><Message>no</Message></Error>"
 
 
-def batch_answer(*answers: tuple[str | None, int, str]) -> bytes:
+def batch_answer(*fixed_server: tuple[str | None, int, str]) -> bytes:
     """An answer to a batch: number of the request (None: it isn't named), status, and document."""
     parts = []
-    for number, status, document in answers:
+    for number, status, document in fixed_server:
         named = "" if number is None else f"Content-ID: {number}\r\n"
         parts.append(
             f"--batchresponse_1\r\nContent-Type: application/http\r\n{named}\r\n"
@@ -334,8 +334,8 @@ def batch_answer(*answers: tuple[str | None, int, str]) -> bytes:
 def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
     """Wherever they stand; a request without an answer has failed."""
     body = batch_answer(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
-    with replying(202, body, MIXED) as answers:
-        results = at(answers).delete_many(["a", "b", "c", "d", "e"])
+    with replying(202, body, MIXED) as fixed_server:
+        results = at(fixed_server).delete_many(["a", "b", "c", "d", "e"])
 
     assert [(result.key, result.deletion, result.code) for result in results] == [
         ("a", Deletion.DELETED, ""),
@@ -349,8 +349,8 @@ def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
 def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
     """A 404 means that a blob is gone only with Azure's own code for it."""
     body = batch_answer(("0", 404, GONE.replace("BlobNotFound", "ContainerNotFound")), ("1", 404, ""), ("2", 404, GONE))
-    with replying(202, body, MIXED) as answers:
-        results = at(answers).delete_many(["a", "b", "c"])
+    with replying(202, body, MIXED) as fixed_server:
+        results = at(fixed_server).delete_many(["a", "b", "c"])
 
     assert [(result.deletion, result.code) for result in results] == [
         (Deletion.FAILED, "ContainerNotFound"),
@@ -372,8 +372,8 @@ def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
 )
 def test_an_unreadable_response_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
     """Each of its keys has failed, and may be sent again."""
-    with replying(202, body, headers) as answers:
-        results = at(answers).delete_many(["a", "b"])
+    with replying(202, body, headers) as fixed_server:
+        results = at(fixed_server).delete_many(["a", "b"])
 
     assert [(result.deletion, result.code) for result in results] == [(Deletion.FAILED, "NoAnswer")] * 2
     assert all(result.transient for result in results)
@@ -395,10 +395,10 @@ def test_only_plain_digits_are_a_request_number() -> None:
 def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> None:
     """A sweep may send these keys again."""
     body = body.replace(b"x-ms-request-id: 1", b"x-ms-error-code: ServerBusy")
-    with replying(202, body, MIXED) as answers:
-        results = at(answers).delete_many(["a", "b"])
+    with replying(202, body, MIXED) as fixed_server:
+        results = at(fixed_server).delete_many(["a", "b"])
 
-        assert [method for method, _ in answers.seen] == ["POST"]
+        assert [method for method, _ in fixed_server.seen] == ["POST"]
     assert [(result.deletion, result.code) for result in results] == [(Deletion.FAILED, "ServerBusy")] * 2
     assert all(result.transient for result in results)
 
@@ -406,21 +406,21 @@ def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> N
 def test_a_busy_server_is_retried_as_often_as_configured() -> None:
     """After that it is a transient error."""
     body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
-    with replying(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as answers:
-        store = at(answers, retry=requests(2))
+    with replying(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as fixed_server:
+        store = at(fixed_server, retry=requests(2))
 
         with pytest.raises(Unavailable, match="ServerBusy"):
             store.read("data/x")
-        assert len(answers.seen) == 2
-        results = at(answers).delete_many(["a", "b"])
+        assert len(fixed_server.seen) == 2
+        results = at(fixed_server).delete_many(["a", "b"])
 
-        assert len(answers.seen) == 3
+        assert len(fixed_server.seen) == 3
     assert [result.code for result in results] == ["ServerBusy"] * 2
 
 
 # --- a server in between ----------------------------------------------------------------------------------------------
 
-Answer = tuple[int, dict[str, str], bytes]
+PlainResponse = tuple[int, dict[str, str], bytes]
 
 
 @dataclass
@@ -428,7 +428,7 @@ class Proxy:
     """Forwards to Azurite; `change` may answer by itself (before), or change what Azurite answered (after)."""
 
     url: str
-    before: Callable[[str, str], Answer | None] = lambda *_: None
+    before: Callable[[str, str], PlainResponse | None] = lambda *_: None
     after: Callable[[str, str, dict[str, str]], None] = lambda *_: None
     seen: list[tuple[str, str]] = field(default_factory=list)
 
@@ -456,7 +456,7 @@ def proxy(azurite: Azurite) -> Iterator[Proxy]:
             if self.command != "HEAD":
                 self.wfile.write(data)
 
-        def forwarded(self, body: bytes) -> Answer:
+        def forwarded(self, body: bytes) -> PlainResponse:
             sent = {each: value for each, value in self.headers.items() if each.lower() != "connection"}
             answer = pool.request(self.command, origin + self.path, body=body, headers=sent)
             return answer.status, {each.lower(): value for each, value in answer.headers.items()}, answer.data
@@ -477,8 +477,8 @@ def proxy(azurite: Azurite) -> Iterator[Proxy]:
             thread.join()
 
 
-def batches_refused(status: int, code: str) -> Callable[[str, str], Answer | None]:
-    def before(method: str, path: str) -> Answer | None:
+def batches_refused(status: int, code: str) -> Callable[[str, str], PlainResponse | None]:
+    def before(method: str, path: str) -> PlainResponse | None:
         return (status, {"x-ms-error-code": code}, b"") if method == "POST" and "comp=batch" in path else None
 
     return before
@@ -516,7 +516,7 @@ def test_keys_are_deleted_one_by_one_where_batches_are_refused(
 def test_a_batch_without_permission_is_not_retried_key_by_key(azurite: Azurite, name: str) -> None:
     """After the first refused single delete nothing more is sent, and each key has failed."""
 
-    def before(method: str, path: str) -> Answer | None:
+    def before(method: str, path: str) -> PlainResponse | None:
         refused = method == "DELETE" or "comp=batch" in path
         return (403, {"x-ms-error-code": "AuthorizationPermissionMismatch"}, b"") if refused else None
 
@@ -707,30 +707,30 @@ def test_an_incomplete_listing_is_an_error() -> None:
         whole.replace(b"EnumerationResults", b"ListBucketResult"),
         b"",
     ):
-        with replying(200, body, XML) as answers, pytest.raises(Unavailable):
-            list(at(answers).pages("data/"))
+        with replying(200, body, XML) as fixed_server, pytest.raises(Unavailable):
+            list(at(fixed_server).pages("data/"))
 
 
 def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
     """The listing would otherwise never end."""
-    with replying(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as answers:
+    with replying(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as fixed_server:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
-            list(at(answers).pages("data/"))
-        assert len(answers.seen) == 2
+            list(at(fixed_server).pages("data/"))
+        assert len(fixed_server.seen) == 2
 
 
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
 def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
-    with replying(200, listing(key), XML) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
-        list(at(answers).pages("data/"))
+    with replying(200, listing(key), XML) as fixed_server, pytest.raises(Refused, match="normalizes keys") as caught:
+        list(at(fixed_server).pages("data/"))
     assert caught.value.invariant == 5
 
 
 def test_encoded_names_are_decoded_strictly_and_others_taken_as_they_are() -> None:
     """Names that aren't UTF-8 are counted as unreadable."""
-    with replying(200, listing("ns/data/%FFx", "ns/data/a+b%2B", encoded=True), XML) as answers:
-        [page] = at(answers).pages("data/")
+    with replying(200, listing("ns/data/%FFx", "ns/data/a+b%2B", encoded=True), XML) as fixed_server:
+        [page] = at(fixed_server).pages("data/")
     [plain] = parsed(listing("ns/data/a%2Fb+c")).objects
 
     assert [found.key for found in page.objects] == ["data/a+b+"]
@@ -748,10 +748,10 @@ def test_entries_listed_as_directories_are_not_objects() -> None:
 def test_a_store_without_a_date_has_no_clock() -> None:
     """This machine's time isn't used instead."""
     with (
-        replying(200, listing(), {**XML, "Date": "whenever"}) as answers,
+        replying(200, listing(), {**XML, "Date": "whenever"}) as fixed_server,
         pytest.raises(Unavailable, match="Date"),
     ):
-        at(answers).now()
+        at(fixed_server).now()
 
 
 # --- servers that aren't there, or aren't Azure -----------------------------------------------------------------------
@@ -792,8 +792,8 @@ def _is_unavailable(store: Store, match: str) -> None:
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
 def test_a_response_that_is_not_azures_is_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
-    with replying(status, body, {"Content-Type": "text/html"}) as answers:
-        store = at(answers)
+    with replying(status, body, {"Content-Type": "text/html"}) as fixed_server:
+        store = at(fixed_server)
         for look in (
             lambda: list(store.pages("data/")),
             store.now,
@@ -808,6 +808,6 @@ def test_a_response_that_is_not_azures_is_an_error(status: int, body: bytes) -> 
 def test_redirects_are_not_followed() -> None:
     """Another host has no business with this account's objects."""
     with replying(200, listing("ns/data/x"), XML) as elsewhere:
-        with replying(307, b"", {"Location": elsewhere.url}) as answers, pytest.raises(Unavailable):
-            list(at(answers).pages(""))
+        with replying(307, b"", {"Location": elsewhere.url}) as fixed_server, pytest.raises(Unavailable):
+            list(at(fixed_server).pages(""))
         assert elsewhere.seen == []

@@ -262,7 +262,7 @@ def write_all(store: Store, wanted: list[str]) -> None:
 
 @dataclass
 class FixedServer:
-    """A server that gives the same answer to everything, for the answers that no working store gives."""
+    """A server with one response to every request, for responses that no working store sends."""
 
     url: str
     seen: list[tuple[str, str]]
@@ -285,7 +285,7 @@ class FixedServer:
 
 @contextmanager
 def replying(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[FixedServer]:
-    """A server on a free loopback port that answers every request so, and remembers method and path."""
+    """A server on a free loopback port that sends this response to every request, and records method and path."""
     seen: list[tuple[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
