@@ -1,4 +1,4 @@
-"""What tests of a repository that lives have in common: its server, who writes meanwhile, and how long it lives."""
+"""Shared by tests of a changing repository: its server, concurrent writers, and the number of steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ writes = st.tuples(st.integers(0, MOMENTS), st.sampled_from([*DURING_MARK, *ANY_
 
 
 class Watched(Between):
-    """Forwards to the sandbox, and lets somebody act after each answer, before it is heard."""
+    """Forwards to the sandbox, and calls a hook after each response, before it is delivered."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(upstream)
@@ -48,7 +48,7 @@ class Watched(Between):
 
 
 class Writers:
-    """What others write while a mark is made, each at its moment: after an answer of the server, or at a sentence."""
+    """Concurrent writes during a mark, each at its moment: after a response of the server, or at a log message."""
 
     def __init__(self, model: RepositoryModel, planned: list[tuple[int, str, int, int, int]]) -> None:
         self._model, self._waiting = model, sorted(planned)
@@ -66,7 +66,7 @@ class Writers:
             self.moments += 1
 
     def always_live(self) -> set[str]:
-        """What is live now and was at every moment since it was there: from before the mark, or from its upload on."""
+        """The objects that are live now and have been live since the mark began, or since their upload."""
         self._observe()
         return self._model.live(self._model.sandbox.now()) - self._once_dead
 
@@ -97,7 +97,7 @@ class Living(RuleBasedStateMachine):
 
 
 class WatchedLiving(Living):
-    """The same behind a server that lets others write after each of its answers."""
+    """The same behind a server that lets others write after each of its responses."""
 
     def __init__(self) -> None:
         # one staged address a page, so that there are moments between the pages

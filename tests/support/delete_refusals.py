@@ -1,4 +1,4 @@
-"""What a store says that deletes a part of a batch and refuses the rest: the same on S3, Azure and Cloud Storage."""
+"""Responses of a store that deletes a part of a batch and refuses the rest, for S3, Azure and Cloud Storage."""
 
 from __future__ import annotations
 

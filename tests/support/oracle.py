@@ -15,7 +15,7 @@ FOR_EVER = float("inf")
 
 
 class Stop(Exception):
-    """The mark must stop here."""
+    """Raised if the mark has to stop."""
 
 
 # --- retention (§6) -------------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ class C(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One walk's word for one commit: retained while `until` is later than now. `branch` None: a dangling start."""
+    """One walk's claim about a commit: retained while `until` is later than now. `branch` None: a dangling start."""
 
     until: float
     branch: str | None
@@ -51,7 +51,7 @@ def latest(date: int) -> int:
 def claims(
     commits: Mapping[str, C], heads: Mapping[str, str], default_days: int, branch_days: Mapping[str, int]
 ) -> dict[str, list[Claim]]:
-    """All that any walk from any starting point says about each commit."""
+    """The claims of all walks from all starting points about each commit."""
     claims_of: dict[str, list[Claim]] = {name: [] for name in commits}
 
     def walk(start: str, branch: str | None, days: int) -> None:
@@ -167,7 +167,7 @@ def like(pattern: str, text: str) -> bool:
 
 
 def behind(commits: Mapping[str, C], start: str) -> set[str]:
-    """A commit and all that it comes from, merged ones too."""
+    """A commit and all its ancestors, through every parent."""
     found, waiting = {start}, [start]
     while waiting:
         for parent in commits[waiting.pop()].parents:

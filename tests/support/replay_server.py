@@ -85,7 +85,7 @@ class Recording:
             return {row["key"]: int(row["size"]) for row in csv.DictReader(file)}
 
     def expired(self) -> set[str]:
-        """The truth: what a mark of scope unified, minimum age 0 and no holds is to find."""
+        """The true expired set of a mark with scope unified, minimum age 0 and no holds."""
         return set((self.path / "expected" / "expired.txt").read_bytes().decode().split("\n")) - {""}
 
     def objects(self) -> Iterator[tuple[str, bytes]]:
@@ -168,7 +168,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Replay:
-    """Answers each call with what was recorded; what was not recorded is 501."""
+    """Responds to each call with the recorded response; 501 if none was recorded."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording

@@ -1,4 +1,4 @@
-"""A lakeFS server that says what a test tells it to, over real HTTP."""
+"""A lakeFS server with responses scripted by a test, over real HTTP."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reply(status: int, body: Any, headers: dict[str, str] | None = None) -> Resp
 
 
 def short(_: Request) -> Response:
-    """Announces more than it sends."""
+    """A response that is shorter than its Content-Length."""
     return Response(b'{"results": []', headers={"Content-Length": "1000"}, media_type="application/json")
 
 
@@ -50,7 +50,7 @@ Scripted = Response | Callable[[Request], Any]
 
 @dataclass
 class Script:
-    """Answers in the order they were scripted, the last one again and again; remembers what was asked."""
+    """Sends the scripted responses in order, the last one repeatedly; records the requests."""
 
     answers: dict[str, list[Scripted]] = field(default_factory=dict)
     received: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)

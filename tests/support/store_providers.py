@@ -48,11 +48,11 @@ class Provider:
     missing: str = ""
 
     def uri(self, path: str = "ns") -> str:
-        """A namespace nobody used before, among others in one bucket (or folder)."""
+        """A new namespace, in a bucket (or folder) shared with others."""
         return self._place(f"shared-bucket/{next(_serial)}/{path}")
 
     def bucket_uri(self) -> str:
-        """A namespace that is a bucket (or folder) of its own."""
+        """A namespace with its own bucket (or folder)."""
         return self._place(f"bucket-{next(_serial)}")
 
     def _place(self, place: str) -> str:
@@ -60,7 +60,7 @@ class Provider:
         return self.root + place
 
     def nowhere(self) -> str:
-        """A namespace whose bucket (or folder) isn't there."""
+        """A namespace whose bucket (or folder) doesn't exist."""
         return self.missing or f"{self.root}no-such-place/ns"
 
     def open(self, uri: str, *, capabilities: Capabilities | None = None) -> Store:
@@ -250,7 +250,7 @@ def real_azure(uri: str) -> Provider:
 
 
 def all_keys(store: Store, prefix: str = "", **options: object) -> list[str]:
-    """Every key under a prefix, in the order in which the store lists them."""
+    """Every key under a prefix, in the store's order."""
     return [found.key for page in store.pages(prefix, **options) for found in page.objects]  # type: ignore[arg-type]
 
 

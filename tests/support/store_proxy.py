@@ -1,6 +1,6 @@
-"""Stands between lakegc and a store, and lets a test break, repeat, delay or lose what is said.
+"""A proxy between lakegc and a store: a test can break, repeat, delay or drop requests and responses.
 
-Faults are told as S3 tells them; a plan for another store gives the whole answer.
+Faults have S3's form; a plan for another store gives the whole response.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOP = frozenset({"connection", "transfer-encoding", "content-length", "server",
 
 
 class Fault(StrEnum):
-    """What becomes of one request."""
+    """The fault of one request."""
 
     BUSY = "503 before it is done"
     BROKEN = "500 before it is done"
@@ -49,7 +49,7 @@ RESPONSES = {
 
 @dataclass(frozen=True)
 class CustomResponse:
-    """An answer that the store itself never sees the question of."""
+    """A response without forwarding the request to the store."""
 
     status: int
     headers: dict[str, str]
@@ -129,7 +129,7 @@ class StoreProxy:
 
 
 def kind_of(method: str, path: str) -> str:
-    """What a request is, in a word: list, delete, receipt, intent, lease, copy, read, write, look."""
+    """The kind of a request: list, delete, receipt, intent, lease, copy, read, write, look."""
     if method == "POST" and ("?delete" in path or "comp=batch" in path or path.startswith("/batch/")):
         return "delete"  # of many, on S3, Azure and Cloud Storage
     for word in ("receipt.parquet", "intent.parquet", "lease.json"):
@@ -145,14 +145,14 @@ def keys_in(body: bytes) -> list[str]:
 
 
 def delete_result(body: bytes, *, ok: bool, code: str = "") -> bytes:
-    """An answer to a batch of deletes that says the same of every key."""
+    """A response to a batch of deletes with the same result for every key."""
     each = "<Deleted><Key>{}</Key></Deleted>" if ok else f"<Error><Key>{{}}</Key><Code>{code}</Code></Error>"
     parts = "".join(each.format(key) for key in keys_in(body))
     return f"<?xml version='1.0'?><DeleteResult>{parts}</DeleteResult>".encode()
 
 
 def halved(body: bytes, code: str | None) -> bytes:
-    """An answer to a batch of deletes that leaves out every second key, or says an error of it."""
+    """A response to a batch of deletes that omits every second key, or has an error for it."""
     parts = []
     for number, key in enumerate(keys_in(body)):
         if number % 2 == 0:
@@ -163,7 +163,7 @@ def halved(body: bytes, code: str | None) -> bytes:
 
 
 def every(nth: int, kind: str, fault: Fault, *, at_most: int = 10**9) -> Plan:
-    """A plan: every so-manieth request of a kind has this fault, at most so often."""
+    """A plan: every n-th request of a kind has this fault, up to a maximum number."""
     count, done = [0], [0]
 
     def plan(method: str, path: str, _: bytes) -> Fault | None:

@@ -1,4 +1,4 @@
-"""One task of a sweep, run right here on a folder: its store, its lease and its configuration."""
+"""One task of a sweep on a folder, run in this process: its store, lease and configuration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOLDER = "_lakefs/retention/gc/lakegc/m1/receipts/"
 
 @dataclass
 class Task:
-    """What one task of a sweep of mark m1 works on, and what came of it."""
+    """The input of one task of a sweep of mark m1, and its outcomes."""
 
     place: Place
     token: str
@@ -80,7 +80,7 @@ class Task:
         return {"address": key, "size": len(key), "modified": modified, "slice": "data/s/", "checksum": None}
 
     def run(self, rows: pa.Table, config: SweepTaskConfig, *, attempt: int = 0) -> dict[str, int]:
-        """Let the task work; the objects by what became of them."""
+        """Run the task; returns the number of objects by outcome."""
         report = TaskReport()
         sweep_rows(iter(rows.to_batches()), config, 0, attempt, report)
         unprocessed = report.counters["unprocessed"]

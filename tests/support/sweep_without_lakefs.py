@@ -86,7 +86,7 @@ def run_alone(
 
 
 def approved(run: SweepRun, keys: Sequence[str]) -> DataFrame:
-    """What was approved, as the store lists it now, or as unknown where it isn't there."""
+    """The approved objects as the store lists them now; unknown if they don't exist."""
     listed = {one.key: one for page in run.store.pages("data/") for one in page.objects}
     nothing: list[None] = [None] * len(keys)
     sizes = [listed[key].size if key in listed else None for key in keys]
@@ -109,7 +109,7 @@ def finish_sweep_alone(run: SweepRun, keys: Sequence[str], action: Action = Acti
 
 
 def outcomes(run: SweepRun) -> dict[str, str]:
-    """The last word on each key, by the receipts."""
+    """The latest outcome of each key, by the receipts."""
     return {row["address"]: row["outcome"] for row in run.receipts.outcomes(run.spark()).collect()}
 
 

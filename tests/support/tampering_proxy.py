@@ -1,4 +1,4 @@
-"""A forwarding server between lakegc and another one: a test changes what is said, or what was written, on the way."""
+"""A proxy between lakegc and another server: a test can change responses, or files, on the way."""
 
 from __future__ import annotations
 
