@@ -1,4 +1,4 @@
-"""How fast each part of a mark could be: the same bytes, listed, decoded, joined and written by nothing but that.
+"""How fast each part of a mark could be: the same bytes, listed, decoded, joined and written without anything else.
 
 Each is done by as many processes as there are cores.
 """

@@ -1,4 +1,4 @@
-"""What a mark of a synthetic repository takes, phase by phase, beside what each part could take at the least.
+"""How long a mark of a synthetic repository takes, by phase, compared with the minimum of each part.
 
     uv run python -m tests.bench.mark --size M --store s3 --folder /tmp/bench
 

@@ -1,4 +1,4 @@
-"""What is staged is read twice in full, as lists and path by path: what one reading alone saw is live (invariant 2)."""
+"""Staged objects are read twice in full, as lists and by path: an address in either reading is live (invariant 2)."""
 
 from __future__ import annotations
 

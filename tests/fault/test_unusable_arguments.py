@@ -1,4 +1,4 @@
-"""Arguments that can't be meant and servers that can't be reached: one message, and nothing is begun."""
+"""Invalid arguments and unreachable servers: one message, and nothing is started."""
 
 from __future__ import annotations
 

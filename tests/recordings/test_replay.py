@@ -1,4 +1,4 @@
-"""The replay server answers what was recorded, and nothing that wasn't."""
+"""The replay server sends recorded responses, and refuses any other request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only Azure can do wrong: forms of a namespace, answers to batches, directories, tokens, pending copies."""
+"""What only Azure can do wrong: forms of a namespace, responses to batches, directories, tokens, pending copies."""
 
 from __future__ import annotations
 

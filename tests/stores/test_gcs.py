@@ -1,4 +1,4 @@
-"""What only Cloud Storage can do wrong: answers in parts, generations, two kinds of 404, copies in steps, accounts."""
+"""What only Cloud Storage can do wrong: batch responses, generations, two kinds of 404, copies in steps, accounts."""
 
 from __future__ import annotations
 

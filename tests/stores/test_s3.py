@@ -1,4 +1,4 @@
-"""What only S3 can do wrong: strange answers, tags that are no MD5, copies in parts, a server that isn't there."""
+"""What only S3 can do wrong: invalid responses, tags that are no MD5, copies in parts, a server that isn't there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of deletes that a store doesn't simply do: each key still gets its true result."""
+"""Batches of deletes that a store refuses, delays or answers incompletely: each key gets its true result."""
 
 from __future__ import annotations
 

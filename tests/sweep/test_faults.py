@@ -1,4 +1,4 @@
-"""A store that breaks, lies, forgets and comes late: every key gets its true outcome, and nothing else is deleted."""
+"""A store that fails, lies, loses requests or is late: each key gets its true outcome; nothing else is deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep begins with one approved object: a store that refuses it for missing rights gets no other delete."""
+"""A sweep begins with one approved object: if the store refuses it for missing permissions, no other delete is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps of foreign marks that stop in the middle, and what somebody writes into them meanwhile."""
+"""Sweeps of foreign marks that stop in the middle, and what others write into them in the meantime."""
 
 from __future__ import annotations
 

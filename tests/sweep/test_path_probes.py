@@ -1,4 +1,4 @@
-"""Path probes of marks and sweeps while branches are deleted, and while the server gives no clear answer."""
+"""Path probes of marks and sweeps while branches are deleted, and while the server gives no clear response."""
 
 from __future__ import annotations
 

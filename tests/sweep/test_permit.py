@@ -1,4 +1,4 @@
-"""Permission to delete: it is given for seconds, ends by a stop or by silence, and never covers what became live."""
+"""The permit to delete: it lasts for seconds, ends if stopped or not renewed, and never covers revived objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the client reads a server's answers, against a real HTTP server that is scripted by each test."""
+"""How the client reads a server's responses, against a real HTTP server that is scripted by each test."""
 
 from __future__ import annotations
 

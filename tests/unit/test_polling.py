@@ -1,4 +1,4 @@
-"""Waiting for what goes on elsewhere, by a clock of the test's own."""
+"""Polling of work that is done elsewhere, with a test clock."""
 
 from __future__ import annotations
 

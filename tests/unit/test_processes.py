@@ -1,4 +1,4 @@
-"""Which processes are known to be dead: a mistake would take from a living one what it holds."""
+"""Which processes are known to be dead: a mistake would take over the lease of a running one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The retry policy: for how long it retries, and what; and conditional writes whose answer was lost."""
+"""The retry policy: for how long it retries, and what; and conditional writes whose response was lost."""
 
 from __future__ import annotations
 

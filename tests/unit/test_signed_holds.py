@@ -1,4 +1,4 @@
-"""Signed holds: a file that was removed, replaced by an older one or written without the key is noticed."""
+"""Signed holds: a file that was removed, replaced by an older one or written without the key is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store's own words become in a message for people: one sentence, then what to do."""
+"""How a store's own message becomes one for people: one sentence, then what to do."""
 
 from __future__ import annotations
 
