@@ -22,7 +22,7 @@ from lakegc_assets.mark.preconditions import (
 )
 from lakegc_assets.progress import LogMessage, logged_and_published, publish
 from lakegc_assets.rules.incremental import basis_of
-from spark_resources.host.processes import interrupt_when_told_to_end
+from spark_resources.host.processes import interrupt_on_termination
 from spark_resources.host.user_folders import home_folder
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.resource import LakeFSResource
@@ -89,7 +89,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             holds=read_holds(target.place).recorded(),
             inventory=inventory,
         )
-        record = replace(record, basis={**FULL_MARK, "spellings": sorted(target.place.namespace.also)})
+        record = replace(record, basis={**FULL_MARK, "spellings": sorted(target.place.namespace.aliases)})
         earlier = earlier_marks(target.place)
         basis = basis_of(
             record, [mark.record for mark in earlier.finished], untrusted=earlier.untrusted,
@@ -127,7 +127,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def hold(self, partition: Partition, target: Target, settings: Settings) -> Lease:
         """Take the repository's lease once per run. Raises `Refused` if it was lost since."""
         if self._lease is None:
-            interrupt_when_told_to_end()
+            interrupt_on_termination()
             self._lease = take_lease(
                 target.place.store(),
                 who=who(),

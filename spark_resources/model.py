@@ -97,21 +97,21 @@ _HADOOP_AZURE = re.compile(r"^(?:abfss?|wasbs?)$", re.IGNORECASE)  # …://<cont
 class Namespace:
     """A storage namespace in normal form, and the only code that turns addresses into keys (formats §1, §4).
 
-    `uri` has no trailing slash. `also` are other full spellings of the same location, e.g. the local adapter's
+    `uri` has no trailing slash. `aliases` are other full spellings of the same location, e.g. the local adapter's
     `local:///<configured path>/<name>` for `local://<name>`.
     """
 
     uri: str
-    also: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, uri: str, *, also: tuple[str, ...] = ()) -> Namespace:
+    def parse(cls, uri: str, *, aliases: tuple[str, ...] = ()) -> Namespace:
         """The namespace for a repository's `storage_namespace`. Raises `WrongUsage` if it is not a URI."""
         if _SCHEME.match(uri) is None or not uri.split("://", 1)[1].strip("/"):
             raise WrongUsage(f"'{uri}' is not a storage namespace: expected <scheme>://<bucket>/<path>")
         if uri.startswith("http://"):  # lakeFS accepts it, but uses https, and reports https locations
-            also = (f"https://{uri.removeprefix('http://')}", *also)
-        return cls(uri.rstrip("/"), tuple(other.rstrip("/") for other in also))
+            aliases = (f"https://{uri.removeprefix('http://')}", *aliases)
+        return cls(uri.rstrip("/"), tuple(other.rstrip("/") for other in aliases))
 
     @property
     def scheme(self) -> str:
@@ -136,7 +136,7 @@ class Namespace:
         return self.scheme in _BUCKETS
 
     @property
-    def read_otherwise(self) -> str | None:
+    def ambiguous_key_pattern(self) -> str | None:
         """A regular expression (RE2) for full addresses in the namespace whose key lakeFS may read differently.
 
         lakeFS parses a full address as a URL: it decodes some escapes but not others, drops the query and, in Azure, a
@@ -146,15 +146,15 @@ class Namespace:
             return r"[%?]|/$"
         return "[%?]" if self.is_bucket else None
 
-    def _is_read_otherwise(self, address: str) -> bool:
-        """Whether an address matches `read_otherwise`, where `$` is the end of the text."""
+    def _has_ambiguous_key(self, address: str) -> bool:
+        """Whether an address matches `ambiguous_key_pattern`, where `$` is the end of the text."""
         if not (self.is_azure or self.is_bucket):
             return False
         return "%" in address or "?" in address or (self.is_azure and address.endswith("/"))
 
     def normal_form(self) -> str:
         """The location without spelling differences: two namespaces are the same location if their forms are equal."""
-        return self._loosely(self.uri)
+        return self._normalized(self.uri)
 
     def overlaps(self, other: Namespace) -> bool:
         """Whether one of two namespaces is, or may be, in the other, by any spelling of each."""
@@ -162,12 +162,12 @@ class Namespace:
         return any(one.startswith(two) or two.startswith(one) for one, two in pairs)
 
     def _folders(self) -> set[str]:
-        return {f"/{place}/".replace("//", "/") for place in map(self._loosely, (self.uri, *self.also))}
+        return {f"/{place}/".replace("//", "/") for place in map(self._normalized, (self.uri, *self.aliases))}
 
-    def _loosely(self, uri: str) -> str:
+    def _normalized(self, uri: str) -> str:
         if self.is_azure:
             return _azure_place(uri)
-        place = _loosely(_decoded(_bucket_url(uri) if self.is_bucket else uri))
+        place = _normalized(_decoded(_bucket_url(uri) if self.is_bucket else uri))
         return _without_dots(place) if self.scheme == "local" else place
 
     def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
@@ -183,10 +183,10 @@ class Namespace:
                 return Place.CONFLICT, address
             return Place.INSIDE, address
         where, key = self._place_as_shown(address)
-        unsure = where is Place.INSIDE and self._is_read_otherwise(address)
+        unsure = where is Place.INSIDE and self._has_ambiguous_key(address)
         return (Place.CONFLICT, address) if unsure else (where, key)
 
-    def place_of_answer(self, address: str) -> tuple[Place, str]:
+    def place_of_reported(self, address: str) -> tuple[Place, str]:
         """Like `place`, for a physical address from a server response (`stat`, `ls`, a reported location).
 
         The server has already resolved such an address: in a bucket, it contains the exact key, with any characters. In
@@ -198,34 +198,34 @@ class Namespace:
 
     def _place_as_shown(self, address: str) -> tuple[Place, str]:
         """The location of an address with a scheme, if the part after the namespace is the key."""
-        for root in (self.uri, *self.also):
+        for root in (self.uri, *self.aliases):
             if address.startswith(root + "/"):
                 key = address[len(root) + 1 :]
                 return (Place.CONFLICT, address) if key.startswith("/") else (Place.INSIDE, key)
-        shown = (_loosely(_bucket_url(address)),) if self.is_bucket else ()  # an escaped slash is not a slash here
-        roots = tuple(self._loosely(root) + "/" for root in (self.uri, *self.also))
-        if any(loose.startswith(roots) for loose in (self._loosely(address), *shown)):
+        shown = (_normalized(_bucket_url(address)),) if self.is_bucket else ()  # an escaped slash is not a slash here
+        roots = tuple(self._normalized(root) + "/" for root in (self.uri, *self.aliases))
+        if any(loose.startswith(roots) for loose in (self._normalized(address), *shown)):
             return Place.CONFLICT, address
-        if self._behind_another_path(address):
+        if self._is_under_other_local_path(address):
             return Place.CONFLICT, address
         return Place.OUTSIDE, address
 
-    def _behind_another_path(self, address: str) -> bool:
+    def _is_under_other_local_path(self, address: str) -> bool:
         """Whether a local address has this namespace's name after a configured path that is not known here.
 
         In a container, the server writes its own path, which may differ from the path on this machine.
         """
         if self.scheme != "local" or not address.lower().startswith("local:///"):
             return False
-        name, full = self._loosely(self.uri).lower(), self._loosely(address).lower()
-        paths = [self._loosely(root).lower().removesuffix(name) for root in self.also]
+        name, full = self._normalized(self.uri).lower(), self._normalized(address).lower()
+        paths = [self._normalized(root).lower().removesuffix(name) for root in self.aliases]
         return f"/{name}/" in f"/{full}" and not any(full.startswith(path) for path in paths)
 
-    def lookalikes(self) -> str:
+    def conflict_pattern(self) -> str:
         """A regular expression for addresses that `place` may call a conflict (RE2 syntax, anchored)."""
         if self.is_azure:
-            return _azure_lookalikes(self.normal_form())
-        shapes = {loosely(root) for root in (self.uri, *self.also) for loosely in (_loosely, self._loosely)}
+            return _azure_conflict_pattern(self.normal_form())
+        shapes = {loosely(root) for root in (self.uri, *self.aliases) for loosely in (_normalized, self._normalized)}
         user, port = ("(?:[^/]*@)?", "(?::[^/]*)?") if self.is_bucket else ("", "")
         forms = [
             f"{user}(?i:{re.escape(host)}){port}" + "".join(f"/+{re.escape(part)}" for part in parts)
@@ -233,24 +233,27 @@ class Namespace:
         ]
         if self.scheme == "local":
             forms.append(r"(?s:.*/)?\.\.?/(?s:.*)")  # a file system resolves dots
-            forms.append("(?is:.*)/" + "/+".join(f"(?i:{re.escape(part)})" for part in _loosely(self.uri).split("/")))
+            forms.append(
+                "(?is:.*)/" + "/+".join(f"(?i:{re.escape(part)})" for part in _normalized(self.uri).split("/"))
+            )
         pattern = rf"{_ANY_SCHEME}(?:{'|'.join(forms)})/"
         # a percent-encoded address in the bucket, or anywhere on the local adapter, may be inside: lakeFS decodes it
         bucket = "" if self.scheme == "local" else rf"{user}(?i:{re.escape(self.bucket)}){port}/"
         return rf"{pattern}|{_ANY_SCHEME}{bucket}(?s:.*)%"
 
-    def check_elsewhere(self, address: str) -> None:
+    def check_outside(self, address: str) -> None:
         """Raise `Refused` (invariant 5) if a full address may be in this namespace in another form."""
         if self.place(address, AddressType.FULL)[0] is not Place.CONFLICT:
             return
         if _SCHEME.match(address) is None:
             what = "should be a full address, but has no scheme"
-        elif self._behind_another_path(address):
+        elif self._is_under_other_local_path(address):
             what = (
-                f"is under a different configured path of the local adapter than {', '.join(self.also) or self.uri}. "
-                "LAKEGC_LOCAL_PATH must be the path that the lakeFS server is configured with"
+                "is under a different configured path of the local adapter than "
+                f"{', '.join(self.aliases) or self.uri}. LAKEGC_LOCAL_PATH must be the path that the lakeFS server is "
+                "configured with"
             )
-        elif self._is_read_otherwise(address) and address.startswith(self.uri + "/"):
+        elif self._has_ambiguous_key(address) and address.startswith(self.uri + "/"):
             what = (
                 f"is in the namespace {self.uri}, but lakeFS may interpret its %, ? or trailing slash as another name"
             )
@@ -269,7 +272,7 @@ class Namespace:
     def key(self, location: str) -> str:
         """The key of a location that the server reported. Raises `Refused` if it isn't inside (invariant 5)."""
         folder = "/" if self.is_azure and location.endswith("/") else ""  # used as written: not an entry's address
-        place, key = self.place_of_answer(location.removesuffix(folder) if folder else location)
+        place, key = self.place_of_reported(location.removesuffix(folder) if folder else location)
         if place is not Place.INSIDE:
             raise Refused(
                 f"the server returned {location}, which is not inside the namespace {self.uri}. Check that lakegc "
@@ -279,7 +282,7 @@ class Namespace:
         return key + folder
 
 
-def _loosely(uri: str) -> str:
+def _normalized(uri: str) -> str:
     """A URI without differences in the spelling of one location: scheme, case of the host, repeated slashes."""
     rest = uri.split("://", 1)[1] if "://" in uri else uri
     parts = [part for part in rest.split("/") if part]
@@ -323,7 +326,7 @@ def _azure_place(uri: str) -> str:
     return "/".join([account, *(part.lower() for part in parts[:1]), *parts[1:]]) if account else ""
 
 
-def _azure_lookalikes(place: str) -> str:
+def _azure_conflict_pattern(place: str) -> str:
     """A regular expression for an account's addresses that may be at this location, including all with an escape."""
     account, *parts = place.split("/")
     host = rf"(?i:{re.escape(account)})(?i:-secondary)?(?:[.:][^/]*)?"
@@ -526,4 +529,4 @@ class DeleteCheck:
     unchanged: pa.Table  # still the approved object
     changed: pa.Table
     gone: pa.Table
-    cut_off: pa.Table  # gone, and an interrupted attempt had started to delete it
+    interrupted: pa.Table  # gone, and an interrupted attempt had started to delete it

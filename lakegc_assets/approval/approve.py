@@ -40,9 +40,9 @@ from spark_resources.errors import DamagedData, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import (
     Approval,
+    ApprovalConflict,
+    ApprovalEnd,
     ApprovalStatus,
-    Ended,
-    Overtaken,
     approval_status,
     foreign_approval_status,
     read_with_version,
@@ -162,9 +162,9 @@ def give(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
     """Write an approval, in the order given above."""
     place = proposal.target.place
     if proposal.mark is None:
-        over = read_with_version(place, approval.mark_id)
-        free_to_approve(proposal, now=now)  # an approval given since `over` was read makes the write fail
-        write_approval(place, approval, over=over)
+        replacing = read_with_version(place, approval.mark_id)
+        free_to_approve(proposal, now=now)  # an approval given since `replacing` was read makes the write fail
+        write_approval(place, approval, replacing=replacing)
         return
     proposal.mark.move_to(MarkState.APPROVED, approval=approval.sha256)
     write_named(proposal.mark, approval)
@@ -176,12 +176,12 @@ def give(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
 def write_named(mark: Mark, approval: Approval) -> None:
     """Write the approval that the mark's record names, replacing the file of an earlier one."""
     for last in (*[False] * (TRIES - 1), True):
-        over = read_with_version(mark.place, approval.mark_id)
+        replacing = read_with_version(mark.place, approval.mark_id)
         if Mark.open(mark.place, approval.mark_id).record.approval != approval.sha256:
             raise overtaken(mark)
         try:
-            write_approval(mark.place, approval, over=over)
-        except Overtaken:  # a revoke of an earlier approval recorded its end in the meantime
+            write_approval(mark.place, approval, replacing=replacing)
+        except ApprovalConflict:  # a revoke of an earlier approval recorded its end in the meantime
             if last:
                 raise
         else:
@@ -196,8 +196,8 @@ def refuse_overtaken(mark: Mark, approval: Approval) -> None:
         raise overtaken(mark)
 
 
-def overtaken(mark: Mark) -> Overtaken:
-    return Overtaken(
+def overtaken(mark: Mark) -> ApprovalConflict:
+    return ApprovalConflict(
         f"mark {mark.record.mark_id} of {mark.record.repository} was revoked, or is being swept, while this "
         "approval was being written. 'lakegc status' shows its current state.",
         invariant=7,
@@ -229,20 +229,20 @@ def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked")
 def note_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
     """Record in approval.json that it has ended. Returns whether it hadn't before. An unreadable one is replaced."""
     place, mark_id = proposal.target.place, proposal.record.mark_id
-    over = read_with_version(place, mark_id)
-    if over is None or (proposal.mark is not None and names(place, mark_id, over[0])):
+    replacing = read_with_version(place, mark_id)
+    if replacing is None or (proposal.mark is not None and names(place, mark_id, replacing[0])):
         return False
-    ended = Ended(how=how, who=who, when=now.isoformat())
+    ended = ApprovalEnd(how=how, who=who, when=now.isoformat())
     try:
-        found = Approval.from_json(over[0], mark_id)
+        found = Approval.from_json(replacing[0], mark_id)
     except DamagedData:
         layout = None if proposal.foreign is None else proposal.foreign.layout
         found = Approval(mark_id, layout, "", "unreadable", "unreadable", now, now)
     if found.ended is not None:
         return False
     try:
-        write_approval(place, replace(found, ended=ended), over=over)
-    except Overtaken:
+        write_approval(place, replace(found, ended=ended), replacing=replacing)
+    except ApprovalConflict:
         if proposal.mark is None:
             raise
         # a new approval has replaced it already: there is nothing left to record

@@ -75,7 +75,7 @@ def state_of(run: BackupRun) -> DataFrame:
     from pyspark.sql import functions as F
 
     spark = run.spark()
-    lines = run.log.latest_lines(spark)
+    lines = run.log.latest_entries(spark)
     lines = lines.transform(lambda rows: with_copies(rows, spark, run.to, run.folder))
     fine = ~F.col("outcome").isin(*HAS_COPY) | F.col("as_copied")
     lines = lines.where(fine).drop("as_copied")

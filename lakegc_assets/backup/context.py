@@ -22,7 +22,7 @@ from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark.context import Target, find_target, probed, who
 from lakegc_assets.mark.preconditions import refuse_another_repository
 from lakegc_assets.progress import LogMessage, logging_progress
-from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, on_their_side
+from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, can_copy_server_side
 from spark_resources.copying.copy_log import Log
 from spark_resources.errors import WrongUsage
 from spark_resources.lakefs import LakeFS
@@ -105,7 +105,7 @@ class BackupRun:
             folder=self.folder,
             token=secrets.token_hex(4),
             at_once=max(1, self.limits.at_once // tasks),
-            server_side=on_their_side(source, target),
+            server_side=can_copy_server_side(source, target),
             bandwidth=None if bandwidth is None else bandwidth / tasks,
             resumed=self.resumed,
         )
@@ -195,7 +195,7 @@ def logging_copies(
     began = time.monotonic()
 
     def how_far() -> str:
-        done, copied = log.so_far(run)
+        done, copied = log.progress_of(run)
         return sentence_of(done, objects, copied, size, time.monotonic() - began)
 
     return logging_progress(log_message, f"{doing} {plural(objects, 'object')}", how_far)

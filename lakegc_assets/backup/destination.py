@@ -15,7 +15,7 @@ from spark_resources.mark_store.mark import OWNER_KEY
 from spark_resources.model import Namespace
 from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.place import Place
-from spark_resources.stores.probe import remembered_capabilities
+from spark_resources.stores.probe import recorded_capabilities
 from spark_resources.stores.settings import StoreSettings
 
 _FILE = "file://"
@@ -69,7 +69,7 @@ def known(place: Place) -> Place:
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return place
-    return replace(place, capabilities=remembered_capabilities(place.store(), endpoint, token=secrets.token_hex(8)))
+    return replace(place, capabilities=recorded_capabilities(place.store(), endpoint, token=secrets.token_hex(8)))
 
 
 def folder_of(repository: str, mark_id: str) -> str:

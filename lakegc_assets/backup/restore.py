@@ -15,7 +15,7 @@ from lakegc_assets.backup.destination import backup_place, folder_of, known
 from lakegc_assets.backup.manifest import BEGUN, SCHEMA, Backup, listed_objects, read_backup
 from lakegc_assets.mark.context import Target
 from lakegc_assets.progress import LogMessage
-from spark_resources.copying.backup_task import CopyTaskConfig, on_their_side
+from spark_resources.copying.backup_task import CopyTaskConfig, can_copy_server_side
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus, Log
 from spark_resources.copying.restore_task import restore_rows
 from spark_resources.errors import NotFound, Refused, Unavailable, WrongUsage
@@ -207,7 +207,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
         folder=run.folder,
         token=secrets.token_hex(4),
         at_once=max(1, run.limits.at_once // tasks),
-        server_side=on_their_side(run.source, place) and never_replaces(place),
+        server_side=can_copy_server_side(run.source, place) and never_replaces(place),
         bandwidth=None if bandwidth is None else bandwidth / tasks,
     )
 

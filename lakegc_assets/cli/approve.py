@@ -187,7 +187,7 @@ def show(proposal: Proposal, asked: ApproveOptions) -> None:
         ("begun", f"{record.start:%Y-%m-%d %H:%M:%S} UTC by {record.by}"),
         ("to be deleted", f"{plural(counts['expired'], 'object')}, {size(counts['expired_bytes'])}"),
         ("of", f"{plural(counts['candidates'], 'object')}, {size(counts['candidate_bytes'])}"),
-        ("deletion method", proposal.store.deleting().value),
+        ("deletion method", proposal.store.delete_effect().value),
         ("released", ", ".join(asked.releases) or "none"),
     )
     for name, value in rows:

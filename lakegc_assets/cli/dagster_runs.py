@@ -34,7 +34,7 @@ def dagster_home(environ: Mapping[str, str]) -> Path:
     """
     named = environ.get("DAGSTER_HOME", "").strip()
     if not named:
-        return data_folder("dagster", fallen_back=_warn_of_lost_history)
+        return data_folder("dagster", on_fallback=_warn_of_lost_history)
     home = Path(named).expanduser()
     try:
         return home if home.is_dir() else private_folder(home)

@@ -38,7 +38,7 @@ from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import MarkState, Outcome, Partition
 from spark_resources.stores.failure_codes import TRANSIENT_CODES
-from spark_resources.stores.permissions import MISSING_RIGHTS
+from spark_resources.stores.permissions import MISSING_PERMISSIONS
 
 YES = "purge"
 NEXT_STEPS = {
@@ -123,7 +123,11 @@ def why_failed(report: Report) -> Iterator[str]:
     """The most frequent reasons why objects could not be deleted, each with a key and what to do about it."""
     for one in report.refusals:
         why = ": ".join(filter(None, (one["code"], one["why"]))).rstrip(".") or "the store gave no reason"
-        todo = "grant the rights to delete there" if one["code"] in MISSING_RIGHTS else NEXT_STEPS.get(one["code"], "")
+        todo = (
+            "grant the permission to delete there"
+            if one["code"] in MISSING_PERMISSIONS
+            else NEXT_STEPS.get(one["code"], "")
+        )
         more = f"; {todo}" if todo else "; inspect that object in the store, then try again"
         yield f"{plural(one['objects'], 'object')} could not be deleted, for example {one['example']!r}: {why}{more}."
 

@@ -153,7 +153,7 @@ def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Names
         for path, served in zip(
             paths, pool.map(lambda path: lakefs.stat(repository, branch, path), paths), strict=True
         ):
-            where, key = namespace.place_of_answer(served.physical_address) if served else (Where.OUTSIDE, "")
+            where, key = namespace.place_of_reported(served.physical_address) if served else (Where.OUTSIDE, "")
             if where is Where.INSIDE:
                 yield path, key
 

@@ -18,8 +18,8 @@ from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.lakefs.ranges import (
     ENTRY_BYTES,
     check_range,
-    fetched_ahead,
     inside_addresses,
+    prefetched,
     range_tasks,
     table_key,
 )
@@ -64,7 +64,7 @@ def tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | Lake
             errors[table_id] = error
             return b""
 
-    for table_id, data in fetched_ahead(ids, read, place.settings.reading_requests):
+    for table_id, data in prefetched(ids, read, place.settings.reading_requests):
         yield table_id, errors.pop(table_id, data)
 
 

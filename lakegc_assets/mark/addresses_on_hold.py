@@ -23,10 +23,10 @@ from spark_resources.lakefs.ranges import (
     check_all_read,
     decoder_for,
     inside_addresses,
-    proven_entries,
+    prefetched_tables,
     range_tasks,
     ranges_of,
-    tables_ahead,
+    verified_entries,
 )
 from spark_resources.model import (
     ADDRESSES_ON_HOLD,
@@ -111,8 +111,8 @@ def reading_ranges(place: Place, paths: PathHolds) -> Producer:
     def produce(batches: Batches, report: TaskReport) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
-        for range_id, data in tables_ahead(place, refs, needed_by="a hold"):
-            batch = proven_entries(data, refs[range_id], COLUMNS, decoder)
+        for range_id, data in prefetched_tables(place, refs, referrer="a hold"):
+            batch = verified_entries(data, refs[range_id], COLUMNS, decoder)
             report.count(ranges=1, entries=batch.num_rows)
             if refs[range_id]["hold"]:
                 yield on_hold_batch(batch, refs[range_id]["hold"], place)
@@ -158,7 +158,7 @@ def write_objects_on_hold(run: MarkRun, notes: StepNotes, decided: DataFrame, ca
     if not addresses.rows and not prefixes:
         notes.wrote(write_rows(run.place, folder, [], OBJECTS_ON_HOLD), OBJECTS_PART)
         return decided
-    decided = run.keep(decided)
+    decided = run.persist(decided)
     on_hold = keep_reasons.kept(decided, keep_reasons.HOLD).withColumnRenamed("found", "hold")
     rows = on_hold.select(*OBJECTS_ON_HOLD.names)
     tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
@@ -197,7 +197,7 @@ def count_absent(run: MarkRun, candidates: Candidates) -> int:
     addresses = read_all(run).select("address").dropDuplicates()
     expected = addresses.where(listed_area_column(addresses["address"]))
     absent = expected.transform(garbage.without(listed_objects.stored(run)))
-    absent = run.keep(candidates.without_unchanged(absent))
+    absent = run.persist(candidates.without_unchanged(absent))
     strange = absent.where(absent["address"].rlike(MAY_FOLD)).collect()
     missing_objects.refuse_folded(run, [row["address"] for row in strange], state="is on hold and not listed")
     count = absent.count()

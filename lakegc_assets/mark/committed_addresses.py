@@ -17,11 +17,11 @@ from lakegc_assets.mark.metaranges import counted_metaranges, distinct_ranges, h
 from lakegc_assets.rules.incremental import union
 from spark_resources.lakefs.ranges import (
     check_all_read,
+    prefetched_tables,
     range_properties,
     range_tasks,
     ranges_of,
     table_ids,
-    tables_ahead,
     write_addresses,
 )
 from spark_resources.mark_store.mark import Mark
@@ -77,7 +77,7 @@ def read_ranges(run: MarkRun) -> None:
             needed = pc.is_in(refs["range_id"], value_set=needed_ranges(run))
             read_addresses(run, notes, refs.filter(pc.invert(needed)), MAYBE_GONE_PART)
             refs = refs.filter(needed)
-        read_addresses(run, notes, refs, ADDRESSES_PART, sized=of_heads)
+        read_addresses(run, notes, refs, ADDRESSES_PART, sizes_wanted=of_heads)
         other_repositories.read_committed(run, notes)
 
 
@@ -114,15 +114,17 @@ def write_left_between(run: MarkRun, notes: StepNotes, candidates: Candidates, r
     notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LEFT_BETWEEN_PART), rows, RANGE_IDS), LEFT_BETWEEN_PART)
 
 
-def read_addresses(run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, sized: Collection[str] = ()) -> None:
+def read_addresses(
+    run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, sizes_wanted: Collection[str] = ()
+) -> None:
     """Write the addresses inside the namespace from these ranges; every entry must be read. For the ranges whose ids
-    are in `sized`, write object sizes, too: path probes select by size (`restaged_content`)."""
+    are in `sizes_wanted`, write object sizes, too: path probes select by size (`restaged_content`)."""
     entries = pc.sum(refs.column("entries")).as_py() or 0
     folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
     # versions of one range share most entries, so put them in one file: see `datasets.read_distinct`
-    tasks = range_tasks(run.spark(), refs, near=("min_key", "max_key", "range_id"))
+    tasks = range_tasks(run.spark(), refs, order_by=("min_key", "max_key", "range_id"))
     dataset, sizes, report = write_addresses(
-        tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sized=sized
+        tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sizes_wanted=sizes_wanted
     )
     notes.wrote(dataset, part)
     notes.wrote(sizes, SIZES_PARTS[part])
@@ -154,7 +156,7 @@ def committed_ranges(run: MarkRun, notes: StepNotes, chain: MarkChain) -> tuple[
     found = ranges_of(run.spark(), run.place, new)
     if run.proven is not None or not can_be_base(run):
         return distinct_ranges(found), frozenset()
-    run.keep(found)
+    run.persist(found)
     folder = run.mark.folder(ASSET, METARANGES_PART)
     pairs = found.select(*RANGES_OF_METARANGES.names)
     written = write_dataset(pairs, run.place, folder, RANGES_OF_METARANGES)
@@ -182,7 +184,7 @@ def every_range(run: MarkRun) -> DataFrame:
 
     def read(batches: Batches) -> Batches:
         ids = (one for batch in batches for one in batch.column(0).to_pylist())
-        for table_id, data in tables_ahead(place, ids, needed_by="this namespace"):
+        for table_id, data in prefetched_tables(place, ids, referrer="this namespace"):
             properties = range_properties(data, name=table_id, where=place.store().where)
             if properties is not None:
                 row = [table_id, properties.count, properties.min_key, properties.max_key]

@@ -30,7 +30,7 @@ from spark_resources.spark.persistence import Persisted
 from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
-from spark_resources.stores.probe import remembered_capabilities
+from spark_resources.stores.probe import recorded_capabilities
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def check_scheme(repository: Repository, blockstore: str) -> None:
 
 def place_of(repository: Repository, blockstore: str, store_settings: StoreSettings) -> Place:
     """The location of a repository's objects, in every spelling that its block store accepts."""
-    also: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     if blockstore == "local" and store_settings.local_path is not None:
         # the local adapter writes and reports this location with its configured path (formats §4)
         name = repository.storage_namespace.split("://", 1)[-1].rstrip("/")
-        also = (f"local://{store_settings.local_path.rstrip('/')}/{name}",)
-    return Place(repository.namespace(also=also), store_settings)
+        aliases = (f"local://{store_settings.local_path.rstrip('/')}/{name}",)
+    return Place(repository.namespace(aliases=aliases), store_settings)
 
 
 @dataclass(slots=True)
@@ -154,7 +154,7 @@ class MarkRun:
     """Used to watch the heads of other repositories after a re-verification."""
     decided: DecidedCommits | None = None
     """Used to watch the branches after a re-verification; None until `retained_commits` is read."""
-    keep: Persisted = field(default_factory=Persisted)
+    persist: Persisted = field(default_factory=Persisted)
     """Persists DataFrames until the end of the step."""
 
     @property
@@ -226,9 +226,9 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
     except Exception as error:
         kind = "" if isinstance(error, LakegcError) else f"{type(error).__name__}: "
         run.mark.fail(f"{asset}: {kind}{error}")
-        run.keep.release()
+        run.persist.release()
         raise
-    run.keep.release()  # not after Ctrl-C: Spark would block until its job ends, and the session ends anyway
+    run.persist.release()  # not after Ctrl-C: Spark would block until its job ends, and the session ends anyway
     notes.facts["seconds"] = round(time.monotonic() - began, 2)
     run.mark.add_step(asset, StepRecord(started, run.store.now(), 0, notes.datasets, notes.facts))
 
@@ -251,7 +251,7 @@ def probed(target: Target) -> Target:
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return target
-    capabilities = remembered_capabilities(place.store(), endpoint, token=secrets.token_hex(8))
+    capabilities = recorded_capabilities(place.store(), endpoint, token=secrets.token_hex(8))
     return replace(target, place=replace(place, capabilities=capabilities))
 
 

@@ -184,4 +184,4 @@ def same_spellings(run: MarkRun, record: MarkRecord) -> bool:
 
 
 def spellings(run: MarkRun) -> list[str]:
-    return [run.place.namespace.uri, *run.place.namespace.also]
+    return [run.place.namespace.uri, *run.place.namespace.aliases]

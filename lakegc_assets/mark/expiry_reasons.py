@@ -72,7 +72,7 @@ def attribute(run: MarkRun, notes: StepNotes, candidates: Candidates, status: Re
             found = attributed_in(run, ranges, status)
             before = attributed_before(run, candidates, ordered)
             found = union([found, *(one.transform(garbage.only(status.not_committed)) for one in before)])
-            notes.facts["explained_by_commits"] = run.keep(found).count()
+            notes.facts["explained_by_commits"] = run.persist(found).count()
             write_explained(run, notes, ranges["range_id"].to_pylist())
             return Attributions(found, ordered)
     except DamagedData as error:
@@ -114,7 +114,7 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table,
 def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> DataFrame:
     """The objects that no retained commit refers to, with their attributions from EXPIRED_RANGES (ATTRIBUTIONS)."""
     # versions of one range share most entries, so put them in one task, which reports the best attribution
-    tasks = range_tasks(run.spark(), ranges, near=("min_key", "max_key", "range_id"))
+    tasks = range_tasks(run.spark(), ranges, order_by=("min_key", "max_key", "range_id"))
     wanted = status.few_not_committed
     found = paths_of(tasks, run.place, ATTRIBUTIONS, best=("verdict",), wanted=wanted)
     return found if wanted is not None else found.transform(garbage.only(status.not_committed))

@@ -32,7 +32,7 @@ _PARTS = pa.schema(
         pa.field("folder", pa.string(), nullable=False),
         pa.field("flat", pa.bool_(), nullable=False),
         pa.field("after", pa.string()),
-        pa.field("upto", pa.string()),
+        pa.field("up_to", pa.string()),
     ]
 )
 

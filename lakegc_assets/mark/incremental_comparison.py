@@ -20,7 +20,7 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import ADDRESSES, RANGE_REFS
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input
 from spark_resources.spark.datasets import Dataset, File, read_file
-from spark_resources.spark.partitioning import FEW_ENOUGH_TO_SEND
+from spark_resources.spark.partitioning import MAX_BROADCAST_ADDRESSES
 from spark_resources.stores.parallel_listing import AT_ONCE
 
 ROWS_AN_ADDRESS = 4  # usual maximum per address: stored, staged, staged in the second reading, in a range
@@ -49,7 +49,7 @@ def addresses_of(run: MarkRun, inputs: Sequence[Input], chain: MarkChain, again:
     """All addresses of these inputs, and of ranges of earlier marks that count `again`; None if there are too many for
     one task to hold."""
     entries = sum(chain.refs[one]["entries"] for one in again)
-    if entries + sum(one.rows for one in inputs) > ROWS_AN_ADDRESS * FEW_ENOUGH_TO_SEND:
+    if entries + sum(one.rows for one in inputs) > ROWS_AN_ADDRESS * MAX_BROADCAST_ADDRESSES:
         return None
     files = [(one, dataset, file) for one in inputs for dataset in one.datasets for file in dataset.files]
 
@@ -61,7 +61,7 @@ def addresses_of(run: MarkRun, inputs: Sequence[Input], chain: MarkChain, again:
     if again:
         found.append(chain.addresses(again).toArrow()["address"])
     distinct = garbage.distinct(*found)
-    return distinct if len(distinct) <= FEW_ENOUGH_TO_SEND else None
+    return distinct if len(distinct) <= MAX_BROADCAST_ADDRESSES else None
 
 
 def check_all_known(addresses: pa.Array, only: pa.Array) -> None:

@@ -115,7 +115,7 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
     `ranges` are the ids of ranges that are no longer retained.
     """
     with errors_from_executors():
-        wanted = run.keep(candidates(run, chain, ranges, folders))
+        wanted = run.persist(candidates(run, chain, ranges, folders))
         count = wanted.count()
         run.log_message(f"looking up {plural(count, 'object')}")
         all_wanted = wanted.select("address").unionByName(chain.gone())  # deleted objects need no lookup

@@ -33,7 +33,7 @@ def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
     try:
         chain = MarkChain.recorded(run)
         with errors_from_executors():
-            found = run.keep(missed(run, chain, run.read_dataset(expired, EXPIRED_OBJECTS)))
+            found = run.persist(missed(run, chain, run.read_dataset(expired, EXPIRED_OBJECTS)))
             notes.facts["missed"] = found.count()
             notes.facts["missed_names"] = [row["address"] for row in found.orderBy("address").limit(NAMED).collect()]
     except UNREADABLE as error:
@@ -56,7 +56,7 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
     top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
     deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
     name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards, that is the slice
-    unknown = run.keep(expired.select("address", name).transform(garbage.without(known)))
+    unknown = run.persist(expired.select("address", name).transform(garbage.without(known)))
     names = [row["name"] for row in unknown.select("name").distinct().collect()]
     closed = [name for name in names if not changed(name, chain.base.start)]
     return unknown.where(unknown["name"].isin(closed)).select("address")

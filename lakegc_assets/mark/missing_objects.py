@@ -40,7 +40,7 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
         return
     if absent > FEW and absent * 2 > live:
         raise refusal(run, absent, live, [row["address"] for row in missing.limit(NAMED).collect()])
-    lost = run.keep(missing.transform(not_listed_now(run.place)))
+    lost = run.persist(missing.transform(not_listed_now(run.place)))
     accepted = lost.where(lost["address"].isin(list(run.mark.record.accepted_missing)))
     notes.facts |= {"live_lost": lost.count(), "live_lost_accepted": accepted.count()}
     refuse_folded(run, run.mark.record.accepted_missing)

@@ -51,7 +51,7 @@ from lakegc_assets.rules.incremental import union
 from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
-from spark_resources.lakefs.ranges import fetched_ahead, inside_full_addresses, range_properties, read_table, table_ids
+from spark_resources.lakefs.ranges import inside_full_addresses, prefetched, range_properties, read_table, table_ids
 from spark_resources.model import ADDRESSES, Namespace
 from spark_resources.spark.datasets import (
     Batches,
@@ -343,10 +343,10 @@ def reading_tables(run: MarkRun, found: Others) -> Producer:
 
         def fetch(table_id: str, repository: str) -> bytes:
             with reading_of(repository, unread):
-                return read_table(places[repository], table_id, needed_by="another repository")
+                return read_table(places[repository], table_id, referrer="another repository")
             return b""
 
-        for table_id, data in fetched_ahead(where, lambda one: fetch(one, where[one][0]), ahead):
+        for table_id, data in prefetched(where, lambda one: fetch(one, where[one][0]), ahead):
             report.count(bytes=len(data))
             decoder = sstable.default_decoder(report.counters["bytes"])
             for number, repository in enumerate(where[table_id]):
@@ -373,7 +373,7 @@ def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, 
     if range_properties(data, name=table_id, where=place.store().where) is None:
         return pa.array([], pa.string())
     columns = ("address", "address_type")
-    batch, _ = sstable.read_proven_entries(data, name=table_id, columns=columns, decoder=decoder)
+    batch, _ = sstable.read_verified_entries(data, name=table_id, columns=columns, decoder=decoder)
     return inside_full_addresses(batch.column(0), batch.column(1), namespace)
 
 
@@ -402,6 +402,6 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
     notes.facts["kept_for_other_repositories"] = 0
     if not found or not notes.facts["unreferenced"]:
         return None
-    referenced = run.keep(union([run.read_dataset(one, ADDRESSES) for one in found]).dropDuplicates())
+    referenced = run.persist(union([run.read_dataset(one, ADDRESSES) for one in found]).dropDuplicates())
     notes.facts["kept_for_other_repositories"] = objects.transform(garbage.only(referenced)).count()
     return keep_reasons.among(referenced)

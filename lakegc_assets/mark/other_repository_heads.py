@@ -23,11 +23,11 @@ from lakegc_assets.rules import path_probes
 from spark_resources import sstable
 from spark_resources.lakefs.ranges import (
     decoder_for,
-    fetched_ahead,
-    proven_entries,
+    prefetched,
     range_tasks,
     read_table,
-    text_paths,
+    utf8_paths,
+    verified_entries,
 )
 from spark_resources.model import HEAD_ENTRIES, HEADS, METARANGE_RANGES, RANGE_REFS
 from spark_resources.spark.datasets import Batches, arrow_to_spark
@@ -109,14 +109,14 @@ def with_entries_of_size(
     )
     spark = run.spark()
     metaranges = heads.select(METARANGES.names).group_by(METARANGES.names).aggregate([]).cast(METARANGES)
-    pairs = run.keep(ranges_of(row_tasks(spark, metaranges, batch=16), found.places))
+    pairs = run.persist(ranges_of(row_tasks(spark, metaranges, batch=16), found.places))
     refs = pairs.select("repository", *RANGE_REFS.names, "unread").dropDuplicates().toArrow()
     note_unread(refs, found.unread)
     refs = refs.filter(pc.is_valid(refs["range_id"])).select(["repository", *RANGE_REFS.names])
     notes.facts["ranges_of_other_heads"] = notes.facts.get("ranges_of_other_heads", 0) + len(refs)
     if not len(refs):
         return None
-    entries = run.keep(entries_of_size(range_tasks(spark, refs), found.places, wanted))
+    entries = run.persist(entries_of_size(range_tasks(spark, refs), found.places, wanted))
     note_unread(entries.where(entries["unread"].isNotNull()).toArrow(), found.unread)
     branch_ranges = pairs.join(row_tasks(spark, heads, batch=10_000), METARANGES.names)
     return path_probes.probes(
@@ -137,7 +137,7 @@ def ranges_of(metaranges: DataFrame, places: Mapping[str, Place]) -> DataFrame:
 
     def decode(row: Row, data: bytes) -> pa.RecordBatch:
         name = row["metarange_id"]
-        refs = sstable.read_proven_ranges(data, name=name)
+        refs = sstable.read_verified_ranges(data, name=name)
         rows = [
             {
                 "repository": row["repository"], "metarange_id": name, "range_id": ref.id, "entries": ref.count,
@@ -162,7 +162,7 @@ def entries_of_size(ranges: DataFrame, places: Mapping[str, Place], wanted: pa.A
         decoder = decoder_for(rows)
 
         def decode(row: Row, data: bytes) -> pa.RecordBatch:
-            batch = proven_entries(data, row, ("path", "size"), decoder)
+            batch = verified_entries(data, row, ("path", "size"), decoder)
             if wanted is not None:
                 batch = batch.filter(pc.is_in(batch.column("size"), value_set=wanted))
             repository, range_id, unread = (
@@ -170,7 +170,7 @@ def entries_of_size(ranges: DataFrame, places: Mapping[str, Place], wanted: pa.A
                 for value in (row["repository"], row["range_id"], None)
             )
             columns = {"repository": repository, "range_id": range_id, "unread": unread, "size": batch.column("size")}
-            columns["path"] = text_paths(batch.column("path"))
+            columns["path"] = utf8_paths(batch.column("path"))
             return pa.RecordBatch.from_arrays([columns[name] for name in ENTRIES.names], schema=ENTRIES)
 
         yield from decoded(rows, "range_id", places, decode, ENTRIES)
@@ -193,11 +193,11 @@ def decoded(
     def fetch(name: str) -> bytes:
         repository = named[name]["repository"]
         with reading_of(repository, unread):
-            return read_table(places[repository], named[name][key], needed_by=f"a branch of {repository}")
+            return read_table(places[repository], named[name][key], referrer=f"a branch of {repository}")
         return b""  # not a valid table, so decoding it fails, too
 
     ahead = max((place.settings.reading_requests for place in places.values()), default=1)
-    for name, data in fetched_ahead(named, fetch, ahead):
+    for name, data in prefetched(named, fetch, ahead):
         found = None
         with reading_of(named[name]["repository"], unread):
             found = decode(named[name], data)

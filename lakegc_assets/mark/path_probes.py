@@ -159,7 +159,7 @@ def at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterab
         while after is not None:
             page = lakefs.list_objects(repository, branch, prefix=start, after=after, amount=WINDOW)
             yield from (one.physical_address for one in page.objects if not is_exact(one.path))
-            after = None if page.next_after is None else page.read_on_behind(after)
+            after = None if page.next_after is None else page.next_start(after)
 
 
 def just_before(path: str) -> str:
@@ -189,7 +189,7 @@ def not_text(repository: str, branch: str) -> str:
 def inside(address: str | None, namespace: Namespace) -> str | None:
     if address is None:
         return None
-    where, key = namespace.place_of_answer(address)
+    where, key = namespace.place_of_reported(address)
     if where is Where.CONFLICT:
-        namespace.check_elsewhere(address)
+        namespace.check_outside(address)
     return key if where is Where.INSIDE else None

@@ -16,7 +16,7 @@ from lakegc_assets.rules import garbage
 from lakegc_assets.rules.garbage import REFERENCE_STATUS, Status
 from spark_resources.model import ADDRESSES, RANGE_ADDRESSES, STORED_OBJECTS
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
-from spark_resources.spark.partitioning import FEW_ENOUGH_TO_SEND
+from spark_resources.spark.partitioning import MAX_BROADCAST_ADDRESSES
 from spark_resources.spark.task_report import TaskReport
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ReferenceStatus:
     @cached_property
     def few_not_committed(self) -> pa.Array | None:
         """The addresses of `not_committed`; None if there are too many for one task to hold."""
-        if self.not_committed_count > FEW_ENOUGH_TO_SEND:
+        if self.not_committed_count > MAX_BROADCAST_ADDRESSES:
             return None
         return self.not_committed.select("address").toArrow()["address"].combine_chunks()
 
@@ -77,7 +77,7 @@ def compare(run: MarkRun, candidates: Candidates) -> ReferenceStatus:
         report.count(**counts)
         return found
 
-    rows, report = co_group(run.spark(), run.place, inputs, combine, REFERENCE_STATUS, run.keep)
+    rows, report = co_group(run.spark(), run.place, inputs, combine, REFERENCE_STATUS, run.persist)
     return ReferenceStatus(rows, candidates.of_whole_repository(dict(report.counters)))
 
 

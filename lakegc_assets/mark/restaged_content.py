@@ -71,7 +71,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
 
 def sizes_of(run: MarkRun, objects: DataFrame) -> DataFrame:
     """The distinct sizes of objects (column size)."""
-    return run.keep(objects.select("size").dropDuplicates())
+    return run.persist(objects.select("size").dropDuplicates())
 
 
 def served(run: MarkRun, probed: Sequence[Dataset]) -> Attribution:
@@ -89,7 +89,7 @@ def probe_paths(
     if paths is None or not count:
         return []
     if count > run.limits.probes:
-        beyond = run.keep(path_probes.beyond_bound(paths, run.limits.probes))
+        beyond = run.persist(path_probes.beyond_bound(paths, run.limits.probes))
         unsent = path_probes.not_sent(paths.join(beyond, "size", "left_semi"), BOUND)
         datasets.append(write_dataset(unsent, run.place, run.mark.folder("expired_set", beyond_part), SERVED))
         notes.wrote(datasets[0], beyond_part)
@@ -147,7 +147,7 @@ class Paths:
         here = paths_at_heads(self.run, self._new_heads(), sizes, self.chain, wanted)
         elsewhere = other_repository_heads.paths_to_probe(self.run, self.notes, sizes, wanted, self.heads_elsewhere)
         paths = [each.select(*PATH_COLUMNS) for each in (before, here, elsewhere) if each is not None]
-        self.paths = self.run.keep(union(paths).dropDuplicates()) if paths else None
+        self.paths = self.run.persist(union(paths).dropDuplicates()) if paths else None
         return self.paths
 
     def _new_heads(self) -> list[Row]:
@@ -180,7 +180,7 @@ def paths_at_heads(
     known = metaranges & written.metaranges
     refs, found = written.ranges_of(known), None
     if unknown := sorted(metaranges - known):
-        found = run.keep(ranges_of(spark, run.place, unknown))
+        found = run.persist(ranges_of(spark, run.place, unknown))
         refs = pa.concat_tables([refs, distinct_ranges(found).toArrow().cast(RANGE_REFS)])
         refs = refs.group_by(RANGE_REFS.names, use_threads=False).aggregate([]).cast(RANGE_REFS)
     refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), wanted, chain, written))
@@ -213,15 +213,15 @@ def may_have(
     datasets = chain.sizes
     if SIZES[1] in run.mark.record.step(SIZES[0]).datasets:
         datasets.append(run.mark.dataset(*SIZES))
-    known, having = set[int](), set[int]()
+    known, matching = set[int](), set[int]()
     for dataset in datasets:
         with suppress(*UNREADABLE):
             numbers, numbers_of_size = ranges_by_size(run.place, dataset, wanted)
             known |= numbers
-            having |= numbers_of_size
+            matching |= numbers_of_size
     ambiguous = {number for number, ids in Counter(map(range_number, {*written.refs, *ranges})).items() if ids > 1}
     known -= ambiguous  # several ranges share the number, so its sizes are ambiguous
-    return pa.array([number in having or number not in known for number in map(range_number, ranges)], pa.bool_())
+    return pa.array([number in matching or number not in known for number in map(range_number, ranges)], pa.bool_())
 
 
 def in_path_order(run: MarkRun, paths: DataFrame) -> DataFrame:

@@ -110,7 +110,7 @@ def refuse_without_graph(run: MarkRun, dumped: Graph | None) -> None:
 
 
 def verified_table(run: MarkRun, table_id: str) -> bytes:
-    data = read_table(run.place, table_id, needed_by="the dump of references")
+    data = read_table(run.place, table_id, referrer="the dump of references")
     sstable.verify_table(data, name=table_id)
     return data
 

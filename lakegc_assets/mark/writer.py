@@ -22,8 +22,8 @@ from spark_resources.spark.datasets import (
     Batches,
     Dataset,
     arrow_to_spark,
-    having,
     parquet,
+    where_not_null,
     write_outputs,
 )
 from spark_resources.spark.task_report import TaskReport
@@ -60,7 +60,7 @@ def write_mark(
         ),
         **dict(zip(("deleted", "deleted.text"), reference_outputs(record.mark_id), strict=True)),
     }
-    outputs = {part: having("reason", output) for part, output in of_expired.items()}
+    outputs = {part: where_not_null("reason", output) for part, output in of_expired.items()}
     if not_retained:
         outputs[NOT_RETAINED_PART] = parquet(run.mark.folder(ASSET, NOT_RETAINED_PART), NOT_RETAINED)
     written, report = write_outputs(rows, produce, run.place, list(outputs.values()))
@@ -82,7 +82,7 @@ def write_mark(
 
 def in_tasks(run: MarkRun, status: ReferenceStatus, deletable: DataFrame, attributions: Attributions) -> DataFrame:
     """The rows to write (MIXED_ROWS), range-partitioned by address."""
-    objects = status.not_committed if can_be_base(run) else run.keep(deletable)
+    objects = status.not_committed if can_be_base(run) else run.persist(deletable)
     rows = mixed(objects, deletable=deletable, attributions=attributions.rows)
     count, few = status.not_committed_count, status.few_not_committed
     tasks = tasks_for(count, run.spark().sparkContext.defaultParallelism)

@@ -34,7 +34,7 @@ def check_before_delete(marked: pa.Table, found: pa.Table, *, cutoff: datetime |
         unchanged=rows.filter(pc.and_(present, pc.invert(changed))),
         changed=rows.filter(changed),
         gone=rows.filter(pc.and_(absent, pc.invert(rows["intended"]))),
-        cut_off=rows.filter(pc.and_(absent, rows["intended"])),
+        interrupted=rows.filter(pc.and_(absent, rows["intended"])),
     )
 
 

@@ -22,12 +22,12 @@ from lakegc_assets.rules.delete_check import check_before_delete
 from lakegc_assets.sweep.context import Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
-from spark_resources.deleting.permit import PermitGiver
+from spark_resources.deleting.permit import PermitIssuer
 from spark_resources.deleting.receipts import Receipts, receipt_rows
 from spark_resources.deleting.sweep_task import (
     Action,
     SweepTaskConfig,
-    receipts_of_cut_off,
+    receipts_of_interrupted,
     sweep_rows,
 )
 from spark_resources.errors import LakegcError, Refused
@@ -136,7 +136,7 @@ def write_rescued(run: SweepRun, verification: Reverification, pending: DataFram
             taken = already_removed(receipts.store, table)
             left = table.filter(pc.invert(pc.is_in(table["address"], value_set=taken["address"])))
             rescued = receipt_rows(left, outcome=Outcome.RESCUED, why=left["why"], at=at)
-            found = pa.concat_tables([rescued, receipts_of_cut_off(receipts.store, taken, mark_id, at)])
+            found = pa.concat_tables([rescued, receipts_of_interrupted(receipts.store, taken, mark_id, at)])
             receipts.write("receipt", number, f"rescued-{task_name()}", found)
 
     run_tasks(verification.rescued.join(pending.select("address", "slice", "intended"), "address"), write)
@@ -173,7 +173,7 @@ def run_round(
         permit_secret=secret,
         action=action,
         permit_every_s=run.limits.heads_every.total_seconds(),
-        most=None if run.limits.rate is None else run.limits.rate / tasks,
+        max_rate=None if run.limits.rate is None else run.limits.rate / tasks,
         ramp=None if run.store.capabilities.ramp is None else run.store.capabilities.ramp / tasks,
     )
 
@@ -183,8 +183,8 @@ def run_round(
     spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
-    watched = run.lease.watched(config.request_time, at_rest(spark))
-    watching = nullcontext() if heads is None else heads.during(PermitGiver(receipts, number, secret))
+    watched = run.lease.watched(config.request_time, all_tasks_ended(spark))
+    watching = nullcontext() if heads is None else heads.during(PermitIssuer(receipts, number, secret))
     with watched, watching, reporting_progress(run, DOING[action], receipts, number, objects):
         report = run_tasks(sorted_rows, work)
     done.seconds = time.monotonic() - began
@@ -203,7 +203,7 @@ def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:
     return partial(check_before_delete, cutoff=run.mark.record.cutoff - run.store.capabilities.time_resolution)
 
 
-def at_rest(spark: SparkSession) -> Callable[[], bool]:
+def all_tasks_ended(spark: SparkSession) -> Callable[[], bool]:
     """A function that returns true if every task started from now on has ended, and none was retried or lost: the
     worker of such a task could still be running."""
     before = lost_attempts(spark)
@@ -217,7 +217,7 @@ def reporting_progress(
     began = time.monotonic()
 
     def how_far() -> str:
-        done = receipts.settled_rows(number)
+        done = receipts.finished_rows(number)
         seconds = time.monotonic() - began
         rate = done / seconds
         left = f", {duration(timedelta(seconds=(rows - done) / rate))} left" if done else ""

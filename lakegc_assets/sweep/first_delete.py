@@ -19,7 +19,7 @@ from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Forbidden
 from spark_resources.model import PENDING, RECEIPTS, Outcome
-from spark_resources.stores.permissions import MISSING_RIGHTS, identity, right_to_delete
+from spark_resources.stores.permissions import MISSING_PERMISSIONS, delete_permission, identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,7 +64,7 @@ def receipts_of_round(run: SweepRun, number: int) -> pa.Table:
 def refuse_missing_rights(run: SweepRun, action: Action, receipts: pa.Table) -> None:
     """Raise `Forbidden` if the receipt of a failed object has one of the store's codes for missing rights."""
     failed = [row for row in receipts.to_pylist() if row["outcome"] == Outcome.FAILED.value]
-    refused = [row for row in failed if row["code"] in MISSING_RIGHTS]
+    refused = [row for row in failed if row["code"] in MISSING_PERMISSIONS]
     if not refused:
         return
     place, record, one = run.place, run.mark.record, refused[0]
@@ -75,7 +75,7 @@ def refuse_missing_rights(run: SweepRun, action: Action, receipts: pa.Table) -> 
     raise Forbidden(
         f"the store refused to delete {one['address']!r}, the first object of the sweep of mark {record.mark_id} of "
         f"{record.repository}: {response}. {identity(scheme, place.settings).capitalize()} lacks a permission in "
-        f"{run.store.where}: {right_to_delete(scheme)}{also}. Grant it, or set credentials that have it, and run the "
+        f"{run.store.where}: {delete_permission(scheme)}{also}. Grant it, or set credentials that have it, and run the "
         f"same command again: lakegc sweep {record.repository} {record.mark_id}"
         f"{' --quarantine' if quarantine else ''}. No other delete was sent, and nothing was deleted."
     )

@@ -18,7 +18,7 @@ from lakegc_assets.mark.context import MarkRun, StepNotes, Target
 from lakegc_assets.rules.addresses import slice_column
 from lakegc_assets.sweep.context import ForeignMark, SweepRun
 from spark_resources.errors import Refused
-from spark_resources.mark_store.approval import Approval, Ended, read_approval, read_with_version, write_approval
+from spark_resources.mark_store.approval import Approval, ApprovalEnd, read_approval, read_with_version, write_approval
 from spark_resources.mark_store.foreign_expired_set import NOT_RECORDED, REFERENCE_OBJECTS
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import Mark
@@ -119,6 +119,6 @@ def with_stored_attributes(run: SweepRun, addresses: DataFrame) -> DataFrame:
 
 def mark_approval_used(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
     """Record in an approval that the mark was swept, so that it is no longer valid."""
-    over = read_with_version(place, approval.mark_id)
-    ended = Ended(how="swept", who=who, when=now.isoformat())
-    write_approval(place, replace(approval, ended=ended), over=over)
+    replacing = read_with_version(place, approval.mark_id)
+    ended = ApprovalEnd(how="swept", who=who, when=now.isoformat())
+    write_approval(place, replace(approval, ended=ended), replacing=replacing)

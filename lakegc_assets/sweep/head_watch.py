@@ -25,10 +25,10 @@ from lakegc_assets.sweep.context import SweepRun, Verified
 from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, changed_branches, names_of
 from lakegc_assets.sweep.other_head_watch import OtherHeads
 from spark_resources import sstable
-from spark_resources.deleting.permit import PermitGiver, longest_permit
+from spark_resources.deleting.permit import PermitIssuer, permit_duration
 from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.lakefs import LakeFS
-from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, decoder_for, tables_ahead
+from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, decoder_for, prefetched_tables
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import COMMIT_VERDICTS, HEADS, RANGE_REFS
 from spark_resources.spark.datasets import all_rows
@@ -76,7 +76,7 @@ class HeadWatch:
     failure: str = ""
     fault: Exception | None = None
     moved: bool = False
-    _permit: PermitGiver | None = None
+    _permit: PermitIssuer | None = None
     _revived: list[pa.Array] = field(default_factory=list)
     _entries: int = 0
     _dump_due_at: float = 0.0
@@ -102,7 +102,7 @@ class HeadWatch:
         )
 
     @contextmanager
-    def during(self, permit: PermitGiver) -> Iterator[HeadWatch]:
+    def during(self, permit: PermitIssuer) -> Iterator[HeadWatch]:
         """Watch while a round runs. Raises the errors of the first listings, and a bug that ended the watch."""
         self._permit, self._ended, self.failure = permit, threading.Event(), ""
         if self._revived:
@@ -132,7 +132,7 @@ class HeadWatch:
             raise self.fault
 
     @property
-    def permit(self) -> PermitGiver:
+    def permit(self) -> PermitIssuer:
         assert self._permit is not None, "only while a round runs"
         return self._permit
 
@@ -148,7 +148,7 @@ class HeadWatch:
         with self._stopping_if_too_much(), self._lock:
             self._list_heads()
             self._refuse_if_late()
-            self.permit.give(began + longest_permit(self.every))  # locked: a dump must not have paused it since
+            self.permit.give(began + permit_duration(self.every))  # locked: a dump must not have paused it since
 
     def _refuse_if_late(self) -> None:
         """Raise `Unavailable` if what the other threads watch is not known well enough to delete anything."""
@@ -274,8 +274,8 @@ class HeadWatch:
     def _unread_ranges(self, metaranges: Sequence[str]) -> list[Ref]:
         """The distinct ranges of these metaranges that were not read yet (rows of RANGE_REFS)."""
         found: dict[str, Ref] = {}
-        for name, data in tables_ahead(self.place, metaranges, needed_by="a new branch head"):
-            for ref in sstable.read_proven_ranges(data, name=name):
+        for name, data in prefetched_tables(self.place, metaranges, referrer="a new branch head"):
+            for ref in sstable.read_verified_ranges(data, name=name):
                 row = (ref.id, ref.count, ref.min_key, ref.max_key)
                 found[ref.id] = dict(zip(RANGE_REFS.names, row, strict=True))
         ids = pa.array(list(found), pa.string())

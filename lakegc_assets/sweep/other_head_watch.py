@@ -30,7 +30,7 @@ from lakegc_assets.rules.brakes import unread_in
 from lakegc_assets.sweep.newly_retained import TooMuchChanged
 from spark_resources import sstable
 from spark_resources.errors import Unavailable
-from spark_resources.lakefs.ranges import tables_ahead
+from spark_resources.lakefs.ranges import prefetched_tables
 from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.stores.place import Place
 
@@ -140,7 +140,7 @@ class OtherHeads:
         if len(ids) > MOST_TABLES:
             raise TooMuchChanged(f"repository {repository} has {len(ids):,} new tables that have not been read")
         with reading_of(repository, unread):
-            for table_id, data in tables_ahead(place, ids, needed_by=f"a commit of {repository}"):
+            for table_id, data in prefetched_tables(place, ids, referrer=f"a commit of {repository}"):
                 with reading_of(repository, unread):
                     size += len(data)
                     entries += sstable.read_properties(data, name=table_id).count

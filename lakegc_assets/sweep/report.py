@@ -197,7 +197,7 @@ def write_report(
         late_objects=closing.rescued_objects if closing else 0,
         quarantine=run.limits.quarantine,
         taken=sum(tally.objects[one.value] for one in (Outcome.DELETED, Outcome.QUARANTINED)),
-        deleting=run.store.deleting().value,
+        deleting=run.store.delete_effect().value,
         unread=all_unread([*tally.reverifications, *([closing] if closing else [])]),
         refusals=refusals,
         dataset=dataset.named(),

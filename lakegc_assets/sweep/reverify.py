@@ -85,7 +85,7 @@ def reverify_once(run: SweepRun, candidates: DataFrame, number: int) -> Reverifi
 def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun:
     """A record like that of a mark, with today's rules and the listing of the approved mark."""
     approved, holds = run.mark.record, read_holds(run.place)
-    run.mark.saw_holds(holds.number, holds.ids)
+    run.mark.record_newer_holds(holds.number, holds.ids)
     record = replace(
         approved,
         state=MarkState.MARKING,
@@ -123,7 +123,7 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
     """Write RESCUED: the candidates that are referenced now, and why each is kept."""
     from pyspark.sql import functions as F
 
-    rows = run.keep(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
+    rows = run.persist(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
     notes.facts["unreferenced"] = rows.count()
     staged = keep_reasons.among(uncommitted_addresses.read_live(run))
     committed = keep_reasons.among(committed_addresses.read_live(run))

@@ -29,7 +29,7 @@ from spark_resources.errors import Forbidden, Unavailable
 from spark_resources.mark_store.approval import withdraw_reference_summary
 from spark_resources.model import MarkState
 from spark_resources.spark.remote_errors import errors_from_executors
-from spark_resources.stores.permissions import identity, right_to_delete
+from spark_resources.stores.permissions import delete_permission, identity
 from spark_resources.stores.retry import delete_own
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def check_rights(run: SweepRun) -> None:
             raise Unavailable(f"{refusal}. Run the same command again. Nothing was deleted.")
         raise Forbidden(
             f"{refusal}. {identity(scheme, run.place.settings).capitalize()} lacks the permission to delete objects "
-            f"({right_to_delete(scheme)}). Grant it, or set other credentials, and run the same command again. Nothing "
-            "was deleted."
+            f"({delete_permission(scheme)}). Grant it, or set other credentials, and run the same command again. "
+            "Nothing was deleted."
         )
 
 

@@ -46,7 +46,7 @@ CHUNK = 1_000  # objects; each chunk costs a listing and a log file
 HowChanged: TypeAlias = Callable[[pa.Table, pa.Table], Sequence[str]]
 """For each row of WANTED, a sentence on how the object that a lookup found at its key (FOUND) differs; "" if it
 doesn't."""
-_Looked: TypeAlias = tuple[Mapping[str, Any], StoredObject | None, str]
+_LookedUp: TypeAlias = tuple[Mapping[str, Any], StoredObject | None, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class CopyTaskConfig:
         return Copier(self.source.store(), self.target.store(), self.server_side, Throttle(self.bandwidth))
 
 
-def on_their_side(one: Place, other: Place) -> bool:
+def can_copy_server_side(one: Place, other: Place) -> bool:
     """Whether server-side copies between these places are possible. For folders they aren't: this machine copies."""
     first, second = one.store().streams.server, other.store().streams.server
     return first == second and first != "local"
@@ -125,10 +125,10 @@ def backup_rows(
         ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool,
     ):
         pieces = chunks(batches, CHUNK)
-        looked = ahead.submit(task.next_looked, pieces)
+        lookups = ahead.submit(task.next_lookups, pieces)
         number = 0
-        while (found := looked.result()) is not None:
-            looked = ahead.submit(task.next_looked, pieces)
+        while (found := lookups.result()) is not None:
+            lookups = ahead.submit(task.next_lookups, pieces)
             lines = list(pool.map(lambda one: task.line(*one), found))
             write_lines(config, f"{partition:05d}-{attempt}-{number:05d}", lines, report)
             number += 1
@@ -154,7 +154,7 @@ class _Backup:
         self.copier = self.config.copier()
         self.lookup = Lookup(self.config.source.store())
 
-    def next_looked(self, pieces: Iterator[pa.Table]) -> list[_Looked] | None:
+    def next_lookups(self, pieces: Iterator[pa.Table]) -> list[_LookedUp] | None:
         """The next rows with the objects at their keys now, and how they have changed; None after the last rows."""
         chunk = next(pieces, None)
         if chunk is None:
@@ -173,27 +173,27 @@ class _Backup:
         about: dict[str, Any] = {"size": found.size, "modified": found.modified, "checksum": found.checksum}
         if change:
             return Line(address, CopyStatus.CHANGED, "", **about, why=change)
-        return attempted(lambda: self._backed_up(address, found, about), address, about)
+        return attempted(lambda: self._back_up(address, found, about), address, about)
 
-    def _backed_up(self, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
+    def _back_up(self, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
         name = name_in(self.config.target.store(), self.config.folder, address)
         try:
-            return self._at(name, address, found, about)
+            return self._copy_to(name, address, found, about)
         except WrongUsage:
             if name != own_name(address):
                 raise
         # this store can't hold the key after all: too long below the folder, or a folder of that name exists
-        return self._at(safe_name(address), address, found, about)
+        return self._copy_to(safe_name(address), address, found, about)
 
-    def _at(self, name: str, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
+    def _copy_to(self, name: str, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
         key = self.config.folder + name
-        copy = self.copier.there(found, key) if self.config.resumed else None
+        copy = self.copier.existing_copy(found, key) if self.config.resumed else None
         if copy is not None:
             return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copy)
         try:
             return Line(address, CopyStatus.COPIED, name, **about, copy=self.copier.copy(found, key))
         except AlreadyExists:  # after a lost response, or by a concurrent backup of the same set
-            return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=self.copier.surely_there(found, key))
+            return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=self.copier.require_existing(found, key))
 
 
 def _found(row: Mapping[str, Any] | None) -> StoredObject | None:

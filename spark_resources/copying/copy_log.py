@@ -75,7 +75,7 @@ class Log:
         names = (name.rstrip("/").rpartition("/")[2] for name in folders_in(self.place.store(), self.folder))
         return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
 
-    def so_far(self, run: int) -> tuple[int, int]:
+    def progress_of(self, run: int) -> tuple[int, int]:
         """Objects and bytes that a run has processed, by the names of its files."""
         names = [_NAME.search(key) for key in self.keys(f"{run:04d}/")]
         return sum(int(name.group(3)) for name in names if name), sum(int(name.group(4)) for name in names if name)
@@ -93,8 +93,8 @@ class Log:
             return table_of(store.read(key), _NAME.search(key), LOGGED)
         except (ValueError, OSError) as error:
             raise DamagedData(
-                f"{key} in {store.where} can't be read as a log of copies ({error}). Move the file away: its objects "
-                "are then looked at again.",
+                f"{key} in {store.where} can't be read as a log of copies ({error}). Move the file away, and run the "
+                "same command again: its objects are then compared again.",
                 invariant=10,
             ) from error
 
@@ -102,7 +102,7 @@ class Log:
         """All lines of all runs (NUMBERED)."""
         return rows_of(spark, list(self.keys()), NUMBERED, self.read, "run")
 
-    def latest_lines(self, spark: SparkSession) -> DataFrame:
+    def latest_entries(self, spark: SparkSession) -> DataFrame:
         """One line per object (LOGGED): that of a copy if any run made one, otherwise the latest run's."""
         from pyspark.sql import functions as F
 

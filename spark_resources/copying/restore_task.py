@@ -33,26 +33,26 @@ def restore_rows(batches: Batches, config: CopyTaskConfig, partition: int, attem
 def restored(copier: Copier, row: Mapping[str, Any], folder: str) -> Line:
     """Restore one object and return its line; failures are recorded, not raised."""
     about = {"size": row["size"], "modified": row["modified"], "checksum": row["checksum"]}
-    line = attempted(lambda: _back(copier, row, folder, about), row["address"], about)
+    line = attempted(lambda: _restore(copier, row, folder, about), row["address"], about)
     if line.outcome is CopyStatus.VANISHED:
-        return Line(row["address"], CopyStatus.VANISHED, row["key"], **about, why="the backup doesn't hold it any more")
+        return Line(row["address"], CopyStatus.VANISHED, row["key"], **about, why="it is no longer in the backup")
     if line.outcome is CopyStatus.CHANGED:
-        why = "what the backup holds for it isn't what was copied there"
+        why = "its copy in the backup was altered"
         return Line(row["address"], CopyStatus.FAILED, row["key"], **about, why=why)
     return line
 
 
-def _back(copier: Copier, row: Mapping[str, Any], folder: str, about: Mapping[str, Any]) -> Line:
+def _restore(copier: Copier, row: Mapping[str, Any], folder: str, about: Mapping[str, Any]) -> Line:
     address, name = row["address"], row["key"]
     copy = backed_up(copier, row, folder)
-    if (there := copier.there(copy, address)) is not None:
-        return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=there)
+    if (existing := copier.existing_copy(copy, address)) is not None:
+        return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=existing)
     kept = from_json(row["kept"], row["size"], row["modified"])
     try:
         done = copier.copy(copy, address, kept=kept, sha256=row["sha256"])
         return Line(address, CopyStatus.COPIED, name, **about, copy=done)
     except AlreadyExists:  # after a lost response, or by a concurrent restore
-        return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copier.surely_there(copy, address))
+        return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copier.require_existing(copy, address))
 
 
 def backed_up(copier: Copier, row: Mapping[str, Any], folder: str) -> StoredObject:
@@ -61,7 +61,7 @@ def backed_up(copier: Copier, row: Mapping[str, Any], folder: str) -> StoredObje
     about = copier.source.streams.about(key)
     if about.size != row["size"] or about.checksum != row["copy_checksum"]:
         raise Differs(
-            f"{key!r} in {copier.source.where} has {about.size} bytes, {about.checksum}; what was copied there had "
-            f"{row['size']}, {row['copy_checksum']}"
+            f"{key!r} in {copier.source.where} has {about.size} bytes and the checksum {about.checksum}, but the copy "
+            f"had {row['size']} bytes and {row['copy_checksum']}: it was altered"
         )
     return StoredObject(key, about.size, about.modified, about.checksum)

@@ -14,7 +14,7 @@ from spark_resources.errors import LakegcError, NotFound, Unavailable
 from spark_resources.stores.base import Changed, Store, StoredObject
 from spark_resources.stores.transfer import About, Hashed, Streams, Written
 
-_A_TICK = timedelta(milliseconds=1)  # less than any change of a file's time
+_TIME_TOLERANCE = timedelta(milliseconds=1)  # less than any change of a file's time
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
 
 
@@ -43,7 +43,7 @@ class Copy:
 class Throttle:
     """Limits the bytes per second over all threads of a task; None for no limit. `clock` in seconds."""
 
-    most: float | None
+    max_rate: float | None
     clock: Callable[[], float] = time.monotonic
     wait: Callable[[float], None] = time.sleep
     _busy_until: float = 0.0
@@ -51,15 +51,15 @@ class Throttle:
 
     def take(self, size: int) -> None:
         """Wait until this many bytes may be sent."""
-        if self.most is None:
+        if self.max_rate is None:
             return
         with self._lock:
             now = self.clock()
             begins = max(now, self._busy_until)
-            self._busy_until = begins + size / self.most
+            self._busy_until = begins + size / self.max_rate
         self.wait(max(0.0, begins - now))
 
-    def slowed(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def limited(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         for piece in pieces:
             self.take(len(piece))
             yield piece
@@ -95,15 +95,15 @@ class Copier:
     def _copied(self, found: StoredObject, key: str, kept: About | None, sha256: str | None) -> Copy:
         if self.server_side and kept is None:
             self.throttle.take(found.size)
-            return self._on_their_side(found, key)
-        return self._through_here(found, key, kept, sha256)
+            return self._copy_server_side(found, key)
+        return self._copy_streamed(found, key, kept, sha256)
 
-    def _on_their_side(self, found: StoredObject, key: str) -> Copy:
+    def _copy_server_side(self, found: StoredObject, key: str) -> Copy:
         written = self._to.copy(self._from, found, key)
         if found.checksum in written.checksums:
             return Copy(found.size, found.checksum, found.checksum)
         before, copy = self._from.about(found.key), self._to.about(key)
-        with self._removing(key, written):
+        with self._removed_if_different(key, written):
             self._refuse_changed(found, before)
             sha256 = self._same(found.key, before, key, copy)
             if sha256 is None:
@@ -111,25 +111,29 @@ class Copier:
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None)
 
     def _refuse_changed(self, found: StoredObject, about: About) -> None:
-        same = about.checksum == found.checksum if found.checksum else abs(about.modified - found.modified) < _A_TICK
+        same = (
+            about.checksum == found.checksum
+            if found.checksum
+            else abs(about.modified - found.modified) < _TIME_TOLERANCE
+        )
         if about.size != found.size or not same:
-            raise Changed(f"{found.key!r} in {self.source.where} is another object by now")
+            raise Changed(f"{found.key!r} in {self.source.where} was replaced in the meantime")
 
-    def _through_here(self, found: StoredObject, key: str, kept: About | None, sha256: str | None) -> Copy:
+    def _copy_streamed(self, found: StoredObject, key: str, kept: About | None, sha256: str | None) -> Copy:
         about = self._from.about(found.key)
         self._refuse_changed(found, about)
         to_keep = about if kept is None else replace(about, headers=kept.headers, metadata=kept.metadata)
-        hashed = Hashed(self.throttle.slowed(self._from.pieces(found.key, about)))
+        hashed = Hashed(self.throttle.limited(self._from.pieces(found.key, about)))
         written = self._to.put(key, _verified(hashed, sha256, found.key, self.source.where), to_keep)
         copy = self._to.about(key)
         verified = copy.size == about.size and copy.checksum in written.checksums
-        with self._removing(key, written):
+        with self._removed_if_different(key, written):
             if not verified and (copy.size != about.size or self._sha256(self._to, key, copy) != hashed.sha256):
                 raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
         return Copy(copy.size, copy.checksum, about.checksum, hashed.sha256, to_keep)
 
     @contextmanager
-    def _removing(self, key: str, written: Written) -> Iterator[None]:
+    def _removed_if_different(self, key: str, written: Written) -> Iterator[None]:
         """Removes the copy that was written if it turns out to be a different one, and nothing else.
 
         Raises `Taken` if another object may have replaced it.
@@ -137,7 +141,10 @@ class Copier:
         try:
             yield
         except (Differs, Changed) as error:
-            taken = Taken(f"{key!r} in {self.target.where} has another object than was copied there, so it was left")
+            taken = Taken(
+                f"{key!r} in {self.target.where} was replaced by another object after the copy; that object was "
+                "not touched"
+            )
             if written.tag is None:
                 raise taken from error
             with suppress(Unavailable):  # `error` says more
@@ -149,7 +156,7 @@ class Copier:
 
     # --- existing copies --------------------------------------------------------------------------------------------
 
-    def there(self, found: StoredObject, key: str) -> Copy | None:
+    def existing_copy(self, found: StoredObject, key: str) -> Copy | None:
         """The copy that is already at the key; None if nothing is there. Raises `Taken` for a different object."""
         try:
             copy = self._to.about(key)
@@ -161,11 +168,11 @@ class Copier:
             raise Taken(f"another object is at {key!r} in {self.target.where}")
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None, before)
 
-    def surely_there(self, found: StoredObject, key: str) -> Copy:
+    def require_existing(self, found: StoredObject, key: str) -> Copy:
         """The same for a key at which an object was found a moment ago."""
-        copy = self.there(found, key)
+        copy = self.existing_copy(found, key)
         if copy is None:
-            raise Unavailable(f"something was at {key!r} in {self.target.where}, and is gone. Try again.")
+            raise Unavailable(f"{key!r} in {self.target.where} existed a moment ago, but no longer does. Try again.")
         return copy
 
     def _same(self, one: str, about_one: About, other: str, about_other: About) -> str | None:
@@ -178,14 +185,14 @@ class Copier:
         return first if first == self._sha256(self._to, other, about_other) else None
 
     def _sha256(self, streams: Streams, key: str, about: About) -> str:
-        return Hashed(self.throttle.slowed(streams.pieces(key, about))).drained().sha256
+        return Hashed(self.throttle.limited(streams.pieces(key, about))).drained().sha256
 
 
 def _verified(hashed: Hashed, sha256: str | None, key: str, where: str) -> Iterator[bytes]:
     """The chunks. Raises `Differs` after the last one if they aren't the expected bytes, so that nothing is written."""
     yield from hashed
     if sha256 not in (None, hashed.sha256):
-        raise Differs(f"{key!r} in {where} has other bytes than were copied there: it was altered since")
+        raise Differs(f"{key!r} in {where} has other content than was copied there: it was altered")
 
 
 def comparable(checksum: str | None) -> bool:

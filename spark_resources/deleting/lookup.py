@@ -31,7 +31,7 @@ FLAT = (ROOT, DATA)  # slices with only the objects directly in them
 class Lookup:
     """Looks up keys slice by slice. A slice that has to be listed completely is listed once for all of its keys.
 
-    `began` is the time, by `clock` in seconds, since which all that the last look-up returned was read from the store.
+    `began` is a time by `clock`, in seconds: everything that the last lookup returned was read from the store after it.
     """
 
     store: Store
@@ -51,11 +51,11 @@ class Lookup:
         by_slice = [(one, wanted.filter(pc.equal(wanted["slice"], one))["address"].to_pylist()) for one in slices]
         jobs = by_slice
         parts: list[pa.Table] = []
-        if jobs and self._needs_whole(*jobs[-1]):
+        if jobs and self._must_list_slice(*jobs[-1]):
             *jobs, (last, _) = jobs
-            parts.append(self._whole_slice(last))
+            parts.append(self._cached_slice(last))
         with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-            parts += pool.map(lambda job: self._some(*job), jobs)
+            parts += pool.map(lambda job: self._look_up_slice(*job), jobs)
         return pa.concat_tables(parts) if parts else FOUND.empty_table()
 
     def look_up_again(self, wanted: pa.Table) -> pa.Table:
@@ -66,24 +66,24 @@ class Lookup:
         with ThreadPoolExecutor(max_workers=STATS_AT_ONCE) as pool:
             return as_table(one for one in pool.map(self._stat, wanted["address"].to_pylist()) if one is not None)
 
-    def _needs_whole(self, folder: str, keys: list[str]) -> bool:
+    def _must_list_slice(self, folder: str, keys: list[str]) -> bool:
         return folder == self._slice or (len(keys) > FEW and (folder in FLAT or not self.store.capabilities.byte_order))
 
-    def _whole_slice(self, folder: str) -> pa.Table:
+    def _cached_slice(self, folder: str) -> pa.Table:
         if folder != self._slice or self._listed is None:
             self._slice_began = self.clock()
-            self._listed, self._slice = self._whole(folder), folder
+            self._listed, self._slice = self._list_slice(folder), folder
         self.began = min(self.began, self._slice_began)
         return self._listed
 
-    def _some(self, folder: str, keys: list[str]) -> pa.Table:
-        if self._needs_whole(folder, keys):
-            return self._whole(folder)
+    def _look_up_slice(self, folder: str, keys: list[str]) -> pa.Table:
+        if self._must_list_slice(folder, keys):
+            return self._list_slice(folder)
         if len(keys) <= FEW:
             return as_table(one for one in map(self._stat, keys) if one is not None)
-        return pa.Table.from_batches(_jumping(self.store, folder, sorted(keys, key=str.encode)), schema=FOUND)
+        return pa.Table.from_batches(_list_by_jumps(self.store, folder, sorted(keys, key=str.encode)), schema=FOUND)
 
-    def _whole(self, folder: str) -> pa.Table:
+    def _list_slice(self, folder: str) -> pa.Table:
         part = Part(folder, flat=folder in FLAT)
         return pa.Table.from_batches(
             [page.objects for _, page in listed(self.store, [part], at_once=AT_ONCE_A_SLICE)], schema=FOUND
@@ -96,27 +96,27 @@ class Lookup:
             return None
 
 
-def _jumping(store: Store, folder: str, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _list_by_jumps(store: Store, folder: str, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Look up keys in byte order: list from just before the next key, and jump ahead when no wanted key is near."""
     wanted, position = pa.array(keys, pa.string()), 0
     while position < len(keys):
         began, idle = position, 0
         first = pa.scalar(keys[began], pa.string())
         for page in arrow_pages(store, folder, start_after=_just_before(keys[position])):
-            listed_here = page.objects.column("address")
-            is_hit = pc.and_(pc.is_in(listed_here, value_set=wanted), pc.greater_equal(listed_here, first))
+            addresses = page.objects.column("address")
+            is_hit = pc.and_(pc.is_in(addresses, value_set=wanted), pc.greater_equal(addresses, first))
             hits = page.objects.filter(is_hit)
             yield hits
             idle = 0 if len(hits) else idle + 1
-            if len(listed_here):
-                position = _passed(keys, position, listed_here[-1].as_py())
+            if len(addresses):
+                position = _first_after(keys, position, addresses[-1].as_py())
             if position == len(keys) or (position > began and idle >= IDLE_PAGES and _is_ahead(page, keys[position])):
                 break
         else:
             return  # the folder ended
 
 
-def _passed(keys: Sequence[str], position: int, last: str) -> int:
+def _first_after(keys: Sequence[str], position: int, last: str) -> int:
     """The position of the first key, from this one on, that sorts after the last key of a page."""
     return bisect_right(keys, last.encode(), lo=position, key=str.encode)
 
@@ -131,8 +131,8 @@ def _just_before(key: str) -> str:
 
 def _is_ahead(page: ArrowPage, key: str) -> bool:
     """Whether a listing that starts just before a key would start after the end of this page."""
-    listed_here = page.objects.column("address")
-    return not len(listed_here) or _just_before(key).encode() > listed_here[-1].as_py().encode()
+    addresses = page.objects.column("address")
+    return not len(addresses) or _just_before(key).encode() > addresses[-1].as_py().encode()
 
 
 def as_table(objects: Iterable[StoredObject]) -> pa.Table:

@@ -4,7 +4,7 @@ Stores limit keys, not requests (S3 to about 3,500 deletes per second and prefix
 As in TCP, the rate starts low, doubles with every successful batch, halves with every throttled one, and then grows in
 small steps. Also as in TCP, it grows only while it is the bottleneck, so that it stays near the rate that the store
 achieved and halving it has an effect. If a store needs a gradual ramp-up, all prefixes together start with its `ramp`,
-which doubles every twenty minutes (meanwhile Cloud Storage spreads a bucket over more servers; faster requests fail).
+which doubles every twenty minutes, as Cloud Storage spreads a bucket over more servers; faster requests fail.
 Times are passed in and waits are returned as numbers; nothing here sleeps.
 """
 
@@ -14,11 +14,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-START = 2_000.0  # keys per second, initially
-LEAST = 20.0  # keys per second: a slower store is handled by retries, not by pace
-STEP = 200.0  # keys per second, added with every successful batch once a store has throttled
-UNBOUND = 1e9
-RAMP_DOUBLES_S = 1_200.0
+INITIAL_RATE = 2_000.0  # keys per second, initially
+MIN_RATE = 20.0  # keys per second: a slower store is handled by retries, not by pace
+RATE_STEP = 200.0  # keys per second, added with every successful batch once a store has throttled
+UNLIMITED = 1e9
+RAMP_DOUBLING_S = 1_200.0
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Bucket:
 
     rate: float
     busy_until: float = 0.0
-    pushed_back: bool = False
+    was_throttled: bool = False
 
     def take(self, keys: int, now: float) -> float:
         begins = max(now, self.busy_until)
@@ -37,22 +37,22 @@ class _Bucket:
 
 @dataclass(slots=True)
 class Pace:
-    """The pace of one task. `most` is its share of the ceiling in keys per second, None for no ceiling; `clock` returns
-    seconds.
+    """The pace of one task. Thread-safe. `clock` returns seconds.
 
-    `ramp` is its share of the store's initial rate, None if the store needs no ramp-up. Thread-safe.
+    `max_rate` is its share of the ceiling in keys per second, None for no ceiling. `ramp` is its share of the store's
+    initial rate, None if the store needs no ramp-up.
     """
 
     clock: Callable[[], float]
-    most: float | None = None
+    max_rate: float | None = None
     ramp: float | None = None
     _prefixes: dict[str, _Bucket] = field(default_factory=dict)
-    _all: _Bucket = field(init=False)
+    _overall: _Bucket = field(init=False)
     _began: float | None = None  # when the first keys were sent
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._all = _Bucket(self._ceiling(0.0))
+        self._overall = _Bucket(self._ceiling(0.0))
 
     def batch(self, largest: int) -> int:
         """The number of keys to send at once: at most those of half a second, so that a ceiling isn't exceeded."""
@@ -63,31 +63,31 @@ class Pace:
         with self._lock:
             now = self.clock()
             self._began = now if self._began is None else self._began
-            self._all.rate = self._ceiling(now - self._began)
-            return max(self._all.take(keys, now), self._of(prefix).take(keys, now))
+            self._overall.rate = self._ceiling(now - self._began)
+            return max(self._overall.take(keys, now), self._bucket(prefix).take(keys, now))
 
     def succeeded(self, prefix: str) -> None:
         with self._lock:
-            one = self._of(prefix)
+            one = self._bucket(prefix)
             if one.busy_until <= self.clock():
                 return
-            one.rate = min(one.rate + STEP if one.pushed_back else one.rate * 2, UNBOUND)
+            one.rate = min(one.rate + RATE_STEP if one.was_throttled else one.rate * 2, UNLIMITED)
 
-    def turned_away(self, prefix: str) -> None:
+    def throttled(self, prefix: str) -> None:
         """Record that the store throttled a request: a 503 or a timeout."""
         with self._lock:
-            one = self._of(prefix)
-            one.rate, one.pushed_back = max(one.rate / 2, LEAST), True
+            one = self._bucket(prefix)
+            one.rate, one.was_throttled = max(one.rate / 2, MIN_RATE), True
 
     def rate(self, prefix: str) -> float:
         """The current maximum of keys per second for this prefix."""
         with self._lock:
-            return min(self._of(prefix).rate, self._all.rate)
+            return min(self._bucket(prefix).rate, self._overall.rate)
 
     def _ceiling(self, seconds: float) -> float:
         """The maximum of keys per second over all prefixes, this many seconds after the first request."""
-        ramp = UNBOUND if self.ramp is None else self.ramp * 2 ** min(seconds // RAMP_DOUBLES_S, 64)
-        return min(UNBOUND if self.most is None else self.most, ramp)
+        ramp = UNLIMITED if self.ramp is None else self.ramp * 2 ** min(seconds // RAMP_DOUBLING_S, 64)
+        return min(UNLIMITED if self.max_rate is None else self.max_rate, ramp)
 
-    def _of(self, prefix: str) -> _Bucket:
-        return self._prefixes.setdefault(prefix, _Bucket(START))
+    def _bucket(self, prefix: str) -> _Bucket:
+        return self._prefixes.setdefault(prefix, _Bucket(INITIAL_RATE))

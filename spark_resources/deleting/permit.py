@@ -34,7 +34,7 @@ from spark_resources.stores.base import Store
 
 FORMAT = 1
 NEVER = datetime.fromtimestamp(0, UTC)
-PATIENCE_S = 60.0  # how long a task waits for a renewed permit before it leaves its keys to another round
+PERMIT_WAIT_S = 60.0  # how long a task waits for a renewed permit before it leaves its keys to another round
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def revived_key(receipts: Receipts, round_number: int, number: int) -> str:
     return f"{receipts.folder}{round_number:04d}/revived-{number:04d}.parquet"
 
 
-class PermitGiver:
+class PermitIssuer:
     """The driver's side of the permit of one round. Thread-safe."""
 
     def __init__(self, receipts: Receipts, round_number: int, secret: bytes) -> None:
@@ -151,7 +151,7 @@ class PermitWatch:
         self._receipts, self._round, self._secret, self._every_s = receipts, round_number, secret, every_s
         self._now, self._clock, self._wait = now, clock, wait
         self._permit, self._read_at = Permit(), -float("inf")
-        self._ran_out_at: float | None = None
+        self._expired_at: float | None = None
         self._revived: set[str] = set()
         self._lock = threading.Lock()
 
@@ -167,11 +167,11 @@ class PermitWatch:
                 if self._permit.stopped:
                     raise Refused(f"nothing more is deleted in this round: {self._permit.stopped}", invariant=1)
                 if self._now() < self._permit.until:
-                    self._ran_out_at = None
+                    self._expired_at = None
                     return
-                if self._ran_out_at is None:
-                    self._ran_out_at = self._clock()
-                if self._clock() - self._ran_out_at >= PATIENCE_S:
+                if self._expired_at is None:
+                    self._expired_at = self._clock()
+                if self._clock() - self._expired_at >= PERMIT_WAIT_S:
                     raise Refused(
                         "the driver has not listed the branch heads in time, so nothing more is deleted in this round",
                         invariant=1,
@@ -189,13 +189,13 @@ class PermitWatch:
     def _read(self) -> None:
         began, store = self._clock(), self._receipts.store
         key = permit_key(self._receipts, self._round)
-        permit = Permit.from_json(_read_own(store, key), f"{key} in {store.where}", self._secret, key)
+        permit = Permit.from_json(_read_permit_file(store, key), f"{key} in {store.where}", self._secret, key)
         for number, sha256 in list(enumerate(permit.revived))[len(self._permit.revived) :]:
             self._revived.update(_addresses(store, revived_key(self._receipts, self._round, number), sha256))
         self._permit, self._read_at = permit, began
 
 
-def _read_own(store: Store, key: str) -> bytes:
+def _read_permit_file(store: Store, key: str) -> bytes:
     try:
         return store.read(key)
     except NotFound as error:
@@ -203,7 +203,7 @@ def _read_own(store: Store, key: str) -> bytes:
 
 
 def _addresses(store: Store, key: str, sha256: str) -> list[str]:
-    data = _read_own(store, key)
+    data = _read_permit_file(store, key)
     if hashlib.sha256(data).hexdigest() != sha256:
         raise DamagedData(f"{key} in {store.where} was altered since the driver wrote it.")
     try:
@@ -214,6 +214,6 @@ def _addresses(store: Store, key: str, sha256: str) -> list[str]:
     return found
 
 
-def longest_permit(every: timedelta) -> timedelta:
+def permit_duration(every: timedelta) -> timedelta:
     """How long a permit lasts, from before the heads are listed: long enough for a listing that is somewhat late."""
     return every + timedelta(seconds=10)

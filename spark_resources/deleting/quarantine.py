@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from spark_resources.deleting.batches import Sender, Sent
+from spark_resources.deleting.batches import Sender, SendResult
 from spark_resources.errors import LakegcError, NotFound
 from spark_resources.mark_store.mark import GC_ROOT
 from spark_resources.model import check_mark_id
@@ -29,8 +29,8 @@ class Differs(LakegcError):
     """Raised when a copy differs from its source."""
 
 
-class MayNotSend(LakegcError):
-    """Raised when no more may be sent between the steps for one key."""
+class SendingStopped(LakegcError):
+    """Raised if no further request may be sent, between two steps for one key."""
 
 
 def stat_or_none(store: Store, key: str) -> StoredObject | None:
@@ -54,7 +54,7 @@ def _differs(store: Store, source: str, target: str) -> Differs:
 def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
     """Whether two objects are identical by size and checksum, or by their bytes if checksums can't be compared.
 
-    Raises `Changed` for an object that is another one by now.
+    Raises `Changed` for an object that was replaced in the meantime.
     """
     if one.size != other.size:
         return False
@@ -67,16 +67,16 @@ def _sha256(store: Store, found: StoredObject) -> str:
     """The SHA-256 of the object that was found, read in pieces."""
     about = store.streams.about(found.key)
     if (about.size, about.checksum) != (found.size, found.checksum):
-        raise Changed(f"{found.key!r} in {store.where} is another object by now")
+        raise Changed(f"{found.key!r} in {store.where} was replaced in the meantime")
     return Hashed(store.streams.pieces(found.key, about)).drained().sha256
 
 
 def each_in_threads(
     sender: Sender, keys: Sequence[str], prefix: str, work: Callable[[str], DeleteResult]
 ) -> tuple[list[DeleteResult], list[str]]:
-    """The result of each key, and the keys that were not settled because no more may be sent.
+    """The result of each key, and the keys that were not processed because no more requests may be sent.
 
-    Each has its turn at the pace of copies; whether it may be sent is checked after that wait.
+    Each key waits for the pace of copies; whether its request may be sent is checked after that wait.
     """
     stopped = threading.Event()
 
@@ -91,24 +91,24 @@ def each_in_threads(
             return None
         try:
             return work(key)
-        except MayNotSend:
+        except SendingStopped:
             stopped.set()
             return None
         except LakegcError as error:
             return DeleteResult(key, Deletion.FAILED, type(error).__name__, str(error))
 
     with ThreadPoolExecutor(max_workers=COPIES_AT_ONCE, thread_name_prefix="lakegc-copy") as pool:
-        answers = list(pool.map(one, keys))
+        results = list(pool.map(one, keys))
     return (
-        [answer for answer in answers if answer is not None],
-        [key for key, answer in zip(keys, answers, strict=True) if answer is None],
+        [result for result in results if result is not None],
+        [key for key, result in zip(keys, results, strict=True) if result is None],
     )
 
 
 # --- quarantine -----------------------------------------------------------------------------------------------------
 
 
-def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: str, mark_id: str) -> list[Sent]:
+def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: str, mark_id: str) -> list[SendResult]:
     """Copy each key to quarantine, verify the copy, and delete the original. A key that can't be copied stays.
 
     Right before the delete, the original is looked up again; if it has changed, it stays, and so does its copy, until a
@@ -123,22 +123,22 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
             try:
                 sender.may_send()  # the key belongs to the next holder of the lease otherwise
             except LakegcError as error:
-                raise MayNotSend(str(error)) from error
+                raise SendingStopped(str(error)) from error
             store.delete_many([target])  # so that it isn't mistaken for the object later
             raise
         return DeleteResult(key, Deletion.DELETED)
 
-    answers, not_begun = each_in_threads(sender, keys, prefix, copied)
-    fine = [each.key for each in answers if each.deletion is Deletion.DELETED]
-    failed = [Sent(each.key, each, 1) for each in answers if each.deletion is Deletion.FAILED]
-    sent, _ = sender.send(fine, prefix)
-    return [*sent, *failed, *(Sent(key, None, 0) for key in not_begun)]
+    results, not_begun = each_in_threads(sender, keys, prefix, copied)
+    succeeded = [each.key for each in results if each.deletion is Deletion.DELETED]
+    failed = [SendResult(each.key, each, 1) for each in results if each.deletion is Deletion.FAILED]
+    sent, _ = sender.send(succeeded, prefix)
+    return [*sent, *failed, *(SendResult(key, None, 0) for key in not_begun)]
 
 
 # --- restore --------------------------------------------------------------------------------------------------------
 
 
-def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], mark_id: str) -> list[Sent]:
+def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], mark_id: str) -> list[SendResult]:
     """Copy each key back from quarantine without overwriting anything, verify it, and delete the quarantined copy.
 
     `sizes` are those of the approved objects by key, in bytes; None if unknown. `store` is the sender's store, but with
@@ -148,14 +148,14 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
     def back(key: str) -> DeleteResult:
         return restored_key(store, key, sizes[key], mark_id)
 
-    answers, not_begun = each_in_threads(sender, list(sizes), "", back)
-    fine = {quarantine_key(mark_id, each.key): each for each in answers if each.deletion is Deletion.DELETED}
-    removed, _ = sender.send(list(fine), "")
+    results, not_begun = each_in_threads(sender, list(sizes), "", back)
+    succeeded = {quarantine_key(mark_id, each.key): each for each in results if each.deletion is Deletion.DELETED}
+    removed, _ = sender.send(list(succeeded), "")
     # a copy that couldn't be removed is harmless: the object itself is restored
     return [
-        *(Sent(fine[each.key].key, fine[each.key], max(1, each.attempts)) for each in removed),
-        *(Sent(each.key, each, 1) for each in answers if each.deletion is not Deletion.DELETED),
-        *(Sent(key, None, 0) for key in not_begun),
+        *(SendResult(succeeded[each.key].key, succeeded[each.key], max(1, each.attempts)) for each in removed),
+        *(SendResult(each.key, each, 1) for each in results if each.deletion is not Deletion.DELETED),
+        *(SendResult(key, None, 0) for key in not_begun),
     ]
 
 
@@ -169,20 +169,23 @@ def restored_key(store: Store, key: str, size: int | None, mark_id: str) -> Dele
     there = stat_or_none(store, key)  # last, for stores that ignore the condition
     if copy is None:
         if there is None:
-            return DeleteResult(key, Deletion.FAILED, "Lost", f"neither {key!r} nor its quarantined copy is there")
+            return DeleteResult(key, Deletion.FAILED, "Lost", f"neither {key!r} nor its quarantined copy exists")
         if size not in (None, there.size):
             return DeleteResult(
-                key, Deletion.FAILED, "Lost", f"its quarantined copy isn't there, and another object is at {key!r}"
+                key, Deletion.FAILED, "Lost", f"its quarantined copy doesn't exist, and another object is at {key!r}"
             )
         return DeleteResult(key, Deletion.ALREADY_GONE)
     if size not in (None, copy.size):
         return DeleteResult(
-            key, Deletion.FAILED, "Differs", f"{in_quarantine!r} has {copy.size} bytes; what was quarantined had {size}"
+            key,
+            Deletion.FAILED,
+            "Differs",
+            f"{in_quarantine!r} has {copy.size} bytes; the quarantined object had {size}",
         )
     if there is None:
         try:
             store.streams.copy(store.streams, copy, key)
-        except AlreadyExists:  # it appeared meanwhile, or the response to an earlier request for this copy was lost
+        except AlreadyExists:  # created in the meantime, or the response to an earlier request for it was lost
             there = store.stat(key)
         else:
             if not same_content(store, store.stat(key), copy):
@@ -192,17 +195,17 @@ def restored_key(store: Store, key: str, size: int | None, mark_id: str) -> Dele
             key,
             Deletion.FAILED,
             "PlaceTaken",
-            f"another object is at {key!r} by now; the old one stays at {in_quarantine!r}",
+            f"another object is at {key!r} now; the quarantined one stays at {in_quarantine!r}",
         )
     return DeleteResult(key, Deletion.DELETED)
 
 
-def purge_keys(sender: Sender, keys: Sequence[str], mark_id: str) -> list[Sent]:
-    """Delete the quarantined copies of these keys for good, except of keys that became live meanwhile."""
+def purge_keys(sender: Sender, keys: Sequence[str], mark_id: str) -> list[SendResult]:
+    """Delete the quarantined copies of these keys for good, except of keys that have become live."""
     in_quarantine, revived = {quarantine_key(mark_id, key): key for key in keys}, sender.revived
     sender.revived = lambda key: revived(in_quarantine.get(key, key))  # the permit names original keys
     try:
         sent, _ = sender.send(list(in_quarantine), "")
     finally:
         sender.revived = revived
-    return [Sent(in_quarantine[each.key], each.result, each.attempts) for each in sent]
+    return [SendResult(in_quarantine[each.key], each.result, each.attempts) for each in sent]

@@ -78,8 +78,8 @@ class Receipts:
                 if name is not None and name.group(4) == kind:
                     yield found.key
 
-    def settled_rows(self, round_number: int) -> int:
-        """How many rows the tasks of a round have settled, by the names of their receipts. For progress output."""
+    def finished_rows(self, round_number: int) -> int:
+        """The number of rows with a receipt of this round, by the names of its files. For progress output."""
         names = (_NAME.search(key) for key in self.keys("receipt", f"{round_number:04d}/"))
         return sum(int(name.group(3)) for name in names if name is not None and name.group(2)[0].isdigit())
 
@@ -98,8 +98,8 @@ class Receipts:
         except ValueError as error:
             raise DamagedData(
                 f"{key} in {self.store.where} can't be read as a sweep's "
-                f"{'intent' if schema is INTENTS else 'receipt'} ({error}). What became of its keys is not known. Move "
-                "the file away to have them looked up again.",
+                f"{'intent' if schema is INTENTS else 'receipt'} ({error}). The outcomes of its keys are unknown. Move "
+                "the file away, and run the same command again: the keys are then looked up again.",
                 invariant=10,
             ) from error
 

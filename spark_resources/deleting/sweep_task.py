@@ -1,13 +1,13 @@
 """One task of a round: look up keys again, delete those whose objects are still the approved ones, write receipts.
 
-The order of effects for a chunk of keys, and the state after a crash right behind each:
+The order of effects for a chunk of keys, and the state after a crash right after each:
 
     1. the keys are listed again       nothing: the next round lists them again
     2. the intent is written           keys still exist: the next round deletes them
     3. batches are deleted             keys with an intent that are gone: the next round records them as deleted
     4. the receipt is written          every key of the chunk has its outcome
 
-If 3 is late, its keys are looked up again right before it.
+If step 3 is delayed, its keys are looked up again right before it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.deleting.batches import CHANGED, IN_FLIGHT, NEVER, CheckedAgain, Sender, Sent
+from spark_resources.deleting.batches import CHANGED, IN_FLIGHT, NEVER, RecheckedKeys, Sender, SendResult
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.pacing import Pace
 from spark_resources.deleting.permit import PermitWatch
@@ -74,8 +74,9 @@ class SweepTaskConfig:
     """The configuration of every task of a round. `verified_until` is by the store's clock.
 
     `place` is the namespace with a store without retries, for requests that are retried here; all other requests are
-    sent to the store of the receipts, which has retries. `most` is the task's share of the ceiling in keys per second,
-    `ramp` of the store's initial rate. `check` compares rows of PENDING with the objects found at their keys (FOUND).
+    sent to the store of the receipts, which has retries. `max_rate` is the task's share of the ceiling in keys per
+    second, `ramp` of the store's initial rate. `check` compares rows of PENDING with the objects found at their keys
+    (FOUND).
     """
 
     place: Place
@@ -88,7 +89,7 @@ class SweepTaskConfig:
     permit_secret: bytes = field(repr=False)
     action: Action = Action.DELETE
     permit_every_s: float = 3.0  # how often a task reads the permit of its round again
-    most: float | None = None
+    max_rate: float | None = None
     ramp: float | None = None
 
     @property
@@ -101,11 +102,11 @@ class SweepTaskConfig:
 def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attempt: int, report: TaskReport) -> None:
     """Process rows of PENDING, sorted by slice and address.
 
-    Counts `objects` by outcome, those `not_settled`, `requests`, and `attempts`: the number of times a request named a
+    Counts `objects` by outcome, those `unprocessed`, `requests`, and `attempts`: the number of times a request named a
     key.
     """
     task, stem = _Task.of(config), f"{partition:05d}-{attempt}"
-    rows = task.since_earlier_attempts(batches, f"{config.round:04d}/{partition:05d}-")
+    rows = task.without_finished(batches, f"{config.round:04d}/{partition:05d}-")
     batch = config.place.store().capabilities.delete_batch
     size = batch * IN_FLIGHT if batch > 1 else SINGLES_A_CHUNK
     with ThreadPoolExecutor(max_workers=1) as ahead:
@@ -113,26 +114,26 @@ def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attemp
         for number, chunk in enumerate(chunks(rows, size)):
             following = ahead.submit(task.prepare, chunk, f"{stem}-{number:05d}")
             if waiting is not None:
-                task.settle(waiting.result(), report)
+                task.carry_out(waiting.result(), report)
             waiting = following
         if waiting is not None:
-            task.settle(waiting.result(), report)
+            task.carry_out(waiting.result(), report)
 
 
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
     """Regroup the rows into chunks of at most this many rows."""
-    held: list[pa.RecordBatch] = []
+    buffered: list[pa.RecordBatch] = []
     room = rows
     for batch in batches:
         start = 0
         while start < batch.num_rows:
-            held.append(batch.slice(start, room))
-            start, room = start + held[-1].num_rows, room - held[-1].num_rows
+            buffered.append(batch.slice(start, room))
+            start, room = start + buffered[-1].num_rows, room - buffered[-1].num_rows
             if not room:
-                yield pa.Table.from_batches(held)
-                held, room = [], rows
-    if held:
-        yield pa.Table.from_batches(held)
+                yield pa.Table.from_batches(buffered)
+                buffered, room = [], rows
+    if buffered:
+        yield pa.Table.from_batches(buffered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class _Task:
     @classmethod
     def of(cls, config: SweepTaskConfig) -> _Task:
         store = config.receipts.store
-        now = _ticking(store)
+        now = _store_clock(store)
         lease = LeaseWatch(store, config.lease_token)
         permit = PermitWatch(
             config.receipts, config.round, config.permit_secret, every_s=config.permit_every_s, now=now
@@ -168,13 +169,13 @@ class _Task:
                     permit.check()  # first, since it may wait
                 lease.check(at_least=config.request_time)  # so may this, if the store responds slowly
                 if now() >= config.verified_until:
-                    raise ReverificationTooOld("the re-verification of these objects has grown too old")
+                    raise ReverificationTooOld("the last re-verification of these objects is too old")
                 if permit.lasts() or not config.action.needs_permit:
                     return
 
         sender = Sender(
             config.place.store(),
-            Pace(time.monotonic, config.most, config.ramp),
+            Pace(time.monotonic, config.max_rate, config.ramp),
             may_send,
             time.sleep,
             random.SystemRandom().random,
@@ -183,18 +184,18 @@ class _Task:
         )
         return cls(config, store, Lookup(store, seconds_passed), sender, now)
 
-    def since_earlier_attempts(self, batches: Batches, name: str) -> Batches:
-        """The rows that no earlier attempt of this task settled; those with an intent are marked `intended`."""
+    def without_finished(self, batches: Batches, name: str) -> Batches:
+        """The rows without a receipt of an earlier attempt of this task; those with an intent are marked `intended`."""
         receipts = self.config.receipts
-        settled, intended = (
+        receipted, intended = (
             [address for key in receipts.keys(kind, name) for address in receipts.read(key)["address"].to_pylist()]
             for kind in ("receipt", "intent")
         )
-        known, meant = pa.array(settled, pa.string()), pa.array(intended, pa.string())
+        finished, started = pa.array(receipted, pa.string()), pa.array(intended, pa.string())
         for batch in batches:
             table = pa.Table.from_batches([batch])
-            table = table.filter(pc.invert(pc.is_in(table["address"], value_set=known)))
-            flag = pc.or_(table["intended"], pc.is_in(table["address"], value_set=meant))
+            table = table.filter(pc.invert(pc.is_in(table["address"], value_set=finished)))
+            flag = pc.or_(table["intended"], pc.is_in(table["address"], value_set=started))
             yield from table.set_column(5, PENDING.field("intended"), flag).combine_chunks().to_batches()
 
     def prepare(self, chunk: pa.Table, stem: str) -> _Prepared:
@@ -206,32 +207,32 @@ class _Task:
         if len(found.unchanged):
             self.config.receipts.write("intent", self.config.round, stem, found.unchanged)
         at = self.now()
-        cut_off = receipts_of_cut_off(self.store, found.cut_off, self.config.mark_id, at)
-        others = pa.concat_tables([receipts_of_check(found, at), cut_off])
+        interrupted = receipts_of_interrupted(self.store, found.interrupted, self.config.mark_id, at)
+        others = pa.concat_tables([receipts_of_check(found, at), interrupted])
         return _Prepared(found.unchanged, looked_up, others, stem)
 
-    def settle(self, prepared: _Prepared, report: TaskReport) -> None:
+    def carry_out(self, prepared: _Prepared, report: TaskReport) -> None:
         rows, before = prepared.rows, self.sender.requests
         sent = self.act(rows, prepared.looked_up) if len(rows) else []
         receipts = pa.concat_tables([prepared.others, receipts_of(sent, rows, _DONE[self.config.action], self.now())])
         if len(receipts):
             self.config.receipts.write("receipt", self.config.round, prepared.stem, receipts)
-        not_settled = sum(1 for each in sent if each.result is None)
-        report.count(not_settled=not_settled, requests=self.sender.requests - before)
+        unprocessed = sum(1 for each in sent if each.result is None)
+        report.count(unprocessed=unprocessed, requests=self.sender.requests - before)
         count_receipts(receipts, report)
 
-    def check_again(self, rows: pa.Table, keys: Sequence[str]) -> CheckedAgain:
+    def recheck(self, rows: pa.Table, keys: Sequence[str]) -> RecheckedKeys:
         """Look up keys whose delete is about to be sent, with the same check as the first time."""
         again = rows.filter(pc.is_in(rows["address"], value_set=pa.array(keys, pa.string())))
         found = self.config.check(again, self.lookup.look_up_again(again))
-        parts = (found.unchanged, found.gone, found.cut_off, found.changed)
-        return CheckedAgain(*(part["address"].to_pylist() for part in parts))
+        parts = (found.unchanged, found.gone, found.interrupted, found.changed)
+        return RecheckedKeys(*(part["address"].to_pylist() for part in parts))
 
-    def act(self, rows: pa.Table, looked_up: float) -> list[Sent]:
+    def act(self, rows: pa.Table, looked_up: float) -> list[SendResult]:
         slices = pc.unique(rows["slice"])
         prefix = slices[0].as_py() if len(slices) == 1 else ""
         keys, mark_id = rows["address"].to_pylist(), self.config.mark_id
-        self.sender.check_again = None if self.config.action.on_quarantined else partial(self.check_again, rows)
+        self.sender.recheck = None if self.config.action.on_quarantined else partial(self.recheck, rows)
         match self.config.action:
             case Action.DELETE:
                 return self.sender.send(keys, prefix, looked_up=looked_up)[0]
@@ -248,8 +249,8 @@ class ReverificationTooOld(Refused):
     """Raised when a re-verification is too old (invariant 1): a new one is needed before more deletes."""
 
 
-def _ticking(store: Store) -> Callable[[], datetime]:
-    """The store's clock, read now and then, and advanced by this machine's in between. Not behind the store's."""
+def _store_clock(store: Store) -> Callable[[], datetime]:
+    """The store's clock, read from time to time and advanced by this machine's clock in between. Never behind it."""
     lock, read = threading.Lock(), [(seconds_passed(), store.now() + store.capabilities.time_resolution)]
 
     def now() -> datetime:
@@ -276,7 +277,7 @@ def receipts_of_check(found: DeleteCheck, at: datetime) -> pa.Table:
     )
 
 
-def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:
+def receipts_of(sent: list[SendResult], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:
     """Receipts of the keys that were sent and have a result; the others get none."""
     answered = [each for each in sent if each.result is not None]
     addresses = pa.array([each.key for each in answered], pa.string())
@@ -292,13 +293,13 @@ def receipts_of(sent: list[Sent], garbage: pa.Table, done: Outcome, at: datetime
     )
 
 
-def receipts_of_cut_off(store: Store, rows: pa.Table, mark_id: str, at: datetime) -> pa.Table:
+def receipts_of_interrupted(store: Store, rows: pa.Table, mark_id: str, at: datetime) -> pa.Table:
     """Receipts of keys that are gone and have an intent, but no receipt from the interrupted attempt."""
     keys = rows["address"].to_pylist()
     in_quarantine = pa.array(
         [stat_or_none(store, quarantine_key(mark_id, key)) is not None for key in keys], pa.bool_()
     )
-    why = "by an attempt that was cut off before it wrote this"
+    why = "by an attempt that was interrupted before it wrote a receipt"
     return pa.concat_tables(
         [
             receipt_rows(rows.filter(in_quarantine), outcome=Outcome.QUARANTINED, why=why, at=at),
@@ -307,7 +308,7 @@ def receipts_of_cut_off(store: Store, rows: pa.Table, mark_id: str, at: datetime
     )
 
 
-def _outcome(sent: Sent, done: Outcome) -> Outcome:
+def _outcome(sent: SendResult, done: Outcome) -> Outcome:
     assert sent.result is not None
     if sent.changed:
         return Outcome.CHANGED

@@ -52,15 +52,18 @@ def _opened(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:
     except OSError as error:
         if path.is_symlink():
             raise Refused(
-                f"{path} is a symbolic link, which lakegc doesn't follow there. Remove it, and run the command again"
+                f"{path} is a symbolic link, which lakegc doesn't follow there. Remove it, and run the same "
+                "command again"
             ) from error
         raise
     try:
         found = os.fstat(descriptor)
         if not is_kind(found.st_mode):
-            raise Refused(f"{path} was not created by lakegc. Remove it, and run the command again")
+            raise Refused(f"{path} was not created by lakegc. Remove it, and run the same command again")
         if found.st_uid != os.geteuid():
-            raise Refused(f"{path} belongs to another user. Remove it or have it removed, and run the command again")
+            raise Refused(
+                f"{path} belongs to another user. Remove it or have it removed, and run the same command again"
+            )
         if found.st_mode & 0o077:
             os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & 0o700)
     except BaseException:

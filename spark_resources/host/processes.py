@@ -62,7 +62,7 @@ def _stat(proc: Path, pid: int) -> tuple[str, int]:
     return fields[0], int(fields[19])
 
 
-def interrupt_when_told_to_end() -> None:
+def interrupt_on_termination() -> None:
     """Let SIGTERM and SIGHUP (a closed terminal) end this process as Ctrl-C does, so that it cleans up.
 
     Signals that are already handled or ignored, as with `nohup`, are left unchanged.

@@ -39,8 +39,8 @@ def cache_folder() -> Path:
         return writable_folder(temporary_folder() / "cache")
 
 
-def data_folder(name: str, fallen_back: Callable[[Path], None]) -> Path:
-    """A folder for files that should be kept. If a temporary folder is used instead, `fallen_back` is called with it.
+def data_folder(name: str, on_fallback: Callable[[Path], None]) -> Path:
+    """A folder for files that should be kept. If a temporary folder is used instead, `on_fallback` is called with it.
 
     Raises `Refused` if there is a link, or another user's folder, in its place.
     """
@@ -48,7 +48,7 @@ def data_folder(name: str, fallen_back: Callable[[Path], None]) -> Path:
         return writable_folder(platformdirs.user_data_path(NAME) / name)
     except (OSError, RuntimeError):
         folder = writable_folder(temporary_folder() / name)
-        fallen_back(folder)
+        on_fallback(folder)
         return folder
 
 

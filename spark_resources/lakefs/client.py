@@ -12,7 +12,7 @@ from typing import Any
 
 from spark_resources.errors import DamagedData, Unavailable
 from spark_resources.lakefs import gc_prepare, pagination, responses
-from spark_resources.lakefs.connection import Connection, Question
+from spark_resources.lakefs.connection import ApiCall, Connection
 from spark_resources.lakefs.pagination import LARGEST_PAGE, Progress
 from spark_resources.lakefs.responses import (
     Body,
@@ -57,32 +57,32 @@ class LakeFS:
 
     def server_time(self) -> datetime:
         """The server's current time, from the `Date` of the response to a new request, truncated to the second."""
-        answer = self.connection.ask(_CONFIG)
-        if answer.status >= 500:  # possibly the response of a proxy, not of the server
-            raise self.connection.refusal(_CONFIG, answer)
-        if answer.date is None:
+        response = self.connection.request(_CONFIG)
+        if response.status >= 500:  # possibly the response of a proxy, not of the server
+            raise self.connection.error_for(_CONFIG, response)
+        if response.date is None:
             raise Unavailable(
-                f"lakeFS at {self.where} answers without a readable Date header, so its clock is unknown; "
-                "retention is judged by it. Check the proxies between here and the server."
+                f"lakeFS at {self.where} sent no readable Date header, so the time by its clock, which determines "
+                "retention, is unknown. Check the proxies between this machine and the server."
             )
-        return answer.date
+        return response.date
 
     # --- the server and its repositories ----------------------------------------------------------------------------
 
     def config(self) -> Server:
         """The block store types by storage id, and the server's version."""
-        answer = self.connection.ask(_CONFIG)
-        if answer.status == 404:
+        response = self.connection.request(_CONFIG)
+        if response.status == 404:
             return self._config_of_an_older_server()
-        if not answer.fine:
-            raise self.connection.refusal(_CONFIG, answer)
-        return responses.server(Body.of(answer.json, _CONFIG.what))
+        if not response.is_success:
+            raise self.connection.error_for(_CONFIG, response)
+        return responses.server(Body.of(response.json, _CONFIG.what))
 
     def _config_of_an_older_server(self) -> Server:
         """The same from an older server, which has two calls for the parts of its configuration."""
-        storage = Question("InternalApi", "get_storage_config", "its storage configuration", "fs:ReadConfig")
-        version = Question("InternalApi", "get_lake_fs_version", "its version", "fs:ReadConfig")
-        kind = self.connection.body(storage).filled("blockstore_type")
+        storage = ApiCall("InternalApi", "get_storage_config", "the server's storage configuration", "fs:ReadConfig")
+        version = ApiCall("InternalApi", "get_lake_fs_version", "the server's version", "fs:ReadConfig")
+        kind = self.connection.body(storage).nonempty_text("blockstore_type")
         return Server({"": kind}, self.connection.body(version).maybe_text("version"))
 
     def repository(self, repository: str) -> Repository:
@@ -90,25 +90,25 @@ class LakeFS:
 
     def repositories(self) -> Iterator[Repository]:
         """Every repository that these credentials may list."""
-        question = Question("RepositoriesApi", "list_repositories", "the repositories", "fs:ListRepositories")
-        for page in pagination.pages(self.connection, question):
+        call = ApiCall("RepositoriesApi", "list_repositories", "the repositories", "fs:ListRepositories")
+        for page in pagination.pages(self.connection, call):
             yield from map(responses.repository, page)
 
     def rules(self, repository: str) -> Rules | None:
         """The retention rules; None if the repository has none, so that nothing committed ever expires."""
-        question = Question(
+        call = ApiCall(
             "RepositoriesApi",
             "get_gc_rules",
             f"the retention rules of repository '{repository}'",
             "retention:GetGarbageCollectionRules",
         )
-        answer = self.connection.ask(question, repository=repository)
-        if answer.fine:
-            return responses.rules(Body.of(answer.json, question.what))
-        if answer.names_nothing:
+        response = self.connection.request(call, repository=repository)
+        if response.is_success:
+            return responses.rules(Body.of(response.json, call.what))
+        if response.says_not_found:
             self.repository(repository)  # raises if the repository itself is missing
             return None
-        raise self.connection.refusal(question, answer)
+        raise self.connection.error_for(call, response)
 
     # --- references and commits -------------------------------------------------------------------------------------
 
@@ -117,48 +117,44 @@ class LakeFS:
 
         Raises `DamagedData` (invariant 3) if there are none: the default branch can't be deleted.
         """
-        question = Question(
-            "BranchesApi", "list_branches", f"the branches of repository '{repository}'", "fs:ListBranches"
-        )
-        found = self._references(question, repository=repository, show_hidden=True)
+        call = ApiCall("BranchesApi", "list_branches", f"the branches of repository '{repository}'", "fs:ListBranches")
+        found = self._references(call, repository=repository, show_hidden=True)
         if not found:
             raise DamagedData(
-                f"{question.what}: the server lists none, and every repository has its default branch. What is live "
-                "can't be told; check the server and what these credentials may list.",
+                f"{call.what}: the server lists none, but every repository has a default branch. Live objects can't "
+                "be determined. Check the server, and the permissions of these credentials.",
                 invariant=3,
             )
         return found
 
     def tags(self, repository: str) -> dict[str, str]:
         """The commit of every tag."""
-        question = Question("TagsApi", "list_tags", f"the tags of repository '{repository}'", "fs:ListTags")
-        return self._references(question, repository=repository)
+        call = ApiCall("TagsApi", "list_tags", f"the tags of repository '{repository}'", "fs:ListTags")
+        return self._references(call, repository=repository)
 
-    def _references(self, question: Question, **arguments: Any) -> dict[str, str]:
+    def _references(self, call: ApiCall, **arguments: Any) -> dict[str, str]:
         return {
-            each.filled("id"): each.filled("commit_id")
-            for page in pagination.pages(self.connection, question, **arguments)
+            each.nonempty_text("id"): each.nonempty_text("commit_id")
+            for page in pagination.pages(self.connection, call, **arguments)
             for each in page
         }
 
     def commit(self, repository: str, commit_id: str) -> Commit:
-        question = Question(
-            "CommitsApi", "get_commit", f"commit {commit_id} of repository '{repository}'", "fs:ReadCommit"
-        )
-        return responses.commit(self.connection.body(question, repository=repository, commit_id=commit_id))
+        call = ApiCall("CommitsApi", "get_commit", f"commit {commit_id} of repository '{repository}'", "fs:ReadCommit")
+        return responses.commit(self.connection.body(call, repository=repository, commit_id=commit_id))
 
     def log(self, repository: str, ref: str) -> Iterator[Commit]:
         """Every commit that is reachable from a branch, tag or commit, through any parent."""
-        question = Question(
+        call = ApiCall(
             "RefsApi", "log_commits", f"the commits of '{ref}' in repository '{repository}'", "fs:ReadBranch"
         )
-        for page in pagination.pages(self.connection, question, repository=repository, ref=ref):
+        for page in pagination.pages(self.connection, call, repository=repository, ref=ref):
             yield from map(responses.commit, page)
 
     def dump_refs(self, repository: str) -> RefsDump | None:
         """Dump all branches, commits and tags to tables; None if these credentials or this server don't allow it.
 
-        Commits are dumped before branches, so the commit of a head that was created meanwhile can be missing (formats
+        Commits are dumped before branches, so the commit of a head that was created in between can be missing (formats
         §2).
         """
         return gc_prepare.dump_refs(self.connection, repository)
@@ -172,7 +168,7 @@ class LakeFS:
     def prepare_uncommitted(self, repository: str) -> UncommittedLists:
         """Have the server list every staged address, page by page. Returns the lists' locations and file counts.
 
-        The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch was deleted meanwhile.
+        The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch was deleted in the meantime.
         """
         return gc_prepare.prepare_uncommitted(self.connection, repository)
 
@@ -184,32 +180,33 @@ class LakeFS:
 
         Raises `NotFound` if the branch or repository doesn't exist.
         """
-        question = Question(
+        call = ApiCall(
             "ObjectsApi", "stat_object", f"'{path}' on '{branch}' in repository '{repository}'", "fs:ReadObject"
         )
-        answer = self.connection.ask(
-            question, repository=repository, ref=branch, path=path, user_metadata=False, presign=False
+        response = self.connection.request(
+            call, repository=repository, ref=branch, path=path, user_metadata=False, presign=False
         )
-        if answer.fine:
-            served = responses.served(Body.of(answer.json, question.what))
+        if response.is_success:
+            served = responses.served(Body.of(response.json, call.what))
             if served.path != path:
                 raise DamagedData(
-                    f"the server was asked for {question.what} and answered for '{served.path}'", invariant=3
+                    f"the server returned '{served.path}' instead of {call.what}. Check the proxies in front of it.",
+                    invariant=3,
                 )
             return served
-        if answer.names_nothing:  # a missing branch and a gateway's own 404 look alike
-            return self._listed_first(repository, branch, path)
-        raise self.connection.refusal(question, answer)
+        if response.says_not_found:  # a missing branch and a gateway's own 404 look alike
+            return self._first_listed(repository, branch, path)
+        raise self.connection.error_for(call, response)
 
-    def _listed_first(self, repository: str, branch: str, path: str) -> Served | None:
-        """The object that a listing has at the path: the first of all paths that begin so. None if there is none."""
+    def _first_listed(self, repository: str, branch: str, path: str) -> Served | None:
+        """The object that a listing has at the path, which sorts before all longer paths. None if there is none."""
         page = self.list_objects(repository, branch, prefix=path, amount=1)
         first = page.objects[0] if page.objects else None
         if not (first.path.startswith(path) if first else page.next_after is None):
             raise Unavailable(
-                f"lakeFS at {self.where} says that there is nothing at '{path}' on '{branch}' in repository "
-                f"'{repository}', and its listing of what begins so doesn't confirm it. Check the proxies between here "
-                "and the server."
+                f"lakeFS at {self.where} reports that nothing is at '{path}' on '{branch}' in repository "
+                f"'{repository}', but its listing of that path doesn't confirm it. Check the proxies between this "
+                "machine and the server."
             )
         return first if first and first.path == path else None
 
@@ -217,12 +214,12 @@ class LakeFS:
         self, repository: str, ref: str, *, after: str = "", amount: int = LARGEST_PAGE, prefix: str = ""
     ) -> ServedPage:
         """One page of the objects that a reader of the ref gets, staged or committed, in path order, after `after`."""
-        question = Question(
+        call = ApiCall(
             "ObjectsApi", "list_objects", f"the objects of '{ref}' in repository '{repository}'", "fs:ListObjects"
         )
         page, offset = pagination.page(
             self.connection,
-            question,
+            call,
             after,
             amount,
             repository=repository,
@@ -236,7 +233,10 @@ class LakeFS:
         for each in filter(lambda one: responses.is_exact(one.path), objects):
             # A page out of order can't be trusted to contain every path between its first and last.
             if before and each.path.encode() <= before.encode():
-                raise DamagedData(f"{question.what} came out of order: '{each.path}' behind '{before}'", invariant=3)
+                raise DamagedData(
+                    f"{call.what} are out of order: '{each.path}' after '{before}'. Check the server's log.",
+                    invariant=3,
+                )
             before = each.path
         return ServedPage(objects, offset)
 
@@ -247,31 +247,33 @@ class LakeFS:
         the diff early without an error (formats §2): see `staged_diff`.
         """
         what = f"the uncommitted changes of '{branch}' in repository '{repository}'"
-        question = Question("BranchesApi", "diff_branch", what, "fs:ListObjects")
-        return self._changes(question, after, repository=repository, branch=branch)
+        call = ApiCall("BranchesApi", "diff_branch", what, "fs:ListObjects")
+        return self._changes(call, after, repository=repository, branch=branch)
 
     def staged_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
         """The same, requested as the diff between the branch's committed data (`@`) and its staged data (`$`).
 
         Raises `Unavailable` if the server can't read a record: unlike the uncommitted diff, this one fails then.
         """
-        what = f"what is staged on '{branch}' in repository '{repository}'"
-        question = Question("RefsApi", "diff_refs", what, "fs:ListObjects")
+        what = f"the staged changes of '{branch}' in repository '{repository}'"
+        call = ApiCall("RefsApi", "diff_refs", what, "fs:ListObjects")
         refs = {"left_ref": f"{branch}@", "right_ref": f"{branch}$", "type": "two_dot"}
-        return self._changes(question, after, repository=repository, **refs)
+        return self._changes(call, after, repository=repository, **refs)
 
-    def _changes(self, question: Question, after: str, **arguments: str) -> Iterator[Change]:
+    def _changes(self, call: ApiCall, after: str, **arguments: str) -> Iterator[Change]:
         while True:
-            page, offset = pagination.page(self.connection, question, after, LARGEST_PAGE, **arguments)
+            page, offset = pagination.page(self.connection, call, after, LARGEST_PAGE, **arguments)
             changes = list(map(responses.change, page))
             yield from changes
             if offset is None:
                 return
             if not responses.is_exact(offset):  # it may sort far after the true one: repeat rather than skip
-                offset = responses.behind_exact(responses.last_exact(one.path for one in changes), after)
+                offset = responses.last_exact_or_raise(responses.last_exact(one.path for one in changes), after)
             if offset.encode() <= after.encode():
-                raise DamagedData(f"{question.what}: the server gave the offset '{offset}' twice", invariant=3)
+                raise DamagedData(
+                    f"{call.what}: the server returned the offset '{offset}' twice. Check its log.", invariant=3
+                )
             after = offset
 
 
-_CONFIG = Question("ConfigApi", "get_config", "its configuration", "fs:ReadConfig")
+_CONFIG = ApiCall("ConfigApi", "get_config", "the server's configuration", "fs:ReadConfig")

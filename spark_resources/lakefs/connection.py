@@ -18,14 +18,14 @@ from typing import Any
 from spark_resources.errors import DamagedData, Forbidden, NotFound, Transient, Unavailable, full_stop
 from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
-from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
 
 # The repr of the connection pool at the start of urllib3's messages.
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ApiCall:
     """One API call: the SDK's class and method, a description for messages (`what`), and the permission it needs.
 
     A `slow` call gets the longer read timeout.
@@ -39,7 +39,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """A response: status, JSON (None if the body isn't JSON), the beginning of the body, and the server's `Date`."""
 
     status: int
@@ -48,26 +48,30 @@ class Answer:
     date: datetime | None
 
     @property
-    def fine(self) -> bool:
+    def is_success(self) -> bool:
         return 200 <= self.status < 300
 
     @property
     def message(self) -> str:
         """The `message` of an error response from lakeFS itself; "" for any other response."""
-        said = self.json.get("message") if isinstance(self.json, dict) else None
-        return said if isinstance(said, str) else ""
+        message = self.json.get("message") if isinstance(self.json, dict) else None
+        return message if isinstance(message, str) else ""
 
     @property
     def lacks_permission(self) -> bool:
         """Whether lakeFS knows the user but denies the call. It responds with 401, as it does to wrong credentials."""
-        said = any(words in self.message.lower() for words in ("insufficient permission", "not allowed"))
-        return self.status == 403 or (self.status == 401 and said)
+        denied = any(phrase in self.message.lower() for phrase in ("insufficient permission", "not allowed"))
+        return self.status == 403 or (self.status == 401 and denied)
 
     @property
-    def names_nothing(self) -> bool:
+    def says_not_found(self) -> bool:
         """Whether lakeFS itself reports that the named resource doesn't exist, rather than the API call."""
-        strange = ("invalid api endpoint", "no matching operation")
-        return self.status == 404 and bool(self.message) and not any(each in self.message.lower() for each in strange)
+        unknown_call = ("invalid api endpoint", "no matching operation")
+        return (
+            self.status == 404
+            and bool(self.message)
+            and not any(phrase in self.message.lower() for phrase in unknown_call)
+        )
 
 
 class Connection:
@@ -83,66 +87,72 @@ class Connection:
     def where(self) -> str:
         return self.settings.endpoint_url
 
-    def body(self, question: Question, **arguments: Any) -> Body:
-        """The JSON object of a successful response. Raises the error from `refusal` for any other."""
-        answer = self.ask(question, **arguments)
-        if not answer.fine:
-            raise self.refusal(question, answer)
-        return Body.of(answer.json, question.what)
+    def body(self, call: ApiCall, **arguments: Any) -> Body:
+        """The JSON object of a successful response. Raises the error from `error_for` for any other."""
+        response = self.request(call, **arguments)
+        if not response.is_success:
+            raise self.error_for(call, response)
+        return Body.of(response.json, call.what)
 
-    def ask(self, question: Question, **arguments: Any) -> Answer:
+    def request(self, call: ApiCall, **arguments: Any) -> Response:
         """The response, whatever its status. Raises `Unavailable` if there is none or if it can't be from lakeFS."""
-        return self._checked(question, *self.raw(question, arguments))
+        return self._validated(call, *self.raw_response(call, arguments))
 
-    def raw(self, question: Question, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
+    def raw_response(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
         """Status, headers and unparsed body, requested under the retry policy: every call made here can be repeated.
 
         No error raised here is chained to one that shows headers or a body in full.
         """
-        return self.settings.retry.call(lambda: self._once(question, arguments))
+        return self.settings.retry.call(lambda: self._once(call, arguments))
 
-    def _once(self, question: Question, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
-        status, headers, text = self._sent(question, arguments)
-        if status in PASSING_STATUS:
-            shown = _shown(text)
-            refusal = self.refusal(question, Answer(status, _json(shown), shown[:300], None))
-            raise Transient(str(refusal), after_s=seconds_of(headers))
+    def _once(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
+        status, headers, text = self._send(call, arguments)
+        if status in TRANSIENT_STATUSES:
+            shown = _decoded(text)
+            error = self.error_for(call, Response(status, _json(shown), shown[:300], None))
+            raise Transient(str(error), after_s=seconds_of(headers))
         return status, headers, text
 
-    def _sent(self, question: Question, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
+    def _send(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
         import urllib3
         from lakefs_sdk import exceptions
 
         settings = self.settings
-        read_timeout_s = settings.slow_read_timeout_s if question.slow else settings.read_timeout_s
-        call = getattr(self._api(question.api), f"{question.method}_with_http_info")
+        read_timeout_s = settings.slow_read_timeout_s if call.slow else settings.read_timeout_s
+        send_request = getattr(self._api(call.api), f"{call.method}_with_http_info")
         try:
-            response = call(_request_timeout=(settings.connect_timeout_s, read_timeout_s), **arguments)
+            response = send_request(_request_timeout=(settings.connect_timeout_s, read_timeout_s), **arguments)
         except exceptions.ApiException as error:
             if not error.status:
-                raise self._unreachable(question, str(error.reason)) from None
+                raise self._unreachable(call, str(error.reason)) from None
             return int(error.status), error.headers or {}, error.body or ""
         except UnicodeDecodeError:
-            raise self._not_lakefs(question, "an answer that is not text") from None
+            raise self._not_lakefs(call, "a response that is not text") from None
         except UnicodeEncodeError:
-            raise Unavailable(f"{self.where} can't be asked for {question.what!a}: that is not Unicode text") from None
+            raise Unavailable(
+                f"could not request {call.what!a} from lakeFS at {self.where}: it is not Unicode text"
+            ) from None
         except urllib3.exceptions.HTTPError as error:
-            raise self._unreachable(question, _root(error)) from error
+            raise self._unreachable(call, _root_cause(error)) from error
         except (ValueError, TypeError, RecursionError) as error:
-            raise self._not_lakefs(question, f"an answer that can't be read ({type(error).__name__})") from None
+            raise self._not_lakefs(call, f"an unreadable response ({type(error).__name__})") from None
         return int(response.status_code), response.headers, response.raw_data
 
-    def _checked(self, question: Question, status: int, headers: Mapping[str, str], text: str | bytes) -> Answer:
-        shown = _shown(text)
-        answer = Answer(status, _json(shown), shown[:300], _date(headers.get("Date")))
-        self.last_date = answer.date or self.last_date
+    def _validated(self, call: ApiCall, status: int, headers: Mapping[str, str], text: str | bytes) -> Response:
+        shown = _decoded(text)
+        response = Response(status, _json(shown), shown[:300], _date(headers.get("Date")))
+        self.last_date = response.date or self.last_date
         if 300 <= status < 400:
-            raise self._not_lakefs(question, f"a redirect to {origin_of(headers.get('Location', ''))}")
+            raise self._not_lakefs(call, f"a redirect to {origin_of(headers.get('Location', ''))}")
         if status < 500 and _is_html(headers, shown):
-            raise self._not_lakefs(question, f"a web page (status {status})")
-        if answer.fine and status != 204 and answer.json is None:
-            raise DamagedData(f"the server's answer about {question.what} is not whole JSON", invariant=3)
-        return answer
+            raise self._not_lakefs(call, f"a web page (status {status})")
+        if response.is_success and status != 204 and response.json is None:
+            raise DamagedData(
+                f"invalid lakeFS response for {call.what}: it is not complete JSON. Check the proxies in "
+                "front of the server.",
+                invariant=3,
+            )
+        return response
 
     def _api(self, name: str) -> Any:
         with self._lock:
@@ -152,54 +162,57 @@ class Connection:
 
             return getattr(lakefs_sdk, name)(self._client)
 
-    def refusal(self, question: Question, answer: Answer) -> Unavailable:
+    def error_for(self, call: ApiCall, response: Response) -> Unavailable:
         """The error for an unsuccessful response: what it means, and what to do next."""
-        words = answer.message or (answer.text if answer.text[:1] != "<" else "")
-        said = f": {words}".rstrip(": .\n") + "."
-        asked = f"lakeFS at {self.where} was asked for {question.what}"
-        if answer.status == 401 and not answer.lacks_permission:
+        message = response.message or (response.text if response.text[:1] != "<" else "")
+        reason = f": {message}".rstrip(": .\n") + "."
+        failed = f"could not get {call.what} from lakeFS at {self.where}"
+        if response.status == 401 and not response.lacks_permission:
             return Forbidden(
-                f"{asked} and does not accept the credentials{said} Check the access key id and the secret access key "
-                "(LAKEGC_ACCESS_KEY_ID, LAKEGC_SECRET_ACCESS_KEY, or ~/.lakectl.yaml)."
+                f"{failed}: the server does not accept the credentials{reason} Check the access key id and the secret "
+                "access key (LAKEGC_ACCESS_KEY_ID, LAKEGC_SECRET_ACCESS_KEY, or ~/.lakectl.yaml)."
             )
-        if answer.status == 403 and "read-only" in answer.message.lower().replace("read only", "read-only"):
+        if response.status == 403 and "read-only" in response.message.lower().replace("read only", "read-only"):
             return Forbidden(
-                f"{asked} and refuses, because the repository is read-only{said} A read-only repository can't be "
-                "marked: collect it where it is written."
+                f"{failed}: the repository is read-only{reason} A read-only repository can't be marked: collect it "
+                "where it is written."
             )
-        if answer.status in (401, 403):
+        if response.status in (401, 403):
             return Forbidden(
-                f"{asked} and refuses{said} The user most likely lacks the permission {question.permission}: "
-                "ask a lakeFS administrator for it."
+                f"{failed}: access denied{reason} The user most likely lacks the permission {call.permission}: "
+                "ask a lakeFS administrator to grant it."
             )
-        if answer.names_nothing:
-            return NotFound(f"{asked} and has no such thing{said} Check the name.")
-        if answer.status in (404, 405, 501):
+        if response.says_not_found:
+            return NotFound(f"{failed}: it doesn't exist{reason} Check the name.")
+        if response.status in (404, 405, 501):
             return Unavailable(
-                f"{asked} and doesn't know how to give it ({answer.status}){said} The server is too old for this call, "
-                "or the endpoint is not that of lakeFS."
+                f"{failed}: the server doesn't support this call (HTTP {response.status}){reason} It may be too old: "
+                "upgrade it. Or check that the endpoint is that of lakeFS."
             )
-        if answer.status == 429 or answer.status >= 500:
-            return Unavailable(f"{asked} and answered {answer.status}{said} Try again later.")
-        return Unavailable(f"{asked} and answered {answer.status}{said}")
+        if response.status == 429 or response.status >= 500:
+            return Unavailable(
+                f"{failed}: HTTP {response.status}{reason} Try again later. If this error remains, check the server's "
+                "log."
+            )
+        return Unavailable(f"{failed}: HTTP {response.status}{reason} Check the server's log.")
 
-    def _not_lakefs(self, question: Question, got: str) -> Unavailable:
+    def _not_lakefs(self, call: ApiCall, returned: str) -> Unavailable:
         return Unavailable(
-            f"{self.where} was asked for {question.what} and gave {got}: that is not the lakeFS API. "
+            f"could not get {call.what} from {self.where}: it returned {returned}, so it is not the lakeFS API. "
             "Check the endpoint (LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml)."
         )
 
-    def _unreachable(self, question: Question, why: str) -> Unavailable:
-        asked = f"{self.where} could not be asked for {question.what}"
+    def _unreachable(self, call: ApiCall, why: str) -> Unavailable:
+        failed = f"could not get {call.what} from lakeFS at {self.where}"
         if is_tls_refusal(why):
             return Unavailable(
-                f"{asked}: no TLS connection that can be trusted ({why}). If the server's certificate is from your "
-                "own authority, name its file by LAKEGC_CA_BUNDLE; if it speaks plain HTTP, let the endpoint begin "
-                "with http://."
+                f"{failed}: no trusted TLS connection ({why}). If the server's certificate is from your own "
+                "certificate authority, set LAKEGC_CA_BUNDLE to the authority's file. If the server uses plain HTTP, "
+                "the endpoint must start with http://."
             )
         return Transient(
-            f"{asked}: {full_stop(why)} Check that the server runs and that the endpoint "
-            "(LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml) is right."
+            f"{failed}: {full_stop(why)} Check that the server is running and that the endpoint "
+            "(LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml) is correct."
         )
 
 
@@ -209,7 +222,7 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
     from lakefs_sdk.api_client import ApiClient
     from lakefs_sdk.configuration import Configuration
 
-    class AsItCame(ApiClient):
+    class UnparsedApiClient(ApiClient):
         def deserialize(self, response: Any, response_type: str) -> None:
             """Leave parsing to `responses`: the SDK's models reject `branches: null` and accept a missing size."""
 
@@ -226,7 +239,7 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
         redirect=False,  # following one would drop the credentials or send them elsewhere
         raise_on_status=False,
     )
-    return AsItCame(configuration)
+    return UnparsedApiClient(configuration)
 
 
 def _json(text: str) -> Any:
@@ -249,11 +262,11 @@ def _is_html(headers: Mapping[str, str], text: str) -> bool:
     return "html" in headers.get("Content-Type", "").lower() or text.lstrip()[:1] == "<"
 
 
-def _shown(text: str | bytes) -> str:
+def _decoded(text: str | bytes) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
-def _root(error: BaseException) -> str:
+def _root_cause(error: BaseException) -> str:
     """The root cause of a connection error, as the library words it."""
     reason = getattr(error, "reason", None)
     shown = reason if isinstance(reason, BaseException) else error

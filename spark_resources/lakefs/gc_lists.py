@@ -45,7 +45,7 @@ def parse_commits_csv(data: bytes, *, where: str) -> list[tuple[str, str]]:
     for number, row in enumerate(rows[1:], start=2):
         commit_id, expired, metarange_id = _commit_row(row, where, number)
         if commit_id in seen:
-            raise _damaged(where, f"names commit {commit_id} twice, again in line {number}")
+            raise _damaged(where, f"has commit {commit_id} twice, the second time in line {number}")
         seen.add(commit_id)
         if not expired:
             retained.append((commit_id, metarange_id))
@@ -61,7 +61,7 @@ def _commit_row(row: list[str], where: str, number: int) -> tuple[str, bool, str
     if metarange_id and not _ID.fullmatch(metarange_id):
         raise _damaged(where, f"has '{metarange_id[:80]}' in line {number}, which is not a metarange id")
     if expired not in ("true", "false"):
-        raise _damaged(where, f"says '{expired[:80]}' in line {number}, where true or false is expected")
+        raise _damaged(where, f"has '{expired[:80]}' in line {number}, where true or false is expected")
     return commit_id, expired == "true", metarange_id
 
 
@@ -78,7 +78,7 @@ def read_uncommitted_file(data: bytes, *, where: str) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(where, f"is not a readable Parquet file ({str(error).splitlines()[0]})") from None
     if table.num_rows != announced:
-        raise _damaged(where, f"holds {table.num_rows} rows where {announced} are announced")
+        raise _damaged(where, f"has {table.num_rows} rows, but its footer announces {announced}")
     addresses = _column(table, "physical_address", (pa.string(), pa.large_string(), pa.binary()), where)
     dates = _column(table, "creation_date", (pa.int64(),), where)
     try:
@@ -102,5 +102,5 @@ def _column(table: pa.Table, name: str, types: tuple[pa.DataType, ...], where: s
 
 def _damaged(where: str, what: str) -> DamagedData:
     return DamagedData(
-        f"{where} {what}. Nothing was marked; mark again, so that the server writes a new list.", invariant=3
+        f"{where} {what}. Nothing was marked. Make a new mark: the server then writes a new list.", invariant=3
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from spark_resources.errors import DamagedData, Unavailable
 from spark_resources.lakefs import responses
-from spark_resources.lakefs.connection import Connection, Question
+from spark_resources.lakefs.connection import ApiCall, Connection
 from spark_resources.lakefs.responses import Body, Repository
 from spark_resources.stores.polling import poll
 
@@ -22,58 +22,67 @@ LARGEST_PAGE = 1000
 
 
 def repository(connection: Connection, name: str) -> Repository:
-    question = Question("RepositoriesApi", "get_repository", f"repository '{name}'", "fs:ReadRepository")
-    return responses.repository(connection.body(question, repository=name))
+    call = ApiCall("RepositoriesApi", "get_repository", f"repository '{name}'", "fs:ReadRepository")
+    return responses.repository(connection.body(call, repository=name))
 
 
-def pages(connection: Connection, question: Question, *, start: str = "", **arguments: Any) -> Iterator[list[Body]]:
+def pages(connection: Connection, call: ApiCall, *, start: str = "", **arguments: Any) -> Iterator[list[Body]]:
     """Every page of a listing, starting after `start`. Raises `DamagedData` if the server repeats an offset."""
     offset = start
     seen: set[str] = set()
     while True:
-        results, next_offset = page(connection, question, offset, LARGEST_PAGE, **arguments)
+        results, next_offset = page(connection, call, offset, LARGEST_PAGE, **arguments)
         yield results
         if next_offset is None:
             return
         if next_offset in seen:
-            raise DamagedData(f"{question.what}: the server gave the offset '{next_offset}' twice", invariant=3)
+            raise DamagedData(
+                f"{call.what}: the server returned the offset '{next_offset}' twice. Check its log.", invariant=3
+            )
         seen.add(next_offset)
         offset = next_offset
 
 
 def page(
-    connection: Connection, question: Question, after: str, amount: int, **arguments: Any
+    connection: Connection, call: ApiCall, after: str, amount: int, **arguments: Any
 ) -> tuple[list[Body], str | None]:
     """One page of a listing, and the offset of the next page; None on the last page."""
-    body = connection.body(question, after=after, amount=amount, **arguments)
+    body = connection.body(call, after=after, amount=amount, **arguments)
     results = body.objects("results")
     pagination = body.inner("pagination")
     if (announced := pagination.number("results")) != len(results):
-        raise DamagedData(f"{question.what}: a page holds {len(results)} where {announced} are announced", invariant=3)
+        raise DamagedData(
+            f"{call.what}: a page has {len(results)} results, but announces {announced}. Check the server's log.",
+            invariant=3,
+        )
     if not pagination.flag("has_more"):
         return results, None
     offset = pagination.maybe_text("next_offset")
     if not offset or offset == after:
-        raise DamagedData(f"{question.what}: the server has more, but doesn't say from where on", invariant=3)
+        raise DamagedData(
+            f"{call.what}: the server announces more pages, but returned no offset for the next one. Check its log.",
+            invariant=3,
+        )
     return results, offset
 
 
-def finished(
-    connection: Connection, question: Question, done: str, progress: Progress | None, **arguments: Any
-) -> Body:
+def finished(connection: Connection, call: ApiCall, done: str, progress: Progress | None, **arguments: Any) -> Body:
     """Poll a task until it is done, and return its status. Raises `Unavailable` after `task_timeout_s`."""
     settings = connection.settings
 
-    def look() -> Body | None:
-        status = connection.body(question, **arguments)
+    def status_if_done() -> Body | None:
+        status = connection.body(call, **arguments)
         return status if status.flag(done) else None
 
     status = poll(
-        look, timeout_s=settings.task_timeout_s, first_wait_s=settings.poll_s, waited=progress or (lambda _: None)
+        status_if_done,
+        timeout_s=settings.task_timeout_s,
+        first_wait_s=settings.poll_s,
+        waited=progress or (lambda _: None),
     )
     if status is None:
         raise Unavailable(
-            f"lakeFS at {connection.where} was asked for {question.what} and is not done after "
-            f"{settings.task_timeout_s:.0f} seconds. Look at the server's load and log, then try again."
+            f"could not get {call.what} from lakeFS at {connection.where}: the task is not done after "
+            f"{settings.task_timeout_s:.0f} seconds. Check the server's load and log, then try again."
         )
     return status

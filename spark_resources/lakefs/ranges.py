@@ -32,8 +32,8 @@ from spark_resources.spark.datasets import (
     Dataset,
     all_batches,
     arrow_to_spark,
-    having,
     parquet,
+    where_not_null,
     write_outputs,
 )
 from spark_resources.spark.partitioning import id_tasks, row_tasks
@@ -70,37 +70,37 @@ def table_key(table_id: str) -> str:
     return f"_lakefs/{table_id}"
 
 
-def read_table(place: Place, table_id: str, *, needed_by: str) -> bytes:
+def read_table(place: Place, table_id: str, *, referrer: str) -> bytes:
     """The bytes of a table. Raises `DamagedData` (invariant 3) if it is missing: absence is never an empty set."""
     store = place.store()
     try:
         return read_to_verify(store, table_key(table_id))
     except NotFound as error:
         raise DamagedData(
-            f"table {table_id}, which {needed_by} needs, is missing from {store.where}/_lakefs/. "
+            f"table {table_id}, to which {referrer} refers, is missing from {store.where}/_lakefs/. "
             "Restore it from a backup; until then nothing can be collected here.",
             invariant=3,
         ) from error
 
 
-def fetched_ahead(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int) -> Iterator[tuple[str, bytes]]:
+def prefetched(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int) -> Iterator[tuple[str, bytes]]:
     """Yield each id with its bytes, in order, while the next `ahead` ones are fetched in the background."""
     with ThreadPoolExecutor(max_workers=ahead) as pool:
         source = iter(ids)
-        waiting: list[tuple[str, Future[bytes]]] = [(one, pool.submit(fetch, one)) for one in islice(source, ahead)]
-        while waiting:
-            one, future = waiting.pop(0)
+        pending: list[tuple[str, Future[bytes]]] = [(one, pool.submit(fetch, one)) for one in islice(source, ahead)]
+        while pending:
+            one, future = pending.pop(0)
             data = future.result()
-            waiting.extend((following, pool.submit(fetch, following)) for following in islice(source, 1))
+            pending.extend((following, pool.submit(fetch, following)) for following in islice(source, 1))
             yield one, data
 
 
-def tables_ahead(place: Place, ids: Iterable[str], *, needed_by: str) -> Iterator[tuple[str, bytes]]:
+def prefetched_tables(place: Place, ids: Iterable[str], *, referrer: str) -> Iterator[tuple[str, bytes]]:
     """Yield the id and bytes of each of these tables, in order, fetching `reading_requests` (a setting) ahead.
 
     Raises the errors of `read_table`.
     """
-    return fetched_ahead(ids, lambda one: read_table(place, one, needed_by=needed_by), place.settings.reading_requests)
+    return prefetched(ids, lambda one: read_table(place, one, referrer=referrer), place.settings.reading_requests)
 
 
 # --- metaranges → ranges --------------------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
     def read(batches: Batches) -> Batches:
         ids = (one for batch in batches for one in batch.column(0).to_pylist())
         rows: list[tuple[Any, ...]] = []
-        for metarange, data in tables_ahead(place, ids, needed_by="a commit"):
-            refs = sstable.read_proven_ranges(data, name=metarange)
+        for metarange, data in prefetched_tables(place, ids, referrer="a commit"):
+            refs = sstable.read_verified_ranges(data, name=metarange)
             rows += ((metarange, ref.id, ref.count, ref.min_key, ref.max_key) for ref in refs)
             if len(rows) >= REFS_AT_ONCE:
                 yield batch_of_rows(rows)
@@ -132,7 +132,7 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
     return tasks.mapInArrow(on_executor(read), arrow_to_spark(METARANGE_RANGES))
 
 
-def range_tasks(spark: SparkSession, ranges: pa.Table, *, near: Sequence[str] = ()) -> DataFrame:
+def range_tasks(spark: SparkSession, ranges: pa.Table, *, order_by: Sequence[str] = ()) -> DataFrame:
     """Distribute ranges over Spark tasks like `row_tasks`: the more or larger the ranges, the more tasks.
 
     `ranges` has a column `entries` (null if unknown). Some repositories have one large range beside thousands of small
@@ -141,7 +141,7 @@ def range_tasks(spark: SparkSession, ranges: pa.Table, *, near: Sequence[str] = 
     entries = pc.fill_null(ranges["entries"], 0).to_pylist()
     batch = min(RANGES_A_TASK, len(ranges) * ENTRIES_A_TASK // max(sum(entries), 1))
     weights = [each + ENTRIES_A_RANGE for each in entries]
-    return row_tasks(spark, ranges, batch=max(batch, 1), near=near, weights=weights)
+    return row_tasks(spark, ranges, batch=max(batch, 1), order_by=order_by, weights=weights)
 
 
 # --- ranges → addresses ---------------------------------------------------------------------------------------------
@@ -168,23 +168,23 @@ def inside_rows(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> t
     rows = pa.array(np.arange(len(addresses)))
     relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
     full = pc.match_substring_regex(addresses, _FULL)
-    bare = pc.or_(
+    without_root = pc.or_(
         relative, pc.and_(pc.equal(kinds, pa.scalar(int(AddressType.BY_PREFIX), kinds.type)), pc.invert(full))
     )
-    kept, of_rows = [addresses.filter(bare)], [rows.filter(bare)]
-    rest, rows = addresses.filter(pc.invert(bare)), rows.filter(pc.invert(bare))
-    for root in (namespace.uri, *namespace.also):
+    keys, of_rows = [addresses.filter(without_root)], [rows.filter(without_root)]
+    rest, rows = addresses.filter(pc.invert(without_root)), rows.filter(pc.invert(without_root))
+    for root in (namespace.uri, *namespace.aliases):
         inside = pc.and_(pc.starts_with(rest, root + "/"), pc.invert(pc.starts_with(rest, root + "//")))
-        if namespace.read_otherwise is not None:
-            inside = pc.and_(inside, pc.invert(pc.match_substring_regex(rest, namespace.read_otherwise)))
-        kept.append(pc.utf8_slice_codeunits(rest.filter(inside), start=len(root) + 1))
+        if namespace.ambiguous_key_pattern is not None:
+            inside = pc.and_(inside, pc.invert(pc.match_substring_regex(rest, namespace.ambiguous_key_pattern)))
+        keys.append(pc.utf8_slice_codeunits(rest.filter(inside), start=len(root) + 1))
         of_rows.append(rows.filter(inside))
         rest, rows = rest.filter(pc.invert(inside)), rows.filter(pc.invert(inside))
     has_scheme = pc.match_substring_regex(rest, _FULL)
-    doubtful = pc.or_(pc.invert(has_scheme), pc.match_substring_regex(rest, namespace.lookalikes()))
+    doubtful = pc.or_(pc.invert(has_scheme), pc.match_substring_regex(rest, namespace.conflict_pattern()))
     for address in rest.filter(doubtful).to_pylist():
-        namespace.check_elsewhere(address)
-    return pa.chunked_array(kept).combine_chunks(), pa.chunked_array(of_rows).combine_chunks(), len(rest)
+        namespace.check_outside(address)
+    return pa.chunked_array(keys).combine_chunks(), pa.chunked_array(of_rows).combine_chunks(), len(rest)
 
 
 def inside_full_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> pa.Array:
@@ -209,8 +209,8 @@ def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProp
     found = sstable.read_properties(data, name=name)
     if found.type not in KNOWN_TABLES or found.entity not in KNOWN_ENTITIES:
         raise DamagedData(
-            f"table {name} in {where}/_lakefs/ holds {found.type} of {found.entity or 'objects'}, which this lakegc "
-            "doesn't know. Update it."
+            f"table {name} in {where}/_lakefs/ contains {found.type} of {found.entity or 'objects'}, which this lakegc "
+            "doesn't support. Update lakegc."
         )
     if (found.type, found.entity) == ("ranges", OBJECTS):
         return found
@@ -234,8 +234,8 @@ def address_batches(
     Counts `ranges`, `bytes`, `entries` and `outside` in the report.
     """
     known = {str(ref["range_id"]): ref for ref in refs}
-    for range_id, data in tables_ahead(place, known, needed_by="a metarange"):
-        batch = proven_entries(data, known[range_id], ("address", "address_type", "size"), decoder)
+    for range_id, data in prefetched_tables(place, known, referrer="a metarange"):
+        batch = verified_entries(data, known[range_id], ("address", "address_type", "size"), decoder)
         keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
         report.count(ranges=1, bytes=len(data), entries=batch.num_rows, outside=outside)
         yield range_id, keys, batch.column(2)
@@ -246,12 +246,12 @@ def decoder_for(refs: Iterable[Ref]) -> sstable.Decoder:
     return sstable.default_decoder(sum(int(ref["entries"]) for ref in refs) * ENTRY_BYTES)
 
 
-def proven_entries(data: bytes, ref: Ref, columns: Sequence[str], decoder: sstable.Decoder) -> pa.RecordBatch:
+def verified_entries(data: bytes, ref: Ref, columns: Sequence[str], decoder: sstable.Decoder) -> pa.RecordBatch:
     """The entries of a range (these columns of ENTRY_SCHEMA).
 
     Raises `DamagedData` if its content doesn't match its id, or the description in its metarange.
     """
-    batch, found = sstable.read_proven_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
+    batch, found = sstable.read_verified_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
     check_range(found, ref)
     return batch
 
@@ -261,9 +261,9 @@ def check_range(found: sstable.TableProperties, ref: Ref) -> None:
     name, expected = ref["range_id"], (ref["entries"], ref["min_key"], ref["max_key"])
     if (found.count, found.min_key, found.max_key) != expected:
         raise DamagedData(
-            f"range {name} is not the one its metarange describes: {found.count} entries from {found.min_key!r} to "
-            f"{found.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to {ref['max_key']!r}. "
-            "Restore it from a backup; nothing was deleted."
+            f"range {name} doesn't match the description in its metarange: {found.count} entries from "
+            f"{found.min_key!r} to {found.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to "
+            f"{ref['max_key']!r}. Nothing was deleted. Restore the range from a backup."
         )
 
 
@@ -272,20 +272,27 @@ def check_all_read(report: TaskReport, *, ranges: int, entries: int) -> None:
     read = report.counters
     if (read["ranges"], read["entries"]) != (ranges, entries):
         raise DamagedData(
-            f"{read['ranges']} ranges with {read['entries']} entries were read, where {ranges} with {entries} are "
-            "needed. Nothing was marked; run it again.",
+            f"{read['ranges']} ranges with {read['entries']} entries were read, but {ranges} with {entries} were "
+            "expected. Nothing was marked. Run the same command again.",
             invariant=3,
         )
 
 
 def write_addresses(
-    ranges: DataFrame, place: Place, folder: str, *, total_entries: int, sizes_folder: str, sized: Collection[str]
+    ranges: DataFrame,
+    place: Place,
+    folder: str,
+    *,
+    total_entries: int,
+    sizes_folder: str,
+    sizes_wanted: Collection[str],
 ) -> tuple[Dataset, Dataset, TaskReport]:
     """Decode ranges (rows of RANGE_REFS, distinct ids), and write their addresses in the namespace (RANGE_ADDRESSES).
 
-    For ranges whose ids are in `sized`, also write the sizes of all entries (RANGE_SIZES). Each range is in one file.
+    For ranges whose ids are in `sizes_wanted`, also write the sizes of all entries (RANGE_SIZES). Each range is in one
+    file.
     """
-    numbers_sized = frozenset(map(range_number, sized))
+    numbers_with_sizes = frozenset(map(range_number, sizes_wanted))
     schema = pa.schema([pa.field(each.name, each.type) for each in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
@@ -295,14 +302,14 @@ def write_addresses(
             number = pa.scalar(range_number(range_id), pa.int64())
             columns = [pa.repeat(number, len(addresses)), addresses, pa.nulls(len(addresses), pa.int64())]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
-            if number.as_py() in numbers_sized:
+            if number.as_py() in numbers_with_sizes:
                 distinct = pc.unique(sizes)
                 columns = [pa.repeat(number, len(distinct)), pa.nulls(len(distinct), pa.string()), distinct]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     outputs = [
-        having("address", parquet(folder, RANGE_ADDRESSES)),
-        having("size", parquet(sizes_folder, RANGE_SIZES)),
+        where_not_null("address", parquet(folder, RANGE_ADDRESSES)),
+        where_not_null("size", parquet(sizes_folder, RANGE_SIZES)),
     ]
     (addresses, sizes), report = write_outputs(ranges.select(*RANGE_REFS.names), produce, place, outputs)
     return addresses, sizes, report
@@ -345,16 +352,16 @@ def paths_of(
         order = sorted(range(len(rows)), key=lambda number: ranks[keys[number]])
         refs = {str(rows[number]["range_id"]): (rows[number], ranks[keys[number]]) for number in order}
         decoder = decoder_for(rows)
-        for range_id, data in tables_ahead(place, refs, needed_by="a metarange"):
+        for range_id, data in prefetched_tables(place, refs, referrer="a metarange"):
             ref, rank = refs[range_id]
-            batch = proven_entries(data, ref, ("path", "address", "address_type"), decoder)
+            batch = verified_entries(data, ref, ("path", "address", "address_type"), decoder)
             addresses, of_rows, _ = inside_rows(batch.column("address"), batch.column("address_type"), place.namespace)
             paths = batch.column("path") if of_rows is None else batch.column("path").take(of_rows)
-            arrays = {"address": addresses, "path": shown_paths(paths)}
-            told = {name: ref[name] for name in along} | {"rank": rank}
+            arrays = {"address": addresses, "path": display_paths(paths)}
+            of_range = {name: ref[name] for name in along} | {"rank": rank}
             arrays |= {
                 name: pa.repeat(pa.scalar(value, ranked.field(name).type), len(addresses))
-                for name, value in told.items()
+                for name, value in of_range.items()
             }
             yield pa.RecordBatch.from_arrays([arrays[name] for name in ranked.names], schema=ranked)
 
@@ -372,14 +379,14 @@ def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None
     The input is sorted by `rank`. It is processed in large chunks, because each lookup scans all wanted addresses. If
     `wanted` is None, an address can recur in later chunks.
     """
-    held: list[pa.RecordBatch] = []
-    waiting = wanted
+    buffered: list[pa.RecordBatch] = []
+    still_wanted = wanted
 
-    def found() -> Iterator[pa.RecordBatch]:
-        nonlocal waiting
-        table = pa.Table.from_batches(held)
-        if waiting is not None:
-            table = table.filter(pc.is_in(table["address"], value_set=waiting))
+    def flushed() -> Iterator[pa.RecordBatch]:
+        nonlocal still_wanted
+        table = pa.Table.from_batches(buffered)
+        if still_wanted is not None:
+            table = table.filter(pc.is_in(table["address"], value_set=still_wanted))
         if not len(table):
             return
         coded = table["address"].combine_chunks().dictionary_encode()
@@ -387,20 +394,20 @@ def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None
         _, first = np.unique(codes, return_index=True)
         yield from table.filter(pa.array(ranks == ranks[first][codes])).to_batches()
         # a range may be split over two chunks, so addresses of the last rank stay wanted
-        if waiting is not None:
-            settled = table.filter(pc.less(table["rank"], pa.scalar(int(ranks[-1]), pa.int64())))["address"]
-            waiting = waiting.filter(pc.invert(pc.is_in(waiting, value_set=settled)))
+        if still_wanted is not None:
+            complete = table.filter(pc.less(table["rank"], pa.scalar(int(ranks[-1]), pa.int64())))["address"]
+            still_wanted = still_wanted.filter(pc.invert(pc.is_in(still_wanted, value_set=complete)))
 
     for batch in batches:
-        held.append(batch)
-        if sum(map(len, held)) >= max(len(wanted) if wanted is not None else 0, ROWS_AT_ONCE):
-            yield from found()
-            held = []
-    if held:
-        yield from found()
+        buffered.append(batch)
+        if sum(map(len, buffered)) >= max(len(wanted) if wanted is not None else 0, ROWS_AT_ONCE):
+            yield from flushed()
+            buffered = []
+    if buffered:
+        yield from flushed()
 
 
-def shown_paths(paths: pa.Array) -> pa.Array:
+def display_paths(paths: pa.Array) -> pa.Array:
     """Paths as text for people; bytes that are not UTF-8 are escaped."""
     try:
         return paths.cast(pa.string())
@@ -413,12 +420,12 @@ def ranges_by_size(place: Place, dataset: Dataset, wanted: pa.Array) -> tuple[se
 
     A few million numbers take less than a second in this process; Spark would take longer to distribute them.
     """
-    known, having = set[int](), set[int]()
+    known, matching = set[int](), set[int]()
     for table in all_batches(place, dataset, RANGE_SIZES, rows=1_000_000):
         known.update(pc.unique(table["range"]).to_pylist())
-        there = table.filter(pc.is_in(table["size"], value_set=wanted))
-        having.update(pc.unique(there["range"]).to_pylist())
-    return known, having
+        rows = table.filter(pc.is_in(table["size"], value_set=wanted))
+        matching.update(pc.unique(rows["range"]).to_pylist())
+    return known, matching
 
 
 def entries_of_size(ranges: DataFrame, place: Place, wanted: pa.Array | None) -> DataFrame:
@@ -427,26 +434,26 @@ def entries_of_size(ranges: DataFrame, place: Place, wanted: pa.Array | None) ->
     def read(batches: Batches) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = decoder_for(refs.values())
-        for range_id, data in tables_ahead(place, refs, needed_by="a branch head"):
-            batch = proven_entries(data, refs[range_id], ("path", "size"), decoder)
+        for range_id, data in prefetched_tables(place, refs, referrer="a branch head"):
+            batch = verified_entries(data, refs[range_id], ("path", "size"), decoder)
             if wanted is not None:
                 batch = batch.filter(pc.is_in(batch.column("size"), value_set=wanted))
             ids = pa.repeat(pa.scalar(range_id, pa.string()), batch.num_rows)
-            paths = text_paths(batch.column("path"))
+            paths = utf8_paths(batch.column("path"))
             yield pa.RecordBatch.from_arrays([ids, paths, batch.column("size")], schema=HEAD_ENTRIES)
 
     return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(HEAD_ENTRIES))
 
 
-def text_paths(paths: pa.Array) -> pa.Array:
+def utf8_paths(paths: pa.Array) -> pa.Array:
     """Paths as text, as requests to the server need them; null for each path that is not UTF-8."""
     try:
         return paths.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([text_or_none(path) for path in paths.to_pylist()], pa.string())
+        return pa.array([utf8_or_none(path) for path in paths.to_pylist()], pa.string())
 
 
-def text_or_none(path: bytes) -> str | None:
+def utf8_or_none(path: bytes) -> str | None:
     try:
         return path.decode()
     except UnicodeDecodeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_resources.lakefs.client import LakeFS
-from spark_resources.lakefs.connection import Answer, Question
+from spark_resources.lakefs.connection import ApiCall, Response
 
 _GONE, _EMPTY = 410, 416
 
@@ -13,14 +13,12 @@ def is_readable(lakefs: LakeFS, repository: str, ref: str, path: str) -> bool:
 
     Raises `NotFound` for an unknown ref or path, and otherwise the same errors as any other request.
     """
-    question = Question(
-        "ObjectsApi", "get_object", f"'{path}' on '{ref}' in repository '{repository}'", "fs:ReadObject"
-    )
+    call = ApiCall("ObjectsApi", "get_object", f"'{path}' on '{ref}' in repository '{repository}'", "fs:ReadObject")
     arguments = {"repository": repository, "ref": ref, "path": path, "range": "bytes=0-0"}
-    status, _, body = lakefs.connection.raw(question, arguments)
+    status, _, body = lakefs.connection.raw_response(call, arguments)
     if status in (200, 206, _EMPTY):
         return True
     if status == _GONE:
         return False
     shown = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
-    raise lakefs.connection.refusal(question, Answer(status, None, shown[:300], None))
+    raise lakefs.connection.error_for(call, Response(status, None, shown[:300], None))

@@ -44,9 +44,9 @@ class Repository:
     storage_id: str
     created: datetime
 
-    def namespace(self, *, also: tuple[str, ...] = ()) -> Namespace:
-        """The storage namespace in normal form; `also` are other full spellings of it (formats §4)."""
-        return Namespace.parse(self.storage_namespace, also=also)
+    def namespace(self, *, aliases: tuple[str, ...] = ()) -> Namespace:
+        """The storage namespace in normal form; `aliases` are other full spellings of it (formats §4)."""
+        return Namespace.parse(self.storage_namespace, aliases=aliases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,12 @@ class ServedPage:
         """The last exact path (see `is_exact`): the page is known to be complete up to it."""
         return last_exact(one.path for one in self.objects)
 
-    def read_on_behind(self, after: str) -> str:
+    def next_start(self, after: str) -> str:
         """The path after which to request the next page, given that this one starts after `after`.
 
         Raises `Unavailable` if no such path is known.
         """
-        return behind_exact(self.last_exact, after)
+        return last_exact_or_raise(self.last_exact, after)
 
 
 REPLACED = "\ufffd"
@@ -131,12 +131,12 @@ def last_exact(paths: Iterable[str]) -> str | None:
     return next((path for path in reversed(list(paths)) if is_exact(path)), None)
 
 
-def behind_exact(last: str | None, after: str) -> str:
+def last_exact_or_raise(last: str | None, after: str) -> str:
     """The last exact path of a page that starts after `after`. Raises `Unavailable` if the page has none."""
     if last is None or last == after:
         raise Unavailable(
-            f"behind {after!r} the server lists a whole page of paths that are not UTF-8, and shows none of them as it "
-            "is, so what follows can't be asked for. Rename or delete these in lakeFS, then try again."
+            f"all paths of the page after {after!r} are not UTF-8, and the server's response doesn't have their exact "
+            "bytes, so the next page can't be requested. Rename or delete these objects in lakeFS, then try again."
         )
     return last
 
@@ -149,6 +149,14 @@ class Change:
     path: str
 
 
+def _invalid(what: str, why: str) -> DamagedData:
+    return DamagedData(
+        f"invalid lakeFS response for {what}: {why}. Check the server's version and log, and the "
+        "proxies in front of it.",
+        invariant=3,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
     """A JSON object in a response, read field by field; `what` describes it in messages."""
@@ -159,7 +167,7 @@ class Body:
     @classmethod
     def of(cls, value: object, what: str) -> Body:
         if not isinstance(value, dict):
-            raise DamagedData(f"the server's answer about {what} is not a JSON object", invariant=3)
+            raise _invalid(what, "it is not a JSON object")
         return cls(value, what)
 
     def _get(self, name: str, kind: type, optional: bool) -> Any:
@@ -169,16 +177,16 @@ class Body:
         # bool is an int in Python, but never in the API.
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             state = "missing" if value is None else f"not of type {kind.__name__}"
-            raise DamagedData(f"the server's answer about {self.what}: '{name}' is {state}", invariant=3)
+            raise _invalid(self.what, f"'{name}' is {state}")
         return value
 
     def text(self, name: str) -> str:
         return str(self._get(name, str, False))
 
-    def filled(self, name: str) -> str:
+    def nonempty_text(self, name: str) -> str:
         """A text field that must not be empty."""
         if not (value := self.text(name)):
-            raise DamagedData(f"the server's answer about {self.what}: '{name}' is empty", invariant=3)
+            raise _invalid(self.what, f"'{name}' is empty")
         return value
 
     def maybe_text(self, name: str) -> str:
@@ -216,7 +224,7 @@ class Body:
         try:
             return datetime.fromtimestamp(self.number(name), UTC)
         except (ValueError, OverflowError, OSError):
-            raise DamagedData(f"the server's answer about {self.what}: '{name}' is not a date", invariant=3) from None
+            raise _invalid(self.what, f"'{name}' is not a date") from None
 
 
 def server(body: Body) -> Server:
@@ -224,20 +232,20 @@ def server(body: Body) -> Server:
     version = body.maybe_inner("version_config")
     several = body.maybe_objects("storage_config_list")
     if several:
-        stores = {each.maybe_text("blockstore_id"): each.filled("blockstore_type") for each in several}
+        stores = {each.maybe_text("blockstore_id"): each.nonempty_text("blockstore_type") for each in several}
         # A repository created before there was a second block store has no storage id: `storage_config` applies to it.
         if single := body.maybe_inner("storage_config"):
-            stores.setdefault("", single.filled("blockstore_type"))
+            stores.setdefault("", single.nonempty_text("blockstore_type"))
     else:
-        stores = {"": body.inner("storage_config").filled("blockstore_type")}
+        stores = {"": body.inner("storage_config").nonempty_text("blockstore_type")}
     return Server(stores, version.maybe_text("version") if version else "")
 
 
 def repository(body: Body) -> Repository:
     return Repository(
-        id=body.filled("id"),
-        storage_namespace=body.filled("storage_namespace"),
-        default_branch=body.filled("default_branch"),
+        id=body.nonempty_text("id"),
+        storage_namespace=body.nonempty_text("storage_namespace"),
+        default_branch=body.nonempty_text("default_branch"),
         read_only=body.maybe_flag("read_only"),
         storage_id=body.maybe_text("storage_id"),
         created=body.date("creation_date"),
@@ -248,7 +256,7 @@ def rules(body: Body) -> Rules:
     """`GET …/settings/gc_rules`. The server writes `branches: null` if no branch has a rule of its own."""
     days: dict[str, int] = {}
     for each in body.maybe_objects("branches"):
-        branch = each.filled("branch_id")
+        branch = each.nonempty_text("branch_id")
         if branch in days:
             raise DamagedData(f"{body.what} name branch '{branch}' twice", invariant=3)
         days[branch] = each.number("retention_days")
@@ -260,14 +268,14 @@ def commit(body: Body) -> Commit:
     if parents is None:
         parents = []
     if not isinstance(parents, list) or not all(isinstance(each, str) and each for each in parents):
-        raise DamagedData(f"the server's answer about {body.what}: 'parents' is not a list of commit ids", invariant=3)
+        raise _invalid(body.what, "'parents' is not a list of commit ids")
     version = body.maybe_number("version")
     if version is None and len(parents) > 1:
         # The version determines which parent is the main one (formats §6.2).
-        raise DamagedData(f"the server's answer about {body.what}: a merge without a 'version'", invariant=3)
+        raise _invalid(body.what, "a merge without a 'version'")
     metadata = body.maybe_inner("metadata")
     return Commit(
-        id=body.filled("id"),
+        id=body.nonempty_text("id"),
         parents=tuple(parents),
         created=body.date("creation_date"),
         metarange_id=body.text("meta_range_id"),
@@ -281,16 +289,16 @@ def commit(body: Body) -> Commit:
 
 def refs_dump(body: Body) -> RefsDump:
     return RefsDump(
-        branches=body.filled("branches_meta_range_id"),
-        commits=body.filled("commits_meta_range_id"),
-        tags=body.filled("tags_meta_range_id"),
+        branches=body.nonempty_text("branches_meta_range_id"),
+        commits=body.nonempty_text("commits_meta_range_id"),
+        tags=body.nonempty_text("tags_meta_range_id"),
     )
 
 
 def served(body: Body) -> Served:
     return Served(
         path=body.text("path"),
-        physical_address=body.filled("physical_address"),
+        physical_address=body.nonempty_text("physical_address"),
         size=body.number("size_bytes"),
         checksum=body.text("checksum"),
     )
@@ -301,5 +309,7 @@ _CHANGES = frozenset({"added", "removed", "changed", "conflict", "prefix_changed
 
 def change(body: Body) -> Change:
     if (kind := body.text("type")) not in _CHANGES:
-        raise DamagedData(f"the server's answer about {body.what}: lakegc doesn't know a change '{kind}'", invariant=3)
+        raise DamagedData(
+            f"invalid lakeFS response for {body.what}: unknown type of change '{kind}'. Update lakegc.", invariant=3
+        )
     return Change(kind, body.text("path"))

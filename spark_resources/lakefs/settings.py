@@ -26,10 +26,11 @@ def api_address(endpoint_url: str) -> str:
         usable = False
     # The value is not shown: it may contain a password.
     if not usable or parts.query or parts.fragment:
-        raise WrongUsage(f"the lakeFS endpoint is not an address: {expected}")
+        raise WrongUsage(f"the lakeFS endpoint is not a valid address: {expected}")
     if parts.username is not None or parts.password is not None:
         raise WrongUsage(
-            f"the lakeFS endpoint holds a user name or password: {expected}, and the keys by their settings"
+            f"the lakeFS endpoint contains a user name or password: {expected}. Set LAKEGC_ACCESS_KEY_ID and "
+            "LAKEGC_SECRET_ACCESS_KEY instead"
         )
     path = parts.path.rstrip("/")
     if not path.endswith(_BASE_PATH):

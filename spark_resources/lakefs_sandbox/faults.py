@@ -15,9 +15,9 @@ class Faults:
     """The faults to inject: none unless probabilities or attributes are set. Both can be changed at any time.
 
     `branch_deleted` is the probability, for each branch that is scanned for the list of staged objects, that a branch
-    right after it was deleted meanwhile: the server then discards what it wrote so far, or fails if that branch was the
-    last. `scan_ends` is the probability that the scan of a branch for a list or diff ends early without an error, as
-    after a throttled read.
+    right after it was deleted during the scan: the server then discards what it wrote so far, or fails if that branch
+    was the last. `scan_ends` is the probability that the scan of a branch for a list or diff ends early without an
+    error, as after a throttled read.
     """
 
     def __init__(self, *, branch_deleted: float = 0.0, scan_ends: float = 0.0, seed: int = 0) -> None:

@@ -110,13 +110,13 @@ def prepare_commits(repository: SandboxRepository, xids: Xids, oversights: Colle
     except Problem:
         raise Problem(404, "get gc rules: not found") from None
     commits = {commit.id: commit for commit in repository.commits()}
-    kept = listed_commits(
+    listed_ids = listed_commits(
         commits, repository.branches(hidden=True), current, now=repository.clock.now(), oversights=oversights
     )
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COMMITS_HEADER)
-    table.writerows((commit, "false", commits[commit].metarange_id) for commit in sorted(kept))
+    table.writerows((commit, "false", commits[commit].metarange_id) for commit in sorted(listed_ids))
     run_id = xids.descending()
     key = f"{_GC}/commits/run_id={run_id}/commits.csv"
     repository.objects.write(key, text.getvalue().encode())
@@ -294,7 +294,7 @@ def dump_refs(repository: SandboxRepository) -> dict[str, str]:
     for dump in dumps.values():
         for table_id, data in dump.tables.items():
             repository.objects.write(PREFIX + table_id, data)
-    answer = {name: dump.id for name, dump in dumps.items()}
-    manifest = json.dumps(dict(sorted(answer.items())), indent=2)
+    ids = {name: dump.id for name, dump in dumps.items()}
+    manifest = json.dumps(dict(sorted(ids.items())), indent=2)
     repository.objects.write(f"{PREFIX}refs_manifest.json", manifest.encode())
-    return answer
+    return ids

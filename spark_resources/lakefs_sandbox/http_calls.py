@@ -72,10 +72,10 @@ class Call:
 
     def amount(self) -> int:
         try:
-            asked = int(self.query.get("amount", PER_PAGE))
+            requested = int(self.query.get("amount", PER_PAGE))
         except ValueError:
             raise bad_request("Invalid format for parameter amount") from None
-        return min(asked, MAX_PER_PAGE) if asked > 0 else PER_PAGE
+        return min(requested, MAX_PER_PAGE) if requested > 0 else PER_PAGE
 
     def json(self) -> Body:
         """The body as a JSON object; raises `Problem` 400 for anything else."""
@@ -146,7 +146,7 @@ class Route(NamedTuple):
     handler: Handler
 
 
-def answer(body: Any, status: int = 200) -> Response:
+def json_response(body: Any, status: int = 200) -> Response:
     return JSONResponse(body, status)
 
 
@@ -160,7 +160,7 @@ def failure(problem: Problem) -> Response:
 
 def paged(results: list[dict[str, Any]], more: bool, offset: str) -> Response:
     """A page of results. The next page starts after the field `offset` of the last result."""
-    return answer(
+    return json_response(
         {
             "pagination": {
                 "has_more": more,

@@ -88,7 +88,7 @@ class LocalObjects:
 
     def listed_elsewhere(self, address: str) -> Iterator[Outside]:
         prefix = self._below(address)
-        with self._root() as root, _refusals_told():
+        with self._root() as root, _links_refused():
             for key, status in walk(root, prefix.encode()):
                 if key is None or status is None or not key.startswith(prefix):
                     continue
@@ -111,7 +111,7 @@ class LocalObjects:
                 whole = f"{self._inside}/{key}"
                 _check(whole)
                 try:
-                    with _refusals_told():
+                    with _links_refused():
                         folder.write(whole, data, now() if shifted else None)
                 except (NotADirectoryError, IsADirectoryError):
                     raise bad_request(f"{key!r} can't be a file: a part of it is one, or it is a folder") from None
@@ -138,7 +138,7 @@ class LocalObjects:
         """The descriptor of a file. Raises `FileNotFoundError` if it doesn't exist."""
         _check(key)
         try:
-            with _refusals_told(), self._root() as root, file_of(root, key) as descriptor:
+            with _links_refused(), self._root() as root, file_of(root, key) as descriptor:
                 yield descriptor
         except (NotADirectoryError, IsADirectoryError):
             raise FileNotFoundError(key) from None
@@ -190,7 +190,7 @@ class _OpenFolder:
         folder = os.dup(self._root)
         for name in folders:
             try:
-                child = _made_folder(name, folder)
+                child = _create_folder(name, folder)
             finally:
                 os.close(folder)
             folder = child
@@ -198,18 +198,18 @@ class _OpenFolder:
         self._descriptor, self._folders = folder, folders
 
 
-def _made_folder(name: bytes, parent: int) -> int:
+def _create_folder(name: bytes, parent: int) -> int:
     """The descriptor of a folder, which is created if it is missing."""
     try:
         return open_folder(name, parent)
     except FileNotFoundError:
-        with suppress(FileExistsError):  # created by another writer meanwhile
+        with suppress(FileExistsError):  # another writer has just created it
             os.mkdir(name, dir_fd=parent)
         return open_folder(name, parent)
 
 
 @contextmanager
-def _refusals_told() -> Iterator[None]:
+def _links_refused() -> Iterator[None]:
     """Convert the `Refused` raised for a symbolic link into `Problem` 400: the request is at fault."""
     try:
         yield

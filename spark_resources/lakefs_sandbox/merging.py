@@ -160,10 +160,10 @@ class _Merge:
 
     def _write(self, path: bytes, source: bytes | None, dest: bytes | None) -> None:
         base = self._committed.value(self._base, path)
-        self._writer.add_value(path, source if _source_stands(base, source, dest, self._strategy) else dest)
+        self._writer.add_value(path, source if _takes_source(base, source, dest, self._strategy) else dest)
 
 
-def _source_stands(base: bytes | None, source: bytes | None, dest: bytes | None, strategy: Strategy) -> bool:
+def _takes_source(base: bytes | None, source: bytes | None, dest: bytes | None, strategy: Strategy) -> bool:
     """Whether a path gets the source's value, not the destination's. Raises `Problem` 409 for a conflict."""
     if same_content(source, dest) or same_content(dest, base):
         return True

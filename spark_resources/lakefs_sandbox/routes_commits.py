@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from spark_resources.errors import LakegcError
 from spark_resources.lakefs_sandbox.errors import Problem, bad_request, conflict, not_found
-from spark_resources.lakefs_sandbox.http_calls import Body, Call, Route, answer, nothing, paged
+from spark_resources.lakefs_sandbox.http_calls import Body, Call, Route, json_response, nothing, paged
 from spark_resources.lakefs_sandbox.repository import ImportSource
 from spark_resources.model import Commit
 
@@ -37,11 +37,11 @@ def commit(call: Call) -> Response:
         date=call.moment(body.number("date")) if body.has("date") else None,
         allow_empty=body.flag("allow_empty"),
     )
-    return answer(_commit(made), 201)
+    return json_response(_commit(made), 201)
 
 
 def get_commit(call: Call) -> Response:
-    return answer(_commit(call.repository.commit_of(call.path["commit"])))
+    return json_response(_commit(call.repository.commit_of(call.path["commit"])))
 
 
 def log_commits(call: Call) -> Response:
@@ -70,14 +70,16 @@ def merge(call: Call) -> Response:
         allow_empty=body.flag("allow_empty") or body.flag("force"),
         squash=body.flag("squash_merge"),
     )
-    return answer({"reference": made.id})
+    return json_response({"reference": made.id})
 
 
 def merge_base(call: Call) -> Response:
     repository = call.repository
     source, destination = (repository.resolve(call.path[name]).commit for name in ("source", "destination"))
     base = repository.merge_base(source, destination)
-    return answer({"base_commit_id": base.id, "destination_commit_id": destination.id, "source_commit_id": source.id})
+    return json_response(
+        {"base_commit_id": base.id, "destination_commit_id": destination.id, "source_commit_id": source.id}
+    )
 
 
 def revert(call: Call) -> Response:
@@ -104,7 +106,7 @@ def cherry_pick(call: Call) -> Response:
         message=overrides.text("message", ""),
         metadata=overrides.mapping("metadata") if overrides.has("metadata") else None,
     )
-    return answer(_commit(made), 201)
+    return json_response(_commit(made), 201)
 
 
 # --- imports --------------------------------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ def start_import(call: Call) -> Response:
         status |= {"completed": False, "error": {"message": str(problem)}}
     task = call.catalog.xids.ascending(now)
     call.catalog.state.put_task(repository.id, task, status)
-    return answer({"id": task}, 202)
+    return json_response({"id": task}, 202)
 
 
 def _source(body: Body) -> ImportSource:
@@ -149,7 +151,7 @@ def _import_status(call: Call) -> dict[str, Any]:
 
 
 def import_status(call: Call) -> Response:
-    return answer(_import_status(call))
+    return json_response(_import_status(call))
 
 
 def cancel_import(call: Call) -> Response:

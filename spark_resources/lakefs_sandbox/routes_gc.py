@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from spark_resources.lakefs_sandbox import gc_api
 from spark_resources.lakefs_sandbox.errors import Problem, bad_request, not_found
-from spark_resources.lakefs_sandbox.http_calls import Call, Route, answer, nothing
+from spark_resources.lakefs_sandbox.http_calls import Call, Route, json_response, nothing
 from spark_resources.model import Rules
 
 _REPOSITORY = "/repositories/{repository}"
@@ -20,7 +20,7 @@ def get_rules(call: Call) -> Response:
     rules = gc_api.rules(call.repository)
     branches = [{"branch_id": branch, "retention_days": days} for branch, days in rules.branch_days.items()]
     # Without a rule for any branch, the server sends null here, not an empty list.
-    return answer({"branches": branches or None, "default_retention_days": rules.default_days})
+    return json_response({"branches": branches or None, "default_retention_days": rules.default_days})
 
 
 def set_rules(call: Call) -> Response:
@@ -44,7 +44,7 @@ def rules_allowed(call: Call) -> Response:
 
 
 def gc_config(call: Call) -> Response:
-    return answer({"grace_period": 24 * 3600})
+    return json_response({"grace_period": 24 * 3600})
 
 
 # --- prepared lists -------------------------------------------------------------------------------------------------
@@ -60,20 +60,20 @@ def _prepared_commits(call: Call) -> dict[str, Any]:
 
 
 def prepare_commits(call: Call) -> Response:
-    return answer(_prepared_commits(call), 201)
+    return json_response(_prepared_commits(call), 201)
 
 
 def prepare_commits_async(call: Call) -> Response:
     call.repository.check_writable()
-    return answer({"id": _task(call, "GCPC", "result", lambda: _prepared_commits(call))}, 202)
+    return json_response({"id": _task(call, "GCPC", "result", lambda: _prepared_commits(call))}, 202)
 
 
 def prepare_commits_status(call: Call) -> Response:
-    found = _task_answer(call, call.required("id"))
+    found = _task_status(call, call.required("id"))
     shown = {"completed": found.pop("done"), "task_id": found.pop("id"), **found}
     if "error" in shown:
         shown["error"] = {"message": shown["error"]}
-    return answer(shown)
+    return json_response(shown)
 
 
 def prepare_uncommitted(call: Call) -> Response:
@@ -86,23 +86,23 @@ def prepare_uncommitted(call: Call) -> Response:
         oversights=call.options.oversights,
     )
     shown = {"gc_uncommitted_location": page.location, "run_id": page.run_id}
-    return answer(shown | ({"continuation_token": page.token} if page.token else {}), 201)
+    return json_response(shown | ({"continuation_token": page.token} if page.token else {}), 201)
 
 
 # --- refs dump ------------------------------------------------------------------------------------------------------
 
 
 def dump_refs(call: Call) -> Response:
-    return answer(gc_api.dump_refs(call.repository), 201)
+    return json_response(gc_api.dump_refs(call.repository), 201)
 
 
 def dump_submit(call: Call) -> Response:
     repository = call.repository
-    return answer({"id": _task(call, "DR", "refs", lambda: gc_api.dump_refs(repository))}, 202)
+    return json_response({"id": _task(call, "DR", "refs", lambda: gc_api.dump_refs(repository))}, 202)
 
 
 def dump_status(call: Call) -> Response:
-    return answer(_task_answer(call, call.required("task_id")))
+    return json_response(_task_status(call, call.required("task_id")))
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _task(call: Call, kind: str, result: str, work: Callable[[], dict[str, Any]]
     return task
 
 
-def _task_answer(call: Call, task: str) -> dict[str, Any]:
+def _task_status(call: Call, task: str) -> dict[str, Any]:
     found = call.catalog.state.task(call.repository.id, task)
     if found is None:
         raise not_found()

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from spark_resources.lakefs_sandbox.errors import Problem, bad_request, not_found
-from spark_resources.lakefs_sandbox.http_calls import Call, Route, answer, http_date, nothing, paged
+from spark_resources.lakefs_sandbox.http_calls import Call, Route, http_date, json_response, nothing, paged
 from spark_resources.lakefs_sandbox.ref_views import Change, Folded, as_text, folded
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE
@@ -55,16 +55,16 @@ def get_object(call: Call) -> Response:
     headers = _headers(entry)
     if call.headers.get("if-none-match") == headers["ETag"]:
         return nothing(304)
-    if (asked := call.headers.get("range")) is None:
+    if (requested := call.headers.get("range")) is None:
         return Response(data, headers=headers)
-    begin, end = _range(asked, len(data))
+    begin, end = _range(requested, len(data))
     headers["Content-Range"] = f"bytes {begin}-{end}/{len(data)}"
     return Response(data[begin : end + 1], 206, headers=headers)
 
 
-def _range(asked: str, size: int) -> tuple[int, int]:
+def _range(requested: str, size: int) -> tuple[int, int]:
     """The first and last byte of a range request, both inclusive. Raises `Problem` 416 if it can't be satisfied."""
-    parts = _RANGE.fullmatch(asked)
+    parts = _RANGE.fullmatch(requested)
     if parts is None or parts.groups() == ("", ""):
         raise Problem(416, "Requested Range Not Satisfiable")
     first, last = parts.groups()
@@ -87,7 +87,7 @@ def head_object(call: Call) -> Response:
 def stat_object(call: Call) -> Response:
     repository = call.repository
     entry = repository.stat(call.path["ref"], call.required("path"))
-    return answer(stats(repository, entry, metadata=call.text("user_metadata", "true") == "true"))
+    return json_response(stats(repository, entry, metadata=call.text("user_metadata", "true") == "true"))
 
 
 def list_objects(call: Call) -> Response:
@@ -136,12 +136,14 @@ def _since(call: Call) -> str:
 
 def _diff(call: Call, changes: Iterator[Change], *, stats_of_right: bool = False) -> Response:
     amount = call.amount()
-    told = folded(changes, prefix=call.text("prefix"), after=call.text("after"), delimiter=call.text("delimiter"))
-    page = list(islice(told, amount + 1))
-    return paged([_told(each, stats_of_right) for each in page[:amount]], len(page) > amount, "path")
+    folded_changes = folded(
+        changes, prefix=call.text("prefix"), after=call.text("after"), delimiter=call.text("delimiter")
+    )
+    page = list(islice(folded_changes, amount + 1))
+    return paged([_change_fields(each, stats_of_right) for each in page[:amount]], len(page) > amount, "path")
 
 
-def _told(change: Change | Folded, stats_of_right: bool) -> dict[str, Any]:
+def _change_fields(change: Change | Folded, stats_of_right: bool) -> dict[str, Any]:
     if isinstance(change, Folded):
         return {"path": change.path, "path_type": "common_prefix", "type": "prefix_changed"}
     entry = change.entry
@@ -161,7 +163,7 @@ def _told(change: Change | Folded, stats_of_right: bool) -> dict[str, Any]:
 
 def underlying_properties(call: Call) -> Response:
     call.repository.stat(call.path["ref"], call.required("path"))
-    return answer({"storage_class": None})
+    return json_response({"storage_class": None})
 
 
 def range_location(call: Call) -> Response:
@@ -171,7 +173,7 @@ def range_location(call: Call) -> Response:
     if not repository.objects.has(key):
         raise not_found("range")
     location = repository.objects.location(key)
-    response = answer({"location": location})
+    response = json_response({"location": location})
     response.headers["Location"] = location
     return response
 

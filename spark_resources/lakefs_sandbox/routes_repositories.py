@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse, Response
 
 from spark_resources.lakefs_sandbox.errors import bad_request
-from spark_resources.lakefs_sandbox.http_calls import Call, Route, answer, nothing, page_of, paged
+from spark_resources.lakefs_sandbox.http_calls import Call, Route, json_response, nothing, page_of, paged
 from spark_resources.lakefs_sandbox.state import BranchRecord, RepositoryRecord
 
 _BRANCHES = "/repositories/{repository}/branches"
@@ -41,7 +41,7 @@ def _storage(call: Call) -> dict[str, Any]:
 
 
 def config(call: Call) -> Response:
-    return answer(
+    return json_response(
         {
             "capabilities_config": {},
             "storage_config": _storage(call),
@@ -53,15 +53,15 @@ def config(call: Call) -> Response:
 
 
 def storage_config(call: Call) -> Response:
-    return answer(_storage(call))
+    return json_response(_storage(call))
 
 
 def version_config(call: Call) -> Response:
-    return answer(_version())
+    return json_response(_version())
 
 
 def setup_state(call: Call) -> Response:
-    return answer({"state": "initialized", "comm_prefs_missing": False, "login_config": {"RBAC": "none"}})
+    return json_response({"state": "initialized", "comm_prefs_missing": False, "login_config": {"RBAC": "none"}})
 
 
 def health_check(call: Call) -> Response:
@@ -69,7 +69,7 @@ def health_check(call: Call) -> Response:
 
 
 def current_user(call: Call) -> Response:
-    return answer({"user": {"id": "admin", "creation_date": 0}})
+    return json_response({"user": {"id": "admin", "creation_date": 0}})
 
 
 def _repository(record: RepositoryRecord) -> dict[str, Any]:
@@ -96,11 +96,11 @@ def create_repository(call: Call) -> Response:
         default_branch=body.text("default_branch", "main") or "main",
         read_only=body.flag("read_only"),
     )
-    return answer(_repository(made.record), 201)
+    return json_response(_repository(made.record), 201)
 
 
 def get_repository(call: Call) -> Response:
-    return answer(_repository(call.repository.record))
+    return json_response(_repository(call.repository.record))
 
 
 def delete_repository(call: Call) -> Response:
@@ -132,7 +132,7 @@ def create_branch(call: Call) -> Response:
 
 def get_branch(call: Call) -> Response:
     branch = call.repository.branch(call.path["branch"])
-    return answer(_ref(branch.id, branch.commit_id))
+    return json_response(_ref(branch.id, branch.commit_id))
 
 
 def delete_branch(call: Call) -> Response:
@@ -167,11 +167,11 @@ def list_tags(call: Call) -> Response:
 def create_tag(call: Call) -> Response:
     body = call.json()
     name = body.text("id")
-    return answer(_ref(name, call.repository.create_tag(name, body.text("ref"))), 201)
+    return json_response(_ref(name, call.repository.create_tag(name, body.text("ref"))), 201)
 
 
 def get_tag(call: Call) -> Response:
-    return answer(_ref(call.path["tag"], call.repository.tag(call.path["tag"])))
+    return json_response(_ref(call.path["tag"], call.repository.tag(call.path["tag"])))
 
 
 def delete_tag(call: Call) -> Response:

@@ -8,7 +8,7 @@ from email.message import Message
 from starlette.responses import Response
 
 from spark_resources.lakefs_sandbox.errors import Problem, bad_request
-from spark_resources.lakefs_sandbox.http_calls import Body, Call, Route, answer, nothing
+from spark_resources.lakefs_sandbox.http_calls import Body, Call, Route, json_response, nothing
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.lakefs_sandbox.routes_objects import stats
 from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE
@@ -31,7 +31,7 @@ def upload(call: Call) -> Response:
         if name.startswith(_METADATA_HEADER)
     }
     entry = repository.put(branch, path, data, content_type=content_type, metadata=metadata)
-    return answer(stats(repository, entry), 201)
+    return json_response(stats(repository, entry), 201)
 
 
 def _refuse_existing(repository: SandboxRepository, branch: str, path: str) -> None:
@@ -80,7 +80,7 @@ def delete_objects(call: Call) -> Response:
     if len(paths) > _MOST_DELETES:
         raise bad_request(f"request size exceeded, max paths is set to {_MOST_DELETES}")
     call.repository.delete(call.path["branch"], [path for path in paths if path])
-    return answer({"errors": []})
+    return json_response({"errors": []})
 
 
 # --- existing objects -----------------------------------------------------------------------------------------------
@@ -95,13 +95,13 @@ def copy_object(call: Call) -> Response:
         source_ref=body.text("src_ref", ""),
         shallow=body.flag("shallow"),
     )
-    return answer(stats(repository, entry), 201)
+    return json_response(stats(repository, entry), 201)
 
 
 def get_physical_address(call: Call) -> Response:
     if call.flag("presign"):
         raise bad_request("operation not supported")
-    return answer({"physical_address": call.repository.new_location(call.path["branch"], call.required("path"))})
+    return json_response({"physical_address": call.repository.new_location(call.path["branch"], call.required("path"))})
 
 
 def link_physical_address(call: Call) -> Response:
@@ -119,7 +119,7 @@ def link_physical_address(call: Call) -> Response:
         content_type=body.text("content_type", ""),
         metadata=body.mapping("user_metadata"),
     )
-    return answer(stats(repository, entry) | {"physical_address": location})
+    return json_response(stats(repository, entry) | {"physical_address": location})
 
 
 def stage_object(call: Call) -> Response:
@@ -134,7 +134,7 @@ def stage_object(call: Call) -> Response:
         content_type=body.text("content_type", ""),
         metadata=body.mapping("metadata"),
     )
-    return answer(stats(repository, entry) | {"physical_address": body.text("physical_address")}, 201)
+    return json_response(stats(repository, entry) | {"physical_address": body.text("physical_address")}, 201)
 
 
 def _size(body: Body) -> int:

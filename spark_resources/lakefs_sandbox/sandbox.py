@@ -209,7 +209,7 @@ class _Running:
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > limit:
                 self.stop()
-                raise Unavailable(f"the sandbox's server did not start on port {self.port}; its log says why")
+                raise Unavailable(f"the sandbox's server did not start on port {self.port}; see its log")
             self._thread.join(0.01)
 
     def stop(self) -> None:

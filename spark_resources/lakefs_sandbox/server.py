@@ -70,7 +70,7 @@ def _guarded(handler: Handler, call: Call, path: str) -> Response:
         if path not in _OPEN_TO_ALL and not authenticated(call.headers, call.options):
             raise Problem(401, "error authenticating request")
         if (status := call.options.failing.get(call.path.get("repository", ""))) is not None:
-            raise lacks_permission() if status == 401 else Problem(status, "as the sandbox was told to answer")
+            raise lacks_permission() if status == 401 else Problem(status, "the sandbox was set to fail this request")
         return handler(call)
     except Problem as problem:
         return failure(problem)

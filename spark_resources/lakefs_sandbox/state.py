@@ -249,8 +249,8 @@ class State:
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 
-    def put_task(self, repository: str, task: str, answer: dict[str, Any]) -> None:
-        self._do("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?)", repository, task, json.dumps(answer))
+    def put_task(self, repository: str, task: str, status_fields: dict[str, Any]) -> None:
+        self._do("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?)", repository, task, json.dumps(status_fields))
 
     def task(self, repository: str, task: str) -> dict[str, Any] | None:
         row = self._one("SELECT answer FROM tasks WHERE repository = ? AND id = ?", repository, task)

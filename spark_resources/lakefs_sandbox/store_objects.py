@@ -31,7 +31,7 @@ class StorePlace:
         named = re.match(r"(s3|gs)://[^/]|https?://[^/]+/[^/]", self.uri)  # the bucket; the account and container
         if named is None:
             raise WrongUsage(
-                f"'{self.uri}' is no place in a store: expected s3://bucket/prefix, gs://bucket/prefix or "
+                f"'{self.uri}' is not a location in a store: expected s3://bucket/prefix, gs://bucket/prefix or "
                 "https://account.blob.core.windows.net/container/prefix"
             )
 

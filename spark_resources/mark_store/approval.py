@@ -35,7 +35,7 @@ APPROVAL_NAME = "approval.json"
 APPROVAL_FORMAT: Final = 1
 
 
-class Ended(TypedDict):
+class ApprovalEnd(TypedDict):
     """How an approval ended, by whom, and when."""
 
     how: str
@@ -60,7 +60,7 @@ class Approval(Record):
     until: UtcTime
     released: Mapping[str, str] = field(default_factory=dict)
     for_reference: bool = False
-    ended: Ended | None = None
+    ended: ApprovalEnd | None = None
     format: Literal[1] = APPROVAL_FORMAT
 
     @property
@@ -123,8 +123,8 @@ def foreign_approval_status(found: Approval | None, *, layout: str, now: datetim
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-class Overtaken(Refused):
-    """Raised when another process wrote the approval meanwhile; that one stays."""
+class ApprovalConflict(Refused):
+    """Raised when another process wrote the approval in the meantime; that one stays."""
 
 
 def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
@@ -135,19 +135,19 @@ def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | Non
         return None
 
 
-def write_approval(place: Place, approval: Approval, *, over: tuple[bytes, Version] | None) -> None:
-    """Write approval.json, replacing the version read before (`over`). Raises `Overtaken` if that has changed."""
+def write_approval(place: Place, approval: Approval, *, replacing: tuple[bytes, Version] | None) -> None:
+    """Write approval.json, replacing a version. Raises `ApprovalConflict` if that is no longer the current one."""
     store, records = place.store(), place.records()
     key, data = approval_key(approval.mark_id), approval.to_json()
     try:
-        if over is None:
+        if replacing is None:
             records.create(key, data)
         else:
-            records.replace(key, data, over[1])
+            records.replace(key, data, replacing[1])
     except (AlreadyExists, Changed) as error:
         current = read_with_version(place, approval.mark_id)
         if current is None or current[0] != data:  # otherwise this very write succeeded and its response was lost
-            raise Overtaken(
+            raise ApprovalConflict(
                 f"{key} in {store.where} was written by another process at the same time. Check 'lakegc status', "
                 "and try again.",
                 invariant=7,

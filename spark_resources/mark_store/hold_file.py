@@ -240,8 +240,8 @@ def made_hold(fields: Mapping[str, Any]) -> Hold:
     try:
         return KINDS[kinds[0]].model_validate(dict(fields))
     except ValidationError as error:
-        said = (_sentence(one, KINDS[kinds[0]]) for one in error.errors(include_url=False))
-        raise WrongUsage("invalid hold: " + "; ".join(said)) from None
+        problem = (_sentence(one, KINDS[kinds[0]]) for one in error.errors(include_url=False))
+        raise WrongUsage("invalid hold: " + "; ".join(problem)) from None
 
 
 # --- from bytes -----------------------------------------------------------------------------------------------------
@@ -263,8 +263,8 @@ class BadHolds(Refused):
         self.where = where
         lines = "".join(f"\n  line {one.line}: {one.what}" for one in self.problems)
         super().__init__(
-            f"{where} is not a valid holds file:{lines}\nSince what it should hold is unknown, nothing is marked "
-            "until it is corrected. To check it again: 'lakegc holds REPO check'.",
+            f"{where} is not a valid holds file:{lines}\nNothing is marked until it is corrected, because what should "
+            "be on hold is unknown. To check it again: 'lakegc holds REPO check'.",
             invariant=3,
         )
 
@@ -333,7 +333,7 @@ def _root(data: bytes, where: str) -> yaml.Node:
     return node
 
 
-def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
+def _fields_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
     """The fields of a file except its format. Raises `UnknownFormat` for an unknown format."""
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     formats = [pair for pair in pairs if pair[0].value == "format"]
@@ -342,7 +342,7 @@ def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
     for _, value in formats:
         if value.value != FORMAT:
             raise UnknownFormat(
-                f"{where} is of format {str(value.value)[:60]!r}, and this lakegc knows {FORMAT}. What it should "
+                f"{where} is of format {str(value.value)[:60]!r}, but this lakegc supports {FORMAT}. What is on "
                 "hold is unknown, so nothing is marked or swept. Update lakegc."
             )
     return [pair for pair in pairs if pair not in formats]
@@ -350,8 +350,8 @@ def _holds_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]:
 
 def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
     """The nodes of the list `holds`. Apart from it, a file may have only `format`."""
-    pairs = _holds_of(root, where)
-    strange = [HoldProblem(_line(key), f"{_said(key)} is unknown here; expected 'holds'") for key, _ in pairs]
+    pairs = _fields_of(root, where)
+    strange = [HoldProblem(_line(key), f"{_quoted(key)} is unknown here; expected 'holds'") for key, _ in pairs]
     if len(pairs) != 1 or pairs[0][0].value != "holds":
         expected = HoldProblem(_line(root), "expected 'holds:' with a list, once")
         raise BadHolds(where, [one for one, pair in zip(strange, pairs, strict=True) if pair[0].value != "holds"]
@@ -367,15 +367,15 @@ def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
 def _hold_of(item: yaml.Node, problems: list[HoldProblem]) -> Hold | None:
     """The hold of a node; None if it has problems, which are added to the list."""
     if not isinstance(item, yaml.MappingNode):
-        problems.append(HoldProblem(_line(item), "expected the fields of a hold: id, what it holds, owner, reason"))
+        problems.append(HoldProblem(_line(item), "expected the fields of a hold: id, what is on hold, owner, reason"))
         return None
     lines: dict[tuple[str | int, ...], int] = {(): _line(item)}
     before = len(problems)
     plain = _plain(item, (), lines, problems)
     kinds = [kind for kind in KINDS if kind in plain]
     if len(kinds) != 1:
-        said = f"it holds {' and '.join(kinds)}" if kinds else "it doesn't say what is held"
-        problems.append(HoldProblem(_line(item), f"{said}; expected exactly one of {', '.join(KINDS)}"))
+        problem = f"it has {' and '.join(kinds)}" if kinds else "it doesn't say what is on hold"
+        problems.append(HoldProblem(_line(item), f"{problem}; expected exactly one of {', '.join(KINDS)}"))
         return None
     kind = KINDS[kinds[0]]
     try:
@@ -395,7 +395,7 @@ def _plain(node: yaml.Node, at: tuple[Any, ...], lines: dict[tuple[Any, ...], in
         for key, value in node.value:
             name = str(key.value)
             if name in found:
-                problems.append(HoldProblem(_line(key), f"{_said(key)} is given twice"))
+                problems.append(HoldProblem(_line(key), f"{_quoted(key)} is given twice"))
             lines[(*at, name)] = _line(key)
             found[name] = _plain(value, (*at, name), lines, problems)
         return found
@@ -419,7 +419,7 @@ def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _said(key: yaml.Node) -> str:
+def _quoted(key: yaml.Node) -> str:
     return f"'{str(key.value)[:60]}'"
 
 
@@ -431,7 +431,7 @@ def with_hold(data: bytes | None, hold: Hold, where: str) -> bytes:
     if data is None:
         return _verified(b"", (hold,), where)
     wanted = (*parse_holds(data, where), hold)
-    dash = _holds_of(_root(data, where), where)[0][1].start_mark.column  # of the list's first hold
+    dash = _fields_of(_root(data, where), where)[0][1].start_mark.column  # of the list's first hold
     added = data + (b"" if data.endswith(b"\n") else b"\n") + _listed([hold], indent=dash).encode()
     return _verified(added, wanted, where)
 

@@ -20,7 +20,7 @@ from spark_resources.mark_store.hold_file import Hold, parse_holds, rendered, wi
 from spark_resources.mark_store.mark import MARKS_ROOT, Mark
 from spark_resources.mark_store.record import HoldsUsed, newest_holds
 from spark_resources.model import MarkState
-from spark_resources.records.json_records import put_back, read_json, was_written_then
+from spark_resources.records.json_records import has_signed_time, read_json, replayed
 from spark_resources.records.signing import VARIABLE, Signature
 from spark_resources.stores.base import AlreadyExists, Changed, folders_in
 from spark_resources.stores.place import Place
@@ -71,7 +71,7 @@ def where(place: Place) -> str:
 
 
 def add_hold(place: Place, hold: Hold) -> None:
-    """Add a hold. Raises `WrongUsage` if its id is taken, `Refused` if another process changed the file meanwhile."""
+    """Add a hold. Raises `WrongUsage` if its id is taken, `Refused` if another process has changed the file."""
 
     def changed(data: bytes | None) -> bytes:
         if data is not None and hold.id in {each.id for each in parse_holds(data, where(place))}:
@@ -120,7 +120,7 @@ def read_unsigned(place: Place) -> Unsigned:
 
 
 def sign_holds(place: Place, seen: Unsigned) -> None:
-    """Sign the reviewed file as the newest version. Raises `Refused` if it was changed meanwhile."""
+    """Sign the reviewed file as the newest version. Raises `Refused` if it was changed in the meantime."""
     content = seen.found.content if seen.found.content is not None else rendered(())
     _write(place, seen.found, content)
 
@@ -161,7 +161,7 @@ def refuse_older(place: Place, number: int) -> None:
     """Raise `Untrusted` if a mark used a newer version of the file than this number; 0 stands for no file."""
     newest = newest_recorded(place)
     if number < newest.number:
-        is_now = f"is version {number}" if number else "isn't there"
+        is_now = f"is version {number}" if number else "doesn't exist"
         raise Untrusted(
             f"the file of holds {where(place)} {is_now}, but mark {newest.mark_id} used version {newest.number} "
             f"(holds: {', '.join(newest.ids) or 'none'}): it was deleted, or replaced by an older version. Nothing "
@@ -218,8 +218,8 @@ def _read_signed(place: Place) -> _File:
     try:
         place.seal.check(HOLDS_KEY, found.content, found.signature, where(place))
         assert found.signature is not None
-        if not was_written_then(place.store(), HOLDS_KEY, found.signature):
-            raise put_back(where(place), found.signature)
+        if not has_signed_time(place.store(), HOLDS_KEY, found.signature):
+            raise replayed(where(place), found.signature)
     except Untrusted as error:
         raise Untrusted(f"{error} If the file is right, review it and sign it: lakegc holds REPO sign.") from error
     return found
@@ -238,7 +238,7 @@ def _change(place: Place, found: _File, changed: Callable[[bytes | None], bytes]
 
 
 def _write(place: Place, found: _File, content: bytes) -> None:
-    """Replace the file that was read. Raises `Refused` if it was changed meanwhile, so that no change is lost."""
+    """Replace the file that was read. Raises `Refused` if it was changed in the meantime, so that no change is lost."""
     store, new = place.store(), _signed(place, found, content)
     try:
         if found.content is None:
@@ -256,7 +256,7 @@ def _write(place: Place, found: _File, content: bytes) -> None:
 
 def _record_in_marks(place: Place, holds: Holds) -> None:
     """Record these holds in each mark that can be swept next, so that its sweep detects if the file was removed since.
-    A running sweep records them itself, and no other process writes its record meanwhile.
+    A running sweep records them itself, and no other process writes its record at that time.
 
     Raises `Refused` if other writers keep changing a record.
     """
@@ -265,7 +265,7 @@ def _record_in_marks(place: Place, holds: Holds) -> None:
         try:
             for mark in signed_marks(place):
                 if mark.record.state in TO_BE_SWEPT:
-                    mark.saw_holds(holds.number, holds.ids)
+                    mark.record_newer_holds(holds.number, holds.ids)
         except Refused:
             if last:
                 raise

@@ -83,7 +83,7 @@ class Lease:
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._lost: str | None = None
         self._watched_until = -float("inf")  # until when processes of earlier work may still rely on the lease
-        self._thread = threading.Thread(target=self._keep, name="lakegc-lease", daemon=True)
+        self._thread = threading.Thread(target=self._renew_until_released, name="lakegc-lease", daemon=True)
         self._thread.start()
 
     @property
@@ -103,7 +103,7 @@ class Lease:
         if self._lost is not None or self.left() < at_least:
             raise Refused(
                 f"the lease on {self._store.where} was lost ({self._lost or 'it could not be renewed in time'}). "
-                "Nothing more was done; run the same command again.",
+                "Nothing more was done. Run the same command again.",
                 invariant=11,
             )
 
@@ -118,15 +118,20 @@ class Lease:
             self._tag = self._store.replace_if_unchanged(LEASE_KEY, holder.to_json(), self._tag)
         except (Changed, NotFound) as error:
             self._lost = "another run took it over"
-            raise Refused(f"the lease on {self._store.where} was taken over by another run.", invariant=11) from error
+            raise Refused(
+                f"the lease on {self._store.where} was taken over by another run. Nothing more was done. Run the "
+                "same command again.",
+                invariant=11,
+            ) from error
         self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
 
     @contextmanager
-    def watched(self, request: timedelta, at_rest: Callable[[], bool]) -> Iterator[None]:
+    def watched(self, request: timedelta, all_tasks_ended: Callable[[], bool]) -> Iterator[None]:
         """Wraps work of other processes that watch this lease; `request` is the longest that a request of theirs takes.
 
-        If `at_rest` can't confirm afterwards that all of them have stopped, including those whose work was reassigned,
-        the lease outlives them: after a release it lasts until each has read it again and its last requests have ended.
+        If `all_tasks_ended` can't confirm afterwards that all of them have stopped, including those whose work was
+        reassigned, the lease outlives them: after a release it lasts until each has read it again and its last requests
+        have ended.
         """
         stop_after_s = WATCH_S + request.total_seconds()
         with self._lock:
@@ -134,9 +139,9 @@ class Lease:
         rest = False
         try:
             yield
-            rest = at_rest()
+            rest = all_tasks_ended()
         except Exception:
-            rest = at_rest()
+            rest = all_tasks_ended()
             raise
         finally:
             if not rest:  # also if the work was interrupted
@@ -153,18 +158,18 @@ class Lease:
         # if the release fails even after the store's retries, the lease expires by itself
         with self._lock, suppress(LakegcError):
             try:
-                self._give_back()
+                self._end_lease()
             except Changed:
-                if self._found_again():
-                    self._give_back()
+                if self._is_still_ours():
+                    self._end_lease()
 
-    def _give_back(self) -> None:
+    def _end_lease(self) -> None:
         # set to expired instead of deleted: between read and delete, another run could take it
         left = timedelta(seconds=self._watched_until - self._clock()) if self._watched_until > self._clock() else None
         until = datetime.fromtimestamp(0, UTC) if left is None else min(self._holder.until, self._store.now() + left)
         self._store.replace_if_unchanged(LEASE_KEY, replace(self._holder, until=until).to_json(), self._tag)
 
-    def _found_again(self) -> bool:
+    def _is_still_ours(self) -> bool:
         """Whether the lease is still this one, written by a renewal whose response was lost."""
         data, tag = self._store.read_with_tag(LEASE_KEY)
         if tag == self._tag or _holder_of(data, self._store).token != self.token:
@@ -172,7 +177,7 @@ class Lease:
         self._tag = tag
         return True
 
-    def _keep(self) -> None:
+    def _renew_until_released(self) -> None:
         while not self._stop.wait(LEASE_TIME.total_seconds() / 3):
             try:
                 self.renew()
@@ -187,18 +192,18 @@ class LeaseWatch:
 
     def __init__(self, store: Store, token: str, clock: Callable[[], float] = seconds_passed) -> None:
         self._store, self._token, self._clock = store, token, clock
-        self._valid_until, self._look_again = 0.0, 0.0
+        self._valid_until, self._read_again_at = 0.0, 0.0
         self._lock = threading.Lock()
 
     def check(self, *, at_least: timedelta) -> None:
         """Raise `Refused` if the lease has another holder, or less time left than a request may take."""
         with self._lock:
-            if self._clock() >= min(self._look_again, self._valid_until - at_least.total_seconds()):
+            if self._clock() >= min(self._read_again_at, self._valid_until - at_least.total_seconds()):
                 self._read()
             if self._valid_until - self._clock() < at_least.total_seconds():
                 raise Refused(
                     f"the lease on {self._store.where} expires before another request can be sent. Nothing more was "
-                    "done; run the same command again.",
+                    "done. Run the same command again.",
                     invariant=11,
                 )
 
@@ -209,14 +214,14 @@ class LeaseWatch:
         except NotFound:
             holder = None
         if holder is None or holder.token != self._token:
-            whose = f"is now held by {holder.who}" if holder is not None else "was deleted"
+            holder_now = f"is now held by {holder.who}" if holder is not None else "was deleted"
             raise Refused(
-                f"the lease on {self._store.where} {whose}. Nothing more was done; run the same command again.",
+                f"the lease on {self._store.where} {holder_now}. Nothing more was done. Run the same command again.",
                 invariant=11,
             )
         # the store's clock may be ahead by as much as its resolution
         left = holder.until - self._store.now() - max(self._store.capabilities.time_resolution, timedelta(seconds=1))
-        self._valid_until, self._look_again = began + left.total_seconds(), began + WATCH_S
+        self._valid_until, self._read_again_at = began + left.total_seconds(), began + WATCH_S
 
 
 def current_holder(store: Store) -> Holder | None:
@@ -258,14 +263,14 @@ def take_lease(
     except AlreadyExists:
         try:
             data, seen = store.read_with_tag(LEASE_KEY)
-            held = _holder_of(data, store)
-            if held.token == token:
+            current = _holder_of(data, store)
+            if current.token == token:
                 tag = seen  # our own write, which was retried after its response was lost
             else:
-                if held.until > store.now():
-                    if held.process is None or not known_dead(held.process):
-                        raise _held_by(held, store)
-                    dead = held
+                if current.until > store.now():
+                    if current.process is None or not known_dead(current.process):
+                        raise _lease_is_held(current, store)
+                    dead = current
                     mine = replace(mine, tasks_stop_after_s=tasks_left_s(dead, store))  # for the next holder
                 tag = store.replace_if_unchanged(LEASE_KEY, mine.to_json(), seen)
         except (Changed, NotFound) as error:
@@ -274,14 +279,14 @@ def take_lease(
             ) from error
     lease = Lease(store, mine, tag, began + LEASE_TIME.total_seconds(), clock)
     if dead is not None:
-        outlast(lease, dead, store, wait, log_message)
+        wait_for_tasks_of(lease, dead, store, wait, log_message)
     return lease
 
 
-def outlast(
+def wait_for_tasks_of(
     lease: Lease, dead: Holder, store: Store, wait: Callable[[float], None], log_message: Callable[[str], None]
 ) -> None:
-    """Wait until no task of a dead holder can still send a delete. If released meanwhile, the lease lasts that long."""
+    """Wait until no task of a dead holder can still send a delete. If released before, the lease lasts that long."""
     seconds = tasks_left_s(dead, store)
     if seconds <= 0:
         return
@@ -302,9 +307,9 @@ def tasks_left_s(dead: Holder, store: Store) -> float:
     return max(0.0, min(dead.tasks_stop_after_s, (dead.until - store.now()).total_seconds()))
 
 
-def _held_by(holder: Holder, store: Store) -> Refused:
+def _lease_is_held(holder: Holder, store: Store) -> Refused:
     return Refused(
-        f"{holder.who} is working on {store.where} (mark {holder.mark_id}) and holds it until "
+        f"{holder.who} is working on {store.where} (mark {holder.mark_id}) and holds the lease until "
         f"{holder.until:%Y-%m-%d %H:%M:%S} UTC. Wait until then: if that run died, its lease expires at that time.",
         invariant=11,
     )

@@ -60,12 +60,12 @@ TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
     MarkState.SWEPT: frozenset(),
     MarkState.SUPERSEDED: frozenset(),
 }
-ASKED_FOR = ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing", "inventory")
+MARK_OPTIONS = ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing", "inventory")
 UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
 
 
 def in_words(value: Any) -> Any:
-    """A value of ASKED_FOR in readable form."""
+    """A value of MARK_OPTIONS in readable form."""
     return duration(value) if isinstance(value, timedelta) else value
 
 
@@ -133,7 +133,7 @@ class Mark:
             mark = cls.open(place, record.mark_id)
         mark.check_unfinished()
         old = mark.record
-        for name in ASKED_FOR:
+        for name in MARK_OPTIONS:
             if getattr(old, name) != getattr(record, name):
                 raise WrongUsage(
                     f"mark {record.mark_id} of {old.repository} was started with a different "
@@ -160,9 +160,7 @@ class Mark:
         try:
             data, version = place.records().read_with_version(key)
         except NotFound as error:
-            raise NotFound(
-                f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists the marks there are."
-            ) from error
+            raise NotFound(f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists all marks.") from error
         return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), version, root)
 
     def check_unfinished(self) -> None:
@@ -206,7 +204,7 @@ class Mark:
         if self.record.state is MarkState.MARKING:
             self.move_to(MarkState.FAILED, failure=why)
 
-    def saw_holds(self, number: int, ids: Sequence[str]) -> None:
+    def record_newer_holds(self, number: int, ids: Sequence[str]) -> None:
         """Record that a sweep of this mark uses newer holds than the record names."""
         if number > newest_holds(self.record)[0]:
             seen = HoldsSeen(number=number, ids=list(ids))
@@ -275,7 +273,7 @@ def own_marks(place: Place) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierMarks:
     """All finished marks of a namespace; the ids of marks with an unreadable record, and, if a key is
     set, of those not signed by a known key."""
 
@@ -284,8 +282,8 @@ class Earlier:
     untrusted: list[str] = field(default_factory=list)
 
 
-def earlier_marks(place: Place) -> Earlier:
-    store, found = place.store(), Earlier()
+def earlier_marks(place: Place) -> EarlierMarks:
+    store, found = place.store(), EarlierMarks()
     for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
         try:
             mark = Mark.open(place, mark_id)
@@ -385,6 +383,7 @@ def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -
         raise Refused(
             f"the namespace {place.namespace.uri} is marked as belonging to another repository ({whose}; this is "
             f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's data. "
-            f"If the other repository was permanently deleted, delete {OWNER_KEY} there and run the command again.",
+            f"If the other repository was permanently deleted, delete {OWNER_KEY} there, and run the same command "
+            "again.",
             invariant=5,
         )

@@ -44,7 +44,7 @@ class Basis(TypedDict):
 
     `chain` are its base marks with their `digests`, newest first, back to a full mark. A full mark with a chain records
     what an incremental one would have missed. `full_in` of an incremental mark is the number of further incremental
-    marks before a full one is due. `spellings` are those of the namespace (`Namespace.also`) by which addresses were
+    marks before a full one is due. `spellings` are those of the namespace (`Namespace.aliases`) by which addresses were
     read.
     """
 
@@ -169,9 +169,7 @@ def refuse_earlier_format(record: MarkRecord, what: str) -> None:
     """Raise `Refused` (invariant 7) for a mark of an earlier format. `what` is the refused action: approved, swept."""
     if record.format != RECORD_FORMAT:
         name = f"{record.repository} {record.mark_id}"
-        aside = (
-            f" What it has in quarantine can still be restored (lakegc undo {name}) or purged (lakegc purge {name})."
-        )
+        aside = f" Its quarantined objects can still be restored (lakegc undo {name}) or purged (lakegc purge {name})."
         raise Refused(
             f"mark {record.mark_id} of {record.repository} was made by an earlier lakegc (format {record.format}; this "
             f"one writes {RECORD_FORMAT}), so it can't be {what}. Make a new mark: lakegc mark {record.repository}."

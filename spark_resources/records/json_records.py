@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ENVELOPE = {"record", "signed"}
 _IN_PARTS = re.compile(r"[0-9a-f]{32}-\d+")  # the ETag of such an upload; no record is written that way
-MOST_LATE = timedelta(minutes=15)
+MAX_WRITE_DELAY = timedelta(minutes=15)
 """The largest difference between a record's time in the store and its signed time. No write takes longer, even with all
 its retries, so a record with a larger difference was put back."""
 
@@ -111,10 +111,10 @@ class Records:
                 return content, Version(tag, signature is not None)
             self.seal.check(key, content, signature, where)
             assert signature is not None
-            if was_written_then(self.store, key, signature):
+            if has_signed_time(self.store, key, signature):
                 return content, Version(tag, True)
             if self.store.read_with_tag(key)[1] == tag:  # otherwise it was replaced in between
-                raise put_back(where, signature)
+                raise replayed(where, signature)
 
     def read_untrusted(self, key: str) -> tuple[bytes, Version]:
         """A record without verification, only for replacing it."""
@@ -168,15 +168,15 @@ def opened(data: bytes, where: str) -> tuple[bytes, Signature | None]:
     return record_bytes(plain["record"]), Signature.of(plain["signed"], where)
 
 
-def was_written_then(store: Store, key: str, signature: Signature) -> bool:
+def has_signed_time(store: Store, key: str, signature: Signature) -> bool:
     """Whether the store's time of an object matches its signature; a copy that was put back later has a later time."""
     found = store.stat(key)
     # S3 dates an upload in parts by its beginning, so an older version could be put back with the time it had
     in_parts = found.checksum is not None and _IN_PARTS.fullmatch(found.checksum) is not None
-    return not in_parts and abs(found.modified - signature.written) <= MOST_LATE
+    return not in_parts and abs(found.modified - signature.written) <= MAX_WRITE_DELAY
 
 
-def put_back(where: str, signature: Signature) -> Untrusted:
+def replayed(where: str, signature: Signature) -> Untrusted:
     return Untrusted(
         f"{where} was signed at {signature.written:%Y-%m-%d %H:%M:%S} UTC, but the store's modification time "
         "differs: an older version was put back, or the bucket was copied or restored. It is not used."

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 from spark_resources.errors import Untrusted
 
 FORMAT = 1
-LEAST_BYTES = 32
-FORM = f"{2 * LEAST_BYTES} or more hexadecimal digits, as 'openssl rand -hex {LEAST_BYTES}' prints"
+MIN_BYTES = 32
+FORM = f"{2 * MIN_BYTES} or more hexadecimal digits, as 'openssl rand -hex {MIN_BYTES}' prints"
 VARIABLE, RETIRED_VARIABLE = "LAKEGC_SIGNING_KEY", "LAKEGC_RETIRED_SIGNING_KEYS"
 _HEX = re.compile(r"([0-9a-fA-F]{2})+")
 
@@ -38,7 +38,7 @@ class SigningKey:
     def parse(cls, text: str) -> SigningKey:
         """Parse a key of FORM. Raises `ValueError`, without the text, for anything else."""
         stripped = text.strip()
-        if not _HEX.fullmatch(stripped) or len(stripped) < 2 * LEAST_BYTES or len(set(stripped)) == 1:
+        if not _HEX.fullmatch(stripped) or len(stripped) < 2 * MIN_BYTES or len(set(stripped)) == 1:
             raise ValueError(f"expected {FORM}")
         return cls(bytes.fromhex(stripped))
 
@@ -114,13 +114,13 @@ class Seal:
 
     def sign(self, name: str, content: bytes, *, written: datetime, number: int = 0) -> Signature:
         """The signature of a record with this key in the store (`name`)."""
-        key = self._here().current
+        key = self._own_keys().current
         unsigned = Signature(key.id, written, "", number)
         return Signature(key.id, written, key.hmac(self._message(name, content, unsigned)), number)
 
     def check(self, name: str, content: bytes, signature: Signature | None, where: str) -> None:
         """Raise `Untrusted` unless the record was signed by a known key, with this name and this content."""
-        keys = self._here()
+        keys = self._own_keys()
         if signature is None:
             raise Untrusted(
                 f"{where} isn't signed, but {VARIABLE} is set: it was written without the key, or by somebody else. "
@@ -139,14 +139,14 @@ class Seal:
                 "repository. It is not used. Find out who wrote it."
             )
 
-    def _here(self) -> SigningKeys:
+    def _own_keys(self) -> SigningKeys:
         if self._keys is None:
             raise Untrusted("a task has no signing key: only the driver signs and verifies records")
         return self._keys
 
     def _message(self, name: str, content: bytes, signature: Signature) -> bytes:
-        said = ["lakegc record", *self._context, name, {**signature.plain(), "hmac": ""}]
-        return json.dumps(said, sort_keys=True).encode() + b"\0" + content
+        signed_fields = ["lakegc record", *self._context, name, {**signature.plain(), "hmac": ""}]
+        return json.dumps(signed_fields, sort_keys=True).encode() + b"\0" + content
 
     def __repr__(self) -> str:
         return f"Seal({', '.join(self._context)})"

@@ -3,7 +3,7 @@
 Spark shuffles rows one at a time, and each passes into and out of the JVM: for millions of short rows, that is most of
 the work of a join. Here, tasks sort the rows of a file into buckets by the hash of the address and send each bucket's
 rows as one Arrow stream, so Spark shuffles a few thousand large rows; Arrow also combines each bucket. A bucket is
-small enough for the memory of one task, however large the tables are; the other rows are on disk meanwhile.
+small enough for the memory of one task, however large the tables are; the other rows stay on disk.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Input:
     """Datasets of one schema, as one input of a co-group.
 
     `select` turns the rows of a file into those that are grouped, of the schema `wanted`, which has an address; without
-    it, all rows are grouped. `most` is the maximum number of grouped rows, if known to be less than all.
+    it, all rows are grouped. `max_rows` is the maximum number of grouped rows, if known to be less than all.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Input:
     schema: pa.Schema
     wanted: pa.Schema
     select: Callable[[pa.Table], pa.Table] | None = None
-    most: int | None = None
+    max_rows: int | None = None
 
     @classmethod
     def whole(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Input:
@@ -94,7 +94,7 @@ def co_group(
     inputs: Sequence[Input],
     combine: Combine,
     schema: pa.Schema,
-    keep: Persisted,
+    persist: Persisted,
 ) -> tuple[DataFrame, TaskReport]:
     """The result of `combine` on each bucket of the inputs: rows of `schema`, persisted by address, and its report.
 
@@ -106,29 +106,29 @@ def co_group(
     datasets = [(number, dataset) for number, one in enumerate(inputs) for dataset in one.datasets]
     files = [(number, dataset.folder, file) for number, dataset in datasets for file in dataset.files]
     cores = spark.sparkContext.defaultParallelism
-    buckets = buckets_for(sum(one.rows if one.most is None else one.most for one in inputs), cores)
+    buckets = buckets_for(sum(one.rows if one.max_rows is None else one.max_rows for one in inputs), cores)
     wanted = {one.name: one.wanted for one in inputs}
     reported = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_REPORT, pa.string())])
 
-    def cut(batches: Batches) -> Batches:
+    def split(batches: Batches) -> Batches:
         for task in (number for batch in batches for number in batch.column(0).to_pylist()):
             number, folder, file = files[task]
             one = inputs[number]
             rows = read_file(place, folder, file, one.schema)
             yield from bucket_batches(one.select(rows) if one.select else rows, number, buckets, read=len(rows))
 
-    def gather(batches: Batches) -> Batches:
+    def combine_bucket(batches: Batches) -> Batches:
         report = TaskReport()
-        found = combine(gathered(batches, wanted, report), report)
+        found = combine(rows_by_input(batches, wanted, report), report)
         nothing = {field.name: pa.nulls(1, field.type) for field in schema}
         yield from pa.table({**nothing, _REPORT: [report.to_json()]}, schema=reported).to_batches()
         rows = found.append_column(_REPORT, pa.nulls(len(found), pa.string()))
         yield from rows.cast(reported).to_batches(max_chunksize=ROWS_A_BATCH)
 
     tasks = _file_tasks(spark, [file.rows for _, _, file in files])
-    shuffled = _by_bucket(tasks.mapInArrow(on_executor(cut), arrow_to_spark(_BATCHES)), buckets)
-    combined = shuffled.mapInArrow(on_executor(gather), arrow_to_spark(reported))
-    found = keep(combined.repartition("address"))  # once, instead of for each of the later joins
+    shuffled = _by_bucket(tasks.mapInArrow(on_executor(split), arrow_to_spark(_BATCHES)), buckets)
+    combined = shuffled.mapInArrow(on_executor(combine_bucket), arrow_to_spark(reported))
+    found = persist(combined.repartition("address"))  # once, instead of for each of the later joins
     with errors_from_executors():
         reports = [row[_REPORT] for row in found.where(f"{_REPORT} IS NOT NULL").select(_REPORT).collect()]
     total = TaskReport.summed(reports)
@@ -144,7 +144,7 @@ def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int,
             raise DamagedData(
                 f"not all rows of addresses were compared: of {one.rows:,} rows ({one.name}) {read:,} were read, "
                 f"{sent:,} sent and {received:,} received, in {tasks} tasks of {buckets}. Nothing was marked. Run "
-                "the command again.",
+                "the same command again.",
                 invariant=3,
             )
 
@@ -162,37 +162,38 @@ def bucket_batches(table: pa.Table, number: int, buckets: int, *, read: int) -> 
     at_once = max(1, min(ROWS_AT_ONCE, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
     announced = (read, len(table))
     for at in range(0, max(len(table), 1), at_once):
-        some = table.slice(at, at_once).combine_chunks()
-        of_rows = bucket_of(some["address"], buckets)
-        ordered = some.take(pa.array(np.argsort(of_rows, kind="stable")))
+        rows_of_batch = table.slice(at, at_once).combine_chunks()
+        of_rows = bucket_of(rows_of_batch["address"], buckets)
+        ordered = rows_of_batch.take(pa.array(np.argsort(of_rows, kind="stable")))
         ends = np.cumsum(np.bincount(of_rows, minlength=buckets)).tolist()
         found = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
-        there = [(bucket, _packed(ordered.slice(start, end - start))) for bucket, start, end in found if end > start]
-        there = there or [(0, _packed(ordered))]  # a file counts as read even if none of its rows is wanted
-        rest = [0] * (len(there) - 1)
+        slices = ((bucket, ordered.slice(start, end - start)) for bucket, start, end in found if end > start)
+        packed_buckets = [(bucket, _packed(rows)) for bucket, rows in slices]
+        packed_buckets = packed_buckets or [(0, _packed(ordered))]  # a file counts as read even if no row is wanted
+        rest = [0] * (len(packed_buckets) - 1)
         columns = {
-            "bucket": [bucket for bucket, _ in there],
-            "input": [number] * len(there),
-            "hashed": [how_hashed()] * len(there),
+            "bucket": [bucket for bucket, _ in packed_buckets],
+            "input": [number] * len(packed_buckets),
+            "hashed": [hash_fingerprint()] * len(packed_buckets),
             "read": [announced[0], *rest],
             "sent": [announced[1], *rest],
-            "rows": [packed for _, packed in there],
+            "rows": [packed for _, packed in packed_buckets],
         }
         yield pa.RecordBatch.from_pydict(columns, schema=_BATCHES)
         announced = (0, 0)
 
 
-def gathered(batches: Batches, wanted: Mapping[str, pa.Schema], report: TaskReport) -> dict[str, pa.Table]:
+def rows_by_input(batches: Batches, wanted: Mapping[str, pa.Schema], report: TaskReport) -> dict[str, pa.Table]:
     """The rows of a task's batches by input. Reports how many were `read`, `sent` and `received` for each."""
     names, pieces = list(wanted), [[schema.empty_table()] for schema in wanted.values()]
     for batch in batches:
         columns = dict(zip(_BATCHES.names, batch.columns, strict=True))
-        check_hashed_alike(columns["hashed"])
+        check_same_hash(columns["hashed"])
         counted = (columns[name].to_pylist() for name in ("input", "read", "sent"))
         for number, read, sent, packed in zip(*counted, columns["rows"], strict=True):
             pieces[number].append(pa.ipc.open_stream(packed.as_buffer()).read_all())
             report.count_for(names[number], read=read, sent=sent, received=len(pieces[number][-1]))
-    return {name: pa.concat_tables(some) for name, some in zip(names, pieces, strict=True)}
+    return {name: pa.concat_tables(tables) for name, tables in zip(names, pieces, strict=True)}
 
 
 def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsignedinteger[Any]]:
@@ -207,22 +208,22 @@ def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsign
 
 
 @functools.cache
-def how_hashed() -> int:
+def hash_fingerprint() -> int:
     """A fingerprint of this process's hash function."""
     import pandas as pd
 
     return int(pd.util.hash_array(np.array(_SAMPLE, dtype=object), categorize=False).sum() >> np.uint64(1))
 
 
-def check_hashed_alike(hashed: pa.Array) -> None:
+def check_same_hash(hashed: pa.Array) -> None:
     """Raise `LakegcError` if another process hashed differently.
 
     Otherwise rows of one address would get into different tasks, and live objects would look like garbage.
     """
-    if any(one != how_hashed() for one in pc.unique(hashed).to_pylist()):
+    if any(one != hash_fingerprint() for one in pc.unique(hashed).to_pylist()):
         raise LakegcError(
-            "two machines of the cluster hash addresses differently, so lakegc can't compare what they read. "
-            "Nothing was marked. Install the same package versions on all of them, and run the command again."
+            "two machines of the cluster hash addresses differently, so lakegc can't co-group their rows. Nothing was "
+            "marked. Install the same package versions on all of them, and run the same command again."
         )
 
 
@@ -242,9 +243,9 @@ def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> DataFrame:
     return row_tasks(spark, numbers, batch=1, weights=[each + ROWS_A_FILE for each in rows])
 
 
-def _by_bucket(cut: DataFrame, buckets: int) -> DataFrame:
+def _by_bucket(split: DataFrame, buckets: int) -> DataFrame:
     """One task per bucket. In older Spark versions, which can't assign buckets, a task may have several or none."""
     if buckets == 1:
-        return cut.coalesce(1)
-    by_id = getattr(cut, "repartitionById", None)
-    return by_id(buckets, "bucket") if by_id is not None else cut.repartition(buckets, "bucket")
+        return split.coalesce(1)
+    by_id = getattr(split, "repartitionById", None)
+    return by_id(buckets, "bucket") if by_id is not None else split.repartition(buckets, "bucket")

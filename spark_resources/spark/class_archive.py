@@ -14,7 +14,7 @@ from pathlib import Path
 from spark_resources.errors import Refused
 from spark_resources.host.private_files import is_private, private_folder
 
-SETTLED_S = 10  # a JVM opens the file when its content is ready, and writes it in less than a second
+COMPLETE_AFTER_S = 10  # a JVM opens the file when its content is ready, and writes it in less than a second
 
 
 def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str:
@@ -37,7 +37,7 @@ def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str
 def adopt_finished(archive: Path, now: float) -> None:
     """Rename an archive that was left by a JVM at its end to its final name."""
     for left in sorted(archive.parent.glob(f"{archive.name}.*")):
-        if left.lstat().st_mtime > now - SETTLED_S:
+        if left.lstat().st_mtime > now - COMPLETE_AFTER_S:
             continue
         if is_private(archive) or not is_private(left, others=0):
             left.unlink()

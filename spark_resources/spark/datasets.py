@@ -122,7 +122,7 @@ def parquet(folder: str, schema: pa.Schema) -> Output:
     return Output(folder, ".parquet", encode)
 
 
-def having(column: str, output: Output) -> Output:
+def where_not_null(column: str, output: Output) -> Output:
     """The same output for only those rows whose `column` is not null."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:
@@ -161,7 +161,7 @@ def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -
 
     The columns must be exactly those of `schema`. Only the list of files is collected.
     """
-    return write_outputs(df.select(*schema.names), _as_they_are, place, [parquet(folder, schema)])[0][0]
+    return write_outputs(df.select(*schema.names), _unchanged, place, [parquet(folder, schema)])[0][0]
 
 
 def write_produced(
@@ -212,13 +212,13 @@ def write_rows(place: Place, folder: str, rows: Sequence[Mapping[str, Any]], sch
     return finish_dataset(place, folder, files)
 
 
-def _as_they_are(batches: Batches, _: TaskReport) -> Batches:
+def _unchanged(batches: Batches, _: TaskReport) -> Batches:
     return batches
 
 
 def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> Batches:
     """Inside a task: write its rows to every output, yield a row for each file."""
-    stem, number, held = task_name(), 0, 0
+    stem, number, rows_pending = task_name(), 0, 0
     pending: list[pa.RecordBatch] = []
 
     def flush() -> Batches:
@@ -232,11 +232,11 @@ def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> B
     for batch in batches:
         if batch.num_rows:
             pending.append(batch)
-            held += batch.num_rows
-        if held >= ROWS_A_FILE:
+            rows_pending += batch.num_rows
+        if rows_pending >= ROWS_A_FILE:
             yield from flush()
-            number, pending, held = number + 1, [], 0
-    if held:
+            number, pending, rows_pending = number + 1, [], 0
+    if rows_pending:
         yield from flush()
 
 

@@ -28,13 +28,13 @@ def java_version(environ: Mapping[str, str]) -> int | None:
     if command is None:
         return None
     try:
-        answer = subprocess.run(
+        output = subprocess.run(
             [command, "-version"], env=without_signing_keys(environ), capture_output=True, text=True, timeout=30,
             check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', answer.stderr + answer.stdout)
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', output.stderr + output.stdout)
     if found is None:
         return None
     major = int(found.group(1))

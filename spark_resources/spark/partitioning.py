@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-FEW_ENOUGH_TO_SEND = 250_000
+MAX_BROADCAST_ADDRESSES = 250_000
 """Up to this number, addresses are sent to every task, so that the rows they are joined with need no shuffle."""
 
 
@@ -28,19 +28,19 @@ def id_tasks(spark: SparkSession, name: str, ids: Sequence[str], *, batch: int) 
 
 
 def row_tasks(
-    spark: SparkSession, table: pa.Table, *, batch: int, near: Sequence[str] = (), weights: Sequence[int] = ()
+    spark: SparkSession, table: pa.Table, *, batch: int, order_by: Sequence[str] = (), weights: Sequence[int] = ()
 ) -> DataFrame:
     """The rows of a table on the driver, distributed evenly over tasks of at least `batch` rows on average.
 
-    With `near`, rows are ordered by these columns, and neighbours go to the same task. With `weights`, one per row,
+    With `order_by`, rows are ordered by these columns, and neighbours go to the same task. With `weights`, one per row,
     tasks get about the same total weight, otherwise the same number of rows.
     """
     if not len(table):
         return no_rows(spark, table.schema)
     cores = spark.sparkContext.defaultParallelism
     wanted = min(-(-len(table) // batch), 8 * cores)
-    if near:
-        order = pc.sort_indices(table, [(name, "ascending") for name in near]).to_numpy()
+    if order_by:
+        order = pc.sort_indices(table, [(name, "ascending") for name in order_by]).to_numpy()
     elif wanted <= cores:
         order = np.arange(len(table))
     else:
@@ -48,10 +48,10 @@ def row_tasks(
     table = table.take(pa.array(order)).combine_chunks()  # Spark finds no rows after an empty chunk
     if wanted <= cores:
         return spark.createDataFrame(table).coalesce(wanted)
-    return _a_task_each(spark, evenly(table, np.asarray(weights or [1] * len(table))[order], wanted))
+    return _one_task_per_piece(spark, split_evenly(table, np.asarray(weights or [1] * len(table))[order], wanted))
 
 
-def evenly(table: pa.Table, weights: NDArray[np.int64], pieces: int) -> list[pa.Table]:
+def split_evenly(table: pa.Table, weights: NDArray[np.int64], pieces: int) -> list[pa.Table]:
     """A table cut, in order, into at most `pieces` pieces of about the same weight, each with at least one row."""
     running = np.cumsum(weights)
     marks = running[-1] * np.arange(1, pieces) / pieces
@@ -60,7 +60,7 @@ def evenly(table: pa.Table, weights: NDArray[np.int64], pieces: int) -> list[pa.
     return [table.slice(start, end - start) for start, end in pairwise(cuts)]
 
 
-def _a_task_each(spark: SparkSession, pieces: Sequence[pa.Table]) -> DataFrame:
+def _one_task_per_piece(spark: SparkSession, pieces: Sequence[pa.Table]) -> DataFrame:
     """A DataFrame of pieces of a table, with one task per piece.
 
     As a local relation, the rows would be split into as many tasks as there are cores, and shuffled once more.

@@ -55,7 +55,7 @@ _KNOWN: dict[str, type[LakegcError]] = {
     )
 }
 _NONCE = secrets.token_hex(16)  # of this process: the driver sends its own to executors, in the functions that they run
-_LONGEST = 20_000  # characters of a message, which may quote a store's response
+_MAX_MESSAGE = 20_000  # characters of a message, which may quote a store's response
 
 
 def on_executor(
@@ -77,7 +77,7 @@ def as_text(error: LakegcError, nonce: str) -> str:
     """An error as text that survives in Spark's messages: the nearest known class, message and invariant, encoded."""
     kind = next(each.__name__ for each in type(error).__mro__ if each is _KNOWN.get(each.__name__))
     invariant = error.invariant if isinstance(error, Refused) else None
-    packed = json.dumps({"class": kind, "message": str(error)[:_LONGEST], "invariant": invariant})
+    packed = json.dumps({"class": kind, "message": str(error)[:_MAX_MESSAGE], "invariant": invariant})
     return f"lakegc-error[{nonce}:{base64.b64encode(packed.encode()).decode()}]"
 
 
@@ -160,7 +160,7 @@ def why_failed(text: str) -> str:
     java = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else "")
     why = re.sub(r"^.*Lost task [^:]*: ", "", java)
     why = re.sub(r"\b[a-z]\w*\.[\w.]*\.(?=[A-Z])", "", why).partition(" Consider setting")[0].rstrip(".")
-    return why + next((f". {hint}" for word, hint in HINTS.items() if word in why), "")
+    return why + next((f". {hint}" for term, hint in HINTS.items() if term in why), "")
 
 
 HINTS = {

@@ -80,7 +80,7 @@ def enough_partitions(spark: SparkSession, overrides: Mapping[str, str]) -> None
 def fixed_settings() -> dict[str, str]:
     """lakegc's own settings, for any master."""
     return {
-        **RELIED_ON,
+        **REQUIRED_SETTINGS,
         "spark.app.name": "lakegc",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -118,7 +118,7 @@ def worker_sockets(master: str, folder: Path) -> dict[str, str]:
 
 SOCKET_NAME_BYTES = len("/.01234567-0123-0123-0123-0123456789ab.sock")
 LONGEST_SOCKET_PATH = 103  # bytes, on macOS; four more on Linux
-RELIED_ON = {
+REQUIRED_SETTINGS = {
     "spark.speculation": "false",  # a second copy of a deleting task would race its twin (invariant 11)
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -127,7 +127,7 @@ RELIED_ON = {
 
 JVM_OPTIONS, HEAP = "spark.driver.extraJavaOptions", "spark.driver.memory"
 QUIET = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
-GIVE_BACK = {
+RETURN_MEMORY = {
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
@@ -201,12 +201,12 @@ def _session(overrides: Mapping[str, str]) -> SparkSession:
 
     machine = machine_settings(overrides.get("spark.master", "local[*]"), os.cpu_count() or 2, memory_bytes())
     settings = machine | fixed_settings() | worker_sockets(machine["spark.master"], own_folder()) | dict(overrides)
-    for name, value in GIVE_BACK.items():  # the local JVM and its workers inherit this environment
+    for name, value in RETURN_MEMORY.items():  # the local JVM and its workers inherit this environment
         settings.setdefault(f"spark.executorEnv.{name}", os.environ.setdefault(name, value))
     if JVM_OPTIONS not in overrides:
         settings[JVM_OPTIONS] += f" {collector(settings, overrides, os.environ)} {class_archive()}"
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    check_taken(SparkContext._active_spark_context or start_context(conf), overrides)
+    check_same_settings(SparkContext._active_spark_context or start_context(conf), overrides)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     enough_partitions(session, overrides)
     return session
@@ -218,8 +218,8 @@ def collector(settings: Mapping[str, str], overrides: Mapping[str, str], environ
     It is also empty if a collector is configured, because Java doesn't start with two. Measured with 1.3 million
     objects on 2 cores: about 200 MiB less than with Java's default, in the same time.
     """
-    said = [environment.get(name, "") for name in JAVA_VARIABLES] + list(overrides.values())
-    chosen = HEAP in overrides or any(_COLLECTOR.search(one) for one in said)
+    configured = [environment.get(name, "") for name in JAVA_VARIABLES] + list(overrides.values())
+    chosen = HEAP in overrides or any(_COLLECTOR.search(one) for one in configured)
     small = not chosen and int(settings[HEAP].removesuffix("m")) <= SMALL_HEAP_MB
     return "-XX:+UseSerialGC" if small else ""
 
@@ -234,7 +234,7 @@ def class_archive() -> str:
 
 def check_overrides(overrides: Mapping[str, str]) -> None:
     """Raise `WrongUsage` if a configuration would change a setting that lakegc relies on."""
-    for key, value in RELIED_ON.items():
+    for key, value in REQUIRED_SETTINGS.items():
         if overrides.get(key, value).strip().casefold() != value.casefold():
             raise WrongUsage(
                 f"{key} must be {value} for correct marks, but the Spark configuration sets another value. Remove "
@@ -312,7 +312,7 @@ def as_properties(settings: Iterable[tuple[str, str]]) -> str:
     return "".join(f"{escaped(name)}={escaped(value)}\n" for name, value in settings)
 
 
-def check_taken(context: SparkContext, overrides: Mapping[str, str]) -> None:
+def check_same_settings(context: SparkContext, overrides: Mapping[str, str]) -> None:
     """Raise `LakegcError` if a running context has other settings than these, before it is changed in any way."""
     taken = context.getConf()
     wanted = {"spark.speculation": "false", **overrides}

@@ -18,7 +18,7 @@ import google_crc32c
 import pyarrow as pa
 
 from spark_resources.sstable.records import Record, TableProperties
-from spark_resources.sstable.wire import Broken, put_uvarint, text, uvarint
+from spark_resources.sstable.wire import InvalidTable, put_uvarint, text, uvarint
 
 FOOTER_LENGTH = 53
 HANDLES_LENGTH = 40
@@ -45,7 +45,7 @@ _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,17}")
 _CODEC = pa.Codec("snappy")
 
 
-class OutOfOrder(Broken):
+class OutOfOrder(InvalidTable):
     """Raised for a table whose blocks are not in the order in which lakeFS writes them, whatever their content."""
 
 
@@ -86,10 +86,10 @@ def masked_crc(contents: bytes) -> int:
 def open_table(data: bytes) -> Table:
     """The table in `data`.
 
-    Raises `Broken` if its footer, metaindex or properties are invalid, and `OutOfOrder` if they are in another order.
+    Raises `InvalidTable` if its footer, metaindex or properties are invalid, `OutOfOrder` if they are in another order.
     """
     table = open_in_any_order(data)
-    _check_seamless([table.index, *table.ends])
+    _check_contiguous([table.index, *table.ends])
     if table.ends[-1].end != len(data) - FOOTER_LENGTH:
         raise OutOfOrder("its blocks aren't contiguous up to the footer")
     return replace(table, any_order=False)
@@ -101,11 +101,11 @@ def open_in_any_order(data: bytes) -> Table:
     Only the hash of its content then verifies that no block is missing.
     """
     if not data:
-        raise Broken("it is empty")
+        raise InvalidTable("it is empty")
     metaindex, index = _footer(data)
     found = list(block_records(read_block(data, metaindex)))
     if [record.key for record in found] != [_PROPERTIES_BLOCK]:
-        raise Broken("its metaindex has entries other than the properties")
+        raise InvalidTable("its metaindex has entries other than the properties")
     where = handle(found[0].value)
     return _with_properties(data, index, (where, metaindex), _stored_properties(read_block(data, where)))
 
@@ -113,17 +113,17 @@ def open_in_any_order(data: bytes) -> Table:
 def _footer(data: bytes) -> tuple[Handle, Handle]:
     footer = data[-FOOTER_LENGTH:]
     if len(footer) < FOOTER_LENGTH or not footer.endswith(MAGIC):
-        raise Broken("it doesn't end like a table: it is truncated, or not a table")
+        raise InvalidTable("it doesn't end like a table: it is truncated, or not a table")
     (version,) = struct.unpack_from("<I", footer, FOOTER_LENGTH - 12)
     if version != VERSION or footer[0] != CRC32C:
-        raise Broken(
+        raise InvalidTable(
             f"it has table version {version} and checksum type {footer[0]}; lakegc supports version 2 and type 1"
         )
     handles = footer[1 : 1 + HANDLES_LENGTH]
     metaindex, at = _handle_at(handles, 0)
     index, _ = _handle_at(handles, at)
     if handles != (put_handle(metaindex) + put_handle(index)).ljust(HANDLES_LENGTH, b"\x00"):
-        raise Broken("its footer is malformed")
+        raise InvalidTable("its footer is malformed")
     return metaindex, index
 
 
@@ -137,7 +137,7 @@ def handle(value: bytes) -> Handle:
     """The block handle that an index or metaindex value consists of."""
     found, at = _handle_at(value, 0)
     if at != len(value):
-        raise Broken("a block handle has trailing bytes")
+        raise InvalidTable("a block handle has trailing bytes")
     return found
 
 
@@ -148,25 +148,25 @@ def put_handle(where: Handle) -> bytes:
 def read_block(data: bytes, where: Handle) -> bytes:
     """A block's contents, checked and decompressed."""
     if where.end > len(data) - FOOTER_LENGTH:
-        raise Broken(f"a block at {where.offset} of {where.length} bytes runs past its end")
+        raise InvalidTable(f"a block at {where.offset} of {where.length} bytes runs past its end")
     checked = where.offset + where.length + 1
     if masked_crc(data[where.offset : checked]) != int.from_bytes(data[checked : checked + 4], "little"):
-        raise Broken(f"the block at {where.offset} doesn't match its checksum")
+        raise InvalidTable(f"the block at {where.offset} doesn't match its checksum")
     contents, kind = data[where.offset : checked - 1], data[checked - 1]
     if kind == SNAPPY:
         contents = _decompressed(contents)
     elif kind != NO_COMPRESSION:
-        raise Broken(f"the block at {where.offset} has compression {kind}; lakegc supports 0 and 1 (snappy)")
+        raise InvalidTable(f"the block at {where.offset} has compression {kind}; lakegc supports 0 and 1 (snappy)")
     if len(contents) < SMALLEST_BLOCK:
-        raise Broken(f"the block at {where.offset} is too short")
+        raise InvalidTable(f"the block at {where.offset} is too short")
     return contents
 
 
 def snappy_length(contents: bytes) -> int:
-    """The decompressed length in a snappy block's header. Raises `Broken` if it is impossible."""
+    """The decompressed length in a snappy block's header. Raises `InvalidTable` if it is impossible."""
     length, at = uvarint(contents, 0, len(contents))
     if at > 5 or not SMALLEST_BLOCK <= length <= min(LARGEST, SNAPPY_RATIO * len(contents)):
-        raise Broken("a compressed block declares an impossible length")
+        raise InvalidTable("a compressed block declares an impossible length")
     return length
 
 
@@ -174,7 +174,7 @@ def _decompressed(contents: bytes) -> bytes:
     try:
         return bytes(_CODEC.decompress(contents, decompressed_size=snappy_length(contents), asbytes=True))
     except (OSError, pa.ArrowException) as error:
-        raise Broken("a compressed block can't be decompressed") from error
+        raise InvalidTable("a compressed block can't be decompressed") from error
 
 
 def block_records(block: bytes) -> Iterator[Record]:
@@ -182,7 +182,7 @@ def block_records(block: bytes) -> Iterator[Record]:
     restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * restarts
     if restarts < 1 or end < 0:
-        raise Broken("a block's restart points exceed the block")
+        raise InvalidTable("a block's restart points exceed the block")
     at, key, keys = 0, b"", 0
     while at < end:
         shared, unshared, length = block[at : at + 3] if at + 3 <= end else (_LONG, 0, 0)
@@ -193,12 +193,12 @@ def block_records(block: bytes) -> Iterator[Record]:
             unshared, at = uvarint(block, at, end)
             length, at = uvarint(block, at, end)
         if shared > len(key) or unshared + length > end - at:
-            raise Broken("a record runs past its block or shares too long a prefix")
+            raise InvalidTable("a record runs past its block or shares too long a prefix")
         key = key[:shared] + block[at : at + unshared]
         at += unshared
         keys += len(key)
         if keys > LARGEST:
-            raise Broken(f"the keys of one block have more than {LARGEST} bytes")
+            raise InvalidTable(f"the keys of one block have more than {LARGEST} bytes")
         yield Record(key, block[at : at + length])
         at += length
 
@@ -209,14 +209,14 @@ def data_blocks(table: Table) -> list[Handle]:
     Together with the index blocks, they must cover the file from its first byte up to the last blocks; in a table that
     may be in any order, no two blocks may share a byte.
     """
-    check = _check_disjoint if table.any_order else _check_seamless
+    check = _check_disjoint if table.any_order else _check_contiguous
     parts = _handles(table, table.index) if table.two_levels else []
     rest = [*parts, table.index, *table.ends]
     check(rest)
     found = [where for part in (parts if table.two_levels else [table.index]) for where in _handles(table, part)]
     check([*found, *rest])
     if not found:
-        raise Broken("its index lists no blocks")
+        raise InvalidTable("its index lists no blocks")
     if not table.any_order and found[0].offset != 0:
         raise OutOfOrder(f"its index skips bytes: the first block begins at {found[0].offset}")
     return found
@@ -226,7 +226,7 @@ def _handles(table: Table, index: Handle) -> list[Handle]:
     return [handle(record.value) for record in block_records(read_block(table.data, index))]
 
 
-def _check_seamless(blocks: list[Handle]) -> None:
+def _check_contiguous(blocks: list[Handle]) -> None:
     """Each block must begin where the one before ended, so none is read twice and none is left out."""
     for before, where in pairwise(blocks):
         if where.offset != before.end:
@@ -238,29 +238,29 @@ def _check_disjoint(blocks: list[Handle]) -> None:
     end = 0
     for where in sorted(blocks):
         if where.offset < end:
-            raise Broken(f"two of its blocks share bytes at {where.offset}")
+            raise InvalidTable(f"two of its blocks share bytes at {where.offset}")
         end = where.end
 
 
 def records(table: Table) -> Iterator[Record]:
-    """All records in order, keys without trailers. May raise `Broken` after the last one, if the counts differ."""
+    """All records in order, keys without trailers. Raises `InvalidTable`, perhaps only after the last one."""
     ends, raw = Ends(), 0
     for where in data_blocks(table):
         block = read_block(table.data, where)
         raw += len(block)
         if raw > LARGEST:
-            raise Broken(f"it has more than {LARGEST} bytes")
+            raise InvalidTable(f"it has more than {LARGEST} bytes")
         for stored, value in block_records(block):
             if stored[-KEY_TRAILER:] != SET_TRAILER:
-                raise Broken("a record is of an unknown kind")
+                raise InvalidTable("a record is of an unknown kind")
             key = stored[:-KEY_TRAILER]
             if ends.count == 0:
                 ends.first = key
             elif key <= ends.last:
-                raise Broken("its keys are not in order")
+                raise InvalidTable("its keys are not in order")
             ends.count, ends.key_bytes, ends.last = ends.count + 1, ends.key_bytes + len(stored), key
             if ends.count > table.properties.count or ends.key_bytes > table.key_bytes:
-                raise Broken(f"it has more than the {table.properties.count} records that its properties state")
+                raise InvalidTable(f"it has more than the {table.properties.count} records that its properties state")
             yield Record(key, value)
     check_ends(table, ends)
 
@@ -276,15 +276,15 @@ class Ends:
 
 
 def check_ends(table: Table, found: Ends) -> None:
-    """Compare the totals with the table's properties. Raises `Broken` if they differ."""
-    promised = table.properties
-    if found.count != promised.count or found.count != promised.num_entries or found.key_bytes != table.key_bytes:
-        raise Broken(
+    """Compare the totals with the table's properties. Raises `InvalidTable` if they differ."""
+    stated = table.properties
+    if found.count != stated.count or found.count != stated.num_entries or found.key_bytes != table.key_bytes:
+        raise InvalidTable(
             f"it has {found.count} records with keys of {found.key_bytes} bytes, but its properties state "
-            f"{promised.count} (or {promised.num_entries}) with {table.key_bytes}"
+            f"{stated.count} (or {stated.num_entries}) with {table.key_bytes}"
         )
-    if (found.first, found.last) != (promised.min_key, promised.max_key):
-        raise Broken("its first and last key are not those that its properties state")
+    if (found.first, found.last) != (stated.min_key, stated.max_key):
+        raise InvalidTable("its first and last key are not those that its properties state")
 
 
 def _stored_properties(block: bytes) -> dict[str, bytes]:
@@ -292,7 +292,7 @@ def _stored_properties(block: bytes) -> dict[str, bytes]:
     last = b""
     for key, value in block_records(block):
         if key <= last:
-            raise Broken("its properties are not in order")
+            raise InvalidTable("its properties are not in order")
         found[text(key, "a property's name")] = value
         last = key
     return found
@@ -301,10 +301,10 @@ def _stored_properties(block: bytes) -> dict[str, bytes]:
 def _with_properties(data: bytes, index: Handle, ends: tuple[Handle, ...], stored: dict[str, bytes]) -> Table:
     levels = stored.get(f"{_PREFIX}block.based.table.index.type", b"")
     if levels not in (struct.pack("<I", ONE_LEVEL), struct.pack("<I", TWO_LEVELS)):
-        raise Broken(f"it has an index of type 0x{levels.hex()}; lakegc supports 0 (one level) and 2 (two)")
+        raise InvalidTable(f"it has an index of type 0x{levels.hex()}; lakegc supports 0 (one level) and 2 (two)")
     order = stored.get(f"{_PREFIX}comparator", b"")
     if order != b"leveldb.BytewiseComparator":
-        raise Broken(f"its keys have an unknown order: {order!r}")
+        raise InvalidTable(f"its keys have an unknown order: {order!r}")
     properties = TableProperties(
         type=text(_property(stored, "type"), "property type"),
         entity=text(stored.get("entity", b""), "property entity"),
@@ -321,20 +321,20 @@ def _with_properties(data: bytes, index: Handle, ends: tuple[Handle, ...], store
     )
     key_bytes = _varint_property(stored, f"{_PREFIX}raw.key.size")
     if key_bytes > LARGEST:
-        raise Broken(f"its properties state keys of more than {LARGEST} bytes")
+        raise InvalidTable(f"its properties state keys of more than {LARGEST} bytes")
     return Table(data, properties, key_bytes, index, levels[0] == TWO_LEVELS, ends, any_order=True)
 
 
 def _property(stored: dict[str, bytes], name: str) -> bytes:
     if name not in stored:
-        raise Broken(f"its property {name} is missing")
+        raise InvalidTable(f"its property {name} is missing")
     return stored[name]
 
 
 def _number(stored: dict[str, bytes], name: str) -> int:
     value = _property(stored, name)
     if _DECIMAL.fullmatch(value) is None:
-        raise Broken(f"its property {name} is not a number")
+        raise InvalidTable(f"its property {name} is not a number")
     return int(value)
 
 
@@ -342,5 +342,5 @@ def _varint_property(stored: dict[str, bytes], name: str) -> int:
     value = _property(stored, name)
     number, at = uvarint(value, 0, len(value))
     if at != len(value):
-        raise Broken(f"its property {name} is not a number")
+        raise InvalidTable(f"its property {name} is not a number")
     return number

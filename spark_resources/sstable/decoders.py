@@ -20,7 +20,7 @@ VECTORISED_FROM = 2 << 20
 
 
 class Decoder(Protocol):
-    """Reads a whole table or raises `Broken`; all decoders return the same results."""
+    """Reads a whole table or raises `InvalidTable`; all decoders return the same results."""
 
     @property
     def name(self) -> str: ...

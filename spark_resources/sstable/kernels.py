@@ -36,7 +36,7 @@ BAR = 0x7C
 SLACK = 16  # extra bytes at the end of an output buffer, so that short copies may overrun
 
 # indexes into Scratch.state
-ROWS, KEY_LENGTH, KEY_BYTES, FIRST_LENGTH, PROMISED_ROWS, PROMISED_KEY_BYTES, CONTENT, STATE = range(8)
+ROWS, KEY_LENGTH, KEY_BYTES, FIRST_LENGTH, STATED_ROWS, STATED_KEY_BYTES, CONTENT, STATE = range(8)
 # indexes into the fields that `entry` finds: start and length of a text, value of a number
 ADDRESS, ADDRESS_LENGTH, TIME, TIME_LENGTH, HAS_TIME, SIZE, CHECKSUM, CHECKSUM_LENGTH, KIND, FIELDS = range(10)
 
@@ -293,14 +293,14 @@ def handles(data: Bytes, limit: int, where: tuple[int, int], found: Ints, done: 
 @compiled_with_arrays
 def data_blocks(data: Bytes, limit: int, offset: int, length: int, two_levels: bool) -> tuple[int, Ints]:
     """Like `blocks.data_blocks`: the number of data blocks, or BROKEN, and their handles."""
-    room = limit // BLOCK_TRAILER + 2  # there can't be more contiguous blocks
-    found = np.empty((room, 2), dtype=np.int64)
+    max_blocks = limit // BLOCK_TRAILER + 2  # there can't be more contiguous blocks
+    found = np.empty((max_blocks, 2), dtype=np.int64)
     count, end = handles(data, limit, (offset, length), found, (_int(0), _int(-1 if two_levels else 0)))
     if count <= 0 or end != offset:
         return BROKEN, found
     if not two_levels:
         return count, found
-    parts, found = found, np.empty((room, 2), dtype=np.int64)
+    parts, found = found, np.empty((max_blocks, 2), dtype=np.int64)
     total, end = _int(0), _int(0)
     for part in range(count):
         total, end = handles(data, limit, (parts[part, 0], parts[part, 1]), found, (total, end))
@@ -375,7 +375,7 @@ def step(scratch: Scratch, at: int, end: int, known: int) -> tuple[int, int, int
         return BROKEN, 0, 0
     length = next_key(block, at, (shared, own), key, state[KEY_LENGTH])
     state[KEY_BYTES] += shared + own
-    if length < 0 or state[ROWS] >= state[PROMISED_ROWS] or state[KEY_BYTES] > state[PROMISED_KEY_BYTES]:
+    if length < 0 or state[ROWS] >= state[STATED_ROWS] or state[KEY_BYTES] > state[STATED_KEY_BYTES]:
         return BROKEN, 0, 0
     if state[ROWS] == 0:
         append(first, 0, key, 0, length)
@@ -388,11 +388,11 @@ def step(scratch: Scratch, at: int, end: int, known: int) -> tuple[int, int, int
 @compiled
 def entry(block: Bytes, at: int, end: int, fields: Ints) -> bool:
     """Whether the value from `at` to `end` is an entry; if so, `fields` has its fields' positions, see ADDRESS."""
-    twice, at = uvarint(block, at, end)
-    if at < 0 or twice < 0 or twice & 1 or twice >> 1 > end - at:
+    zigzag, at = uvarint(block, at, end)
+    if at < 0 or zigzag < 0 or zigzag & 1 or zigzag >> 1 > end - at:
         return False
-    twice, at = uvarint(block, at + (twice >> 1), end)
-    if at < 0 or twice & 1 or twice < 0 or twice >> 1 != end - at:
+    zigzag, at = uvarint(block, at + (zigzag >> 1), end)
+    if at < 0 or zigzag & 1 or zigzag < 0 or zigzag >> 1 != end - at:
         return False
     for place in range(len(fields)):
         fields[_at(place)] = 0
@@ -447,7 +447,7 @@ def micros(block: Bytes, at: int, length: int) -> tuple[int, bool]:
 class Columns(NamedTuple):
     """Buffers for columns; those of a column that is not requested have length 0.
 
-    A text column is its concatenated bytes and the offset of each text, with the total length at the end; `time_there`
+    A text column is its concatenated bytes and the offset of each text, with the total length at the end; `has_time`
     is 1 for an entry with a time; `content` is the result of the function `content`.
     """
 
@@ -460,7 +460,7 @@ class Columns(NamedTuple):
     checksums: Bytes
     checksum_at: Offsets
     times: Ints
-    time_there: Bytes
+    has_time: Bytes
     content: Bytes
 
 
@@ -520,7 +520,7 @@ def add_columns(scratch: Scratch, end: int, out: Columns) -> bool:
             where = fields[CHECKSUM], fields[CHECKSUM_LENGTH]
             add_text(out.checksums, out.checksum_at, row, scratch.block, where)
         if len(out.times) > 0:
-            out.time_there[_at(row)] = fields[HAS_TIME]
+            out.has_time[_at(row)] = fields[HAS_TIME]
             out.times[_at(row)], fine = micros(scratch.block, fields[TIME], fields[TIME_LENGTH])
             if not fine:
                 return False

@@ -15,7 +15,7 @@ from spark_resources.sstable.blocks import OutOfOrder, Table, open_in_any_order,
 from spark_resources.sstable.content_ids import content_id, record_content
 from spark_resources.sstable.decoders import READABLE, Decoder, default_decoder
 from spark_resources.sstable.records import ENTRY_SCHEMA, Branch, Entry, RangeRef, Record, TableProperties, Tag
-from spark_resources.sstable.wire import Broken, about
+from spark_resources.sstable.wire import InvalidTable, about
 
 _T = TypeVar("_T")
 RANGES, METARANGES = "ranges", "metaranges"
@@ -49,7 +49,7 @@ def read_entries(
     return _read(data, name, read, decoder)
 
 
-def read_proven_entries(
+def read_verified_entries(
     data: bytes, *, name: str, columns: Sequence[str], decoder: Decoder | None = None
 ) -> tuple[pa.RecordBatch, TableProperties]:
     """Like `read_entries`, with the range's properties; in the same pass, verifies that it was committed as `name`."""
@@ -73,7 +73,7 @@ def read_ranges(data: bytes, *, name: str, entity: str = "") -> list[RangeRef]:
     return _each(data, name, METARANGES, entity, values.range_ref)
 
 
-def read_proven_ranges(data: bytes, *, name: str) -> list[RangeRef]:
+def read_verified_ranges(data: bytes, *, name: str) -> list[RangeRef]:
     """Like `read_ranges`; in the same pass, verifies that the metarange was committed as `name`."""
 
     def read(table: Table, _: Decoder) -> list[RangeRef]:
@@ -128,7 +128,7 @@ def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> N
 
 def _check_id(found: str, name: str) -> None:
     if found != name:
-        raise Broken(f"its content hash is that of {found}")
+        raise InvalidTable(f"its content hash is that of {found}")
 
 
 def _check_columns(columns: Sequence[str]) -> None:
@@ -165,5 +165,5 @@ def _typed(table: Table, kind: str, entity: str) -> Table:
     found = table.properties
     if (found.type, found.entity) != (kind, entity):
         is_, wanted = (f"{each[0]} of {each[1] or 'objects'}" for each in ((found.type, found.entity), (kind, entity)))
-        raise Broken(f"it holds {is_}, not {wanted}")
+        raise InvalidTable(f"it contains {is_}, not {wanted}")
     return table

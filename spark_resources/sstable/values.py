@@ -12,7 +12,7 @@ from spark_resources.sstable.records import Branch, Entry, RangeRef, Record, Tag
 from spark_resources.sstable.wire import (
     LENGTH_DELIMITED,
     VARINT,
-    Broken,
+    InvalidTable,
     fields,
     put_bytes_field,
     put_text_field,
@@ -46,11 +46,11 @@ class Value(NamedTuple):
 
 
 def split_value(stored: bytes) -> Value:
-    """The two parts of a stored value. Raises `Broken` if anything follows them."""
+    """The two parts of a stored value. Raises `InvalidTable` if anything follows them."""
     identity, at = _part(stored, 0)
     data, at = _part(stored, at)
     if at != len(stored):
-        raise Broken("a value has trailing bytes")
+        raise InvalidTable("a value has trailing bytes")
     return Value(identity, data)
 
 
@@ -58,7 +58,7 @@ def _part(stored: bytes, at: int) -> tuple[bytes, int]:
     zigzag, at = uvarint(stored, at, len(stored))
     length = zigzag >> 1
     if zigzag & 1 or length > len(stored) - at:
-        raise Broken("a part of a value runs past its end")
+        raise InvalidTable("a part of a value runs past its end")
     return stored[at : at + length], at + length
 
 
@@ -67,7 +67,7 @@ def put_value(identity: bytes, data: bytes) -> bytes:
 
 
 class _Message:
-    """A message's fields by number. Raises `Broken` if a field that isn't repeated occurs twice."""
+    """A message's fields by number. Raises `InvalidTable` if a field that isn't repeated occurs twice."""
 
     def __init__(
         self, data: bytes, kinds: dict[int, int], what: str, *, repeated: frozenset[int] = frozenset()
@@ -77,7 +77,7 @@ class _Message:
         self._bytes: dict[int, list[bytes]] = {}
         for number, value, content in fields(data, kinds, what):
             if number not in repeated and (number in self._numbers or number in self._bytes):
-                raise Broken(f"{what} has field {number} twice")
+                raise InvalidTable(f"{what} has field {number} twice")
             if kinds[number] == VARINT:
                 self._numbers[number] = value
             else:
@@ -102,7 +102,7 @@ class _Message:
         pairs = [_Message(each, _PAIR_FIELDS, f"a pair of {self.what}") for each in self._bytes.get(number, ())]
         found = {pair.text(1): pair.text(2) for pair in pairs}
         if len(found) != len(pairs):
-            raise Broken(f"field {number} of {self.what} has a key twice")
+            raise InvalidTable(f"field {number} of {self.what} has a key twice")
         return found
 
 
@@ -111,7 +111,7 @@ def _micros(data: bytes, what: str) -> int:
     message = _Message(data, _TIME_FIELDS, what)
     seconds, nanos = message.number(1), message.number(2)
     if not (FIRST_SECOND <= seconds <= LAST_SECOND and 0 <= nanos < 1_000_000_000):
-        raise Broken(f"{what} is not a valid time")
+        raise InvalidTable(f"{what} is not a valid time")
     return seconds * 1_000_000 + nanos // 1000
 
 
@@ -142,9 +142,9 @@ class EntryMessage:
     def __init__(self, stored: bytes) -> None:
         self._message = _Message(split_value(stored).data, ENTRY_FIELDS, "an entry", repeated=frozenset({5}))
         if not self._message.bytes(1):
-            raise Broken("an entry has no address")
+            raise InvalidTable("an entry has no address")
         if self._message.number(6) not in (0, 1, 2):
-            raise Broken(f"an entry has address type {self._message.number(6)}, which is unknown")
+            raise InvalidTable(f"an entry has address type {self._message.number(6)}, which is unknown")
 
     def address(self) -> str:
         return self._message.text(1)
@@ -199,12 +199,12 @@ def range_ref(record: Record) -> RangeRef:
     identity, data = split_value(record.value)
     range_id = text(identity, "a range's id")
     if _HEX_ID.fullmatch(range_id) is None:
-        raise Broken(f"it names a range '{range_id}', which is not a valid id")
+        raise InvalidTable(f"it names a range '{range_id}', which is not a valid id")
     message = _Message(data, _RANGE_FIELDS, f"range {range_id}")
     if message.bytes(2) != record.key:
-        raise Broken(f"range {range_id} is stored under a key other than its largest")
+        raise InvalidTable(f"range {range_id} is stored under a key other than its largest")
     if message.number(3) < 0 or message.number(4) < 0:
-        raise Broken(f"range {range_id} has a negative size or count")
+        raise InvalidTable(f"range {range_id} has a negative size or count")
     return RangeRef(range_id, message.bytes(1), message.bytes(2), message.number(3), message.number(4))
 
 
@@ -226,7 +226,7 @@ def put_range_ref(ref: RangeRef) -> Record:
 def _dumped(record: Record, kinds: dict[int, int], what: str, repeated: frozenset[int] = frozenset()) -> _Message:
     message = _Message(split_value(record.value).data, kinds, what, repeated=repeated)
     if message.bytes(1) != record.key:
-        raise Broken(f"{what} is stored under a key other than its id")
+        raise InvalidTable(f"{what} is stored under a key other than its id")
     return message
 
 
@@ -234,7 +234,7 @@ def commit(record: Record) -> Commit:
     """The commit of a dump's record."""
     message = _dumped(record, _COMMIT_FIELDS, "a commit", frozenset({6, 7}))
     if not message.has(4):
-        raise Broken(f"commit {message.text(1)} has no creation date")
+        raise InvalidTable(f"commit {message.text(1)} has no creation date")
     return Commit(
         id=message.text(1),
         parents=message.texts(7),

@@ -13,11 +13,11 @@ from spark_resources.sstable import kernels
 from spark_resources.sstable.blocks import FOOTER_LENGTH, Ends, Table, check_ends
 from spark_resources.sstable.readable_decoder import ReadableDecoder
 from spark_resources.sstable.records import ENTRY_SCHEMA
-from spark_resources.sstable.wire import Broken
+from spark_resources.sstable.wire import InvalidTable
 
-_SHORTEST_RECORD = 3  # three lengths of one byte each
-_LONGEST_LENGTHS = 24  # two lengths in decimal, each followed by a bar
-_KEPT = 32 << 20  # the largest content buffer that a thread keeps, in bytes: new memory costs more than filling it
+_MIN_RECORD_BYTES = 3  # three lengths of one byte each
+_MAX_LENGTHS_BYTES = 24  # two lengths in decimal, each followed by a bar
+_MAX_REUSED_BYTES = 32 << 20  # of the content buffer that a thread reuses: new memory costs more than filling it
 
 
 class Unreadable(Exception):
@@ -31,14 +31,14 @@ class VectorisedDecoder:
 
     def __init__(self) -> None:
         self._readable = ReadableDecoder()
-        self._kept = threading.local()
+        self._buffers = threading.local()
 
     def entries(self, table: Table, columns: Sequence[str]) -> pa.RecordBatch:
         try:
             return self.attempt_entries(table, columns)[0]
         except Unreadable:
             self._readable.entries(table, columns)
-            raise _disagreement() from None
+            raise _decoder_disagreement() from None
 
     def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterable[bytes]]:
         try:
@@ -46,7 +46,7 @@ class VectorisedDecoder:
             return batch, [content]
         except Unreadable:
             self._readable.entries(table, columns)
-            raise _disagreement() from None
+            raise _decoder_disagreement() from None
 
     def content(self, table: Table) -> Iterable[bytes]:
         try:
@@ -54,24 +54,24 @@ class VectorisedDecoder:
         except Unreadable:
             for _ in self._readable.content(table):
                 pass
-            raise _disagreement() from None
+            raise _decoder_disagreement() from None
 
     def attempt_entries(
         self, table: Table, columns: Sequence[str], *, content: bool = False
     ) -> tuple[pa.RecordBatch, bytes]:
         blocks = _Blocks(table)
         rows, text = table.properties.count, blocks.total + kernels.SLACK
-        asked = {column: column in columns for column in ENTRY_SCHEMA.names}
+        requested = {column: column in columns for column in ENTRY_SCHEMA.names}
         found = kernels.Columns(
-            *_text_room(table.key_bytes + kernels.SLACK, rows, asked["path"]),
-            *_text_room(text, rows, asked["address"]),
+            *_text_buffers(table.key_bytes + kernels.SLACK, rows, requested["path"]),
+            *_text_buffers(text, rows, requested["address"]),
             kinds=np.empty(rows, dtype=np.int8),
             sizes=np.empty(rows, dtype=np.int64),
-            checksums=(room := _text_room(text, rows, asked["checksum"]))[0],
-            checksum_at=room[1],
-            times=np.empty(rows * asked["last_modified"], dtype=np.int64),
-            time_there=np.empty(rows * asked["last_modified"], dtype=np.uint8),
-            content=self._room(blocks.content_room * content),
+            checksums=(buffers := _text_buffers(text, rows, requested["checksum"]))[0],
+            checksum_at=buffers[1],
+            times=np.empty(rows * requested["last_modified"], dtype=np.int64),
+            has_time=np.empty(rows * requested["last_modified"], dtype=np.uint8),
+            content=self._buffer(blocks.content_size * content),
         )
         if not kernels.columns(blocks.data, blocks.handles, blocks.scratch, found):
             raise Unreadable
@@ -82,21 +82,21 @@ class VectorisedDecoder:
 
     def attempt_content(self, table: Table) -> bytes:
         blocks = _Blocks(table)
-        text = self._room(blocks.content_room)
+        text = self._buffer(blocks.content_size)
         length = kernels.content(blocks.data, blocks.handles, blocks.scratch, text)
         if length < 0:
             raise Unreadable
         blocks.check_ends()
         return text[:length].data  # type: ignore[return-value]
 
-    def _room(self, size: int) -> kernels.Bytes:
+    def _buffer(self, size: int) -> kernels.Bytes:
         """A buffer for content, reused for one table after another."""
-        kept: kernels.Bytes | None = getattr(self._kept, "room", None)
-        if kept is None or len(kept) < size:
-            kept = np.empty(size, dtype=np.uint8)
-            if size <= _KEPT:
-                self._kept.room = kept
-        return kept[:size]
+        buffer: kernels.Bytes | None = getattr(self._buffers, "content", None)
+        if buffer is None or len(buffer) < size:
+            buffer = np.empty(size, dtype=np.uint8)
+            if size <= _MAX_REUSED_BYTES:
+                self._buffers.content = buffer
+        return buffer[:size]
 
 
 class _Blocks:
@@ -111,20 +111,20 @@ class _Blocks:
             raise Unreadable
         self.handles = handles[:count]
         largest, self.total = kernels.raw_sizes(self.data, limit, self.handles)
-        promised = table.properties.count
-        if largest < 0 or promised > self.total // _SHORTEST_RECORD:
+        stated = table.properties.count
+        if largest < 0 or stated > self.total // _MIN_RECORD_BYTES:
             raise Unreadable
         self._state = np.zeros(kernels.STATE, dtype=np.int64)
         self._state[kernels.KEY_LENGTH] = -1
-        self._state[kernels.PROMISED_ROWS] = promised
-        self._state[kernels.PROMISED_KEY_BYTES] = table.key_bytes
+        self._state[kernels.STATED_ROWS] = stated
+        self._state[kernels.STATED_KEY_BYTES] = table.key_bytes
         block, key, first = (np.empty(largest + kernels.SLACK, dtype=np.uint8) for _ in range(3))
         self.scratch = kernels.Scratch(block, key, first, self._state, np.empty(kernels.FIELDS, dtype=np.int64))
 
     @property
-    def content_room(self) -> int:
+    def content_size(self) -> int:
         """A sufficient size, in bytes, for the table's records in the form that its id is computed from."""
-        return self._table.key_bytes + self.total + _LONGEST_LENGTHS * self._table.properties.count + kernels.SLACK
+        return self._table.key_bytes + self.total + _MAX_LENGTHS_BYTES * self._table.properties.count + kernels.SLACK
 
     def check_ends(self) -> None:
         state = self._state
@@ -132,12 +132,12 @@ class _Blocks:
         last = self.scratch.key[: max(state[kernels.KEY_LENGTH], 0)].tobytes()
         try:
             check_ends(self._table, Ends(int(state[kernels.ROWS]), int(state[kernels.KEY_BYTES]), first, last))
-        except Broken as broken:
+        except InvalidTable as broken:
             raise Unreadable from broken
 
 
-def _text_room(length: int, rows: int, asked: bool) -> tuple[kernels.Bytes, kernels.Offsets]:
-    return np.empty(length * asked, dtype=np.uint8), np.zeros((rows + 1) * asked, dtype=np.int32)
+def _text_buffers(length: int, rows: int, requested: bool) -> tuple[kernels.Bytes, kernels.Offsets]:
+    return np.empty(length * requested, dtype=np.uint8), np.zeros((rows + 1) * requested, dtype=np.int32)
 
 
 def _array(column: str, found: kernels.Columns) -> Any:
@@ -152,7 +152,7 @@ def _array(column: str, found: kernels.Columns) -> Any:
             return _numbers(pa.int8(), found.kinds)
         case "size":
             return _numbers(pa.int64(), found.sizes)
-    there = pa.py_buffer(np.packbits(found.time_there, bitorder="little"))
+    there = pa.py_buffer(np.packbits(found.has_time, bitorder="little"))
     return pa.Array.from_buffers(ENTRY_SCHEMA.field(column).type, len(found.times), [there, pa.py_buffer(found.times)])
 
 
@@ -171,5 +171,5 @@ def _texts(kind: Any, begins: kernels.Offsets, content: kernels.Bytes) -> Any:
     return array
 
 
-def _disagreement() -> Broken:
-    return Broken("two decoders disagree on it, which is a bug in lakegc. Report it with this table")
+def _decoder_disagreement() -> InvalidTable:
+    return InvalidTable("two decoders disagree on it, which is a bug in lakegc. Report it with this table")

@@ -17,16 +17,16 @@ VARINT = 0
 LENGTH_DELIMITED = 2
 
 
-class Broken(Exception):
+class InvalidTable(Exception):
     """Raised inside the package for invalid bytes; `about` adds the table's name."""
 
 
 @contextmanager
 def about(name: str) -> Iterator[None]:
-    """Translates `Broken` into `DamagedData` for the table `name`."""
+    """Translates `InvalidTable` into `DamagedData` for the table `name`."""
     try:
         yield
-    except Broken as broken:
+    except InvalidTable as broken:
         raise DamagedData(
             f"table {name} can't be read: {broken}. Nothing was deleted. Restore this table from a backup."
         ) from broken
@@ -46,7 +46,7 @@ def uvarint(data: bytes, at: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    raise Broken("a number in it runs past its end or past 64 bits")
+    raise InvalidTable("a number in it runs past its end or past 64 bits")
 
 
 def put_uvarint(value: int) -> bytes:
@@ -72,7 +72,7 @@ def text(data: bytes, what: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Broken(f"{what} is not UTF-8") from error
+        raise InvalidTable(f"{what} is not UTF-8") from error
 
 
 def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[int, int, bytes]]:
@@ -85,13 +85,13 @@ def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[i
     while at < end:
         number, kind = message[at] >> 3, message[at] & 7  # all known tags fit into one byte
         if kinds.get(number) != kind:
-            raise Broken(f"{what} has an unknown field (its tag starts with 0x{message[at]:02x})")
+            raise InvalidTable(f"{what} has an unknown field (its tag starts with 0x{message[at]:02x})")
         value, at = uvarint(message, at + 1, end)
         if kind == VARINT:
             yield number, value, b""
             continue
         if value > end - at:
-            raise Broken(f"field {number} of {what} runs past its end")
+            raise InvalidTable(f"field {number} of {what} runs past its end")
         yield number, 0, message[at : at + value]
         at += value
 

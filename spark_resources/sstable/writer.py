@@ -198,12 +198,14 @@ class TableBuilder:
         block = BlockBuilder(RESTART_INTERVAL)
         for key, value in self._records:
             if block.is_full_for(len(key) + KEY_TRAILER, len(value)):
-                self._add_to_index(_separator(block.last_key, key), self._write_block(block.contents(), _smaller))
+                self._add_to_index(
+                    _separator(block.last_key, key), self._write_block(block.contents(), _compressed_if_smaller)
+                )
                 block = BlockBuilder(RESTART_INTERVAL)
             block.add(key + SET_TRAILER, value)
         # lakeFS takes the estimate before the last block is closed
         self._estimated_size = len(self._out) + block.size + self._index.size
-        self._add_to_index(_successor(block.last_key), self._write_block(block.contents(), _smaller))
+        self._add_to_index(_successor(block.last_key), self._write_block(block.contents(), _compressed_if_smaller))
         self._data_size = len(self._out)
 
     def _add_to_index(self, separator: bytes, where: Handle) -> None:
@@ -224,13 +226,13 @@ class TableBuilder:
         if self._full_indexes:
             top = BlockBuilder(_EVERY_RECORD)
             for part in parts:
-                top.add(part.last_key, put_handle(self._write_block(part.contents(), _smaller)))
+                top.add(part.last_key, put_handle(self._write_block(part.contents(), _compressed_if_smaller)))
             found["rocksdb.block.based.table.index.type"] = struct.pack("<I", TWO_LEVELS)
             found["rocksdb.index.partitions"] = put_uvarint(len(parts))
             found["rocksdb.top-level.index.size"] = put_uvarint(top.size)
             size += top.size
         found["rocksdb.index.size"] = put_uvarint(size)
-        self._index_handle = self._write_block(top.contents(), _smaller)
+        self._index_handle = self._write_block(top.contents(), _compressed_if_smaller)
         return found
 
     def _properties(self) -> dict[str, bytes]:
@@ -260,7 +262,7 @@ def _plain(contents: bytes) -> tuple[bytes, int]:
     return contents, NO_COMPRESSION
 
 
-def _smaller(contents: bytes) -> tuple[bytes, int]:
+def _compressed_if_smaller(contents: bytes) -> tuple[bytes, int]:
     """Compressed if that saves an eighth, plain otherwise."""
     stored = bytes(_CODEC.compress(contents, asbytes=True))
     return (stored, SNAPPY) if len(stored) < len(contents) - len(contents) // 8 else (contents, NO_COMPRESSION)
@@ -287,15 +289,15 @@ def _separator(last_key: bytes, following: bytes) -> bytes:
         return last_key
     if at < len(following) - 1 or key[at] + 1 < following[at]:
         return key[:at] + bytes([key[at] + 1]) + _SEPARATOR_TRAILER
-    return _bumped(key, at + 1) or last_key
+    return _incremented(key, at + 1) or last_key
 
 
 def _successor(last_key: bytes) -> bytes:
     """An index key at or after `last_key` (with trailer), or the marker of a table without records."""
-    return _bumped(last_key[:-KEY_TRAILER], 0) or last_key or _NO_KEY
+    return _incremented(last_key[:-KEY_TRAILER], 0) or last_key or _NO_KEY
 
 
-def _bumped(key: bytes, at: int) -> bytes:
+def _incremented(key: bytes, at: int) -> bytes:
     """The key up to the first byte from `at` on that can be incremented, with that byte incremented; empty if none."""
     for place in range(at, len(key)):
         if key[place] != 0xFF:

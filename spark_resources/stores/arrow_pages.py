@@ -42,9 +42,9 @@ def arrow_pages(
 ) -> Iterator[ArrowPage]:
     """The pages of `store.pages` as Arrow; raises the same errors."""
     # looked up on the class, so that a wrapper that overrides `pages` is not bypassed
-    own = getattr(type(store), "arrow_pages", None)
-    if own is not None:
-        yield from own(store, prefix, start_after=start_after, delimiter=delimiter, page_size=page_size)
+    native = getattr(type(store), "arrow_pages", None)
+    if native is not None:
+        yield from native(store, prefix, start_after=start_after, delimiter=delimiter, page_size=page_size)
         return
     for page in store.pages(prefix, start_after=start_after, delimiter=delimiter, page_size=page_size):
         yield ArrowPage(as_batch(page.objects), page.prefixes, page.unreadable_names)

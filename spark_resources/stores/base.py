@@ -50,15 +50,15 @@ class Page:
     unreadable_names: int = 0
 
 
-class Deleting(StrEnum):
-    """The effect of a delete in a store."""
+class DeleteEffect(StrEnum):
+    """The effect of a delete in a store, as text for people."""
 
     FINAL = "a delete frees the space and can't be undone"
-    HIDES = (
+    VERSIONED = (
         "this bucket is versioned: a delete hides an object behind a delete marker, and its space is freed only "
         "when the bucket's lifecycle rules remove old versions"
     )
-    KEEPS_A_WHILE = (
+    SOFT_DELETED = (
         "this bucket has soft delete: for the retention period deleted objects can be restored, and their space is "
         "billed"
     )
@@ -186,7 +186,7 @@ class Store(Protocol):
         """Whether the object's checksum is certain to be the MD5 of its content (invariant 2)."""
         ...
 
-    def deleting(self) -> Deleting:
+    def delete_effect(self) -> DeleteEffect:
         """The effect of a delete here, as currently reported by the store."""
         ...
 

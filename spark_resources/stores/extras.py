@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from spark_resources.errors import WrongUsage
 
-_OURS = frozenset({"lakegc_assets", "spark_resources"})
+_OWN_PACKAGES = frozenset({"lakegc_assets", "spark_resources"})
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def needs_extra(extra: str, provider: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in _OURS:
+        if error.name is None or error.name.partition(".")[0] in _OWN_PACKAGES:
             raise
         raise WrongUsage(
             f"{provider} needs the Python package {error.name}, which isn't installed. Install the extra '{extra}', "

@@ -32,9 +32,9 @@ from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
 BATCH_ROWS = 50_000
-MOST_TIMES_AS_LARGE = 400  # gzip can reach 1,000; keys of 800 bytes that differ only in a number reach 156
-ALWAYS_FINE_BYTES = 64 << 20
-LONGEST_FIRST_ROW = 1 << 20
+MAX_EXPANSION = 400  # gzip can reach 1,000; keys of 800 bytes that differ only in a number reach 156
+ALWAYS_ALLOWED_BYTES = 64 << 20
+MAX_HEADER_BYTES = 1 << 20
 KINDS = (".parquet", ".csv", ".csv.gz")
 MANIFEST, CHECKSUM = "manifest.json", "manifest.checksum"
 LISTED = pa.schema(
@@ -56,7 +56,7 @@ _NAMES: Mapping[str, frozenset[str]] = {
     "latest": frozenset({"islatest"}),
     "deleted": frozenset({"isdeletemarker"}),
 }
-_NEEDED = ("key", "size", "modified")
+_REQUIRED = ("key", "size", "modified")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +139,16 @@ def _located(location: str, settings: StoreSettings) -> tuple[Place, str]:
     path = Path(location)
     if not path.exists():
         raise WrongUsage(f"{path} does not exist")
-    here = settings.model_copy(update={"local_path": str(path.parent.parent)})
+    local_settings = settings.model_copy(update={"local_path": str(path.parent.parent)})
     key = path.name + ("/" if path.is_dir() else "")
-    return Place(Namespace.parse(f"local://{path.parent.name}"), here), key
+    return Place(Namespace.parse(f"local://{path.parent.name}"), local_settings), key
 
 
 def _of_manifest(place: Place, key: str, location: str) -> Inventory:
     store = place.store()
     data = store.read(key)
-    said = store.read(key.removesuffix(MANIFEST) + CHECKSUM).decode(errors="replace").strip().strip('"')
-    if hashlib.md5(data, usedforsecurity=False).hexdigest() != said.lower():
+    expected_md5 = store.read(key.removesuffix(MANIFEST) + CHECKSUM).decode(errors="replace").strip().strip('"')
+    if hashlib.md5(data, usedforsecurity=False).hexdigest() != expected_md5.lower():
         raise DamagedData(f"{location} doesn't match its {CHECKSUM}. Wait until the inventory is completely written")
     try:
         manifest = json.loads(data)
@@ -193,7 +193,7 @@ def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Tab
 def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     if name.endswith(".parquet"):
         file = pq.ParquetFile(io.BytesIO(data))
-        wanted = [one for one in file.schema_arrow.names if _meant(one) is not None]
+        wanted = [one for one in file.schema_arrow.names if _meaning_of(one) is not None]
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
             yield _renamed(pa.Table.from_batches([batch]))
         if not file.metadata.num_rows:
@@ -201,13 +201,13 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
         return
 
     def opened() -> io.BufferedIOBase:
-        return io.BufferedReader(_Unpacked(data)) if name.endswith(".gz") else io.BytesIO(data)
+        return io.BufferedReader(_Decompressed(data)) if name.endswith(".gz") else io.BytesIO(data)
 
-    names = list(columns) or _first_row(opened().readline(LONGEST_FIRST_ROW))
+    names = list(columns) or _first_row(opened().readline(MAX_HEADER_BYTES))
     reading = pa_csv.ReadOptions(column_names=columns or None, block_size=8 << 20)
-    texts = pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+    converting = pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
     parsing = pa_csv.ParseOptions(newlines_in_values=True)
-    with pa_csv.open_csv(opened(), reading, parsing, texts) as reader:
+    with pa_csv.open_csv(opened(), reading, parsing, converting) as reader:
         for batch in reader:
             table = _renamed(pa.Table.from_batches([batch]))
             if guessed := [each.name for each in table.schema if each.type != pa.string()]:
@@ -217,7 +217,7 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
             yield table
 
 
-class _Unpacked(io.RawIOBase):
+class _Decompressed(io.RawIOBase):
     """Gzipped data, decompressed as it is read and never as a whole.
 
     Raises `ValueError` if it expands further than any list of keys would: otherwise a file of a few MB, full of
@@ -226,7 +226,7 @@ class _Unpacked(io.RawIOBase):
 
     def __init__(self, data: bytes) -> None:
         self._stream = gzip.GzipFile(fileobj=io.BytesIO(data))
-        self._most = self._left = max(MOST_TIMES_AS_LARGE * len(data), ALWAYS_FINE_BYTES)
+        self._most = self._left = max(MAX_EXPANSION * len(data), ALWAYS_ALLOWED_BYTES)
 
     def readable(self) -> bool:
         return True
@@ -236,7 +236,7 @@ class _Unpacked(io.RawIOBase):
         self._left -= count
         if self._left < 0:
             raise ValueError(
-                f"it decompresses to more than {self._most:,} bytes, {MOST_TIMES_AS_LARGE} times its size, which is "
+                f"it decompresses to more than {self._most:,} bytes, {MAX_EXPANSION} times its size, which is "
                 "unlikely for a list of keys. If it is one, decompress it and give the .csv file"
             )
         return count
@@ -247,16 +247,18 @@ def _first_row(plain: bytes) -> list[str]:
     return next(csv.reader([plain.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")]), [])
 
 
-def _meant(name: str) -> str | None:
+def _meaning_of(name: str) -> str | None:
     bare = name.lower().replace("_", "").replace("-", "").replace(" ", "")
     return next((meaning for meaning, names in _NAMES.items() if bare in names), None)
 
 
 def _renamed(table: pa.Table) -> pa.Table:
     """The known columns, renamed by meaning. Raises `ValueError` if a required one is missing or two mean the same."""
-    known = [(place, meaning) for place, name in enumerate(table.column_names) if (meaning := _meant(name)) is not None]
+    known = [
+        (place, meaning) for place, name in enumerate(table.column_names) if (meaning := _meaning_of(name)) is not None
+    ]
     places, meanings = [place for place, _ in known], [meaning for _, meaning in known]
-    if missing := [name for name in _NEEDED if name not in meanings]:
+    if missing := [name for name in _REQUIRED if name not in meanings]:
         raise ValueError(f"it has no column for {', '.join(missing)}; its columns are {', '.join(table.column_names)}")
     if len(set(meanings)) < len(meanings):
         raise ValueError(f"columns have the same meaning: {', '.join(table.column_names[place] for place in places)}")
@@ -265,7 +267,7 @@ def _renamed(table: pa.Table) -> pa.Table:
 
 def _listed(table: pa.Table, *, encoded: bool) -> pa.Table:
     """The current objects as LISTED, without old versions and delete markers."""
-    current = pc.and_(_is(table, "latest", otherwise=True), pc.invert(_is(table, "deleted", otherwise=False)))
+    current = pc.and_(_is(table, "latest", default=True), pc.invert(_is(table, "deleted", default=False)))
     table = table.filter(current)
     keys = table["key"].cast(pa.string())
     if encoded:
@@ -279,7 +281,7 @@ def _listed(table: pa.Table, *, encoded: bool) -> pa.Table:
         _times(table["modified"]),
         pc.if_else(pc.equal(checksums, ""), None, checksums),
     ]
-    for name, column in zip(_NEEDED, columns, strict=False):
+    for name, column in zip(_REQUIRED, columns, strict=False):
         if column.null_count:
             raise ValueError(f"{column.null_count:,} objects have no {name}")
     found = pa.table(columns, schema=LISTED)
@@ -287,13 +289,13 @@ def _listed(table: pa.Table, *, encoded: bool) -> pa.Table:
     return found
 
 
-def _is(table: pa.Table, name: str, *, otherwise: bool) -> pa.ChunkedArray | pa.Array:
+def _is(table: pa.Table, name: str, *, default: bool) -> pa.ChunkedArray | pa.Array:
     if name not in table.column_names:
-        return pa.repeat(pa.scalar(otherwise), len(table))
+        return pa.repeat(pa.scalar(default), len(table))
     column = table[name]
     if not pa.types.is_boolean(column.type):
         column = pc.utf8_lower(column).cast(pa.bool_())
-    return pc.fill_null(column, otherwise)
+    return pc.fill_null(column, default)
 
 
 def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -313,8 +315,8 @@ def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _decoded(keys: pa.ChunkedArray) -> pa.ChunkedArray:
     """URL-decoded keys; only keys with encoded characters are decoded one by one."""
-    marked = pc.or_(pc.match_substring(keys, "%"), pc.match_substring(keys, "+"))
-    if not pc.any(marked).as_py():
+    encoded_keys = pc.or_(pc.match_substring(keys, "%"), pc.match_substring(keys, "+"))
+    if not pc.any(encoded_keys).as_py():
         return keys
-    plain = [unquote_plus(key, errors="strict") for key in keys.filter(marked).to_pylist()]
-    return pc.replace_with_mask(keys.combine_chunks(), marked.combine_chunks(), pa.array(plain, pa.string()))
+    plain = [unquote_plus(key, errors="strict") for key in keys.filter(encoded_keys).to_pylist()]
+    return pc.replace_with_mask(keys.combine_chunks(), encoded_keys.combine_chunks(), pa.array(plain, pa.string()))

@@ -132,10 +132,10 @@ def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) ->
         )
 
 
-def folding(where: str, asked: str, listed: str) -> Refused:
+def folding_error(where: str, requested: str, listed: str) -> Refused:
     """The error for a store that lists a key without the requested prefix (invariant 5)."""
     return Refused(
-        f"{where} was requested to list keys that start with {asked!r} and listed {listed!r}. It normalizes keys "
+        f"{where} was requested to list keys that start with {requested!r} and listed {listed!r}. It normalizes keys "
         "like a file system, so lakegc can't collect this namespace.",
         invariant=5,
     )

@@ -31,12 +31,12 @@ _LAST = "\U0010fffd"  # practically no name in a folder sorts after it
 _PAGE = 1000  # the most keys that a store lists in one page
 _PROBES_A_RANGE = 8
 _FEW_FOLDERS = 10  # per page: a flat range costs a request for each subfolder that it passes
-_FIRST_PRINTED, _LAST_PRINTED = 0x20, 0x7E
+_FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x7E
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A range of a folder's keys: after `after`, up to and including `upto` (in byte order; None means unbounded).
+    """A range of a folder's keys: after `after`, up to and including `up_to` (in byte order; None means unbounded).
 
     With `flat`, only objects directly in the folder; otherwise everything below it.
     """
@@ -44,10 +44,10 @@ class Part:
     folder: str
     flat: bool = False
     after: str | None = None
-    upto: str | None = None
+    up_to: str | None = None
 
 
-def can_be_cut(store: Store) -> bool:
+def can_be_split(store: Store) -> bool:
     """Whether listing ranges of keys separately is possible and worthwhile: a local folder does not get faster."""
     return store.capabilities.byte_order and not isinstance(store, LocalStore)
 
@@ -66,8 +66,8 @@ def listed(
     `Unavailable` if parts were cut and the store does not list in byte order after all; `WrongUsage` for bounds on a
     store that is known not to.
     """
-    ordered, cuts = store.capabilities.byte_order, can_be_cut(store)
-    if not ordered and any(part.after is not None or part.upto is not None for part in parts):
+    ordered, cuts = store.capabilities.byte_order, can_be_split(store)
+    if not ordered and any(part.after is not None or part.up_to is not None for part in parts):
         raise WrongUsage(f"{store.where} doesn't list in byte order of keys, so key ranges can't be listed")
     if isinstance(store, LocalStore) or at_once == 1 or not parts or (len(parts) == 1 and not cuts):
         for part in parts:
@@ -75,7 +75,7 @@ def listed(
             for page in walk.pages(store, page_size, threading.Lock()):
                 yield part.folder, page
         return
-    yield from _Crew(store, parts, cuts, page_size, pages_first).pages(at_once)
+    yield from _ParallelListing(store, parts, cuts, page_size, pages_first).pages(at_once)
 
 
 # --- one range --------------------------------------------------------------------------------------------------------
@@ -83,24 +83,24 @@ def listed(
 
 @dataclass(slots=True)
 class _Walk:
-    """The listing of one range, page by page. `cursor` and `upto` change under the lister's lock."""
+    """The listing of one range, page by page. `cursor` and `up_to` change under the lister's lock."""
 
     part: Part
     ordered: bool  # whether the store is known to list in byte order
     cursor: str | None = field(default=None)  # the last key of the newest page
-    upto: str | None = field(default=None)
+    up_to: str | None = field(default=None)
     cut_from: _Walk | None = field(default=None)
     pages_with_keys: int = 0
     since_cut: int = 0  # pages with keys since the last cut
     folders: int = 0
 
     def __post_init__(self) -> None:
-        self.cursor, self.upto = self.part.after, self.part.upto
+        self.cursor, self.up_to = self.part.after, self.part.up_to
 
     def pages(self, store: Store, page_size: int, lock: threading.Lock | threading.Condition) -> Iterator[ArrowPage]:
         start: str | None = self.part.after
         # with a delimiter, the order isn't known for every store; without one, subfolders are skipped
-        folds = self.part.flat and start is None and self.part.upto is None
+        folds = self.part.flat and start is None and self.part.up_to is None
         while True:
             for page in arrow_pages(
                 store,
@@ -110,18 +110,18 @@ class _Walk:
                 page_size=page_size,
             ):
                 with lock:
-                    kept, ended = self._take(page)
-                yield kept
+                    in_range, ended = self._take(page)
+                yield in_range
                 if ended:
                     return
-                behind = None if folds else self._behind_folder(page)
-                if behind is not None:
-                    if self.upto is not None and not _is_after(self.upto, behind):
+                resume_after = None if folds else self._after_folder(page)
+                if resume_after is not None:
+                    if self.up_to is not None and not _is_after(self.up_to, resume_after):
                         return
                     break
             else:
                 return
-            start = behind
+            start = resume_after
 
     def _take(self, page: ArrowPage) -> tuple[ArrowPage, bool]:
         """The rows of a page that are in the range, and whether the range ends with this page."""
@@ -129,46 +129,46 @@ class _Walk:
         if not self.ordered:
             return page, False
         keys = objects.column(0)
-        if not self._rises(keys):
-            if self.upto is not None or self.part.after is not None:
+        if not self._is_in_order(keys):
+            if self.up_to is not None or self.part.after is not None:
                 raise _out_of_order(self.part.folder)
             self.ordered, self.cursor = False, None  # one listing from end to end needs no order
             return page, False
         if len(keys):  # the order of common prefixes is not known
             self.cursor = keys[-1].as_py()
             self.pages_with_keys, self.since_cut = self.pages_with_keys + 1, self.since_cut + 1
-        ended = self.cursor is not None and self.upto is not None and _is_after(self.cursor, self.upto)
+        ended = self.cursor is not None and self.up_to is not None and _is_after(self.cursor, self.up_to)
         if ended:
-            objects = objects.filter(pc.less_equal(keys, pa.scalar(self.upto)))
+            objects = objects.filter(pc.less_equal(keys, pa.scalar(self.up_to)))
         if self.part.flat:
             name = pc.utf8_slice_codeunits(objects.column(0), start=len(self.part.folder))
             objects = objects.filter(pc.invert(pc.match_substring(name, "/")))
         self.folders += len(page.prefixes)
         return ArrowPage(objects, page.prefixes, page.unreadable_names), ended
 
-    def _rises(self, keys: pa.StringArray) -> bool:
+    def _is_in_order(self, keys: pa.StringArray) -> bool:
         """Whether a page's keys are in byte order and follow those of the previous page."""
         if not pc.all(pc.less(keys[:-1], keys[1:]), min_count=0).as_py():
             return False
         return not len(keys) or self.cursor is None or _is_after(keys[0].as_py(), self.cursor)
 
-    def _behind_folder(self, page: ArrowPage) -> str | None:
+    def _after_folder(self, page: ArrowPage) -> str | None:
         """Where to resume when a flat listing without a delimiter is inside a subfolder: after that subfolder."""
         if not self.part.flat or not len(page.objects):
             return None
         last: str = page.objects.column(0)[-1].as_py()
-        behind = _end_of_folder(last, self.part.folder)
-        return behind if behind is not None and _is_after(behind, last) else None
+        resume_after = _end_of_folder(last, self.part.folder)
+        return resume_after if resume_after is not None and _is_after(resume_after, last) else None
 
     def cut(self) -> _Walk | None:
         """Hand the second half of the remaining range to a new walk; None if there is no middle."""
         if self.cursor is None:
             return None
-        middle = between(self.cursor, self.upto, len(self.part.folder))
+        middle = between(self.cursor, self.up_to, len(self.part.folder))
         if middle is None:
             return None
-        other = _Walk(replace(self.part, after=middle, upto=self.upto), self.ordered, cut_from=self)
-        self.upto, self.since_cut = middle, 0
+        other = _Walk(replace(self.part, after=middle, up_to=self.up_to), self.ordered, cut_from=self)
+        self.up_to, self.since_cut = middle, 0
         return other
 
 
@@ -198,8 +198,8 @@ def between(low: str, high: str | None, shared: int) -> str | None:
     while at < len(low):
         bottom = ord(low[at])
         if top is None:
-            top = _LAST_PRINTED + 1 if bottom <= _LAST_PRINTED else ord(_LAST)
-        middle = _printed((bottom + top) // 2, bottom)
+            top = _LAST_PRINTABLE + 1 if bottom <= _LAST_PRINTABLE else ord(_LAST)
+        middle = _printable((bottom + top) // 2, bottom)
         if bottom < middle < top:
             found = low[:at] + chr(middle)
             return found if _is_after(found, low) and (high is None or _is_after(high, found)) else None
@@ -207,12 +207,12 @@ def between(low: str, high: str | None, shared: int) -> str | None:
     return None
 
 
-def _printed(code: int, above: int) -> int:
+def _printable(code: int, above: int) -> int:
     """A code point near this one that is neither a control character nor a surrogate."""
-    if code < _FIRST_PRINTED:
-        return _FIRST_PRINTED
-    if _LAST_PRINTED < code < 0xA0:
-        return _LAST_PRINTED if above < _LAST_PRINTED else 0xA0
+    if code < _FIRST_PRINTABLE:
+        return _FIRST_PRINTABLE
+    if _LAST_PRINTABLE < code < 0xA0:
+        return _LAST_PRINTABLE if above < _LAST_PRINTABLE else 0xA0
     return 0xD7FF if 0xD800 <= code < 0xE000 and above < 0xD7FF else 0xE000 if 0xD800 <= code < 0xE000 else code
 
 
@@ -221,10 +221,10 @@ def spread(store: Store, part: Part, *, wanted: int, page_size: int = _PAGE) -> 
 
     Costs a few small requests per range. Raises as `Store.pages` does.
     """
-    if not can_be_cut(store) or (first := _full_page(store, part, page_size)) is None:
+    if not can_be_split(store) or (first := _full_page(store, part, page_size)) is None:
         return [part]
     cuts: list[str] = []
-    gaps: deque[tuple[str, str | None]] = deque([(first, part.upto)])
+    gaps: deque[tuple[str, str | None]] = deque([(first, part.up_to)])
     for _ in range(_PROBES_A_RANGE * wanted):
         if not gaps or len(cuts) + 1 >= wanted:
             break
@@ -232,14 +232,14 @@ def spread(store: Store, part: Part, *, wanted: int, page_size: int = _PAGE) -> 
         middle = between(low, high, len(part.folder))
         if middle is None:
             continue
-        found = _first_behind(store, part, middle)
+        found = _first_after(store, part, middle)
         if found is None or (high is not None and not _is_after(high, found)):
             gaps.appendleft((low, middle))
         else:
             cuts.append(middle)
             gaps += [(low, middle), (found, high)]
-    bounds = [part.after, *sorted(cuts, key=str.encode), part.upto]
-    return [replace(part, after=after, upto=upto) for after, upto in pairwise(bounds)]
+    bounds = [part.after, *sorted(cuts, key=str.encode), part.up_to]
+    return [replace(part, after=after, up_to=up_to) for after, up_to in pairwise(bounds)]
 
 
 def _full_page(store: Store, part: Part, size: int) -> str | None:
@@ -253,7 +253,7 @@ def _full_page(store: Store, part: Part, size: int) -> str | None:
     return last
 
 
-def _first_behind(store: Store, part: Part, key: str) -> str | None:
+def _first_after(store: Store, part: Part, key: str) -> str | None:
     """The first key after `key` in the part's folder; if it is in a subfolder of a flat part, the subfolder's end."""
     pages = arrow_pages(store, part.folder, start_after=key, page_size=1)
     found: str | None = next((page.objects.column(0)[0].as_py() for page in pages if len(page.objects)), None)
@@ -269,7 +269,7 @@ def _end_of_folder(key: str, folder: str) -> str | None:
 # --- in parallel ------------------------------------------------------------------------------------------------------
 
 
-class _Crew:
+class _ParallelListing:
     """Threads that list parts. An idle thread takes half of another one's range; an error in any thread stops all."""
 
     def __init__(self, store: Store, parts: Sequence[Part], cuts: bool, page_size: int, pages_first: int) -> None:
@@ -335,7 +335,7 @@ class _Crew:
         """The next walk to list: a waiting one, or half of another thread's; None if nothing is left."""
         with self._changed:
             while not self._stopped:
-                walk = self._waiting.popleft() if self._waiting else self._half()
+                walk = self._waiting.popleft() if self._waiting else self._half_of_another()
                 if walk is not None:
                     self._walking.append(walk)
                     return walk
@@ -344,7 +344,7 @@ class _Crew:
                 self._changed.wait()
             return None
 
-    def _half(self) -> _Walk | None:
+    def _half_of_another(self) -> _Walk | None:
         for walk in sorted(self._walking, key=lambda walk: -walk.since_cut):
             if self._may_be_cut(walk) and (half := walk.cut()) is not None:
                 return half

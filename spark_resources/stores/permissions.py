@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_resources.stores.settings import StoreSettings
 
-MISSING_RIGHTS = frozenset(
+MISSING_PERMISSIONS = frozenset(
     {
         "Forbidden", "401", "403",
         "AccessDenied", "AllAccessDisabled", "AccountProblem", "InvalidAccessKeyId", "SignatureDoesNotMatch",
@@ -16,7 +16,7 @@ MISSING_RIGHTS = frozenset(
 )  # fmt: skip
 """Codes of `DeleteResult` for a caller without permission; an object that is itself protected has other codes."""
 
-_RIGHT_TO_DELETE = {
+_DELETE_PERMISSION = {
     "s3": "s3:DeleteObject",
     "gs": "storage.objects.delete",
     "https": "to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
@@ -25,9 +25,9 @@ _RIGHT_TO_DELETE = {
 }
 
 
-def right_to_delete(scheme: str) -> str:
+def delete_permission(scheme: str) -> str:
     """The permission that is required for deletes in a namespace of this scheme, by its provider's name."""
-    return _RIGHT_TO_DELETE.get(scheme, "to delete objects")
+    return _DELETE_PERMISSION.get(scheme, "to delete objects")
 
 
 def identity(scheme: str, settings: StoreSettings) -> str:

@@ -10,7 +10,7 @@ _T = TypeVar("_T")
 
 
 def poll(
-    look: Callable[[], _T | None],
+    check: Callable[[], _T | None],
     *,
     timeout_s: float,
     first_wait_s: float,
@@ -19,13 +19,13 @@ def poll(
     seconds: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _T | None:
-    """The first result of `look` that isn't None; None after `timeout_s` seconds without one.
+    """The first result of `check` that isn't None; None after `timeout_s` seconds without one.
 
     The wait doubles each time up to `longest_wait_s`, and is constant if none is given. The last call is made when
     the time is up. `waited` is called after each wait with the seconds that have passed.
     """
     began, wait_s = seconds(), first_wait_s
-    while (found := look()) is None:
+    while (found := check()) is None:
         left = began + timeout_s - seconds()
         if left <= 0:
             return None

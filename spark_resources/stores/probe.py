@@ -58,11 +58,11 @@ def probe(store: Store, scratch_prefix: str) -> Capabilities:
 # --- remembered -----------------------------------------------------------------------------------------------------
 
 FORMAT = 1
-REMEMBERED = "_lakefs/retention/gc/lakegc/store.json"
-BELIEVED_FOR = timedelta(days=30)
+RECORD_KEY = "_lakefs/retention/gc/lakegc/store.json"
+RECORD_VALID_FOR = timedelta(days=30)
 
 
-def remembered_capabilities(store: Store, endpoint: str, *, token: str) -> Capabilities:
+def recorded_capabilities(store: Store, endpoint: str, *, token: str) -> Capabilities:
     """The capabilities that an earlier probe recorded in this namespace, or those that a new one finds and records.
 
     A record is valid for 30 days by the store's clock, and only for the endpoint that was probed. `token` must be
@@ -70,9 +70,9 @@ def remembered_capabilities(store: Store, endpoint: str, *, token: str) -> Capab
     """
     now = store.now()
     with suppress(NotFound, ValueError, KeyError, TypeError, AttributeError):
-        found = read_json(store.read(REMEMBERED))
+        found = read_json(store.read(RECORD_KEY))
         known = found["endpoint"] == endpoint and found.get("format", FORMAT) == FORMAT
-        if known and now - datetime.fromisoformat(found["probed"]) < BELIEVED_FOR:
+        if known and now - datetime.fromisoformat(found["probed"]) < RECORD_VALID_FOR:
             return _capabilities_from_json(found["capabilities"])
     capabilities = probe(store, f"{SCRATCH}{token}/")
     written = {
@@ -81,7 +81,7 @@ def remembered_capabilities(store: Store, endpoint: str, *, token: str) -> Capab
         "probed": now.isoformat(),
         "capabilities": _capabilities_to_json(capabilities),
     }
-    store.write(REMEMBERED, json.dumps(written, indent=1, sort_keys=True).encode())
+    store.write(RECORD_KEY, json.dumps(written, indent=1, sort_keys=True).encode())
     return capabilities
 
 
@@ -100,7 +100,7 @@ def _capabilities_from_json(plain: dict[str, Any]) -> Capabilities:
     }
     found = Capabilities(**{**plain, **changed})
     if found.time_resolution < timedelta(0) or found.delete_batch < 1:
-        raise ValueError("no store is like this")
+        raise ValueError("no store has such capabilities")
     return found
 
 
@@ -109,8 +109,8 @@ def _capabilities_from_json(plain: dict[str, Any]) -> Capabilities:
 
 def _writes_conditionally(store: Store, prefix: str) -> bool:
     """Whether exactly one of several concurrent writers wins each time, and a stale tag never does."""
-    for turn in range(_ROUNDS):
-        key = f"{prefix}{turn}"
+    for round_number in range(_ROUNDS):
+        key = f"{prefix}{round_number}"
         try:
             if _winners("first", partial(store.write_if_absent, key)) != 1:
                 return False
@@ -149,11 +149,11 @@ def _lists_in_byte_order(store: Store, prefix: str) -> bool:
     if listed != wanted:
         return False
 
-    def behind(after: str) -> list[str]:
+    def keys_after(after: str) -> list[str]:
         return [found.key for page in store.pages(prefix, start_after=after) for found in page.objects]
 
     with suppress(WrongUsage):  # a store that can't start in the middle, whatever its order
-        return all(behind(after) == wanted[place + 1 :] for place, after in enumerate(wanted))
+        return all(keys_after(after) == wanted[place + 1 :] for place, after in enumerate(wanted))
     return False
 
 
@@ -167,10 +167,10 @@ def _tags_with_md5(store: Store, prefix: str) -> bool:
 
 def _unholdable(store: Store, prefix: str) -> frozenset[str]:
     samples = {kind: [sample] for kind, sample in SAMPLES.items()} | {BOTH: ["both", "both/inside"]}
-    return frozenset(kind for kind, some in samples.items() if not _holds(store, f"{prefix}{kind}/", some))
+    return frozenset(kind for kind, some in samples.items() if not _can_hold(store, f"{prefix}{kind}/", some))
 
 
-def _holds(store: Store, prefix: str, samples: Sequence[str]) -> bool:
+def _can_hold(store: Store, prefix: str, samples: Sequence[str]) -> bool:
     """Whether keys can be written, listed, read and deleted under exactly these names."""
     contents = {prefix + sample: f"the content of {sample!r}".encode() for sample in samples}
     try:

@@ -33,7 +33,7 @@ _P = ParamSpec("_P")
 _log = logging.getLogger(__name__)
 
 
-PASSING_STATUS = frozenset({408, 425, 429, *range(500, 600)} - {501, 505, 507})
+TRANSIENT_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505, 507})
 """HTTP statuses worth a retry. Not 501 and 505 (unsupported by the server) nor 507 (full): a retry changes nothing."""
 
 
@@ -52,18 +52,18 @@ class RetryPolicy(BaseModel):
     longest_wait_s: float = Field(default=8.0, ge=0)
     attempts: int | None = Field(default=None, ge=1)
 
-    def call(self, act: Callable[[], _T], *, sleep: Callable[[float], None] = time.sleep) -> _T:
-        """The result of `act`, retried while it raises `Transient`.
+    def call(self, request: Callable[[], _T], *, sleep: Callable[[float], None] = time.sleep) -> _T:
+        """The result of `request`, retried while it raises `Transient`.
 
         Raises `Unavailable` with the last failure's message when the time is up, so that no outer policy starts over;
         any other error is raised at once.
         """
         try:
-            return act()
+            return request()
         except Transient as error:
-            return self._repeated(act, error, sleep)
+            return self._retry(request, error, sleep)
 
-    def _repeated(self, act: Callable[[], _T], first: Transient, sleep: Callable[[float], None]) -> _T:
+    def _retry(self, request: Callable[[], _T], first: Transient, sleep: Callable[[float], None]) -> _T:
         import tenacity  # takes 50 ms, which most processes never need
 
         pending = [first]
@@ -71,7 +71,7 @@ class RetryPolicy(BaseModel):
         def attempt() -> _T:
             if pending:  # the failure that has already occurred: tenacity's clock starts with it
                 raise pending.pop()
-            return act()
+            return request()
 
         backoff = tenacity.wait_random_exponential(multiplier=self.first_wait_s, max=self.longest_wait_s)
         retrying = tenacity.Retrying(
@@ -145,7 +145,7 @@ def delete_own(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
 
     def attempt() -> None:
         nonlocal left
-        results = {each.key: each for each in _all_sent(store, left)}
+        results = {each.key: each for each in _send_all(store, left)}
         for key in left:
             failed.pop(key, None)
         failed.update(results)
@@ -158,14 +158,14 @@ def delete_own(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
     return list(failed.values())
 
 
-def _all_sent(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
+def _send_all(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
     """The failures among these keys. Keys that were not sent are sent again, as long as any key of a batch was sent."""
     results = store.delete_many(keys)
     failed = [result for result in results if result.deletion is Deletion.FAILED]
-    late = [result.key for result in failed if result.code == NOT_SENT]
-    if not late or len(late) == len(results):
+    not_sent = [result.key for result in failed if result.code == NOT_SENT]
+    if not not_sent or len(not_sent) == len(results):
         return failed
-    return [*(result for result in failed if result.code != NOT_SENT), *_all_sent(store, late)]
+    return [*(result for result in failed if result.code != NOT_SENT), *_send_all(store, not_sent)]
 
 
 def _tag_of(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str | None:
@@ -186,8 +186,8 @@ def is_tls_refusal(error: Exception | str) -> bool:
     A connection that broke during the TLS handshake is not one.
     """
     text = str(error).upper()
-    broken = ("EOF", "RESET", "TIMED OUT", "BROKEN PIPE", "CLOSED")
-    return ("SSL" in text or "CERTIFICATE" in text) and not any(word in text for word in broken)
+    disconnected = ("EOF", "RESET", "TIMED OUT", "BROKEN PIPE", "CLOSED")
+    return ("SSL" in text or "CERTIFICATE" in text) and not any(word in text for word in disconnected)
 
 
 def seconds_of(headers: Mapping[str, str]) -> float:
@@ -214,5 +214,5 @@ def _last(state: RetryCallState) -> Transient:
 
 def _give_up(state: RetryCallState) -> None:
     error, tries = _last(state), state.attempt_number
-    how_often = f" Tried {tries} times in {_elapsed(state):.0f} seconds." if tries > 1 else ""
-    raise Unavailable(f"{error}{how_often}") from error.__cause__
+    attempts_made = f" Tried {tries} times in {_elapsed(state):.0f} seconds." if tries > 1 else ""
+    raise Unavailable(f"{error}{attempts_made}") from error.__cause__

@@ -50,7 +50,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The object that was written: its `tag` as in `About`, None if the store didn't report it.
+    """An object that was written: its `tag` as in `About`, None if the store didn't report it.
 
     `checksums` are those that the store shows for exactly these bytes; empty if it doesn't show any.
     """
@@ -75,7 +75,7 @@ class Streams(Protocol):
     def about(self, key: str) -> About: ...
 
     def pieces(self, key: str, about: About) -> Iterator[bytes]:
-        """The bytes of the object that `about` describes. Raises `Changed` if it is a different object by now."""
+        """The bytes of the object that `about` describes. Raises `Changed` if it was replaced in the meantime."""
         ...
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
@@ -191,19 +191,19 @@ def refuse_other_start(status: int, start: int, key: str, where: str) -> None:
 
 def parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     """The same bytes in parts of this size; the last one may be shorter. No bytes yield no parts."""
-    held: list[bytes] = []
+    buffered: list[bytes] = []
     length = 0
     for piece in pieces:
         rest = memoryview(piece)
         while length + len(rest) >= size:
             cut = size - length
-            yield b"".join([*held, rest[:cut]])
-            rest, held, length = rest[cut:], [], 0
+            yield b"".join([*buffered, rest[:cut]])
+            rest, buffered, length = rest[cut:], [], 0
         if len(rest):
-            held.append(bytes(rest))
+            buffered.append(bytes(rest))
             length += len(rest)
     if length:
-        yield b"".join(held)
+        yield b"".join(buffered)
 
 
 def plain_text(values: Mapping[str, str], names: re.Pattern[str]) -> dict[str, str]:

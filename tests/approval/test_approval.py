@@ -548,7 +548,7 @@ def test_only_keys_inside_namespace_ever_deleted(lake: Lake, key: str) -> None:
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_approval_cut_off_after_the_records_write_does_not_count(
+def test_an_approval_interrupted_after_the_records_write_does_not_count(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Approving again completes it, and revoking removes it."""
@@ -596,7 +596,9 @@ def test_the_summary_is_the_last_write_of_an_approval_and_the_first_removal_of_a
     assert lake.state() == "marked"
 
 
-def test_an_approval_whose_revocation_was_cut_off_does_not_count(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_approval_whose_revocation_was_interrupted_does_not_count(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After the record's write the approval no longer counts; another revocation or approval replaces what is left of
     it."""
     lake.marked()

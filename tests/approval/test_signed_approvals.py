@@ -14,7 +14,7 @@ from spark_resources.mark_store.approval import approval_key, withdraw_stale_sum
 from spark_resources.mark_store.hold_file import made_hold
 from spark_resources.mark_store.holds import HOLDS_KEY, add_hold, read_holds
 from spark_resources.mark_store.mark import mark_folder
-from spark_resources.records.json_records import MOST_LATE
+from spark_resources.records.json_records import MAX_WRITE_DELAY
 from tests.approval.conftest import Lake
 from tests.approval.test_foreign_marks import leave
 from tests.support.command_line import Lakegc
@@ -37,7 +37,7 @@ def settings(lake: Lake) -> Mapping[str, str]:
 def age(lake: Lake, key: str) -> None:
     """Let the store date a file later than any write takes."""
     file = lake.folder / key
-    later = file.stat().st_mtime + 2 * MOST_LATE.total_seconds()
+    later = file.stat().st_mtime + 2 * MAX_WRITE_DELAY.total_seconds()
     os.utime(file, (later, later))
 
 

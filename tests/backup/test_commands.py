@@ -28,7 +28,7 @@ from tests.approval.conftest import sandbox
 from tests.approval.test_foreign_marks import LAYOUTS, SUMMARY, leave
 from tests.support.command_line import Lakegc
 from tests.support.finished_marks import START, finished_record
-from tests.support.store_providers import answering
+from tests.support.store_providers import replying
 
 __all__ = ["approval_lake", "sandbox"]
 lake = approval_lake
@@ -93,7 +93,7 @@ def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
     assert (made["marked"], made["subject"]["digest"]) == (4, lake.record().digest)
 
 
-def test_a_place_begun_for_another_set_of_the_same_id_is_refused(
+def test_a_destination_begun_for_another_set_of_the_same_id_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """A repository may have had another mark of that id."""
@@ -183,7 +183,7 @@ def test_foreign_marks_of_each_layout_are_backed_up_and_restored(
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_a_backup_without_a_finished_mark_or_a_place_is_refused(
+def test_a_backup_without_a_finished_mark_or_a_destination_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """Nothing is written for it."""
@@ -221,7 +221,7 @@ def test_a_backup_in_the_repositorys_own_namespace_is_refused(
     assert files(lake.folder) == before
 
 
-def test_a_place_without_write_access_is_refused_before_anything_is_copied(
+def test_a_destination_without_write_access_is_refused_before_anything_is_copied(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """The message says what to do."""
@@ -230,7 +230,7 @@ def test_a_place_without_write_access_is_refused_before_anything_is_copied(
     file.write_bytes(b"")
     commands.fails(1, ["can't be created"], "backup", "m1", str(file / "to"))
     body = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>no</Message></Error>"
-    with answering(403, body, {"Content-Type": "application/xml"}) as server:
+    with replying(403, body, {"Content-Type": "application/xml"}) as server:
         known = {"s3_endpoint_url": server.url, "s3_access_key_id": "any", "s3_secret_access_key": "any"}
         commands.fails(1, ["AccessDenied"], "backup", "m1", "s3://elsewhere/to", retry_total_s="0", **known)
 
@@ -268,7 +268,7 @@ def repository(name: str, uri: str) -> Repository:
         ),
     ],
 )  # fmt: skip
-def test_every_spelling_of_the_namespace_is_refused_as_a_place_for_backups(
+def test_every_spelling_of_the_namespace_is_refused_as_a_backup_destination(
     namespace: str, blockstore: str, inside: list[str], outside: list[str]
 ) -> None:
     """This holds for buckets and containers as for folders."""

@@ -68,7 +68,9 @@ def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, pr
         assert (about.headers, about.metadata) == (before[address].headers, before[address].metadata)
 
 
-def test_what_a_folder_cannot_hold_is_restored_from_the_log(moto_server: MotoServer, tmp_path: Path) -> None:
+def test_objects_with_keys_that_a_folder_cannot_hold_are_restored_from_the_log(
+    moto_server: MotoServer, tmp_path: Path
+) -> None:
     """Some keys, types and metadata are no file names or attributes; the log of the backup has them."""
     moto_server.make_bucket("hostile")
     lake = Place(Namespace.parse("s3://hostile/ns"), moto_server.settings())
@@ -188,8 +190,8 @@ def test_a_restore_overwrites_nothing_and_names_lost_or_altered_copies(task: Tas
     task.store.write("data/s/taken", b"newer")
     task.to.store().delete_many([f"{FOLDER}objects/data/s/lacking"])
     task.to.store().write(f"{FOLDER}objects/data/s/altered", b"wrong")
-    on_their_side = provider.name in KEEP_CONDITIONS
-    back = task.restore([{**row, "kept": None} for row in logged.values()], server_side=on_their_side)
+    can_copy_server_side = provider.name in KEEP_CONDITIONS
+    back = task.restore([{**row, "kept": None} for row in logged.values()], server_side=can_copy_server_side)
 
     assert outcomes(back) == {
         "data/s/same": "already there", "data/s/taken": "taken", "data/s/lacking": "vanished",
@@ -252,7 +254,7 @@ def test_an_object_that_replaced_a_copy_before_it_was_compared_stays(
     found = source.stat("data/s/a")
     if provider.name != "local":  # without a checksum the copy is compared
         found = StoredObject(found.key, found.size, found.modified)
-    with pytest.raises(Taken, match="left"):
+    with pytest.raises(Taken, match="not touched"):
         copier.copy(found, "data/s/a")
 
     assert target.read("data/s/a") == data
@@ -289,4 +291,4 @@ def test_the_bandwidth_limit_holds_across_threads() -> None:
         throttle.take(500)
 
     assert clock[0] == pytest.approx(2.0)
-    assert list(Throttle(None).slowed([b"a"])) == [b"a"]
+    assert list(Throttle(None).limited([b"a"])) == [b"a"]

@@ -1,4 +1,4 @@
-"""A backup against `rclone copy` of the same list, on the same SeaweedFS, in turns, in one run.
+"""A backup compared with `rclone copy` of the same list, on the same SeaweedFS, in alternation.
 
     uv run python -m tests.bench.backup --objects 5000 --pairs 3
 

@@ -1,4 +1,4 @@
-"""How the deleting of a sweep behaves before a store that turns away what is too much.
+"""How the deletes of a sweep behave against a store that throttles.
 
     uv run python -m tests.bench.busy --objects 20000 --bears 1000
 

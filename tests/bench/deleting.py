@@ -1,4 +1,4 @@
-"""The deleting of a sweep against a plain loop of the SDK's batch delete, over as many keys of the same SeaweedFS.
+"""The deletes of a sweep compared with a plain loop of the SDK's batch delete, over as many keys of the same SeaweedFS.
 
     uv run python -m tests.bench.deleting --objects 50000 --pairs 5
 

@@ -1,4 +1,4 @@
-"""How fast each part of a mark could be: the same bytes, listed, decoded, joined and written by nothing but that.
+"""How fast each part of a mark could be: the same bytes, listed, decoded, joined and written without anything else.
 
 Each is done by as many processes as there are cores.
 """
@@ -118,7 +118,7 @@ def decoding(tables: dict[str, bytes], *, proving: bool) -> tuple[int, float]:
     def entries(one: str) -> int:
         asked: dict[str, Any] = {"name": one, "columns": ("address", "address_type"), "decoder": decoder}
         if proving:
-            return sstable.read_proven_entries(tables[one], **asked)[0].num_rows
+            return sstable.read_verified_entries(tables[one], **asked)[0].num_rows
         return sstable.read_entries(tables[one], **asked).num_rows
 
     def decoded(ids: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Listing against its limit: the same keys of one SeaweedFS, asked for over HTTP and not read.
+"""Listing compared with its limit: the same keys of one SeaweedFS, requested over HTTP and not parsed.
 
     uv run python -m tests.bench.listing --objects 100000 --slices 20 --rounds 3
 

@@ -1,4 +1,4 @@
-"""What a mark of a synthetic repository takes, phase by phase, beside what each part could take at the least.
+"""How long a mark of a synthetic repository takes, by phase, compared with the minimum of each part.
 
     uv run python -m tests.bench.mark --size M --store s3 --folder /tmp/bench
 
@@ -32,7 +32,7 @@ from spark_resources.mark_store.mark import Mark
 from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
 from spark_resources.spark.datasets import all_rows, file_batches
 from spark_resources.stores.place import Place
-from spark_resources.stores.probe import REMEMBERED
+from spark_resources.stores.probe import RECORD_KEY
 from spark_resources.stores.retry import delete_own
 from tests.bench import limits
 from tests.bench.generate import built, folder_of, known, size_of
@@ -232,7 +232,7 @@ def forget_marks(served: Serving) -> None:
     keys = [f"{MARKS}{kind}/" for kind in ("lakegc", "unified", "uncommitted", "commits")]
     for prefix in keys:
         for page in store.pages(prefix):
-            left = (found.key for found in page.objects if found.key != REMEMBERED)
+            left = (found.key for found in page.objects if found.key != RECORD_KEY)
             delete_own(store, [key for key in left if not key.endswith("/")])
 
 

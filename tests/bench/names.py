@@ -1,4 +1,4 @@
-"""What objects of a synthetic repository are called and how large they are, by their numbers, many at a time."""
+"""Names and sizes of the objects of a synthetic repository, computed from their numbers, many at a time."""
 
 from __future__ import annotations
 

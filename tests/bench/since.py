@@ -1,4 +1,4 @@
-"""What a mark since an earlier one asks of the store, beside a clean mark of the same moment.
+"""The requests of an incremental mark to the store, compared with a full mark of the same moment.
 
     uv run python -m tests.bench.since --size L --folder /tmp/bench
 

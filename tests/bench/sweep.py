@@ -1,4 +1,4 @@
-"""What a sweep of a synthetic repository takes, phase by phase, before a store that is far away.
+"""How long a sweep of a synthetic repository takes, by phase, with a distant store.
 
     uv run python -m tests.bench.sweep --size XL --factor 0.05 --latency 0.03 --folder /tmp/bench
 

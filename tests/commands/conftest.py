@@ -1,4 +1,4 @@
-"""Two marks that all these tests look at: one of a repository full of hostile keys, one that finds nothing."""
+"""Two marks that all these tests share: one of a repository full of hostile keys, one that finds nothing."""
 
 from __future__ import annotations
 

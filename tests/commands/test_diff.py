@@ -43,7 +43,7 @@ def two(place: Place) -> Place:
         "m2",
         start=LATER,
         listed=listing([*STAYS, *NEW, HELD, RESCUED]),
-        held=[{**{key: HELD[key] for key in ("address", "size", "modified", "slice")}, "hold": "legal"}],
+        on_hold=[{**{key: HELD[key] for key in ("address", "size", "modified", "slice")}, "hold": "legal"}],
         previous={"mark_id": "m1", "counts": dict(COUNTS), "unreadable": []},
         rules=Rules(7, {"dev": 3}),
     )

@@ -59,7 +59,7 @@ def place_of(sandbox: Sandbox, lake: str) -> Place:
     return target_of(sandbox.settings, lake).place
 
 
-def leave(place: Place, layout: str, mark_id: str, *files: list[str], said: bytes | None = None) -> None:
+def leave(place: Place, layout: str, mark_id: str, *files: list[str], summary_file: bytes | None = None) -> None:
     """Write a mark as its collector does: Parquet in several files, text beside it, markers; the summary last."""
     folder = GC + LAYOUTS[layout].format(mark_id)
     for number, addresses in enumerate(files):
@@ -67,8 +67,8 @@ def leave(place: Place, layout: str, mark_id: str, *files: list[str], said: byte
     place.store().write(f"{folder}_SUCCESS", b"")
     if layout in ("unified", "uncommitted"):
         place.store().write(f"{folder.removesuffix('/')}.text/part-0.txt", b"data/s1/b\nc\n")
-    if said is not None and layout in ("unified", "uncommitted"):
-        place.store().write(f"{folder.removesuffix('deleted/')}summary.json", said)
+    if summary_file is not None and layout in ("unified", "uncommitted"):
+        place.store().write(f"{folder.removesuffix('deleted/')}summary.json", summary_file)
 
 
 def shown(lakegc: Lakegc, settings: Mapping[str, str], *arguments: str) -> Any:
@@ -87,11 +87,11 @@ def test_marks_of_every_layout_are_listed_with_their_state_and_count(
 ) -> None:
     """The list shows who made each, and whether its summary finished it."""
     place = place_of(sandbox, lake)
-    leave(place, "unified", "m1", ["data/s1/a"], said=summary(1))
+    leave(place, "unified", "m1", ["data/s1/a"], summary_file=summary(1))
     leave(place, "unified", "m2", ["data/s1/a"])
-    leave(place, "unified", "m3", ["data/s1/a"], said=summary(7, success=False))
-    leave(place, "unified", "m4", ["data/s1/a"], said=b"{")
-    leave(place, "uncommitted", "m1", ["data/s1/a"], said=summary(2))
+    leave(place, "unified", "m3", ["data/s1/a"], summary_file=summary(7, success=False))
+    leave(place, "unified", "m4", ["data/s1/a"], summary_file=b"{")
+    leave(place, "uncommitted", "m1", ["data/s1/a"], summary_file=summary(2))
     leave(place, "committed", "m1", ["data/s1/a"])
     leave(place, "committed before 0.4", "m1", ["data/s1/a"])
 
@@ -114,7 +114,7 @@ def test_marks_of_every_layout_are_listed_with_their_state_and_count(
 def test_every_address_of_a_foreign_mark_is_reviewed(lakegc: Lakegc, sandbox: Sandbox, lake: str, layout: str) -> None:
     """An address may contain a newline. Sizes are the store's, and reasons are not known."""
     addresses = [*STORED, GONE]
-    leave(place_of(sandbox, lake), layout, "m1", addresses[:2], addresses[2:], said=summary(5))
+    leave(place_of(sandbox, lake), layout, "m1", addresses[:2], addresses[2:], summary_file=summary(5))
 
     totals = shown(lakegc, sandbox.settings, "review", lake, "m1")
     every = shown(lakegc, sandbox.settings, "review", lake, f"{layout}/m1", "--list")
@@ -140,7 +140,7 @@ def test_a_summary_that_disagrees_with_the_files_is_shown_beside_their_count(
     lakegc: Lakegc, sandbox: Sandbox, lake: str
 ) -> None:
     """Neither count is hidden."""
-    leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], said=summary(22))
+    leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], summary_file=summary(22))
 
     shown_to_people = lakegc(sandbox.settings, "review", lake, "m1").out
     assert "1 object expired" in shown_to_people
@@ -164,7 +164,7 @@ def test_a_damaged_file_refuses_the_whole_foreign_mark(
 ) -> None:
     """A file that isn't whole Parquet with addresses is named, and the rest isn't shown as if it were all."""
     place = place_of(sandbox, lake)
-    leave(place, "unified", "m1", ["data/s1/a"], said=summary(2))
+    leave(place, "unified", "m1", ["data/s1/a"], summary_file=summary(2))
     place.store().write(f"{GC}unified/m1/deleted/part-00009-y.parquet", damage)
 
     lakegc(sandbox.settings, "review", lake, "m1").stopped(3, "part-00009-y.parquet", words)
@@ -183,7 +183,7 @@ def test_a_foreign_mark_without_its_parquet_is_damaged(lakegc: Lakegc, sandbox: 
 
 def test_an_unknown_foreign_mark_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
     """It is refused whatever its id looks like."""
-    leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], said=summary(1))
+    leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], summary_file=summary(1))
 
     lakegc(sandbox.settings, "review", lake, "m2").stopped(1, "no mark m2")
     for strange in ("unified/m2", "../m1", "m1/deleted"):
@@ -193,7 +193,7 @@ def test_an_unknown_foreign_mark_is_refused(lakegc: Lakegc, sandbox: Sandbox, la
 def test_lakegcs_own_marks_are_not_listed_as_foreign(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
     """A mark with a folder of lakegc's is lakegc's, finished or not, though a half of it has the reference's layout."""
     place = place_of(sandbox, lake)
-    leave(place, "unified", "m1", ["data/s1/a"], said=summary(1))
+    leave(place, "unified", "m1", ["data/s1/a"], summary_file=summary(1))
     place.store().write(f"{GC}lakegc/m1/namespace_slices/part-0.parquet", b"")
 
     lakegc(sandbox.settings, "review", lake, "m1").stopped(1, "no mark m1")
@@ -214,7 +214,7 @@ def test_a_recorded_reference_mark_is_listed_exactly(
         "unified",
         "m1",
         marked,
-        said=(folder / "expected" / "reference_summary.json").read_bytes(),
+        summary_file=(folder / "expected" / "reference_summary.json").read_bytes(),
     )
 
     found = shown(lakegc, sandbox.settings, "review", lake, "m1", "--list")

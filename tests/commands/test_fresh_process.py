@@ -99,7 +99,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_command_succeeds_in_a_process_of_its_own(shell: Shell, step: str) -> None:
+def test_a_command_succeeds_in_a_separate_process(shell: Shell, step: str) -> None:
     """Whatever a command needs, it starts itself. It needs no home, ends with exit code 0, and prints something."""
     ended = shell.ended(step)
 
@@ -118,7 +118,7 @@ def test_a_command_prints_the_next_one_in_the_form_in_which_it_was_called(shell:
     assert " lakegc " not in shown.replace(called, "")
 
 
-def test_every_command_is_tried_in_a_process_of_its_own() -> None:
+def test_every_command_is_run_in_a_separate_process() -> None:
     """A new command has to be added to the steps here, or to a test elsewhere that runs it in a process."""
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     known |= {str(group.name) for group in app.registered_groups}

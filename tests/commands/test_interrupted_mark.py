@@ -68,10 +68,10 @@ def test_a_refusal_does_not_wait_for_spark_to_start(sandbox: Sandbox, tmp_path: 
     """Spark is starting already; it ends together with the process."""
     process = started(sandbox, tmp_path, "mark", "nothing")
 
-    said = process.communicate(timeout=LIMIT_S)[1]
+    error = process.communicate(timeout=LIMIT_S)[1]
 
-    assert (process.returncode, said.count("lakegc:")) == (1, 1)
-    assert "nothing" in said
+    assert (process.returncode, error.count("lakegc:")) == (1, 1)
+    assert "nothing" in error
     nothing_left(process, tmp_path)
 
 
@@ -79,9 +79,9 @@ def test_spark_that_cannot_start_fails_the_mark_with_one_message(sandbox: Sandbo
     """The message names the setting."""
     process = started(sandbox, tmp_path, "mark", "lake", LAKEGC_SPARK_MASTER="nonsense")
 
-    said = process.communicate(timeout=LIMIT_S)[1]
+    error = process.communicate(timeout=LIMIT_S)[1]
 
-    assert (process.returncode, said.count("Check LAKEGC_SPARK_MASTER"), "Traceback" in said) == (1, 1, False)
+    assert (process.returncode, error.count("Check LAKEGC_SPARK_MASTER"), "Traceback" in error) == (1, 1, False)
     assert running_in(process.pid) == []
 
 
@@ -94,11 +94,11 @@ def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp
     assert any("verifying" in line for line in process.stderr)
 
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=LIMIT_S)[1]
+    error = process.communicate(timeout=LIMIT_S)[1]
 
-    assert (process.returncode, "Traceback" in said) == (130, False)
-    assert "run the same command again to resume:\n" in said
-    assert said.endswith(f" -m lakegc_assets.cli sweep {lake.name} m1\n")
+    assert (process.returncode, "Traceback" in error) == (130, False)
+    assert "run the same command again to resume:\n" in error
+    assert error.endswith(f" -m lakegc_assets.cli sweep {lake.name} m1\n")
     nothing_left(process, tmp_path)
 
 
@@ -111,7 +111,11 @@ def test_an_interrupted_mark_ends_with_one_sentence_and_leaves_nothing_running(
     assert any("listing" in line for line in process.stderr)
 
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=LIMIT_S)[1]
+    error = process.communicate(timeout=LIMIT_S)[1]
 
-    assert (process.returncode, "interrupted. Nothing was deleted" in said, "Traceback" in said) == (130, True, False)
+    assert (process.returncode, "interrupted. Nothing was deleted" in error, "Traceback" in error) == (
+        130,
+        True,
+        False,
+    )
     nothing_left(process, tmp_path)

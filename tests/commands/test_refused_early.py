@@ -17,7 +17,7 @@ from spark_resources.spark.resource import SparkResource
 from tests.approval.conftest import Lake, lake, sandbox
 from tests.commands.test_reports import swept
 from tests.support.command_line import Lakegc, dagster_home, lakegc
-from tests.support.command_line import Outcome as Ended
+from tests.support.command_line import Outcome as CommandOutcome
 
 __all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
 
@@ -30,10 +30,10 @@ class Unstartable(SparkResource):
 
 
 @pytest.fixture
-def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., Ended]:
+def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., CommandOutcome]:
     """A command on that repository, where Spark can't be started."""
 
-    def run(name: str, *arguments: str, **settings: str) -> Ended:
+    def run(name: str, *arguments: str, **settings: str) -> CommandOutcome:
         lakefs, spark = LakeFSResource(), Unstartable()
         given = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
         with (
@@ -64,8 +64,8 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., Ended]:
         (("restore", "m1", "/nowhere", "--drill", "2"), 1, "no complete backup"),
     ],
 )
-def test_wrong_options_ids_states_and_places_are_refused_before_spark_starts(
-    lake: Lake, without_spark: Callable[..., Ended], arguments: tuple[str, ...], code: int, words: str
+def test_wrong_options_ids_states_and_destinations_are_refused_before_spark_starts(
+    lake: Lake, without_spark: Callable[..., CommandOutcome], arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     """They are checked first."""
     lake.marked()
@@ -74,7 +74,7 @@ def test_wrong_options_ids_states_and_places_are_refused_before_spark_starts(
 
 
 def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
-    lake: Lake, without_spark: Callable[..., Ended]
+    lake: Lake, without_spark: Callable[..., CommandOutcome]
 ) -> None:
     """The command that makes the backup is named."""
     lake.marked()
@@ -119,7 +119,7 @@ def test_a_refused_command_leaves_no_run_and_no_partition_in_dagster(
 
 @pytest.mark.parametrize("command", [("undo",), ("purge", "--yes")])
 def test_undo_and_purge_without_a_quarantine_end_before_spark_starts(
-    lake: Lake, without_spark: Callable[..., Ended], command: tuple[str, ...]
+    lake: Lake, without_spark: Callable[..., CommandOutcome], command: tuple[str, ...]
 ) -> None:
     """A sweep that deleted left nothing to bring back."""
     swept(lake, {"data/s/a": (Outcome.DELETED, "")})
@@ -129,7 +129,7 @@ def test_undo_and_purge_without_a_quarantine_end_before_spark_starts(
     assert (ended.code, "no objects in quarantine" in ended.out) == (0, True), ended.err
 
 
-def test_a_sweep_reports_progress_from_its_start(lake: Lake, without_spark: Callable[..., Ended]) -> None:
+def test_a_sweep_reports_progress_from_its_start(lake: Lake, without_spark: Callable[..., CommandOutcome]) -> None:
     """Nobody has to guess whether it works before the first object is deleted."""
     lake.marked()
     lake.approve()

@@ -164,7 +164,7 @@ ASIDE = {f"data/s/{name}": (Outcome.QUARANTINED, "") for name in "abc"}
     ],
 )
 def test_status_shows_the_outcome_of_a_sweep(
-    lake: Lake, lakegc: Lakegc, outcomes: dict[str, tuple[Outcome, str]], since: dict[str, int] | None, said: str
+    lake: Lake, lakegc: Lakegc, outcomes: dict[str, tuple[Outcome, str]], since: dict[str, int] | None, sentence: str
 ) -> None:
     """`swept` alone doesn't tell whether objects are deleted, in quarantine, restored, or purged."""
     swept(lake, outcomes)
@@ -174,8 +174,8 @@ def test_status_shows_the_outcome_of_a_sweep(
 
     [row] = json.loads(lakegc.output(lake.sandbox.settings, "status", lake.name, "--format", "json"))["marks"]
 
-    assert (row["state"], row["outcome"]) == ("swept", said)
-    assert f"swept: {said}" in " ".join(lakegc.output(lake.sandbox.settings, "status", lake.name).split())
+    assert (row["state"], row["outcome"]) == ("swept", sentence)
+    assert f"swept: {sentence}" in " ".join(lakegc.output(lake.sandbox.settings, "status", lake.name).split())
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_the_graph_is_the_one_in_graph_txt() -> None:
         assert now[section] == kept[section], f"{section} changed; where that is meant: {snapshot.REFRESH}"
 
 
-def test_commits_are_read_after_what_is_staged() -> None:
+def test_commits_are_read_after_staged_addresses() -> None:
     """`retained_commits` waits for `uncommitted_addresses`: an object moves from staging to a commit at any moment.
 
     With commits read first, one that moves in between is on neither list, and would look like garbage.

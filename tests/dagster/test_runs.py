@@ -129,8 +129,11 @@ def run_without_effect(
     assert not [each for each in result.all_events if each.is_step_materialization]
     assert not result.get_asset_check_evaluations()
     [seen] = [each for each in result.all_events if each.event_type is dg.DagsterEventType.ASSET_OBSERVATION]
-    said = seen.asset_observation_data.asset_observation
-    return {"description": said.description, **{name: value.value for name, value in said.metadata.items()}}
+    event = seen.asset_observation_data.asset_observation
+    return {
+        "description": event.description,
+        **{name: value.value for name, value in event.metadata.items()},
+    }
 
 
 def checked(
@@ -245,10 +248,10 @@ def test_a_finished_mark_is_never_made_again(world: World, ran: Run, only: str) 
     """A run of the whole mark or of one asset reports this; no file changes, and nothing turns red."""
     assert ran.run.is_success
     before = world.files()
-    said = run_without_effect(world, str(MARK), only=only)
+    event = run_without_effect(world, str(MARK), only=only)
 
-    assert "mark m1 of lake is finished (marked) and can't be remade" in said["description"]
-    assert (said["invariant"], said["exit_code"]) == (12, 3)
+    assert "mark m1 of lake is finished (marked) and can't be remade" in event["description"]
+    assert (event["invariant"], event["exit_code"]) == (12, 3)
     assert world.files() == before
     partitions = world.instance.get_status_by_partition(
         dg.AssetKey(only or "expired_set"), [str(MARK)], defs.resolve_assets_def(only or "expired_set").partitions_def
@@ -262,9 +265,9 @@ def test_a_finished_mark_is_unchanged_by_a_run_with_any_options(world: World, ra
     assert ran.run.is_success
     before = world.files()
 
-    said = run_without_effect(world, str(MARK), config=config)
+    event = run_without_effect(world, str(MARK), config=config)
 
-    assert "mark m1 of lake is finished" in said["description"]
+    assert "mark m1 of lake is finished" in event["description"]
     assert world.files() == before
 
 
@@ -293,10 +296,10 @@ UNUSABLE = {
 def test_a_key_that_is_no_partition_is_refused_and_removed(world: World, key: str, words: str) -> None:
     """The run ends with a sentence, nothing is written or turns red, and the partition key is removed again."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
-    said = run_without_effect(world, key)
+    event = run_without_effect(world, key)
 
-    assert words in said["description"]
-    assert said["kind"] == "NotAPartition"
+    assert words in event["description"]
+    assert event["kind"] == "NotAPartition"
     assert key not in world.instance.get_dynamic_partitions("repository_and_mark")
     assert (world.files(), sorted(world.sandbox.local_path.iterdir())) == before
 

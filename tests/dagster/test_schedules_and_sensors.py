@@ -141,7 +141,7 @@ def test_repositories_are_selected_by_include_and_exclude_patterns(
     assert expected or "other-*" in skipped
 
 
-def test_a_repository_in_trouble_gets_one_failing_run_and_no_other_waits(
+def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_no_other(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is left out until its trouble changes or is over."""
@@ -165,7 +165,7 @@ def test_a_repository_in_trouble_gets_one_failing_run_and_no_other_waits(
     assert not any(PREFLIGHT_TAG in each.tags for each in healed)
 
 
-def test_trouble_whose_run_succeeded_is_tried_again(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preflight_failure_whose_run_succeeded_is_tried_again(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run reported nothing, so the same trouble isn't known yet."""
     fail_preflight(night, monkeypatch, "lake-b", "the store is slow")
     for each in night.evaluate_schedule()[0]:
@@ -286,7 +286,7 @@ def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
         requests, skipped, kept = night.evaluate_sensor(cursor)
 
     assert requests == []
-    assert "could not be asked for the repositories" in skipped
+    assert "could not get the repositories" in skipped
     assert kept == cursor
 
 

@@ -1,4 +1,4 @@
-"""A server between lakegc and a sandbox that can be made to say something else, and a repository with some garbage."""
+"""A proxy between lakegc and a sandbox that can change responses, and a repository with some garbage."""
 
 from __future__ import annotations
 

@@ -117,8 +117,8 @@ def test_a_damaged_dump_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, ha
     """It is named. Otherwise commits would be lost with their objects."""
     dumped: list[str] = []
 
-    def damage(said: dict[str, Any]) -> None:
-        dumped.append(said["commits_meta_range_id"])
+    def damage(body: dict[str, Any]) -> None:
+        dumped.append(body["commits_meta_range_id"])
         harm(table(lake, dumped[0]))
 
     lake.server.after("/refs/dump", damage)
@@ -132,8 +132,8 @@ def test_a_damaged_range_of_the_dump_stops_the_mark(lakegc: Lakegc, lake: Lake) 
     """One bit of it is flipped; it is named."""
     parts: list[str] = []
 
-    def damage(said: dict[str, Any]) -> None:
-        dump = said["commits_meta_range_id"]
+    def damage(body: dict[str, Any]) -> None:
+        dump = body["commits_meta_range_id"]
         parts.extend(ref.id for ref in read_ranges(table(lake, dump).read_bytes(), name=dump, entity="commit"))
         flipped(table(lake, parts[0]))
 
@@ -165,7 +165,7 @@ def header_alone(file: Path) -> None:
 def test_a_damaged_list_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
     """A `commits.csv` that is missing, empty, or unreadable in any row is named. Otherwise fewer commits would be
     retained."""
-    lake.server.after("/prepare_commits/status", lambda said: harm(lake.file_at(said["result"]["gc_commits_location"])))
+    lake.server.after("/prepare_commits/status", lambda body: harm(lake.file_at(body["result"]["gc_commits_location"])))
 
     mark(lakegc, lake).stopped(3, "commits.csv")
     lake.has_no_finished_mark()
@@ -175,9 +175,9 @@ def test_a_failed_mark_is_recorded_and_its_id_stays_taken(lakegc: Lakegc, lake: 
     """A mark of another id then gives the right result."""
     once = [other_header]
 
-    def harm_once(said: dict[str, Any]) -> None:
+    def harm_once(body: dict[str, Any]) -> None:
         if once:
-            once.pop()(lake.file_at(said["result"]["gc_commits_location"]))
+            once.pop()(lake.file_at(body["result"]["gc_commits_location"]))
 
     lake.server.after("/prepare_commits/status", harm_once)
     mark(lakegc, lake).stopped(3, "commits.csv")
@@ -192,13 +192,13 @@ def test_a_failed_mark_is_recorded_and_its_id_stays_taken(lakegc: Lakegc, lake: 
 # --- the server's lists of staged addresses -------------------------------------------------------------------------
 
 
-def files_at(lake: Lake, said: dict[str, Any]) -> list[Path]:
-    return sorted(lake.file_at(said["gc_uncommitted_location"]).iterdir())
+def files_at(lake: Lake, body: dict[str, Any]) -> list[Path]:
+    return sorted(lake.file_at(body["gc_uncommitted_location"]).iterdir())
 
 
 def test_a_lost_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
     """The server announces how many pages there are."""
-    lake.server.after("/prepare_uncommited", lambda said: [file.unlink() for file in files_at(lake, said)])
+    lake.server.after("/prepare_uncommited", lambda body: [file.unlink() for file in files_at(lake, body)])
 
     mark(lakegc, lake).stopped(3, "reported 1 files with staged addresses", "0 exist")
     lake.has_no_finished_mark()
@@ -210,10 +210,10 @@ def test_one_lost_file_of_several_stops_the_mark(lakegc: Lakegc, lake: Lake) -> 
     lake.repository.put("main", "and this one", b"2")
     said_of: list[dict[str, Any]] = []
 
-    def lose_the_last(said: dict[str, Any]) -> None:
-        said_of.append(said)
-        if "continuation_token" not in said:
-            files_at(lake, said)[0].unlink()
+    def lose_the_last(body: dict[str, Any]) -> None:
+        said_of.append(body)
+        if "continuation_token" not in body:
+            files_at(lake, body)[0].unlink()
 
     lake.server.after("/prepare_uncommited", lose_the_last)
 
@@ -227,8 +227,8 @@ def test_a_damaged_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake:
     """A file that isn't whole Parquet is named."""
     names: list[str] = []
 
-    def damage(said: dict[str, Any]) -> None:
-        file = files_at(lake, said)[0]
+    def damage(body: dict[str, Any]) -> None:
+        file = files_at(lake, body)[0]
         names.append(file.name)
         harm(file)
 

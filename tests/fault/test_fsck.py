@@ -211,8 +211,8 @@ def look_alike(stored: Stored, ranges: list[str]) -> tuple[str, str]:
     """Two ranges of which metaranges say the same: only what they hold tells one from the other."""
     seen: dict[tuple[int, bytes, bytes], str] = {}
     for one in ranges:
-        said = read_properties(stored.table(one), name=one)
-        other = seen.setdefault((said.count, said.min_key, said.max_key), one)
+        response = read_properties(stored.table(one), name=one)
+        other = seen.setdefault((response.count, response.min_key, response.max_key), one)
         if other != one:
             return other, one
     raise AssertionError("no two ranges look alike")
@@ -283,18 +283,18 @@ def test_a_forged_commit_and_a_lost_list_are_named(lakegc: Lakegc, lake: Lake) -
     """The dump is whole, but its commit isn't the one of the history."""
     forged = lake.commits[0]
 
-    def forge(said: dict[str, Any]) -> None:
-        dump = said["commits_meta_range_id"]
+    def forge(response: dict[str, Any]) -> None:
+        dump = response["commits_meta_range_id"]
         parts = read_ranges((lake.folder / "_lakefs" / dump).read_bytes(), name=dump, entity="commit")
         commits = [c for p in parts for c in read_commits((lake.folder / "_lakefs" / p.id).read_bytes(), name=p.id)]
         other = write_commits(replace(one, message="x") if one.id == forged.id else one for one in commits)
         for table_id, data in other.tables.items():
             (lake.folder / "_lakefs" / table_id).write_bytes(data)
-        said["commits_meta_range_id"] = other.id
+        response["commits_meta_range_id"] = other.id
 
     lake.server.after("/refs/dump", forge)
     lake.server.after(
-        "/prepare_commits/status", lambda said: lake.file_at(said["result"]["gc_commits_location"]).unlink()
+        "/prepare_commits/status", lambda response: lake.file_at(response["result"]["gc_commits_location"]).unlink()
     )
     outcome = lakegc(lake.settings, "fsck", lake.name)
 
@@ -326,7 +326,7 @@ def test_alien_files_under_lakefs_prefix_reported_not_fatal(lakegc: Lakegc, lake
 
 def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, lake: Lake) -> None:
     """lakeFS refuses to make lists there; what couldn't be verified is reported."""
-    lake.server.after(f"/repositories/{lake.name}", lambda said: said.update(read_only=True))
+    lake.server.after(f"/repositories/{lake.name}", lambda response: response.update(read_only=True))
 
     code, found = document(lakegc, lake.settings, lake.name)
 
@@ -334,7 +334,7 @@ def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, l
     assert any("read-only" in sentence for sentence in found["not_verified"])
 
 
-def test_a_place_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
     """An unknown repository does so, too. Nothing is read before."""
     missing = str(tmp_path / "nowhere" / "missing.txt")
 

@@ -42,9 +42,9 @@ def test_failed_or_empty_root_listing_never_expires(lake: Lake, status: int | No
     lake.has_no_finished_mark()
 
 
-def no_results(said: dict[str, Any]) -> None:
-    said["results"] = []
-    said["pagination"] = {**said["pagination"], "results": 0, "has_more": False}
+def no_results(response: dict[str, Any]) -> None:
+    response["results"] = []
+    response["pagination"] = {**response["pagination"], "results": 0, "has_more": False}
 
 
 def test_metadata_and_listing_disagreement_stops_the_run(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:

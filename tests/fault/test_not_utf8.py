@@ -64,10 +64,10 @@ def test_the_repository_and_branch_of_a_path_that_is_not_utf8_are_named(tmp_path
 
     assert kept not in found.expired
     (told,) = found.facts("expired_set")["unclear"]
-    assert "branch 'main' in repository 'neighbour'" in told
+    assert "branch 'main' of repository 'neighbour'" in told
 
 
-def test_changes_behind_a_non_utf8_path_are_all_read(lake: Lake) -> None:
+def test_all_changes_after_a_non_utf8_path_are_read(lake: Lake) -> None:
     """A page of changes ends at such a path, and its shown form sorts behind others. These would be skipped, and their
     objects deleted."""
     repository = lake.repository

@@ -29,12 +29,12 @@ def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake
     projectnessie/nessie#12363
     """
 
-    def one_more(said: dict[str, object]) -> None:
-        results = said["results"]
+    def one_more(response: dict[str, object]) -> None:
+        results = response["results"]
         assert isinstance(results, list)
         other = {"id": "neighbour", "storage_namespace": theirs.format(lake.name, lake.folder.parent)}
         results.append({**results[0], **other})
-        said["pagination"]["results"] = len(results)  # type: ignore[index]
+        response["pagination"]["results"] = len(results)  # type: ignore[index]
 
     lake.server.after("/repositories", one_more)
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, lake.name, "neighbour", "overlaps")
@@ -73,7 +73,7 @@ def test_clocks_further_apart_than_the_bound_stop_the_mark(lakegc: Lakegc, lake:
 
 def test_a_read_only_repository_is_refused_before_anything_is_written(lakegc: Lakegc, lake: Lake) -> None:
     """lakeFS can't make the lists that a mark needs."""
-    lake.server.after(f"/{lake.name}", lambda said: said.update(read_only=True))
+    lake.server.after(f"/{lake.name}", lambda response: response.update(read_only=True))
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(1, lake.name, "read-only")
     assert lake.records() == []
@@ -106,8 +106,10 @@ def test_an_unreadable_lease_is_refused(lakegc: Lakegc, lake: Lake) -> None:
 def test_a_store_without_conditional_writes_is_refused(lakegc: Lakegc, lake: Lake, moto_server: MotoServer) -> None:
     """The message names the setting for a single deployment, where that is harmless."""
     moto_server.make_bucket("fault-conditions")
-    lake.server.after("/config", lambda said: said["storage_config"].update(blockstore_type="s3"))
-    lake.server.after(f"/{lake.name}", lambda said: said.update(storage_namespace=f"s3://fault-conditions/{lake.name}"))
+    lake.server.after("/config", lambda response: response["storage_config"].update(blockstore_type="s3"))
+    lake.server.after(
+        f"/{lake.name}", lambda response: response.update(storage_namespace=f"s3://fault-conditions/{lake.name}")
+    )
     with between(moto_server.endpoint_url) as store:
         store.dropped = frozenset({"if-none-match", "if-match"})
         keys = {"s3_access_key_id": "any", "s3_secret_access_key": "any", "s3_region": "us-east-1"}

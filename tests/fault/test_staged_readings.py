@@ -1,4 +1,4 @@
-"""What is staged is read twice in full, as lists and path by path: what one reading alone saw is live (invariant 2)."""
+"""Staged objects are read twice in full, as lists and by path: an address in either reading is live (invariant 2)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class StagedDuringOneScan:
     readings: int = 0
     pages: int = 0
 
-    def page(self, said: dict[str, Any]) -> None:
+    def page(self, response: dict[str, Any]) -> None:
         entry = self.entries[self.readings] if self.readings < len(self.entries) else None
         if self.pages == 0 and entry is not None:
-            assert said.get("continuation_token"), "the entry must come behind the first page"
+            assert response.get("continuation_token"), "the entry must come behind the first page"
             self.lake.repository.stage("main", [entry])
         self.pages += 1
-        if not said.get("continuation_token"):
+        if not response.get("continuation_token"):
             if entry is not None:
                 self.lake.repository.reset_path("main", entry.path.decode())
             self.readings, self.pages = self.readings + 1, 0
@@ -56,8 +56,8 @@ class ShownOnce:
     answers: int = 0
     shown: list[str] = field(default_factory=list)
 
-    def stat(self, said: dict[str, Any]) -> None:
-        for one in said.get("results", [said]):
+    def stat(self, response: dict[str, Any]) -> None:
+        for one in response.get("results", [response]):
             if one.get("path") == self.path:
                 if self.answers != self.truthful:
                     one["physical_address"] = self.other

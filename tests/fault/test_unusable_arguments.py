@@ -1,4 +1,4 @@
-"""Arguments that can't be meant and servers that can't be reached: one message, and nothing is begun."""
+"""Invalid arguments and unreachable servers: one message, and nothing is started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
 from tests.support.s3_servers import SeaweedFS
-from tests.support.store_providers import answering
+from tests.support.store_providers import replying
 
 
 def test_an_unknown_repository_is_refused_by_name(lakegc: Lakegc, lake: Lake) -> None:
@@ -27,12 +27,12 @@ def test_an_unreachable_server_is_named_with_what_to_check(lakegc: Lakegc, lake:
     """The message contains the endpoint."""
     settings = {**lake.settings, "endpoint_url": "http://127.0.0.1:1"}
 
-    lakegc(settings, "mark", lake.name).stopped(1, "http://127.0.0.1:1", "Check that the server runs")
+    lakegc(settings, "mark", lake.name).stopped(1, "http://127.0.0.1:1", "Check that the server is running")
 
 
 def test_a_server_that_is_not_lakefs_is_reported_as_such(lakegc: Lakegc, lake: Lake) -> None:
     """It answers, but with a web page."""
-    with answering(200, b"<html>Welcome</html>", {"Content-Type": "text/html"}) as server:
+    with replying(200, b"<html>Welcome</html>", {"Content-Type": "text/html"}) as server:
         settings = {**lake.settings, "endpoint_url": server.url}
 
         lakegc(settings, "mark", lake.name).stopped(1, server.url, "not the lakeFS API", "Check the endpoint")
@@ -40,8 +40,8 @@ def test_a_server_that_is_not_lakefs_is_reported_as_such(lakegc: Lakegc, lake: L
 
 def on_s3(lake: Lake, bucket: str) -> None:
     """Let the server say that the repository is in a bucket."""
-    lake.server.after("/config", lambda said: said["storage_config"].update(blockstore_type="s3"))
-    lake.server.after(f"/{lake.name}", lambda said: said.update(storage_namespace=f"s3://{bucket}/lake"))
+    lake.server.after("/config", lambda response: response["storage_config"].update(blockstore_type="s3"))
+    lake.server.after(f"/{lake.name}", lambda response: response.update(storage_namespace=f"s3://{bucket}/lake"))
 
 
 def test_a_missing_bucket_is_a_failure(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:

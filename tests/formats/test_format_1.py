@@ -85,7 +85,7 @@ def test_a_sweep_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, mark_i
     assert objects(sandbox) == before
 
 
-def test_a_sweep_that_was_begun_is_not_resumed(lakegc: Lakegc, sandbox: Sandbox) -> None:
+def test_an_unfinished_sweep_of_an_earlier_format_is_not_resumed(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """It was killed, or not everything could be deleted: what it reads and writes has other names by now."""
     alter(record_file(sandbox, "swept/mark.json"), lambda plain: {**plain, "state": "swept with failures"})
 
@@ -142,7 +142,7 @@ def test_a_mark_that_names_one_of_them_as_its_base_is_full_and_says_why(lakegc: 
     assert basis["why"] == "mark approved was made by an earlier lakegc (format 1; now 2)"
 
 
-def test_undo_restores_what_was_quarantined_then(lakegc: Lakegc, sandbox: Sandbox) -> None:
+def test_undo_restores_objects_quarantined_by_an_earlier_version(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """Byte for byte, and nothing else changes."""
     before = objects(sandbox)
     quarantined = quarantine(sandbox)
@@ -154,7 +154,7 @@ def test_undo_restores_what_was_quarantined_then(lakegc: Lakegc, sandbox: Sandbo
     assert shown(lakegc, sandbox, "status", REPOSITORY)["marks"][-1]["outcome"] == "undone"
 
 
-def test_purge_deletes_what_was_quarantined_then(lakegc: Lakegc, sandbox: Sandbox) -> None:
+def test_purge_deletes_objects_quarantined_by_an_earlier_version(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """After a re-verification of today; nothing else changes."""
     before = objects(sandbox)
     lakegc.output(sandbox.settings, "purge", REPOSITORY, "swept", "--yes")
@@ -167,7 +167,7 @@ def test_purge_deletes_what_was_quarantined_then(lakegc: Lakegc, sandbox: Sandbo
     assert report["objects"] == {"quarantined": 4}
 
 
-def test_purge_brings_back_what_is_live_by_now(lakegc: Lakegc, sandbox: Sandbox) -> None:
+def test_purge_restores_objects_of_an_earlier_format_that_are_live_again(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """A hold on it is enough."""
     quarantined = quarantine(sandbox)
     address = sorted(quarantined)[0]

@@ -1,4 +1,4 @@
-"""Does the model find what it is there for? Plants one fault at a time in a copy of the code, and runs the model on it.
+"""Does the model find faults? Plants one fault at a time in a copy of the code, and runs the model on it.
 
     uv run python -m tests.property.planted            # all of them, a line each
     uv run python -m tests.property.planted "same bytes"
@@ -63,7 +63,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     "path forms": (
         Edit(
             "spark_resources/lakefs/ranges.py",
-            "for root in (namespace.uri, *namespace.also):",
+            "for root in (namespace.uri, *namespace.aliases):",
             "for root in (namespace.uri,):",
         ),
         Edit(
@@ -117,13 +117,13 @@ def main(chosen: list[str]) -> int:
     missed = 0
     for name in chosen or list(FAULTS):
         began = time.monotonic()
-        said = run(FAULTS[name])
-        steps, marks = (found_after(said, what) for what in ("steps", "marks"))
+        output = run(FAULTS[name])
+        steps, marks = (found_after(output, what) for what in ("steps", "marks"))
         missed += steps is None
         word = f"found after {steps} steps, at mark {marks}" if steps is not None else "NOT FOUND"
         print(f"{name}: {word}, {time.monotonic() - began:.0f} s", flush=True)
         if steps is None:
-            print("\n".join(line for line in said.splitlines() if line.startswith("E ")) or said[-3000:])
+            print("\n".join(line for line in output.splitlines() if line.startswith("E ")) or output[-3000:])
     return missed
 
 
@@ -151,8 +151,8 @@ def plant(file: Path, edit: Edit) -> None:
     file.write_text(text.replace(edit.before, edit.after), encoding="utf-8")
 
 
-def found_after(said: str, what: str) -> str | None:
-    found = re.search(rf"([\d,]+) {what} to the first find", said)
+def found_after(output: str, what: str) -> str | None:
+    found = re.search(rf"([\d,]+) {what} to the first find", output)
     return found.group(1) if found else None
 
 

@@ -165,7 +165,7 @@ def test_an_incremental_mark_equals_a_full_one_however_many_addresses_a_task_hol
 ) -> None:
     """Ranges were released, and released ranges count again."""
     for module in (incremental_comparison, reference_status):
-        monkeypatch.setattr(module, "FEW_ENOUGH_TO_SEND", few)
+        monkeypatch.setattr(module, "MAX_BROADCAST_ADDRESSES", few)
     lake.mark("m1")
     lake.put("staged", b"staged")
     lake.put("kept", b"replaced")
@@ -212,7 +212,7 @@ def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(la
     assert optimized.expired == {lake.old, "data/stray", "data/of no size in a branch"}
     lake.write("data/kept", b"KEPT")
     lake.days(1)
-    with pytest.raises(DamagedData, match="which a branch head needs, is missing"):
+    with pytest.raises(DamagedData, match="to which a branch head refers, is missing"):
         lake.mark("m3")
 
 
@@ -307,7 +307,7 @@ def killed(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_resumed_mark_does_not_accept_another_base_of_the_same_name(lake: Lake) -> None:
+def test_a_resumed_mark_whose_base_was_replaced_becomes_full(lake: Lake) -> None:
     """It began with one base only; a later mark has taken that one's id, so it becomes full."""
     live = retained_but_no_head(lake)
     lake.mark("monday")

@@ -217,8 +217,8 @@ def test_a_mark_killed_between_any_two_steps_is_unfinished_and_blocks_no_other(q
 
 
 @dataclass
-class Meanwhile:
-    """What others do the first time that the server answers, or a mark says, something with these words in it."""
+class ConcurrentWrites:
+    """Writes by others, each run the first time that a request or a message of the mark contains its words."""
 
     waiting: dict[str, Callable[[], object]] = field(default_factory=dict)
 
@@ -242,7 +242,7 @@ class Busy:
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
-    others = Meanwhile()
+    others = ConcurrentWrites()
     folder = tmp_path_factory.mktemp("busy")
     with Sandbox(folder, request_log=others.heard, uncommitted_page=1) as sandbox:
         lake, now = sandbox.create("lake"), sandbox.now()

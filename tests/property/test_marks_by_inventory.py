@@ -49,7 +49,9 @@ def options(file: Path, taken: datetime) -> MarkOptions:
     )
 
 
-def test_a_mark_by_an_inventory_expires_what_was_garbage_when_it_was_taken(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_mark_by_an_inventory_expires_the_objects_that_were_garbage_when_it_was_taken(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
     """Later objects don't expire, and the sweep leaves objects that changed since."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     store = target_of(sandbox.settings, "lake").place.store()

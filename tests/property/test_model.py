@@ -61,7 +61,7 @@ class LivingRepository(WatchedLiving):
             self.model.do(before, a, b, a)
         min_age = timedelta(days=min_age_days)
         self.sandbox.set_clock(self.sandbox.now() + SOON)
-        self.model.check_books()
+        self.model.check_model()
         if a % 3 == 2:
             with self.broken_record(a):
                 expired = self._marked(min_age)
@@ -71,7 +71,7 @@ class LivingRepository(WatchedLiving):
         surely = self.model.garbage(stored, began - timedelta(seconds=1), min_age, timedelta(seconds=1))
         at_most = self.model.garbage(stored, self.sandbox.now(), min_age, timedelta(0))
         COUNTED["expired"] += len(expired)
-        unheld = self.model.garbage(stored, began - timedelta(seconds=1), min_age, timedelta(seconds=1), held=False)
+        unheld = self.model.garbage(stored, began - timedelta(seconds=1), min_age, timedelta(seconds=1), on_hold=False)
         COUNTED["kept by holds"] += len(unheld - surely)
         hold("garbage that stays", surely - expired)
         hold("live and expired", expired - at_most)
@@ -93,7 +93,7 @@ class LivingRepository(WatchedLiving):
             self.between.moment = lambda: None
         COUNTED["moments"] += writers.moments
         hold("live and expired", expired & writers.always_live())
-        self.model.check_books()
+        self.model.check_model()
 
     def _step(self, name: str) -> None:
         self.steps += 1

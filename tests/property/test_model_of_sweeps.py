@@ -117,7 +117,7 @@ class SweptRepository(WatchedLiving):
         hold("gone and not named", gone & (live_before_closing or set()) - set(report.late))
         self.sweeper.undo(self.settings, "lake", self.mark_id)
         hold("not brought back", (self.model.live(self.sandbox.now()) - self.lost) - self.stored().keys())
-        self.model.check_books()
+        self.model.check_model()
 
     # --- parts ------------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class SweptRepository(WatchedLiving):
         self.sweeps += 1
         COUNTED["sweeps"] += 1
         self.sandbox.set_clock(self.sandbox.now() + SOON)
-        self.model.check_books()
+        self.model.check_model()
         missing = tuple(sorted(self.lost & self.model.live(self.sandbox.now())))
         options = MarkOptions(min_age=timedelta(0), allow_young=True, accept_missing=missing)
         Marker().mark(self.settings, "lake", self.mark_id, options)

@@ -63,7 +63,7 @@ def recording(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
 
 
-def test_recordings_are_at_hand() -> None:
+def test_recordings_exist() -> None:
     """A folder without recordings is a failure, not a success."""
     assert RECORDINGS
 
@@ -160,7 +160,7 @@ def test_rewriting_a_table_without_compressed_blocks_gives_its_very_bytes(record
         assert builder.ref() == range_ref(data, name=name)
 
 
-def test_a_table_without_compressed_blocks_is_at_hand() -> None:
+def test_a_recorded_table_without_compressed_blocks_exists() -> None:
     """Otherwise the test before would compare nothing."""
     assert _never_compressed(AT_HAND / "worked-example")
 

@@ -1,4 +1,4 @@
-"""Recorded histories made again in a sandbox give what the recorded server gave: tables, ids, lists, and marks."""
+"""Recorded histories rebuilt in a sandbox give the recorded server's results: tables, ids, lists, and marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replay server answers what was recorded, and nothing that wasn't."""
+"""The replay server sends recorded responses, and refuses any other request."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ def _record(folder: Path) -> Path:
     }
     uncommitted = {"run_id": "r", "gc_uncommitted_location": f"{NAMESPACE}/_lakefs/u/"}
     recorded = {
-        "config": _said(200, {"storage_config": {"blockstore_type": "s3"}}),
-        "repository": _said(
+        "config": _recorded_response(200, {"storage_config": {"blockstore_type": "s3"}}),
+        "repository": _recorded_response(
             200, {"id": "tiny", "storage_namespace": NAMESPACE, "default_branch": "main", "creation_date": 1}
         ),
-        "gc_rules": _said(200, {"default_retention_days": 5, "branches": None}),
-        "branches": _said(200, {"results": [{"id": "main", "commit_id": head.id}]}),
-        "tags": _said(200, {"results": [{"id": "v1", "commit_id": first.id}]}),
-        "prepare_commits_async": _said(202, {"id": "t"}),
-        "prepare_commits_status": _said(
+        "gc_rules": _recorded_response(200, {"default_retention_days": 5, "branches": None}),
+        "branches": _recorded_response(200, {"results": [{"id": "main", "commit_id": head.id}]}),
+        "tags": _recorded_response(200, {"results": [{"id": "v1", "commit_id": first.id}]}),
+        "prepare_commits_async": _recorded_response(202, {"id": "t"}),
+        "prepare_commits_status": _recorded_response(
             200, {"task_id": "t", "completed": True, "result": {"gc_commits_location": f"{NAMESPACE}/_lakefs/c.csv"}}
         ),
         "prepare_uncommitted": {"status": 201, "pages": [uncommitted | {"continuation_token": "more"}, uncommitted]},
-        "refs_dump": _said(
+        "refs_dump": _recorded_response(
             201, {"branches_meta_range_id": "b", "commits_meta_range_id": dump.id, "tags_meta_range_id": "t"}
         ),
         "commits_reachable_from_branches": reachable,
@@ -90,7 +90,7 @@ def _record(folder: Path) -> Path:
     return folder
 
 
-def _said(status: int, body: Any) -> dict[str, Any]:
+def _recorded_response(status: int, body: Any) -> dict[str, Any]:
     return {"status": status, "body": body}
 
 
@@ -162,7 +162,7 @@ def test_a_branch_serves_what_was_recorded_as_served(recording: Recording, lake:
     assert lake.stat("tiny", "main", "a") is None
 
 
-def test_what_was_not_recorded_is_refused(lake: LakeFS) -> None:
+def test_requests_that_were_not_recorded_are_refused(lake: LakeFS) -> None:
     """Another repository, a missing branch, another call, or unknown credentials."""
     with pytest.raises(NotFound):
         lake.repository("other")

@@ -120,7 +120,7 @@ def walks_in_the_servers_order(history: History) -> set[str]:
     return retained
 
 
-def test_recordings_are_at_hand() -> None:
+def test_recordings_exist() -> None:
     """A folder without recordings is a failure, not a success."""
     assert RECORDINGS
 
@@ -144,9 +144,9 @@ def test_the_rule_retains_what_the_oracles_walks_retain(history: History) -> Non
     commits = {
         c.id: oracle.C(c.parents, (c.created - EPOCH) // timedelta(microseconds=1), c.version) for c in history.commits
     }
-    said = oracle.claims(commits, history.heads, history.rules.default_days, history.rules.branch_days)
+    claimed = oracle.claims(commits, history.heads, history.rules.default_days, history.rules.branch_days)
 
-    assert history.retained() == oracle.retained(said, (history.now - EPOCH) // timedelta(microseconds=1))
+    assert history.retained() == oracle.retained(claimed, (history.now - EPOCH) // timedelta(microseconds=1))
 
 
 def test_dates_of_whole_seconds_retain_at_least_as_much(history: History) -> None:

@@ -1,4 +1,4 @@
-"""Every test that asks for `provider` or `store` runs once for each store that lakegc can read."""
+"""Every test that uses `provider` or `store` runs once for each store that lakegc can read."""
 
 from __future__ import annotations
 

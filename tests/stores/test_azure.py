@@ -1,4 +1,4 @@
-"""What only Azure can do wrong: forms of a namespace, answers to batches, directories, tokens, pending copies."""
+"""What only Azure can do wrong: forms of a namespace, responses to batches, directories, tokens, pending copies."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, open_store
 from spark_resources.stores.azure.client import Container, container_of
 from spark_resources.stores.azure.copy import copy_blob
-from spark_resources.stores.azure.delete import SubAnswer, delete_keys, sub_answers
+from spark_resources.stores.azure.delete import SubResponse, delete_keys, sub_responses
 from spark_resources.stores.azure.listing import parsed
 from spark_resources.stores.azure.store import OWN, AzureStore
-from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deleting, Deletion
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, DeleteEffect, Deletion
 from tests.support.azurite import Azurite
 from tests.support.retry_policies import requests
-from tests.support.store_providers import Answers, all_keys, answering, write_all
+from tests.support.store_providers import FixedServer, all_keys, replying, write_all
 
 XML = {"Content-Type": "application/xml"}
 URI = "https://account.blob.core.windows.net/container/ns"
@@ -61,8 +61,8 @@ def on(azurite: Azurite, path: str, **settings: object) -> Store:
     return open_store(Namespace.parse(uri), azurite.settings(**settings))
 
 
-def at(answers: Answers, **settings: object) -> Store:
-    return open_store(Namespace.parse(URI), answers.settings(**settings))
+def at(fixed_server: FixedServer, **settings: object) -> Store:
+    return open_store(Namespace.parse(URI), fixed_server.settings(**settings))
 
 
 # --- namespaces -----------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_a_sas_token_of_the_container_suffices_for_marks_and_sweeps(azurite: Azu
 
 
 @pytest.mark.parametrize(("permission", "expired"), [("rwdlc", True), ("w", False)])
-def test_a_sas_token_that_is_expired_or_lacks_rights_is_named_as_the_cause(
+def test_a_sas_token_that_is_expired_or_lacks_permissions_is_named_as_the_cause(
     azurite: Azurite, name: str, permission: str, expired: bool
 ) -> None:
     """Nothing is taken for absent because of it."""
@@ -319,10 +319,10 @@ GONE = "<Error><Code>BlobNotFound</Code><Message>The specified blob does not exi
 DENIED = "<Error><Code>AuthorizationPermissionMismatch</Code><Message>no</Message></Error>"
 
 
-def batch_answer(*answers: tuple[str | None, int, str]) -> bytes:
+def batch_answer(*fixed_server: tuple[str | None, int, str]) -> bytes:
     """An answer to a batch: number of the request (None: it isn't named), status, and document."""
     parts = []
-    for number, status, document in answers:
+    for number, status, document in fixed_server:
         named = "" if number is None else f"Content-ID: {number}\r\n"
         parts.append(
             f"--batchresponse_1\r\nContent-Type: application/http\r\n{named}\r\n"
@@ -331,11 +331,11 @@ def batch_answer(*answers: tuple[str | None, int, str]) -> bytes:
     return ("".join(parts) + "--batchresponse_1--").encode()
 
 
-def test_answers_of_a_batch_are_matched_by_their_request_numbers() -> None:
+def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
     """Wherever they stand; a request without an answer has failed."""
     body = batch_answer(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
-    with answering(202, body, MIXED) as answers:
-        results = at(answers).delete_many(["a", "b", "c", "d", "e"])
+    with replying(202, body, MIXED) as fixed_server:
+        results = at(fixed_server).delete_many(["a", "b", "c", "d", "e"])
 
     assert [(result.key, result.deletion, result.code) for result in results] == [
         ("a", Deletion.DELETED, ""),
@@ -349,8 +349,8 @@ def test_answers_of_a_batch_are_matched_by_their_request_numbers() -> None:
 def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
     """A 404 means that a blob is gone only with Azure's own code for it."""
     body = batch_answer(("0", 404, GONE.replace("BlobNotFound", "ContainerNotFound")), ("1", 404, ""), ("2", 404, GONE))
-    with answering(202, body, MIXED) as answers:
-        results = at(answers).delete_many(["a", "b", "c"])
+    with replying(202, body, MIXED) as fixed_server:
+        results = at(fixed_server).delete_many(["a", "b", "c"])
 
     assert [(result.deletion, result.code) for result in results] == [
         (Deletion.FAILED, "ContainerNotFound"),
@@ -370,10 +370,10 @@ def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
         (batch_answer(("0", 202, "")).replace(b"HTTP/1.1 202", b"Accepted"), MIXED),
     ],
 )
-def test_an_unreadable_answer_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
+def test_an_unreadable_response_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
     """Each of its keys has failed, and may be sent again."""
-    with answering(202, body, headers) as answers:
-        results = at(answers).delete_many(["a", "b"])
+    with replying(202, body, headers) as fixed_server:
+        results = at(fixed_server).delete_many(["a", "b"])
 
     assert [(result.deletion, result.code) for result in results] == [(Deletion.FAILED, "NoAnswer")] * 2
     assert all(result.transient for result in results)
@@ -383,11 +383,11 @@ def test_only_plain_digits_are_a_request_number() -> None:
     """Other characters that look like digits aren't."""
     body = batch_answer(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
 
-    found = sub_answers(MIXED["Content-Type"], body)
+    found = sub_responses(MIXED["Content-Type"], body)
 
     assert found.by_number == {
-        0: SubAnswer(202, "202", ""),
-        1: SubAnswer(404, "BlobNotFound", "The specified blob does not exist."),
+        0: SubResponse(202, "202", ""),
+        1: SubResponse(404, "BlobNotFound", "The specified blob does not exist."),
     }
 
 
@@ -395,10 +395,10 @@ def test_only_plain_digits_are_a_request_number() -> None:
 def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> None:
     """A sweep may send these keys again."""
     body = body.replace(b"x-ms-request-id: 1", b"x-ms-error-code: ServerBusy")
-    with answering(202, body, MIXED) as answers:
-        results = at(answers).delete_many(["a", "b"])
+    with replying(202, body, MIXED) as fixed_server:
+        results = at(fixed_server).delete_many(["a", "b"])
 
-        assert [method for method, _ in answers.seen] == ["POST"]
+        assert [method for method, _ in fixed_server.seen] == ["POST"]
     assert [(result.deletion, result.code) for result in results] == [(Deletion.FAILED, "ServerBusy")] * 2
     assert all(result.transient for result in results)
 
@@ -406,21 +406,21 @@ def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> N
 def test_a_busy_server_is_retried_as_often_as_configured() -> None:
     """After that it is a transient error."""
     body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
-    with answering(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as answers:
-        store = at(answers, retry=requests(2))
+    with replying(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as fixed_server:
+        store = at(fixed_server, retry=requests(2))
 
         with pytest.raises(Unavailable, match="ServerBusy"):
             store.read("data/x")
-        assert len(answers.seen) == 2
-        results = at(answers).delete_many(["a", "b"])
+        assert len(fixed_server.seen) == 2
+        results = at(fixed_server).delete_many(["a", "b"])
 
-        assert len(answers.seen) == 3
+        assert len(fixed_server.seen) == 3
     assert [result.code for result in results] == ["ServerBusy"] * 2
 
 
 # --- a server in between ----------------------------------------------------------------------------------------------
 
-Answer = tuple[int, dict[str, str], bytes]
+PlainResponse = tuple[int, dict[str, str], bytes]
 
 
 @dataclass
@@ -428,7 +428,7 @@ class Proxy:
     """Forwards to Azurite; `change` may answer by itself (before), or change what Azurite answered (after)."""
 
     url: str
-    before: Callable[[str, str], Answer | None] = lambda *_: None
+    before: Callable[[str, str], PlainResponse | None] = lambda *_: None
     after: Callable[[str, str, dict[str, str]], None] = lambda *_: None
     seen: list[tuple[str, str]] = field(default_factory=list)
 
@@ -456,7 +456,7 @@ def proxy(azurite: Azurite) -> Iterator[Proxy]:
             if self.command != "HEAD":
                 self.wfile.write(data)
 
-        def forwarded(self, body: bytes) -> Answer:
+        def forwarded(self, body: bytes) -> PlainResponse:
             sent = {each: value for each, value in self.headers.items() if each.lower() != "connection"}
             answer = pool.request(self.command, origin + self.path, body=body, headers=sent)
             return answer.status, {each.lower(): value for each, value in answer.headers.items()}, answer.data
@@ -477,8 +477,8 @@ def proxy(azurite: Azurite) -> Iterator[Proxy]:
             thread.join()
 
 
-def batches_refused(status: int, code: str) -> Callable[[str, str], Answer | None]:
-    def before(method: str, path: str) -> Answer | None:
+def batches_refused(status: int, code: str) -> Callable[[str, str], PlainResponse | None]:
+    def before(method: str, path: str) -> PlainResponse | None:
         return (status, {"x-ms-error-code": code}, b"") if method == "POST" and "comp=batch" in path else None
 
     return before
@@ -513,10 +513,10 @@ def test_keys_are_deleted_one_by_one_where_batches_are_refused(
     assert (store.capabilities.delete_batch == 1) is is_remembered
 
 
-def test_a_batch_without_rights_is_not_retried_key_by_key(azurite: Azurite, name: str) -> None:
+def test_a_batch_without_permission_is_not_retried_key_by_key(azurite: Azurite, name: str) -> None:
     """After the first refused single delete nothing more is sent, and each key has failed."""
 
-    def before(method: str, path: str) -> Answer | None:
+    def before(method: str, path: str) -> PlainResponse | None:
         refused = method == "DELETE" or "comp=batch" in path
         return (403, {"x-ms-error-code": "AuthorizationPermissionMismatch"}, b"") if refused else None
 
@@ -655,22 +655,24 @@ def as_a_version(method: str, _: str, headers: dict[str, str]) -> None:
 def test_deletes_are_final_only_without_soft_delete_and_versions(azurite: Azurite, name: str) -> None:
     """Where this isn't known, it is reported as unknown."""
     store = on(azurite, name)
-    assert store.deleting() is Deleting.UNKNOWN  # nothing of lakegc's own is there to show whether versions are kept
+    assert (
+        store.delete_effect() is DeleteEffect.UNKNOWN
+    )  # nothing of lakegc's own is there to show whether versions are kept
 
     store.write(f"{OWN}store.json", b"{}")
-    assert store.deleting() is Deleting.FINAL
+    assert store.delete_effect() is DeleteEffect.FINAL
     token_only = on(azurite, name, azure_account_key=None, azure_sas_token=sas_token(azurite))
-    assert token_only.deleting() is Deleting.UNKNOWN
+    assert token_only.delete_effect() is DeleteEffect.UNKNOWN
 
     service = azurite.client()
     service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=True, days=7))
     try:
-        assert store.deleting() is Deleting.KEEPS_A_WHILE
+        assert store.delete_effect() is DeleteEffect.SOFT_DELETED
         with proxy(azurite) as between:
             between.after = lambda method, _, headers: headers.update(
                 {"x-ms-version-id": "2026"} if method == "HEAD" else {}
             )
-            assert on(azurite, name, azure_endpoint_url=between.url).deleting() is Deleting.HIDES
+            assert on(azurite, name, azure_endpoint_url=between.url).delete_effect() is DeleteEffect.VERSIONED
     finally:
         service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=False))
 
@@ -705,30 +707,30 @@ def test_an_incomplete_listing_is_an_error() -> None:
         whole.replace(b"EnumerationResults", b"ListBucketResult"),
         b"",
     ):
-        with answering(200, body, XML) as answers, pytest.raises(Unavailable):
-            list(at(answers).pages("data/"))
+        with replying(200, body, XML) as fixed_server, pytest.raises(Unavailable):
+            list(at(fixed_server).pages("data/"))
 
 
 def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
     """The listing would otherwise never end."""
-    with answering(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as answers:
+    with replying(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as fixed_server:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
-            list(at(answers).pages("data/"))
-        assert len(answers.seen) == 2
+            list(at(fixed_server).pages("data/"))
+        assert len(fixed_server.seen) == 2
 
 
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
 def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
-    with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
-        list(at(answers).pages("data/"))
+    with replying(200, listing(key), XML) as fixed_server, pytest.raises(Refused, match="normalizes keys") as caught:
+        list(at(fixed_server).pages("data/"))
     assert caught.value.invariant == 5
 
 
 def test_encoded_names_are_decoded_strictly_and_others_taken_as_they_are() -> None:
     """Names that aren't UTF-8 are counted as unreadable."""
-    with answering(200, listing("ns/data/%FFx", "ns/data/a+b%2B", encoded=True), XML) as answers:
-        [page] = at(answers).pages("data/")
+    with replying(200, listing("ns/data/%FFx", "ns/data/a+b%2B", encoded=True), XML) as fixed_server:
+        [page] = at(fixed_server).pages("data/")
     [plain] = parsed(listing("ns/data/a%2Fb+c")).objects
 
     assert [found.key for found in page.objects] == ["data/a+b+"]
@@ -736,7 +738,7 @@ def test_encoded_names_are_decoded_strictly_and_others_taken_as_they_are() -> No
     assert (plain.name, plain.size, plain.checksum) == ("ns/data/a%2Fb+c", 3, "etag-0x8D")
 
 
-def test_what_a_listing_calls_a_directory_is_no_object() -> None:
+def test_entries_listed_as_directories_are_not_objects() -> None:
     """Hierarchical accounts name the type of what they list."""
     body = listing("ns/data/x").replace(b"<Etag>", b"<ResourceType>directory</ResourceType><Etag>")
 
@@ -745,8 +747,11 @@ def test_what_a_listing_calls_a_directory_is_no_object() -> None:
 
 def test_a_store_without_a_date_has_no_clock() -> None:
     """This machine's time isn't used instead."""
-    with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="Date"):
-        at(answers).now()
+    with (
+        replying(200, listing(), {**XML, "Date": "whenever"}) as fixed_server,
+        pytest.raises(Unavailable, match="Date"),
+    ):
+        at(fixed_server).now()
 
 
 # --- servers that aren't there, or aren't Azure -----------------------------------------------------------------------
@@ -785,10 +790,10 @@ def _is_unavailable(store: Store, match: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
-def test_an_answer_that_is_not_azures_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_azures_is_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
-    with answering(status, body, {"Content-Type": "text/html"}) as answers:
-        store = at(answers)
+    with replying(status, body, {"Content-Type": "text/html"}) as fixed_server:
+        store = at(fixed_server)
         for look in (
             lambda: list(store.pages("data/")),
             store.now,
@@ -802,7 +807,7 @@ def test_an_answer_that_is_not_azures_is_an_error(status: int, body: bytes) -> N
 
 def test_redirects_are_not_followed() -> None:
     """Another host has no business with this account's objects."""
-    with answering(200, listing("ns/data/x"), XML) as elsewhere:
-        with answering(307, b"", {"Location": elsewhere.url}) as answers, pytest.raises(Unavailable):
-            list(at(answers).pages(""))
+    with replying(200, listing("ns/data/x"), XML) as elsewhere:
+        with replying(307, b"", {"Location": elsewhere.url}) as fixed_server, pytest.raises(Unavailable):
+            list(at(fixed_server).pages(""))
         assert elsewhere.seen == []

@@ -1,4 +1,4 @@
-"""What only Cloud Storage can do wrong: answers in parts, generations, two kinds of 404, copies in steps, accounts."""
+"""What only Cloud Storage can do wrong: batch responses, generations, two kinds of 404, copies in steps, accounts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ import pytest
 from spark_resources.errors import Forbidden, NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, keys, open_store
-from spark_resources.stores.base import AlreadyExists, Changed, Deleting, Deletion
+from spark_resources.stores.base import AlreadyExists, Changed, DeleteEffect, Deletion
 from spark_resources.stores.gcs import client
 from tests.support import retry_policies
 from tests.support.fake_gcs import FakeGCS
-from tests.support.store_providers import Answers, all_keys, answering
+from tests.support.store_providers import FixedServer, all_keys, replying
 
 pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_file")  # it is the user's own file
 
@@ -62,17 +62,19 @@ Request = tuple[str, str, Mapping[str, str], bytes]  # method, path with query, 
 
 
 @contextmanager
-def scripted(answer: Callable[[Request], tuple[int, dict[str, str], bytes]]) -> Iterator[tuple[Answers, list[Request]]]:
+def scripted(
+    answer: Callable[[Request], tuple[int, dict[str, str], bytes]],
+) -> Iterator[tuple[FixedServer, list[Request]]]:
     """A server on a free loopback port with scripted answers, and the requests that it got."""
-    asked: list[Request] = []
+    received: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version: ClassVar[str] = "HTTP/1.1"
 
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            asked.append((self.command, self.path, dict(self.headers.items()), body))
-            status, headers, data = answer(asked[-1])
+            received.append((self.command, self.path, dict(self.headers.items()), body))
+            status, headers, data = answer(received[-1])
             self.send_response_only(status)
             for name, value in {"Content-Length": str(len(data)), "Date": self.date_time_string(), **headers}.items():
                 self.send_header(name, value)
@@ -88,7 +90,7 @@ def scripted(answer: Callable[[Request], tuple[int, dict[str, str], bytes]]) -> 
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield Answers(f"http://127.0.0.1:{server.server_port}", []), asked
+            yield FixedServer(f"http://127.0.0.1:{server.server_port}", []), received
         finally:
             server.shutdown()
             thread.join()
@@ -97,12 +99,12 @@ def scripted(answer: Callable[[Request], tuple[int, dict[str, str], bytes]]) -> 
 # --- deletes --------------------------------------------------------------------------------------------------------
 
 
-def parts(*answers: tuple[int | str, int, str]) -> tuple[bytes, dict[str, str]]:
+def parts(*fixed_server: tuple[int | str, int, str]) -> tuple[bytes, dict[str, str]]:
     """The answer to a batch: of each part whose answer it is, the status, and the body."""
     body = "".join(
         f"--b\r\nContent-Type: application/http\r\nContent-ID: <response-lakegc+{whose}>\r\n\r\n"
         f"HTTP/1.1 {status} Said\r\nContent-Type: application/json\r\n\r\n{said}\r\n"
-        for whose, status, said in answers
+        for whose, status, said in fixed_server
     )
     return f"{body}--b--\r\n".encode(), {"Content-Type": "multipart/mixed; boundary=b"}
 
@@ -116,8 +118,8 @@ def test_each_part_of_a_batch_has_its_own_result() -> None:
         (4, 503, refusal(503, "backendError")),
         ("9", 204, ""),
     )
-    with answering(200, body, headers) as answers:
-        results = at(answers.settings()).delete_many(["a", "held", "silent", "d", "busy"])
+    with replying(200, body, headers) as fixed_server:
+        results = at(fixed_server.settings()).delete_many(["a", "held", "silent", "d", "busy"])
 
     assert [(result.key, result.deletion, result.code) for result in results] == [
         ("a", Deletion.DELETED, ""),
@@ -140,10 +142,10 @@ def test_each_part_of_a_batch_has_its_own_result() -> None:
         (b"<html>Hello</html>", {"Content-Type": "text/html"}),
     ],
 )
-def test_an_answer_without_a_clear_id_and_status_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
+def test_a_response_without_a_clear_id_and_status_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
     """Two answers for one key delete nothing either."""
-    with answering(200, body, headers) as answers:
-        [result] = at(answers.settings()).delete_many(["a"])
+    with replying(200, body, headers) as fixed_server:
+        [result] = at(fixed_server.settings()).delete_many(["a"])
 
     assert (result.deletion, result.code) == (Deletion.FAILED, "NoAnswer")
 
@@ -152,10 +154,10 @@ def test_an_answer_without_a_clear_id_and_status_deletes_nothing(body: bytes, he
 def test_a_busy_store_gives_keys_a_transient_code(status: int) -> None:
     """It may refuse a single key or a whole batch; a sweep sends the keys again."""
     body, headers = parts((0, status, refusal(status, "whatever")))
-    with answering(200, body, headers) as answers:
-        [one] = at(answers.settings()).delete_many(["a"])
-    with answering(status, refusal(status, "whatever").encode(), JSON) as answers:
-        [whole] = at(answers.settings()).delete_many(["a"])
+    with replying(200, body, headers) as fixed_server:
+        [one] = at(fixed_server.settings()).delete_many(["a"])
+    with replying(status, refusal(status, "whatever").encode(), JSON) as fixed_server:
+        [whole] = at(fixed_server.settings()).delete_many(["a"])
 
     assert one.deletion is whole.deletion is Deletion.FAILED
     assert {one.code, whole.code} == {str(status)}
@@ -167,8 +169,8 @@ def test_a_busy_store_gives_keys_a_transient_code(status: int) -> None:
 def test_only_a_refusal_for_the_rate_is_transient(reason: str, passes: bool) -> None:
     """Another try of the others would be refused, too."""
     body, headers = parts((0, 403, refusal(403, reason)))
-    with answering(200, body, headers) as answers:
-        [result] = at(answers.settings()).delete_many(["a"])
+    with replying(200, body, headers) as fixed_server:
+        [result] = at(fixed_server.settings()).delete_many(["a"])
 
     assert result.deletion is Deletion.FAILED
     assert result.code == (reason or "403")
@@ -232,12 +234,12 @@ def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
 
 def test_keys_with_line_ends_are_refused() -> None:
     """Cloud Storage has no such names; a probe may find that another server has."""
-    with answering(200, b"") as answers:
-        store = at(answers.settings())
+    with replying(200, b"") as fixed_server:
+        store = at(fixed_server.settings())
         for key in ("data/new\nline", "data/carriage\rreturn"):
             with pytest.raises(WrongUsage, match="can't be a key"):
                 store.write(key, b"")
-        assert answers.seen == []
+        assert fixed_server.seen == []
     assert store.capabilities.unholdable == {keys.NEWLINE, keys.CARRIAGE_RETURN}
 
 
@@ -248,9 +250,9 @@ def test_deletes_in_a_versioned_bucket_hide(fake_gcs: FakeGCS, bucket: str) -> N
     """Without versions, and here without soft delete, they are final."""
     fake_gcs.make_bucket("versioned", versioning={"enabled": True})
 
-    assert at(fake_gcs.settings(), "gs://versioned/lake").deleting() is Deleting.HIDES
-    assert at(fake_gcs.settings(), f"gs://{bucket}/lake").deleting() is Deleting.FINAL
-    assert at(fake_gcs.settings(), "gs://nowhere-at-all/lake").deleting() is Deleting.UNKNOWN
+    assert at(fake_gcs.settings(), "gs://versioned/lake").delete_effect() is DeleteEffect.VERSIONED
+    assert at(fake_gcs.settings(), f"gs://{bucket}/lake").delete_effect() is DeleteEffect.FINAL
+    assert at(fake_gcs.settings(), "gs://nowhere-at-all/lake").delete_effect() is DeleteEffect.UNKNOWN
 
 
 def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
@@ -270,7 +272,7 @@ def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
 @pytest.mark.parametrize(
     ("status", "document", "meaning"),
     [
-        (200, {"kind": "storage#bucket", "softDeletePolicy": {"retentionDurationSeconds": "604800"}}, "KEEPS_A_WHILE"),
+        (200, {"kind": "storage#bucket", "softDeletePolicy": {"retentionDurationSeconds": "604800"}}, "SOFT_DELETED"),
         (200, {"kind": "storage#bucket", "softDeletePolicy": {"retentionDurationSeconds": "0"}}, "FINAL"),
         (200, {"kind": "storage#bucket", "versioning": {"enabled": False}}, "FINAL"),
         (200, {"kind": "storage#bucket"}, "FINAL"),
@@ -281,7 +283,7 @@ def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
                 "versioning": {"enabled": True},
                 "softDeletePolicy": {"retentionDurationSeconds": "9"},
             },
-            "HIDES",
+            "VERSIONED",
         ),
         (200, {}, "UNKNOWN"),
         (200, ["what?"], "UNKNOWN"),
@@ -291,8 +293,8 @@ def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
 )
 def test_soft_delete_is_reported(status: int, document: object, meaning: str) -> None:
     """Where a bucket's settings may not be read, it is reported as unknown."""
-    with answering(status, json.dumps(document).encode(), JSON) as answers:
-        assert at(answers.settings()).deleting() is Deleting[meaning]
+    with replying(status, json.dumps(document).encode(), JSON) as fixed_server:
+        assert at(fixed_server.settings()).delete_effect() is DeleteEffect[meaning]
 
 
 # --- generations and checksums --------------------------------------------------------------------------------------
@@ -354,16 +356,16 @@ def test_content_with_a_wrong_checksum_is_an_error() -> None:
     """Its bytes changed on the way."""
     headers = {"x-goog-hash": "crc32c=AAAAAA==", "x-goog-generation": "7", "Content-Type": "application/octet-stream"}
     with (
-        answering(200, b"other bytes", headers) as answers,
+        replying(200, b"other bytes", headers) as fixed_server,
         pytest.raises(Unavailable, match="received content differs"),
     ):
-        at(answers.settings()).read("data/x")
+        at(fixed_server.settings()).read("data/x")
 
 
 def test_content_without_a_generation_is_an_error() -> None:
     """No tag is made up."""
-    with answering(200, b"bytes") as answers, pytest.raises(Unavailable, match="generation"):
-        at(answers.settings()).read_with_tag("data/x")
+    with replying(200, b"bytes") as fixed_server, pytest.raises(Unavailable, match="generation"):
+        at(fixed_server.settings()).read_with_tag("data/x")
 
 
 # --- copies ---------------------------------------------------------------------------------------------------------
@@ -403,13 +405,13 @@ def test_a_copy_in_steps_continues_until_it_is_done() -> None:
         {"done": False, "rewriteToken": "two", "totalBytesRewritten": "8"},
         {"done": True, "resource": item("ns/copy", size="10", generation="9")},
     )
-    with scripted(copying(*steps)) as (answers, asked):
-        at(answers.settings()).copy("data/x", "copy")
+    with scripted(copying(*steps)) as (fixed_server, received):
+        at(fixed_server.settings()).copy("data/x", "copy")
 
-    sent = [parse_qs(urlsplit(path).query) for method, path, _, _ in asked if method == "POST"]
+    sent = [parse_qs(urlsplit(path).query) for method, path, _, _ in received if method == "POST"]
     assert [query.get("rewriteToken") for query in sent] == [None, ["one"], ["two"]]
     assert {query["sourceGeneration"][0] for query in sent} == {"7"}
-    assert {body for method, _, _, body in asked if method == "POST"} == {b""}  # metadata in it would replace all
+    assert {body for method, _, _, body in received if method == "POST"} == {b""}  # metadata in it would replace all
 
 
 @pytest.mark.parametrize(
@@ -428,8 +430,8 @@ def test_a_copy_in_steps_continues_until_it_is_done() -> None:
 def test_a_copy_that_makes_no_progress_or_differs_is_an_error(last: dict[str, object]) -> None:
     """It would otherwise never end, or lose the content."""
     first = {"done": False, "rewriteToken": "one", "totalBytesRewritten": "4"}
-    with scripted(copying(first, last)) as (answers, _), pytest.raises(Unavailable):
-        at(answers.settings()).copy("data/x", "copy")
+    with scripted(copying(first, last)) as (fixed_server, _), pytest.raises(Unavailable):
+        at(fixed_server.settings()).copy("data/x", "copy")
 
 
 # --- credentials ----------------------------------------------------------------------------------------------------
@@ -463,24 +465,24 @@ def test_the_account_of_the_credentials_file_is_used(tmp_path: Path) -> None:
             return 200, JSON, b'{"access_token": "of-the-file", "expires_in": 3600, "token_type": "Bearer"}'
         return 200, JSON, listing()
 
-    with scripted(answer) as (answers, asked):
-        file = service_account(tmp_path, f"{answers.url}/token")
-        store = at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
-        assert asked == []
+    with scripted(answer) as (fixed_server, received):
+        file = service_account(tmp_path, f"{fixed_server.url}/token")
+        store = at(fixed_server.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
+        assert received == []
         assert all_keys(store) == []
 
-    assert [path.partition("?")[0] for _, path, _, _ in asked] == ["/token", "/storage/v1/b/bucket/o"]
-    assert asked[1][2]["authorization"] == "Bearer of-the-file"
+    assert [path.partition("?")[0] for _, path, _, _ in received] == ["/token", "/storage/v1/b/bucket/o"]
+    assert received[1][2]["authorization"] == "Bearer of-the-file"
 
 
 def test_a_refused_account_is_named_by_every_method(tmp_path: Path) -> None:
     """It gets no token, or the store refuses the token. No object seems absent for that."""
-    with answering(400, b'{"error": "invalid_grant", "error_description": "Invalid JWT"}', JSON) as answers:
-        file = service_account(tmp_path, f"{answers.url}/token")
-        _is_forbidden(at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file))))
+    with replying(400, b'{"error": "invalid_grant", "error_description": "Invalid JWT"}', JSON) as fixed_server:
+        file = service_account(tmp_path, f"{fixed_server.url}/token")
+        _is_forbidden(at(fixed_server.settings(gcs_anonymous=False, gcs_credentials_file=str(file))))
     for status, reason in ((401, "required"), (403, "forbidden")):
-        with answering(status, refusal(status, reason).encode(), JSON) as answers:
-            _is_forbidden(at(answers.settings()))
+        with replying(status, refusal(status, reason).encode(), JSON) as fixed_server:
+            _is_forbidden(at(fixed_server.settings()))
 
 
 def test_a_delete_is_not_sent_after_a_late_or_refused_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,17 +493,17 @@ def test_a_delete_is_not_sent_after_a_late_or_refused_token(tmp_path: Path, monk
             return 200, JSON, b'{"access_token": "of-the-file", "expires_in": 3600, "token_type": "Bearer"}'
         return 401, JSON, refusal(401, "authError").encode()
 
-    with scripted(answer) as (answers, asked):
-        file = service_account(tmp_path, f"{answers.url}/token")
-        store = at(answers.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
+    with scripted(answer) as (fixed_server, received):
+        file = service_account(tmp_path, f"{fixed_server.url}/token")
+        store = at(fixed_server.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
         with monkeypatch.context() as slow:
-            slow.setattr(client, "SOON_S", -1.0)
+            slow.setattr(client, "SEND_WITHIN_S", -1.0)
             late = store.delete_many(["a", "b"])
-        assert [path for _, path, _, _ in asked] == ["/token"]
+        assert [path for _, path, _, _ in received] == ["/token"]
         refused = store.delete_many(["a"])
 
-    assert [path for _, path, _, _ in asked] == ["/token", "/batch/storage/v1"]
-    assert asked[1][2]["authorization"] == "Bearer of-the-file"
+    assert [path for _, path, _, _ in received] == ["/token", "/batch/storage/v1"]
+    assert received[1][2]["authorization"] == "Bearer of-the-file"
     assert [(result.deletion, result.code) for result in late] == [(Deletion.FAILED, "NotSent")] * 2
     assert all(result.transient for result in late)
     assert [(result.deletion, result.code) for result in refused] == [(Deletion.FAILED, "authError")]
@@ -513,9 +515,9 @@ def test_missing_credentials_are_named_by_every_method(monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    with answering(200, listing(), JSON) as answers:
-        _is_forbidden(at(answers.settings(gcs_anonymous=False)), "LAKEGC_GCS_CREDENTIALS_FILE")
-        assert answers.seen == []
+    with replying(200, listing(), JSON) as fixed_server:
+        _is_forbidden(at(fixed_server.settings(gcs_anonymous=False)), "LAKEGC_GCS_CREDENTIALS_FILE")
+        assert fixed_server.seen == []
 
 
 def _is_forbidden(store: Store, match: str | None = None) -> None:
@@ -565,7 +567,7 @@ def _is_unavailable(store: Store, match: str | None = None) -> None:
     assert store.delete_many(["data/x"])[0].deletion is Deletion.FAILED
 
 
-def test_an_endpoint_without_an_answer_is_named_with_the_setting(fake_gcs: FakeGCS) -> None:
+def test_an_endpoint_without_a_response_is_named_with_the_setting(fake_gcs: FakeGCS) -> None:
     """There is no server, or a silent one."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -580,23 +582,23 @@ def test_an_endpoint_without_an_answer_is_named_with_the_setting(fake_gcs: FakeG
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (404, b"{}"), (302, b"")])
-def test_an_answer_that_is_not_cloud_storages_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_cloud_storages_is_an_error(status: int, body: bytes) -> None:
     """Its status doesn't matter: a web server's 404 doesn't mean that an object is absent."""
-    with answering(status, body, {"Content-Type": "text/html", "Location": "/login"}) as answers:
-        _is_unavailable(at(answers.settings()))
+    with replying(status, body, {"Content-Type": "text/html", "Location": "/login"}) as fixed_server:
+        _is_unavailable(at(fixed_server.settings()))
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
     """After that it is an error. Deletes aren't retried."""
-    with answering(status, refusal(status, "rateLimitExceeded").encode(), JSON) as answers:
-        store = at(answers.settings(retry=retry_policies.requests(2)))
+    with replying(status, refusal(status, "rateLimitExceeded").encode(), JSON) as fixed_server:
+        store = at(fixed_server.settings(retry=retry_policies.requests(2)))
         with pytest.raises(Unavailable, match=str(status)):
             store.read("data/x")
-        assert len(answers.seen) == 2
+        assert len(fixed_server.seen) == 2
         [result] = store.delete_many(["data/x"])
         assert (result.deletion, result.transient) == (Deletion.FAILED, True)
-        assert len(answers.seen) == 3  # repeated by the sweep, behind its checks
+        assert len(fixed_server.seen) == 3  # repeated by the sweep, behind its checks
 
 
 # --- answers to listings --------------------------------------------------------------------------------------------
@@ -625,43 +627,43 @@ def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
 )
 def test_an_incomplete_listing_is_an_error(body: bytes) -> None:
     """It ends early, lacks what the store always says, or is no listing."""
-    with answering(200, body, JSON) as answers:
-        for look in (lambda: list(at(answers.settings()).pages("data/")), at(answers.settings()).now):
+    with replying(200, body, JSON) as fixed_server:
+        for look in (lambda: list(at(fixed_server.settings()).pages("data/")), at(fixed_server.settings()).now):
             with pytest.raises(Unavailable):
                 look()
 
 
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
     """The listing would otherwise never end."""
-    with answering(200, listing(item("ns/data/x"), nextPageToken="again"), JSON) as answers:
+    with replying(200, listing(item("ns/data/x"), nextPageToken="again"), JSON) as fixed_server:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
-            list(at(answers.settings()).pages("data/"))
-        assert len(answers.seen) == 2
+            list(at(fixed_server.settings()).pages("data/"))
+        assert len(fixed_server.seen) == 2
 
 
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
 def test_a_listed_key_or_prefix_outside_the_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
     for body in (listing(item(key)), listing(prefixes=[key])):
-        with answering(200, body, JSON) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
-            list(at(answers.settings()).pages("data/", delimiter="/"))
+        with replying(200, body, JSON) as fixed_server, pytest.raises(Refused, match="normalizes keys") as caught:
+            list(at(fixed_server.settings()).pages("data/", delimiter="/"))
         assert caught.value.invariant == 5
 
 
 def test_a_lookup_answered_with_another_object_is_refused() -> None:
     """The store folds keys."""
     with (
-        answering(200, json.dumps(item("ns/data/y")).encode(), JSON) as answers,
+        replying(200, json.dumps(item("ns/data/y")).encode(), JSON) as fixed_server,
         pytest.raises(Refused, match="normalizes keys"),
     ):
-        at(answers.settings()).stat("data/x")
+        at(fixed_server.settings()).stat("data/x")
 
 
 def test_names_with_half_a_surrogate_pair_are_counted_as_unreadable() -> None:
     """Their neighbours are listed."""
     body = listing(item("ns/data/\ud800"), item("ns/data/é"), prefixes=["ns/data/\ud800/", "ns/data/y/"])
-    with answering(200, body, JSON) as answers:
-        [page] = at(answers.settings()).pages("data/", delimiter="/")
+    with replying(200, body, JSON) as fixed_server:
+        [page] = at(fixed_server.settings()).pages("data/", delimiter="/")
 
     assert [found.key for found in page.objects] == ["data/é"]
     assert (list(page.prefixes), page.unreadable_names) == (["data/y/"], 2)
@@ -670,13 +672,16 @@ def test_names_with_half_a_surrogate_pair_are_counted_as_unreadable() -> None:
 def test_an_object_without_a_shown_checksum_has_none() -> None:
     """It is encrypted with the client's own key."""
     without = {name: value for name, value in item("ns/data/x").items() if name != "crc32c"}
-    with answering(200, listing(without), JSON) as answers:
-        [page] = at(answers.settings()).pages("data/")
+    with replying(200, listing(without), JSON) as fixed_server:
+        [page] = at(fixed_server.settings()).pages("data/")
 
     assert [found.checksum for found in page.objects] == [None]
 
 
 def test_a_store_without_a_date_has_no_clock() -> None:
     """This machine's time isn't used instead."""
-    with answering(200, listing(), {**JSON, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="Date"):
-        at(answers.settings()).now()
+    with (
+        replying(200, listing(), {**JSON, "Date": "whenever"}) as fixed_server,
+        pytest.raises(Unavailable, match="Date"),
+    ):
+        at(fixed_server.settings()).now()

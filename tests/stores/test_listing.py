@@ -170,7 +170,7 @@ def test_start_after_with_a_delimiter_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 1000])
-def test_with_a_delimiter_every_key_is_listed_or_behind_a_listed_prefix(store: Store, page_size: int) -> None:
+def test_with_a_delimiter_every_key_is_listed_or_has_a_listed_prefix(store: Store, page_size: int) -> None:
     """Each prefix is listed once."""
     write_all(store, TREE)
 

@@ -15,7 +15,7 @@ from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.stores import Store
 from spark_resources.stores.arrow_pages import LISTED, arrow_pages, as_batch
 from spark_resources.stores.base import Page
-from spark_resources.stores.parallel_listing import Part, between, can_be_cut, listed, spread
+from spark_resources.stores.parallel_listing import Part, between, can_be_split, listed, spread
 from tests.support.store_providers import Provider, all_keys, write_all
 
 NAMES = [
@@ -64,7 +64,7 @@ def listed_keys(store: Any, parts: Sequence[Part], **how: Any) -> list[tuple[str
 
 def ranges(part: Part, cuts: Sequence[str]) -> list[Part]:
     bounds = [None, *sorted(cuts, key=str.encode), None]
-    return [replace(part, after=after, upto=upto) for after, upto in itertools.pairwise(bounds)]
+    return [replace(part, after=after, up_to=up_to) for after, up_to in itertools.pairwise(bounds)]
 
 
 def plain_listing(store: Store, part: Part) -> list[tuple[str, str]]:
@@ -126,7 +126,7 @@ def test_a_long_folder_is_split_into_the_wanted_number_of_ranges(cuttable_store:
 
     for part in (Part(""), Part("", flat=True), Part("data/")):
         parts = spread(cuttable_store, part, wanted=6, page_size=10)
-        if not can_be_cut(cuttable_store):
+        if not can_be_split(cuttable_store):
             assert parts == [part]
             continue
 
@@ -140,7 +140,7 @@ def test_ranges_are_refused_where_listings_are_in_another_order(store: Store, pr
     """They would lose keys."""
     if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
-    for part in (Part("", after="a"), Part("", upto="a")):
+    for part in (Part("", after="a"), Part("", up_to="a")):
         with pytest.raises(WrongUsage, match="order"):
             list(listed(store, [part]))
 
@@ -157,7 +157,7 @@ def test_a_range_in_another_order_than_declared_is_an_error(provider: Provider) 
 
     assert listed_keys(store, [Part("")], at_once=1) == [("", "a-b"), ("", "a/b"), ("", "b")]
     with pytest.raises(Unavailable, match="order"):
-        list(listed(store, [Part("", upto="b")]))
+        list(listed(store, [Part("", up_to="b")]))
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
@@ -207,7 +207,7 @@ _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.sampled_from(["", "data/", "é"]), _texts, st.none() | _texts)
-def test_between_gives_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
+def test_between_returns_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
     """It is between them in the order of bytes, and has their common beginning."""
     low, high = shared + low, None if high is None else shared + high
     middle = between(low, high, len(shared))

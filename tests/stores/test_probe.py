@@ -9,7 +9,7 @@ import pytest
 
 from spark_resources.errors import WrongUsage
 from spark_resources.stores import Capabilities, Store
-from spark_resources.stores.probe import REMEMBERED, SCRATCH, probe, remembered_capabilities
+from spark_resources.stores.probe import RECORD_KEY, SCRATCH, probe, recorded_capabilities
 from tests.support.store_providers import Provider, all_keys
 
 
@@ -37,9 +37,9 @@ def test_a_probe_outside_its_own_folder_is_refused(store: Store, prefix: str) ->
 )
 def test_impossible_capabilities_are_found_anew(store: Store, damage: dict[str, Any]) -> None:
     """By a time resolution below zero, young objects would be taken for old ones."""
-    found = remembered_capabilities(store, "here", token="one")
-    plain = json.loads(store.read(REMEMBERED))
+    found = recorded_capabilities(store, "here", token="one")
+    plain = json.loads(store.read(RECORD_KEY))
     plain["capabilities"] |= damage
-    store.write(REMEMBERED, json.dumps(plain).encode())
+    store.write(RECORD_KEY, json.dumps(plain).encode())
 
-    assert remembered_capabilities(store, "here", token="two") == found
+    assert recorded_capabilities(store, "here", token="two") == found

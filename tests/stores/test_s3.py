@@ -1,4 +1,4 @@
-"""What only S3 can do wrong: strange answers, tags that are no MD5, copies in parts, a server that isn't there."""
+"""What only S3 can do wrong: invalid responses, tags that are no MD5, copies in parts, a server that isn't there."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion, read_t
 from spark_resources.stores.s3.client import s3_client
 from spark_resources.stores.s3.copy import copy_object
 from spark_resources.stores.s3.delete import delete_keys
-from spark_resources.stores.s3.fast_reads import QuickReads
-from spark_resources.stores.s3.fast_requests import LeftToBoto3, QuickRequests
+from spark_resources.stores.s3.fast_reads import FastReads
+from spark_resources.stores.s3.fast_requests import FallBackToBoto3, FastRequests
 from spark_resources.stores.s3.listing import parsed
-from spark_resources.stores.s3.listing_xml import cut_out
+from spark_resources.stores.s3.listing_xml import extract_objects
 from tests.support.retry_policies import requests
 from tests.support.s3_servers import S3Server, SeaweedFS
-from tests.support.store_providers import answering
+from tests.support.store_providers import replying
 
 XML = {"Content-Type": "application/xml"}
 MD5 = Capabilities(md5_etags=True)
@@ -123,16 +123,16 @@ def test_a_tag_is_an_md5_only_without_other_encryption_and_in_an_ordinary_bucket
 ) -> None:
     """32 hex digits, of an object that isn't encrypted or is encrypted by S3 itself."""
     known = {"ETag": '"0123456789abcdef0123456789abcdef"', "Last-Modified": "Thu, 31 Mar 2022 10:00:00 GMT"}
-    with answering(200, b"", known | headers) as answers:
-        store = open_store(Namespace.parse(f"s3://{bucket}/ns"), answers.settings(), capabilities=MD5)
+    with replying(200, b"", known | headers) as fixed_server:
+        store = open_store(Namespace.parse(f"s3://{bucket}/ns"), fixed_server.settings(), capabilities=MD5)
 
         assert store.etag_is_md5("data/x") is is_md5
 
 
 def test_a_refused_head_means_that_the_tag_is_no_md5() -> None:
     """An object under a key of the client's own can't be looked up (400). That is no error."""
-    with answering(400, b"") as answers:
-        store = open_store(Namespace.parse("s3://bucket/ns"), answers.settings(), capabilities=MD5)
+    with replying(400, b"") as fixed_server:
+        store = open_store(Namespace.parse("s3://bucket/ns"), fixed_server.settings(), capabilities=MD5)
 
         assert not store.etag_is_md5("data/x")
 
@@ -191,12 +191,12 @@ def test_a_silent_server_times_out() -> None:
 def test_a_busy_server_is_retried_as_often_as_configured() -> None:
     """After that it is an error."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-    with answering(503, body, XML) as answers:
-        store = at(answers.settings(retry=requests(2)))
+    with replying(503, body, XML) as fixed_server:
+        store = at(fixed_server.settings(retry=requests(2)))
 
         with pytest.raises(Unavailable, match="SlowDown"):
             store.read("data/x")
-        assert len(answers.seen) == 2
+        assert len(fixed_server.seen) == 2
 
 
 REQUESTS: dict[str, Callable[[Store], object]] = {
@@ -214,12 +214,12 @@ REQUESTS: dict[str, Callable[[Store], object]] = {
 @pytest.mark.parametrize("body", [b"", b"<html>moved</html>"])
 def test_a_redirect_ends_in_one_sentence_and_is_not_followed(status: int, body: bytes) -> None:
     """Another host has no business with these credentials, and botocore would search for a region without end."""
-    with answering(200, b"hello", {"ETag": '"x"'}) as elsewhere:
+    with replying(200, b"hello", {"ETag": '"x"'}) as elsewhere:
         location = f"{elsewhere.url.replace('//', '//user:secret@')}/bucket/ns/data/x?token=secret"
-        with answering(status, body, {"Location": location}) as answers:
-            store = at(answers.settings(s3_session_token=SecretStr("t"), retry=requests(3)))
+        with replying(status, body, {"Location": location}) as fixed_server:
+            store = at(fixed_server.settings(s3_session_token=SecretStr("t"), retry=requests(3)))
             for act in (*REQUESTS.values(), lambda store: read_to_verify(store, "data/x")):
-                answers.seen.clear()
+                fixed_server.seen.clear()
                 with pytest.raises(Unavailable) as raised:
                     act(store)
                 said = str(raised.value)
@@ -228,7 +228,7 @@ def test_a_redirect_ends_in_one_sentence_and_is_not_followed(status: int, body: 
                 assert "secret" not in said
                 if status != 303:  # botocore doesn't come as far as to tell it
                     assert f"redirect (HTTP {status}) to {elsewhere.url}" in said
-                assert len(answers.seen) <= 2  # not repeated; a quick way comes first
+                assert len(fixed_server.seen) <= 2  # not repeated; the fast path comes first
             [result] = store.delete_many(["data/x"])
             assert (result.deletion, result.transient) == (Deletion.FAILED, False)
         assert elsewhere.seen == []
@@ -239,18 +239,18 @@ def test_all_requests_but_deletes_are_retried(name: str) -> None:
     """A sweep repeats a delete itself, after the same checks as before the first one: the store must not repeat it
     unseen."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-    with answering(503, body, XML) as answers:
-        store = at(answers.settings(retry=requests(3)))
-        for _ in range(3):  # the quick ways have given up then
-            answers.seen.clear()
+    with replying(503, body, XML) as fixed_server:
+        store = at(fixed_server.settings(retry=requests(3)))
+        for _ in range(3):  # the fast paths have given up then
+            fixed_server.seen.clear()
             with pytest.raises(Unavailable, match=r"Tried 3 times"):
                 REQUESTS[name](store)
-        assert len(answers.seen) == 3
+        assert len(fixed_server.seen) == 3
 
-        answers.seen.clear()
+        fixed_server.seen.clear()
         [result] = store.delete_many(["data/x"])
         assert (result.deletion, result.transient) == (Deletion.FAILED, True)
-        assert len(answers.seen) == 1
+        assert len(fixed_server.seen) == 1
 
 
 def _is_unavailable(store: Store, match: str) -> None:
@@ -270,10 +270,10 @@ def _is_unavailable(store: Store, match: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
-def test_an_answer_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
-    with answering(status, body, {"Content-Type": "text/html"}) as answers:
-        store = at(answers.settings())
+    with replying(status, body, {"Content-Type": "text/html"}) as fixed_server:
+        store = at(fixed_server.settings())
         looks = [lambda: list(store.pages("data/")), store.now]
         if status == 404:
             looks += [lambda: store.read("data/x"), lambda: store.stat("data/x")]  # type: ignore[list-item,return-value]
@@ -283,15 +283,15 @@ def test_an_answer_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None
             assert not isinstance(caught.value, NotFound)
 
 
-def test_an_answer_that_boto3_cannot_parse_is_unavailable() -> None:
+def test_a_response_that_boto3_cannot_parse_is_unavailable() -> None:
     """For example an invalid time in a header or a body. People read what to check, and a delete whose answer can't be
     read counts as failed, not as done.
     """
     said = {"Last-Modified": "yesterday"}
-    with answering(200, b"", said) as answers, pytest.raises(Unavailable, match="invalid S3 response"):
-        at(answers.settings()).stat("data/x")
-    with answering(200, b"<" * 20_000, XML) as answers:
-        [result] = at(answers.settings()).delete_many(["data/x"])
+    with replying(200, b"", said) as fixed_server, pytest.raises(Unavailable, match="invalid S3 response"):
+        at(fixed_server.settings()).stat("data/x")
+    with replying(200, b"<" * 20_000, XML) as fixed_server:
+        [result] = at(fixed_server.settings()).delete_many(["data/x"])
     assert result.deletion is Deletion.FAILED
 
 
@@ -310,31 +310,31 @@ def test_an_incomplete_listing_is_an_error() -> None:
         listing("ns/data/x").replace(b"00.123Z", b"00"),
         b"",
     ):
-        with answering(200, body, XML) as answers, pytest.raises(Unavailable):
-            list(at(answers.settings()).pages("data/"))
+        with replying(200, body, XML) as fixed_server, pytest.raises(Unavailable):
+            list(at(fixed_server.settings()).pages("data/"))
 
 
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
     """The listing would otherwise never end."""
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
-    with answering(200, listing("ns/data/x", more=more), XML) as answers:
+    with replying(200, listing("ns/data/x", more=more), XML) as fixed_server:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
-            list(at(answers.settings()).pages("data/"))
-        assert len(answers.seen) == 2
+            list(at(fixed_server.settings()).pages("data/"))
+        assert len(fixed_server.seen) == 2
 
 
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
 def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
-    with answering(200, listing(key), XML) as answers, pytest.raises(Refused, match="normalizes keys") as caught:
-        list(at(answers.settings()).pages("data/"))
+    with replying(200, listing(key), XML) as fixed_server, pytest.raises(Refused, match="normalizes keys") as caught:
+        list(at(fixed_server.settings()).pages("data/"))
     assert caught.value.invariant == 5
 
 
 def test_keys_that_are_not_utf8_are_counted_as_unreadable() -> None:
     """Their neighbours are listed."""
-    with answering(200, listing("ns/data/%FFx", "ns/data/a+b", "ns/data/a%2Bb", "ns/data/%C3%A9"), XML) as answers:
-        [page] = at(answers.settings()).pages("data/")
+    with replying(200, listing("ns/data/%FFx", "ns/data/a+b", "ns/data/a%2Bb", "ns/data/%C3%A9"), XML) as fixed_server:
+        [page] = at(fixed_server.settings()).pages("data/")
 
     assert [found.key for found in page.objects] == ["data/a b", "data/a+b", "data/é"]
     assert page.unreadable_names == 1
@@ -412,15 +412,15 @@ def test_both_parsers_of_a_listing_agree(fields: list[str], more: list[tuple[int
         strange.insert(place, piece)
     after = {"<!--": "-->", "<Owner>": "</Owner>", "<![CDATA[": "]]>"}.get(before, "")
     objects = [f"<Contents>{''.join(some)}</Contents>" for some in (fields, strange, fields)]
-    quick, slow = (
+    fast, slow = (
         listing(more="<IsTruncated>false</IsTruncated>" + before + first + objects[1] + objects[2] + after)
         for first in (objects[0], objects[0].replace("<Contents>", "<Contents ><?x?>"))
     )
 
     if not more and not before:
-        assert cut_out(quick, "ListBucketResult") is not None
-    assert cut_out(slow, "ListBucketResult") is None
-    assert outcome(quick) == outcome(slow)
+        assert extract_objects(fast, "ListBucketResult") is not None
+    assert extract_objects(slow, "ListBucketResult") is None
+    assert outcome(fast) == outcome(slow)
 
 
 def outcome(document: bytes) -> object:
@@ -463,8 +463,8 @@ def test_a_listing_with_a_document_type_is_refused() -> None:
     """No S3 sends one. It is refused before entities are expanded."""
     bomb = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
     document = listing("ns/data/&b;").replace(b"<ListBucketResult", bomb + b"<ListBucketResult", 1)
-    with answering(200, document, XML) as answers, pytest.raises(Unavailable, match="document type"):
-        list(at(answers.settings()).pages("data/"))
+    with replying(200, document, XML) as fixed_server, pytest.raises(Unavailable, match="document type"):
+        list(at(fixed_server.settings()).pages("data/"))
 
 
 # --- answers to deletes -----------------------------------------------------------------------------------------------
@@ -479,14 +479,14 @@ def test_a_namespace_that_lakefs_reads_as_another_is_refused(uri: str) -> None:
         at(StoreSettings(), uri)
 
 
-def test_only_keys_that_the_answer_names_are_deleted() -> None:
+def test_only_keys_that_the_response_names_are_deleted() -> None:
     """A key with an error, or one that is left out, has failed."""
     body = (
         b"<DeleteResult><Deleted><Key>ns/a</Key></Deleted>"
         b"<Error><Key>ns/b</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
     )
-    with answering(200, body, XML) as answers:
-        results = at(answers.settings()).delete_many(["c", "a", "b"])
+    with replying(200, body, XML) as fixed_server:
+        results = at(fixed_server.settings()).delete_many(["c", "a", "b"])
 
     assert [(result.key, result.deletion, result.code) for result in results] == [
         ("c", Deletion.FAILED, "NoAnswer"),
@@ -498,22 +498,22 @@ def test_only_keys_that_the_answer_names_are_deleted() -> None:
 def test_a_batch_that_the_store_cannot_read_is_deleted_key_by_key() -> None:
     """One bad key doesn't make the others fail."""
     body = b"<Error><Code>MalformedXML</Code><Message>no</Message></Error>"
-    with answering(400, body, XML) as answers:
-        results = at(answers.settings()).delete_many(["a", "b"])
+    with replying(400, body, XML) as fixed_server:
+        results = at(fixed_server.settings()).delete_many(["a", "b"])
 
-        assert [method for method, _ in answers.seen] == ["POST", "DELETE", "DELETE"]
+        assert [method for method, _ in fixed_server.seen] == ["POST", "DELETE", "DELETE"]
     assert [result.code for result in results] == ["MalformedXML"] * 2
 
 
 def test_a_store_without_batches_gets_single_deletes_from_then_on() -> None:
     """Its capabilities say so, too."""
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
-    with answering(501, body, XML) as answers:
-        store = at(answers.settings())
+    with replying(501, body, XML) as fixed_server:
+        store = at(fixed_server.settings())
         store.delete_many(["a", "b"])
         results = store.delete_many(["c", "d"])
 
-        assert [method for method, _ in answers.seen] == ["POST", "DELETE", "DELETE", "DELETE", "DELETE"]
+        assert [method for method, _ in fixed_server.seen] == ["POST", "DELETE", "DELETE", "DELETE", "DELETE"]
     assert store.capabilities.delete_batch == 1
     assert [result.code for result in results] == ["NotImplemented"] * 2
 
@@ -521,13 +521,13 @@ def test_a_store_without_batches_gets_single_deletes_from_then_on() -> None:
 def test_no_single_deletes_follow_a_slow_refusal_of_a_batch() -> None:
     """The time counts from when the batch was sent, so that no delete outlasts the lease."""
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
-    with answering(501, body, XML) as answers:
+    with replying(501, body, XML) as fixed_server:
         results = delete_keys(
-            s3_client(answers.settings()), "b", ["a", "b"], full=str, batch=2,
-            seconds=lambda: ONE_BY_ONE_S * len(answers.seen),
+            s3_client(fixed_server.settings()), "b", ["a", "b"], full=str, batch=2,
+            seconds=lambda: ONE_BY_ONE_S * len(fixed_server.seen),
         )  # fmt: skip
 
-        assert [method for method, _ in answers.seen] == ["POST"]
+        assert [method for method, _ in fixed_server.seen] == ["POST"]
     assert [result.code for result in results] == [NOT_SENT] * 2
 
 
@@ -535,19 +535,22 @@ def test_deleting_key_by_key_ends_within_the_time_of_one_request() -> None:
     """The sender of the batch made sure of the lease for that time. Keys that were not sent are reported so."""
     clock = itertools.count(step=ONE_BY_ONE_S / 2)
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
-    with answering(501, body, XML) as answers:
+    with replying(501, body, XML) as fixed_server:
         results = delete_keys(
-            s3_client(answers.settings()), "b", ["a", "b", "c"], full=str, batch=3, seconds=lambda: next(clock)
+            s3_client(fixed_server.settings()), "b", ["a", "b", "c"], full=str, batch=3, seconds=lambda: next(clock)
         )
 
-        assert [method for method, _ in answers.seen] == ["POST", "DELETE"]
+        assert [method for method, _ in fixed_server.seen] == ["POST", "DELETE"]
     assert [result.code for result in results] == ["NotImplemented", NOT_SENT, NOT_SENT]
 
 
 def test_a_store_without_a_date_has_no_clock() -> None:
     """This machine's time isn't used instead."""
-    with answering(200, listing(), {**XML, "Date": "whenever"}) as answers, pytest.raises(Unavailable, match="Date"):
-        at(answers.settings()).now()
+    with (
+        replying(200, listing(), {**XML, "Date": "whenever"}) as fixed_server,
+        pytest.raises(Unavailable, match="Date"),
+    ):
+        at(fixed_server.settings()).now()
 
 
 def test_an_unknown_profile_is_refused() -> None:
@@ -580,12 +583,12 @@ def test_the_dagster_resource_gives_an_ordinary_client(server: S3Server) -> None
         StoreS3Resource(verify=False).get_client()
 
 
-# --- the quick ways -------------------------------------------------------------------------------------------------
+# --- the fast paths -------------------------------------------------------------------------------------------------
 
 ODD = ("data/x", "data//x", "data/./x", "data/a b+c%20é", "data/x/", "_lakefs/ab", "data/.x", "data/a=b/c.d-e_f")
 
 
-def test_quick_reads_read_any_object_whole(server: S3Server) -> None:
+def test_fast_reads_return_any_object_completely(server: S3Server) -> None:
     """It may be empty, large or oddly named. A missing one is reported as such."""
     store = on(server, "quick")
     folding = isinstance(server, SeaweedFS)
@@ -605,50 +608,50 @@ def test_quick_reads_read_any_object_whole(server: S3Server) -> None:
 def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
     """After a few failures only boto3 sends them."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
-    with answering(500, body, XML) as answers:
-        store = at(answers.settings(retry=requests(2)))
+    with replying(500, body, XML) as fixed_server:
+        store = at(fixed_server.settings(retry=requests(2)))
         for _ in range(4):
-            answers.seen.clear()
+            fixed_server.seen.clear()
             with pytest.raises(Unavailable, match="InternalError"):
                 read_to_verify(store, "data/x")
             with pytest.raises(Unavailable, match="InternalError"):
                 next(store.pages("data/"))
-        assert len(answers.seen) == 4
+        assert len(fixed_server.seen) == 4
 
 
-def test_quick_requests_stop_after_three_failures() -> None:
+def test_fast_requests_stop_after_three_failures() -> None:
     """Everything is left to boto3 then, which waits between attempts. A few failures among thousands don't count."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
-    with answering(500, body, XML) as answers:
-        client = s3_client(answers.settings())
-        quick = QuickRequests(client, answers.settings(), "bucket")
-        reads = QuickReads(client, answers.settings(), "bucket")
+    with replying(500, body, XML) as fixed_server:
+        client = s3_client(fixed_server.settings())
+        fast = FastRequests(client, fixed_server.settings(), "bucket")
+        reads = FastReads(client, fixed_server.settings(), "bucket")
         for _ in range(3):
-            with pytest.raises(LeftToBoto3):
-                quick.list({"prefix": "data/"})
-            with pytest.raises(LeftToBoto3):
+            with pytest.raises(FallBackToBoto3):
+                fast.list({"prefix": "data/"})
+            with pytest.raises(FallBackToBoto3):
                 reads.read("data/x")
-        assert quick.list({"prefix": "data/"}) is None
+        assert fast.list({"prefix": "data/"}) is None
         assert reads.read("data/x") is None
-        assert len(answers.seen) == 6
+        assert len(fixed_server.seen) == 6
 
-        reads._failures.passed = 1000
-        with pytest.raises(LeftToBoto3):
+        reads._failures.succeeded = 1000
+        with pytest.raises(FallBackToBoto3):
             reads.read("data/x")
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
-def test_quick_reads_ignore_endpoints_in_the_environment(
+def test_fast_reads_ignore_endpoints_in_the_environment(
     seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Everything is read where lakegc's settings say."""
     seaweedfs.make_bucket("s3-tests")
     store = on(seaweedfs, "elsewhere")
     store.write("data/x", b"here")
-    with answering(200, b"there", {"ETag": '"e"'}) as answers:
-        monkeypatch.setenv(name, answers.url)
+    with replying(200, b"there", {"ETag": '"e"'}) as fixed_server:
+        monkeypatch.setenv(name, fixed_server.url)
         assert read_to_verify(on(seaweedfs, "elsewhere"), "data/x") == b"here"
-        assert answers.seen == []
+        assert fixed_server.seen == []
 
 
 def test_expiring_credentials_are_requested_anew(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -662,7 +665,7 @@ def test_expiring_credentials_are_requested_anew(seaweedfs: S3Server, monkeypatc
         given = {"access_key": kept.access_key, "secret_key": kept.secret_key, "token": "session"}
         return given | {"expiry_time": "2100-01-01T00:00:00Z"}
 
-    reads = QuickReads(client, settings, "s3-tests")
+    reads = FastReads(client, settings, "s3-tests")
     forever = reads._credentials()
     renewed = RefreshableCredentials.create_from_metadata(renewing(), renewing, "test")
     monkeypatch.setattr(client._request_signer, "_credentials", renewed)  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import pytest
 
 from spark_resources.model import Namespace
 from spark_resources.stores import open_store
-from spark_resources.stores.base import Deleting
+from spark_resources.stores.base import DeleteEffect
 from spark_resources.stores.settings import StoreSettings
 from tests.support.s3_servers import MotoServer, SeaweedFS
 
@@ -21,7 +21,9 @@ def test_deletes_in_a_bucket_with_versions_hide(moto_server: MotoServer, status:
     moto_server.make_bucket(bucket)
     moto_server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": status})  # type: ignore[typeddict-item]
 
-    assert open_store(Namespace(f"s3://{bucket}/lake"), moto_server.settings()).deleting() is Deleting.HIDES
+    assert (
+        open_store(Namespace(f"s3://{bucket}/lake"), moto_server.settings()).delete_effect() is DeleteEffect.VERSIONED
+    )
 
 
 def test_deletes_in_a_plain_bucket_or_folder_are_final(
@@ -30,13 +32,16 @@ def test_deletes_in_a_plain_bucket_or_folder_are_final(
     """They free the space at once."""
     for server in (moto_server, seaweedfs):
         server.make_bucket("plain-deletes")
-        assert open_store(Namespace("s3://plain-deletes/lake"), server.settings()).deleting() is Deleting.FINAL
+        assert open_store(Namespace("s3://plain-deletes/lake"), server.settings()).delete_effect() is DeleteEffect.FINAL
     (tmp_path / "lake").mkdir()
-    assert open_store(Namespace("local://lake"), StoreSettings(local_path=str(tmp_path))).deleting() is Deleting.FINAL
+    assert (
+        open_store(Namespace("local://lake"), StoreSettings(local_path=str(tmp_path))).delete_effect()
+        is DeleteEffect.FINAL
+    )
 
 
-def test_deletes_in_a_store_that_cannot_be_asked_are_unknown(moto_server: MotoServer) -> None:
+def test_the_effect_of_deletes_is_unknown_if_the_store_cannot_report_it(moto_server: MotoServer) -> None:
     """It isn't said to free space."""
     nowhere = open_store(Namespace("s3://no-such-bucket-here/lake"), moto_server.settings())
 
-    assert nowhere.deleting() is Deleting.UNKNOWN
+    assert nowhere.delete_effect() is DeleteEffect.UNKNOWN

@@ -41,7 +41,7 @@ class Azurite:
     account_key: str = KEY
 
     def settings(self, **changes: object) -> StoreSettings:
-        """What opens a store on it; timeouts are short, for failing is a matter of a loopback."""
+        """Settings to open a store on it; timeouts are short, because it is on loopback."""
         known: dict[str, object] = {
             "azure_endpoint_url": self.endpoint_url,
             "azure_account_key": SecretStr(self.account_key),
@@ -52,19 +52,19 @@ class Azurite:
         return StoreSettings.model_validate(known | changes)
 
     def make_container(self, name: str) -> None:
-        """Make a container, unless it is there."""
+        """Create a container if it doesn't exist."""
         with suppress(ResourceExistsError):
             self.client().create_container(name)
 
     def client(self) -> BlobServiceClient:
-        """Azure's own client, for what a store doesn't offer."""
+        """Azure's own client, for calls that a store doesn't offer."""
         credential = {"account_name": self.account, "account_key": self.account_key}
         return BlobServiceClient(self.endpoint_url, credential=credential, retry_total=0)
 
 
 @contextmanager
 def azurite() -> Iterator[Azurite]:
-    """An Azurite without containers, gone afterwards with all that it holds."""
+    """An empty Azurite, removed afterwards with its data."""
     program = found_or_installed()
     if program is None:
         sentence = (
@@ -123,7 +123,7 @@ def _install(npm: str, folder: Path) -> None:
 
 @contextmanager
 def _running(program: str, port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process with a log in its folder and nothing of this user's set-up; stopped afterwards."""
+    """A process with a log in its folder and without this user's configuration; stopped afterwards."""
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "HOME": str(folder),

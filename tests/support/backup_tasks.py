@@ -1,4 +1,4 @@
-"""One task of a backup or a restore, run right here between two namespaces, without Spark."""
+"""One task of a backup or a restore between two namespaces, run in this process without Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakegc_assets.rules.delete_check import how_changed
-from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, backup_rows, on_their_side
+from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, backup_rows, can_copy_server_side
 from spark_resources.copying.copy_log import CopyStatus, Log
 from spark_resources.copying.restore_task import BACKED_UP, restore_rows
 from spark_resources.mark_store.foreign_expired_set import folder_of
@@ -26,7 +26,7 @@ _serial = itertools.count()
 
 @dataclass
 class Task:
-    """What a task copies between: a repository's namespace and the place of its backup."""
+    """The source and target of a task: a repository's namespace and the location of its backup."""
 
     lake: Place
     to: Place
@@ -45,7 +45,7 @@ class Task:
         self.store.streams.put(address, [data], about)
 
     def marked(self, addresses: Iterable[str]) -> pa.Table:
-        """Rows as a mark would have them now, in the order of tasks."""
+        """Rows as a mark would record them now, in the order of tasks."""
         rows = []
         for address in sorted(addresses, key=lambda each: (folder_of(each).encode(), each.encode())):
             one = self.store.stat(address)
@@ -56,12 +56,12 @@ class Task:
     def task_config(self, **changes: Any) -> CopyTaskConfig:
         known: dict[str, Any] = {
             "source": self.lake, "target": self.to, "log": self.log, "run": self.log.next_run(), "folder": FOLDER,
-            "token": f"t{next(_serial)}", "at_once": 4, "server_side": on_their_side(self.lake, self.to),
+            "token": f"t{next(_serial)}", "at_once": 4, "server_side": can_copy_server_side(self.lake, self.to),
         }  # fmt: skip
         return CopyTaskConfig(**{**known, **changes})
 
     def back_up(self, rows: pa.Table, **changes: Any) -> dict[str, dict[str, Any]]:
-        """What the log says of each object, after a run over these rows."""
+        """The outcome of each object in the log, after a run over these rows."""
         config = self.task_config(**changes)
         backup_rows(iter(rows.to_batches()), config, partial(how_changed, cutoff=None), 0, 0, TaskReport())
         return self.logged(config.run)
@@ -74,7 +74,7 @@ class Task:
         return found
 
     def restore(self, logged: Sequence[dict[str, Any]], **changes: Any) -> dict[str, dict[str, Any]]:
-        """What became of each object that is brought back by the lines of a backup's log."""
+        """The outcome of each object that is restored from the lines of a backup's log."""
         log = Log(self.lake, "_lakefs/retention/gc/lakegc/m1/restored/")
         config = self.task_config(source=self.to, target=self.lake, log=log, run=log.next_run(), **changes)
         rows = pa.Table.from_pylist([{"path": None, "commit_id": None, **row} for row in logged], schema=BACKED_UP)

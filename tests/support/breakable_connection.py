@@ -1,4 +1,4 @@
-"""A line between lakegc and a store or server that a test can cut: what is under way breaks, what comes is refused."""
+"""A connection between lakegc and a server that a test can cut: open requests break, and new ones are refused."""
 
 from __future__ import annotations
 

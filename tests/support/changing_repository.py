@@ -1,4 +1,4 @@
-"""What tests of a repository that lives have in common: its server, who writes meanwhile, and how long it lives."""
+"""Shared by tests of a changing repository: its server, concurrent writers, and the number of steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spark_resources.errors import LakegcError
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.faults import Faults
 from tests.support.replay_server import serving
-from tests.support.repository_model import ANY_TIME, MEANWHILE, RepositoryModel
+from tests.support.repository_model import ANY_TIME, DURING_MARK, RepositoryModel
 from tests.support.tampering_proxy import Between
 
 MOMENTS = 60  # about as many answers and sentences as a mark has
@@ -31,11 +31,11 @@ COUNTED: Counter[str] = Counter()
 """What a test counts, and shows at its end."""
 
 numbers = st.integers(0, 7)
-writes = st.tuples(st.integers(0, MOMENTS), st.sampled_from([*MEANWHILE, *ANY_TIME]), numbers, numbers, numbers)
+writes = st.tuples(st.integers(0, MOMENTS), st.sampled_from([*DURING_MARK, *ANY_TIME]), numbers, numbers, numbers)
 
 
 class Watched(Between):
-    """Forwards to the sandbox, and lets somebody act after each answer, before it is heard."""
+    """Forwards to the sandbox, and calls a hook after each response, before it is delivered."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(upstream)
@@ -48,13 +48,13 @@ class Watched(Between):
 
 
 class Writers:
-    """What others write while a mark is made, each at its moment: after an answer of the server, or at a sentence."""
+    """Concurrent writes during a mark, each at its moment: after a response of the server, or at a log message."""
 
     def __init__(self, model: RepositoryModel, planned: list[tuple[int, str, int, int, int]]) -> None:
         self._model, self._waiting = model, sorted(planned)
         self._lock, self.moments = threading.Lock(), 0
         self._once_dead: set[str] = set()
-        self._look()
+        self._observe()
 
     def moment(self) -> None:
         with self._lock:
@@ -62,15 +62,15 @@ class Writers:
                 _, *what = self._waiting.pop(0)
                 self._model.do(*what)
                 COUNTED["writes during marks"] += 1
-                self._look()
+                self._observe()
             self.moments += 1
 
     def always_live(self) -> set[str]:
-        """What is live now and was at every moment since it was there: from before the mark, or from its upload on."""
-        self._look()
+        """The objects that are live now and have been live since the mark began, or since their upload."""
+        self._observe()
         return self._model.live(self._model.sandbox.now()) - self._once_dead
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         self._once_dead |= self._model.stored().keys() - self._model.live(self._model.sandbox.now())
 
 
@@ -97,7 +97,7 @@ class Living(RuleBasedStateMachine):
 
 
 class WatchedLiving(Living):
-    """The same behind a server that lets others write after each of its answers."""
+    """The same behind a server that lets others write after each of its responses."""
 
     def __init__(self) -> None:
         # one staged address a page, so that there are moments between the pages

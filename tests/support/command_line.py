@@ -1,4 +1,4 @@
-"""lakegc as a user meets it: its command line, and what a command leaves on the terminal."""
+"""lakegc as a user sees it: its command line, and the output of a command on the terminal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NO_AGE = ("--min-age", "0", "--allow-young")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command left on the terminal."""
+    """The output of a command on the terminal."""
 
     code: int
     out: str
     err: str
 
     def stopped(self, code: int, *words: str) -> None:
-        """Check that it ended so, with one message that holds these words, and nothing that only programmers read."""
+        """Check the exit code, and that there is one message with these words and no stack trace."""
         assert self.code == code, self.err
         message = self.err.rpartition("lakegc: ")[2]
         for word in words:
@@ -51,7 +51,7 @@ RUN_JOB = dagster_runs.run_job
 
 
 def run_with(resources: Mapping[str, Any], *arguments: Any) -> None:
-    """The product's own way to run a job, but with these resources."""
+    """Runs a job as lakegc does, but with these resources."""
     RUN_JOB(*arguments[:-1], resources)
 
 
@@ -77,7 +77,7 @@ class Lakegc:
         return Outcome(code, out.getvalue(), err.getvalue())
 
     def output(self, settings: Mapping[str, str], *arguments: str) -> str:
-        """What a command that succeeds prints."""
+        """The output of a command that must succeed."""
         outcome = self(settings, *arguments)
         assert outcome.code == 0, outcome.err
         return outcome.out

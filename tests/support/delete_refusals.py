@@ -1,4 +1,4 @@
-"""What a store says that deletes a part of a batch and refuses the rest: the same on S3, Azure and Cloud Storage."""
+"""Responses of a store that deletes a part of a batch and refuses the rest, for S3, Azure and Cloud Storage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from spark_resources.stores import Store
 from spark_resources.stores.base import DeleteResult, Deletion
-from tests.support.store_proxy import Plan, Said, keys_in, kind_of
+from tests.support.store_proxy import CustomResponse, Plan, keys_in, kind_of
 
 WHY = "as planned"
 
@@ -25,7 +25,7 @@ class Batches:
 
     refusal: str
     names: Callable[[bytes], list[str]]
-    answer: Callable[[Sequence[tuple[str, DeleteResult]]], Said]
+    answer: Callable[[Sequence[tuple[str, DeleteResult]]], CustomResponse]
 
 
 def refusing(batches: Batches, refused: set[str], store: Store) -> Plan:
@@ -36,7 +36,7 @@ def refusing(batches: Batches, refused: set[str], store: Store) -> Plan:
             return DeleteResult(key, Deletion.FAILED, batches.refusal, WHY)
         return store.delete_many([key])[0]
 
-    def plan(method: str, path: str, body: bytes) -> Said | None:
+    def plan(method: str, path: str, body: bytes) -> CustomResponse | None:
         names = batches.names(body) if kind_of(method, path) == "delete" else []
         keys = ["data/" + name.partition("/data/")[2] for name in names]
         if not refused & set(keys):
@@ -53,7 +53,7 @@ def xml_names(body: bytes) -> list[str]:
     return [unescape(key) for key in keys_in(body)]
 
 
-def xml_answer(results: Sequence[tuple[str, DeleteResult]]) -> Said:
+def xml_answer(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
     each = [
         f"<Error><Key>{escape(name)}</Key><Code>{result.code}</Code><Message>{WHY}</Message></Error>"
         if result.deletion is Deletion.FAILED
@@ -61,7 +61,7 @@ def xml_answer(results: Sequence[tuple[str, DeleteResult]]) -> Said:
         for name, result in results
     ]
     text = f"<?xml version='1.0'?><DeleteResult>{''.join(each)}</DeleteResult>"
-    return Said(200, {"content-type": "application/xml"}, text.encode())
+    return CustomResponse(200, {"content-type": "application/xml"}, text.encode())
 
 
 # --- Azure and Cloud Storage: a request in each part, told apart by their ids --------------------------------------
@@ -72,18 +72,18 @@ def mixed_names(body: bytes) -> list[str]:
     return [unquote(urlsplit(path.decode()).path) for path in re.findall(rb"^DELETE (\S+) HTTP", body, re.MULTILINE)]
 
 
-def azure_answer(results: Sequence[tuple[str, DeleteResult]]) -> Said:
+def azure_answer(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
     statuses = {Deletion.DELETED: 202, Deletion.ALREADY_GONE: 404}
 
     def part(result: DeleteResult) -> str:
         code = "BlobNotFound" if result.deletion is Deletion.ALREADY_GONE else result.code
-        told = f"x-ms-error-code: {code}\r\n" if code else ""
-        return f"HTTP/1.1 {statuses.get(result.deletion, 409)} {code or 'Accepted'}\r\n{told}\r\n"
+        code_header = f"x-ms-error-code: {code}\r\n" if code else ""
+        return f"HTTP/1.1 {statuses.get(result.deletion, 409)} {code or 'Accepted'}\r\n{code_header}\r\n"
 
     return mixed(202, {str(number): part(result) for number, (_, result) in enumerate(results)})
 
 
-def google_answer(results: Sequence[tuple[str, DeleteResult]]) -> Said:
+def google_answer(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
     statuses = {Deletion.DELETED: 204, Deletion.ALREADY_GONE: 404}
 
     def part(result: DeleteResult) -> str:
@@ -96,10 +96,10 @@ def google_answer(results: Sequence[tuple[str, DeleteResult]]) -> Said:
     return mixed(200, {f"<response-lakegc+{number}>": part(result) for number, (_, result) in enumerate(results)})
 
 
-def mixed(status: int, parts: dict[str, str]) -> Said:
+def mixed(status: int, parts: dict[str, str]) -> CustomResponse:
     head = "--b\r\nContent-Type: application/http\r\nContent-ID: "
     body = "".join(f"{head}{number}\r\n\r\n{part}\r\n" for number, part in parts.items())
-    return Said(status, {"content-type": "multipart/mixed; boundary=b"}, f"{body}--b--\r\n".encode())
+    return CustomResponse(status, {"content-type": "multipart/mixed; boundary=b"}, f"{body}--b--\r\n".encode())
 
 
 S3 = Batches("AccessDenied", xml_names, xml_answer)

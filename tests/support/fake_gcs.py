@@ -34,7 +34,7 @@ class FakeGCS:
     endpoint_url: str
 
     def settings(self, **changes: object) -> StoreSettings:
-        """What opens a store on it; timeouts are short, for failing is a matter of a loopback."""
+        """Settings to open a store on it; timeouts are short, because it is on loopback."""
         known: dict[str, object] = {
             "gcs_endpoint_url": self.endpoint_url,
             "gcs_anonymous": True,
@@ -45,7 +45,7 @@ class FakeGCS:
         return StoreSettings.model_validate(known | changes)
 
     def make_bucket(self, name: str, **properties: object) -> None:
-        """Make a bucket, unless it is there."""
+        """Create a bucket if it doesn't exist."""
         try:
             self.call("POST", "/storage/v1/b?project=tests", {"name": name, **properties})
         except urllib.error.HTTPError as error:
@@ -53,7 +53,7 @@ class FakeGCS:
                 raise
 
     def call(self, method: str, path: str, document: object = None) -> object:
-        """One call of the JSON API, for what a store doesn't offer."""
+        """One call of the JSON API, for operations that a store doesn't offer."""
         data = None if document is None else json.dumps(document).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.endpoint_url + path, data, headers, method=method)
@@ -76,7 +76,7 @@ def binary() -> Path | None:
 
 @contextmanager
 def fake_gcs(server: Path) -> Iterator[FakeGCS]:
-    """A server without buckets, gone afterwards with all that it holds."""
+    """An empty server, removed afterwards with its data."""
     with ExitStack() as running:
         for left in reversed(range(STARTS)):
             attempt = running.enter_context(ExitStack())

@@ -1,4 +1,4 @@
-"""Sweeps of the reference collector's marks that were begun, without Spark."""
+"""Unfinished sweeps of foreign marks, without Spark."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spark_resources.model import MarkState
 from tests.approval.conftest import Lake
 
 
-def begin_theirs(lake: Lake, *, digest: str, mark_id: str = "t1", **changes: Any) -> None:
-    """Write the record that a sweep of the reference's mark keeps of itself, over any that is there."""
+def begin_foreign_sweep(lake: Lake, *, digest: str, mark_id: str = "t1", **changes: Any) -> None:
+    """Write the record of a sweep of a foreign mark, replacing any existing one."""
     known: dict[str, Any] = {"state": MarkState.SWEEPING, "digest": digest, **changes}
     record = replace(lake.proposal(mark_id).record, **known)
     lake.place.store().write(root_of(mark_id) + "mark.json", record.to_json())

@@ -19,7 +19,7 @@ Change = Callable[[pa.Table], pa.Table]
 
 
 def forge(place: Place, mark_id: str, asset: str, part: str, change: Change) -> None:
-    """Change the rows of each file of a mark's dataset, and make file, list and record fit."""
+    """Change the rows of each file of a mark's dataset, and update file, list and record consistently."""
     mark = Mark.open(place, mark_id)
     folder, store = mark.folder(asset, part), place.store()
     files = []

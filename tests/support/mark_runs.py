@@ -47,7 +47,7 @@ from spark_resources.spark.resource import SparkResource
 from spark_resources.spark.session import QUICK_START
 from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Store
-from spark_resources.stores.probe import REMEMBERED, remembered_capabilities
+from spark_resources.stores.probe import RECORD_KEY, recorded_capabilities
 
 _NOWHERE = Path("/nonexistent")
 _Done = TypeVar("_Done")
@@ -58,7 +58,7 @@ LONG_LIVED = {**QUICK_START, "spark.driver.memory": "2g"}  # thousands of querie
 
 
 class SharedSpark(SparkResource):
-    """The product's Spark resource, but the session outlives the run: starting one takes longer than most tests."""
+    """lakegc's Spark resource, but the session outlives the run: starting one takes longer than most tests."""
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Leave the session to the next test."""
@@ -131,10 +131,10 @@ def known_store(settings: Mapping[str, str], repository: str) -> None:
         if endpoint is None:
             return
         if endpoint not in _probes:
-            remembered_capabilities(store, endpoint, token=uuid.uuid4().hex)
-            _probes[endpoint] = store.read(REMEMBERED)
+            recorded_capabilities(store, endpoint, token=uuid.uuid4().hex)
+            _probes[endpoint] = store.read(RECORD_KEY)
             return
-        store.write_if_absent(REMEMBERED, _probes[endpoint])
+        store.write_if_absent(RECORD_KEY, _probes[endpoint])
         later(store, store.now())  # what was written before is old by then, as it is after a probe
 
 
@@ -167,7 +167,7 @@ class Marker:
         self._spark = _shared_spark()
 
     def mark(self, settings: Mapping[str, str], repository: str, mark_id: str, options: MarkOptions) -> Marked:
-        """One mark, from the lease to the finished record; raises the error that stopped it."""
+        """Make one mark, from the lease to the finished record; raises the error that stopped it."""
         known_store(settings, repository)
         with environment(settings), self._few_tasks():
             marks = MarksResource(lakefs=LakeFSResource(), spark=self._spark)
@@ -182,7 +182,7 @@ class Marker:
     def steps(
         self, settings: Mapping[str, str], repository: str, mark_id: str, options: MarkOptions, assets: Sequence[str]
     ) -> None:
-        """Some steps of a mark, as somebody does who materializes assets one by one."""
+        """Run some steps of a mark, as if assets were materialized one by one."""
         known_store(settings, repository)
         with environment(settings), self._few_tasks():
             marks, key = MarksResource(lakefs=LakeFSResource(), spark=self._spark), str(Partition(repository, mark_id))
@@ -224,7 +224,7 @@ def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)
 
 
 class Sweeper:
-    """Approves and sweeps marks one after the other, by the product's own steps, without a Dagster run around them."""
+    """Approves and sweeps marks one after the other, with lakegc's own steps, without a Dagster run."""
 
     def __init__(self) -> None:
         self._spark = _shared_spark()
@@ -246,7 +246,7 @@ class Sweeper:
         approve(proposal, request, lakefs, BrakeLimits.of(Settings()), now=now, single_deployment=False)
 
     def sweep(self, settings: Mapping[str, str], repository: str, mark_id: str, options: SweepOptions) -> Report:
-        """Sweep an approved mark, or go on with a sweep."""
+        """Sweep an approved mark, or resume a sweep."""
         return self._under_lease(
             settings, lambda marks: sweep(open_sweep(marks, *_named(repository, mark_id, options)))
         )

@@ -10,7 +10,7 @@ from lakegc_assets.progress import listening
 
 @contextmanager
 def on_first_message(words: str, act: Callable[[], object]) -> Iterator[None]:
-    """Act at the first message with these words. Fails if no message had them, as after a change of its text."""
+    """Call a function at the first message with these words. Fails if no message has them."""
     heard: list[str] = []
 
     def listen(message: str) -> None:

@@ -12,7 +12,7 @@ def moved(recording: Recording, folder: Path, *, to: str, blockstore: str) -> Re
     """The recording of a repository at the namespace `to`, in a block store of this type; its files lie in `folder`."""
     shutil.copytree(recording.path, folder / recording.name)
     for file in (folder / recording.name / "meta.json", *(folder / recording.name / "api").iterdir()):
-        said = file.read_text(encoding="utf-8").replace(recording.namespace.uri, to)
-        said = said.replace('"blockstore_type": "s3"', f'"blockstore_type": "{blockstore}"')
-        file.write_text(said, encoding="utf-8")
+        text = file.read_text(encoding="utf-8").replace(recording.namespace.uri, to)
+        text = text.replace('"blockstore_type": "s3"', f'"blockstore_type": "{blockstore}"')
+        file.write_text(text, encoding="utf-8")
     return Recording(folder / recording.name)

@@ -15,7 +15,7 @@ FOR_EVER = float("inf")
 
 
 class Stop(Exception):
-    """The mark must stop here."""
+    """Raised if the mark has to stop."""
 
 
 # --- retention (§6) -------------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ class C(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One walk's word for one commit: retained while `until` is later than now. `branch` None: a dangling start."""
+    """One walk's claim about a commit: retained while `until` is later than now. `branch` None: a dangling start."""
 
     until: float
     branch: str | None
@@ -51,8 +51,8 @@ def latest(date: int) -> int:
 def claims(
     commits: Mapping[str, C], heads: Mapping[str, str], default_days: int, branch_days: Mapping[str, int]
 ) -> dict[str, list[Claim]]:
-    """All that any walk from any starting point says about each commit."""
-    said: dict[str, list[Claim]] = {name: [] for name in commits}
+    """The claims of all walks from all starting points about each commit."""
+    claims_of: dict[str, list[Claim]] = {name: [] for name in commits}
 
     def walk(start: str, branch: str | None, days: int) -> None:
         passed = {start}
@@ -60,25 +60,25 @@ def claims(
         while (parent := main_parent(commits[child])) is not None:
             if parent in passed or parent not in commits:
                 raise Stop(parent)
-            said[parent].append(Claim(latest(commits[child].date) + days * DAY, branch, days))
+            claims_of[parent].append(Claim(latest(commits[child].date) + days * DAY, branch, days))
             passed.add(parent)
             child = parent
 
     for branch, head in heads.items():
         days = branch_days.get(branch, default_days)
-        said[head].append(Claim(FOR_EVER, branch, days))
+        claims_of[head].append(Claim(FOR_EVER, branch, days))
         walk(head, branch, days)
     main_parents = {main_parent(commit) for commit in commits.values()}
     for name, commit in commits.items():
         if name not in main_parents and name not in heads.values():
-            said[name].append(Claim(latest(commit.date) + default_days * DAY, None, default_days))
+            claims_of[name].append(Claim(latest(commit.date) + default_days * DAY, None, default_days))
             walk(name, None, default_days)
-    return said
+    return claims_of
 
 
-def retained(said: Mapping[str, list[Claim]], now: int) -> set[str]:
+def retained(claims_of: Mapping[str, list[Claim]], now: int) -> set[str]:
     now -= now % SECOND
-    return {name for name, words in said.items() if any(word.until > now for word in words)}
+    return {name for name, words in claims_of.items() if any(word.until > now for word in words)}
 
 
 # --- addresses (§1, §4) ---------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def expired_addresses(
     committed: Iterable[tuple[int, str]],
     uncommitted: Iterable[str],
     served: Iterable[str],
-    held: Iterable[str] = (),
+    on_hold: Iterable[str] = (),
     spellings: Iterable[str],
     cutoff: int,
     grain: int = SECOND,
@@ -130,7 +130,7 @@ def expired_addresses(
     """The keys to delete: listed (key → time of change) − committed − staged − served − held − young.
 
     `committed` are (kind, address) of every entry of every retained commit; `uncommitted` and `served` are addresses as
-    the server writes them; `held` are keys. An object is young when it may have changed after the cutoff: the true
+    the server writes them; `on_hold` are keys. An object is young when it may have changed after the cutoff: the true
     time is anywhere from the listed one up to a grain later. Both times are the store's.
     """
     spellings = list(spellings)
@@ -141,7 +141,7 @@ def expired_addresses(
         raise Stop("none of the live addresses is listed")
     old = {key for key, changed in listing.items() if changed + grain <= cutoff}
     candidates = {key for key in listing if is_candidate(key, local_adapter=local_adapter)}
-    return (candidates & old) - live - set(held)
+    return (candidates & old) - live - set(on_hold)
 
 
 # --- holds ----------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def like(pattern: str, text: str) -> bool:
 
 
 def behind(commits: Mapping[str, C], start: str) -> set[str]:
-    """A commit and all that it comes from, merged ones too."""
+    """A commit and all its ancestors, through every parent."""
     found, waiting = {start}, [start]
     while waiting:
         for parent in commits[waiting.pop()].parents:

@@ -45,10 +45,13 @@ class History:
 
     @cached_property
     def rules(self) -> Rules | None:
-        said = self.recording.meta["rules"]
-        if said is None:
+        given = self.recording.meta["rules"]
+        if given is None:
             return None
-        return Rules(said["default_retention_days"], {r["branch_id"]: r["retention_days"] for r in said["branches"]})
+        return Rules(
+            given["default_retention_days"],
+            {r["branch_id"]: r["retention_days"] for r in given["branches"]},
+        )
 
     @cached_property
     def values(self) -> dict[str, dict[bytes, bytes]]:
@@ -155,7 +158,7 @@ class Rebuilt:
 
 
 def rebuild(history: History, sandbox: Sandbox, *, uploading: bool) -> Rebuilt:
-    """Makes the history again. With `uploading`, objects are uploaded at the recorded times and get names of their own;
+    """Rebuilds the history. With `uploading`, objects are uploaded at the recorded times and get names of their own;
     without, the recorded entries are staged as they are, so that inputs are equal to the last bit."""
     return _Rebuilding(history, sandbox, uploading, with_staged=True).run()
 
@@ -202,7 +205,7 @@ class _Rebuilding:
         return sorted(events)
 
     def _branch_at(self, branch: str, commit: str) -> None:
-        """Makes a branch where it isn't there yet."""
+        """Creates a branch if it doesn't exist yet."""
         if branch not in {each.id for each in self.made.lake.branches(hidden=True)}:
             self.made.lake.create_branch(branch, self.made.commits[commit])
 

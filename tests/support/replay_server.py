@@ -85,7 +85,7 @@ class Recording:
             return {row["key"]: int(row["size"]) for row in csv.DictReader(file)}
 
     def expired(self) -> set[str]:
-        """The truth: what a mark of scope unified, minimum age 0 and no holds is to find."""
+        """The true expired set of a mark with scope unified, minimum age 0 and no holds."""
         return set((self.path / "expected" / "expired.txt").read_bytes().decode().split("\n")) - {""}
 
     def objects(self) -> Iterator[tuple[str, bytes]]:
@@ -168,7 +168,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Replay:
-    """Answers each call with what was recorded; what was not recorded is 501."""
+    """Responds to each call with the recorded response; 501 if none was recorded."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -250,11 +250,11 @@ class Replay:
 
     async def _uncommitted(self, request: Request) -> Response:
         recorded = self.recording.api("prepare_uncommitted")
-        asked = json.loads(await request.body() or b"{}").get("continuation_token")
+        requested = json.loads(await request.body() or b"{}").get("continuation_token")
         tokens = ["", *(page.get("continuation_token") for page in recorded["pages"][:-1])]
-        if (asked or "") not in tokens:
+        if (requested or "") not in tokens:
             return _error(400, "invalid continuation token")
-        return JSONResponse(recorded["pages"][tokens.index(asked or "")], recorded["status"])
+        return JSONResponse(recorded["pages"][tokens.index(requested or "")], recorded["status"])
 
     async def _commit(self, request: Request) -> Response:
         found = self._commits.get(request.path_params["commit"])
@@ -388,8 +388,8 @@ class _ServerClock:
 
 def _page(request: Request, results: list[dict[str, Any]], name: str, *, ordered: bool = True) -> Response:
     """One page as lakeFS cuts them: `amount` results behind `after`, by name, or by place where they have no order."""
-    asked = int(request.query_params.get("amount", "100"))
-    amount = asked if 0 < asked <= 1000 else 1000
+    requested = int(request.query_params.get("amount", "100"))
+    amount = requested if 0 < requested <= 1000 else 1000
     after = request.query_params.get("after", "")
     prefix = request.query_params.get("prefix", "")
     if ordered:

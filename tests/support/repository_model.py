@@ -1,9 +1,9 @@
-"""A repository as a model knows it, beside the sandbox's: what readers get, what is retained, and so what may go.
+"""A model of a repository beside the sandbox: what readers get, which commits are retained, what is garbage.
 
-The model keeps its own books: what each branch serves, what each commit holds, every commit's parents and date. What an
-operation does to them follows from what lakeFS promises; only the content of a merge, a revert, a cherry-pick or an
-import is read from the commit that it made, by the reader's own call. Which objects are garbage is then the oracle's
-word (tests/support/oracle.py) over these books and a walk over the folder; nothing here asks the product.
+The model has its own state: what each branch serves, the entries, parents and date of each commit. The effect of an
+operation on it follows from what lakeFS promises; only the content of a merge, a revert, a cherry-pick or an import is
+read from the commit that it made, by the reader's own call. The oracle (tests/support/oracle.py) then decides from this
+state and a walk over the folder which objects are garbage; nothing here calls lakegc.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Operation = Callable[["RepositoryModel", int, int, int], None]
 OPERATIONS: dict[str, Operation] = {}
 ANY_TIME: list[str] = []  # those that may come in the middle of a mark: not rules, and not a clock that jumps
-MEANWHILE = ("move",) * 6 + ("commit",) * 12 + ("commit_and_delete_branch", "hard_reset", "upload", "shallow_copy") * 2
+DURING_MARK = (
+    ("move",) * 6 + ("commit",) * 12 + ("commit_and_delete_branch", "hard_reset", "upload", "shallow_copy") * 2
+)
 OFTEN = (
     "upload", "upload", "upload", "commit", "commit", "upload_the_same_again", "create_branch", "change_rules",
     "create_tag", "add_hold", "add_hold", "fork",
@@ -95,7 +97,7 @@ def micros(moment: datetime) -> int:
 
 
 class RepositoryModel:
-    """One repository of a sandbox, and the books on it."""
+    """One repository of a sandbox, and the model's state of it."""
 
     def __init__(self, sandbox: Sandbox, name: str) -> None:
         self.sandbox, self.name = sandbox, name
@@ -290,7 +292,7 @@ class RepositoryModel:
             self.views[branch][path] = seen(made)
 
     @operation
-    def link_what_was_begun_long_ago(self, a: int, b: int, c: int) -> None:
+    def link_an_old_upload(self, a: int, b: int, c: int) -> None:
         """A multipart upload is dated by its beginning; what is older than a day is staged by its address."""
         branch, path, data = self.branch(a), PATHS[b % len(PATHS)], CONTENTS[c % len(CONTENTS)]
         location = self.repository.new_location(branch, path)
@@ -365,7 +367,7 @@ class RepositoryModel:
     def let_time_pass(self, a: int, b: int, c: int) -> None:
         self.sandbox.set_clock(self.sandbox.now() + timedelta(hours=12 * (1 + a % 8)))
 
-    # --- the books --------------------------------------------------------------------------------------------------
+    # --- the state --------------------------------------------------------------------------------------------------
 
     def _note(self, commit: Commit, tree: View) -> None:
         self.commits[commit.id] = oracle.C(tuple(commit.parents), micros(commit.created))
@@ -418,7 +420,7 @@ class RepositoryModel:
         assert not more
         return {entry.path.decode(): seen(entry) for entry in entries if isinstance(entry, Entry)}
 
-    def check_books(self) -> None:
+    def check_model(self) -> None:
         """The sandbox serves what the model expects."""
         assert {each.id: each.commit_id for each in self.repository.branches(hidden=True)} == self.heads
         for branch, view in self.views.items():
@@ -439,9 +441,9 @@ class RepositoryModel:
 
     def live(self, now: datetime) -> set[str]:
         """Every key that a reader of a branch is served, a retained commit reaches, that is staged, or that is held."""
-        return self._keys(self._live_entries(now)) | self.held(now)
+        return self._keys(self._live_entries(now)) | self.on_hold(now)
 
-    def held(self, now: datetime) -> set[str]:
+    def on_hold(self, now: datetime) -> set[str]:
         """Every key that a hold names, whoever else does."""
         found: set[str] = set()
         for hold in self.holds.values():
@@ -495,7 +497,7 @@ class RepositoryModel:
         return found
 
     def garbage(
-        self, stored: dict[str, int], now: datetime, min_age: timedelta, grain: timedelta, *, held: bool = True
+        self, stored: dict[str, int], now: datetime, min_age: timedelta, grain: timedelta, *, on_hold: bool = True
     ) -> set[str]:
         """What the oracle lets go at a moment, with or without what holds keep.
 
@@ -508,7 +510,7 @@ class RepositoryModel:
                 committed=[(each.kind, each.address) for each in self._live_entries(now)],
                 uncommitted=(),
                 served=(),
-                held=self.held(now) if held else (),
+                on_hold=self.on_hold(now) if on_hold else (),
                 spellings=self.spellings,
                 cutoff=micros(now - min_age),
                 grain=grain // timedelta(microseconds=1),

@@ -1,4 +1,4 @@
-"""Retry policies for tests: so many requests, without waits between them."""
+"""Retry policies for tests: a number of requests, without waits between them."""
 
 from spark_resources.stores.retry import RetryPolicy
 

@@ -60,7 +60,7 @@ def reviewable(
     *,
     commits: Sequence[Mapping[str, Any]] = (),
     listed: Iterable[pa.Table] = (),
-    held: Sequence[Mapping[str, Any]] = (),
+    on_hold: Sequence[Mapping[str, Any]] = (),
     facts: Mapping[str, Any] = FACTS,
     start: datetime = START,
     **changes: Any,
@@ -70,9 +70,9 @@ def reviewable(
     record = finished_record(mark_id, start=start, **changes)
     mark = Mark.begin(place, replace(record, state=MarkState.MARKING, finished=None, digest=None, counts={}))
     parts, sums = write_set(place, mark, files)
-    if held:
+    if on_hold:
         folder = asset_folder(mark_id, "expired_set", "on_hold")
-        parts["on_hold"] = write_rows(place, folder, list(held), OBJECTS_ON_HOLD)
+        parts["on_hold"] = write_rows(place, folder, list(on_hold), OBJECTS_ON_HOLD)
     written = {
         "namespace_slices": {"": write_listing(place, mark, listed)},
         "retained_commits": {"": write_rows(place, mark.folder("retained_commits"), list(commits), COMMIT_VERDICTS)},

@@ -40,7 +40,7 @@ class S3Server:
     start_seconds: float = 0.0
 
     def settings(self, **changes: object) -> StoreSettings:
-        """What opens a store on it; timeouts are short, for failing is a matter of a loopback."""
+        """Settings to open a store on it; timeouts are short, because it is on loopback."""
         known: dict[str, object] = {
             "s3_endpoint_url": self.endpoint_url,
             "s3_region": "us-east-1",
@@ -53,7 +53,7 @@ class S3Server:
         return StoreSettings.model_validate(known | changes)
 
     def make_bucket(self, name: str) -> None:
-        """Make a bucket, unless it is there."""
+        """Create a bucket if it doesn't exist."""
         try:
             self.client().create_bucket(Bucket=name)
         except ClientError as error:
@@ -61,7 +61,7 @@ class S3Server:
                 raise
 
     def client(self) -> S3Client:
-        """boto3's own client, for what a store doesn't offer."""
+        """boto3's own client, for calls that a store doesn't offer."""
         return boto3.client(
             "s3",
             endpoint_url=self.endpoint_url,
@@ -89,7 +89,7 @@ class MotoServer(S3Server):
 
 @contextmanager
 def seaweedfs() -> Iterator[SeaweedFS]:
-    """A SeaweedFS server without buckets, gone afterwards with all that it holds."""
+    """An empty SeaweedFS server, removed afterwards with its data."""
     access_key, secret_key = "AKIALAKEGCTESTS", "not-a-secret-but-a-test"
 
     def command(folder: Path, port: int) -> list[str]:
@@ -103,7 +103,7 @@ def seaweedfs() -> Iterator[SeaweedFS]:
 
 @contextmanager
 def moto_server() -> Iterator[MotoServer]:
-    """moto's server in a process of its own, gone afterwards with all that it holds."""
+    """moto's server in a separate process, removed afterwards with its data."""
 
     def command(_: Path, port: int) -> list[str]:
         return [sys.executable, "-m", "tests.support.moto_server", str(port)]
@@ -204,7 +204,7 @@ def free_port() -> int:
 
 @contextmanager
 def _running(command: list[str], folder: Path) -> Iterator[Callable[[], bool]]:
-    """A process with a log in its folder and nothing of this user's set-up; stopped afterwards."""
+    """A process with a log in its folder and without this user's configuration; stopped afterwards."""
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "HOME": str(folder),

@@ -1,4 +1,4 @@
-"""A lakeFS server that says what a test tells it to, over real HTTP."""
+"""A lakeFS server with responses scripted by a test, over real HTTP."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ async def hang(request: Request) -> Response:
     return Response()
 
 
-def said(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
+def reply(status: int, body: Any, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse(body, status, headers)
 
 
 def short(_: Request) -> Response:
-    """Announces more than it sends."""
+    """A response that is shorter than its Content-Length."""
     return Response(b'{"results": []', headers={"Content-Length": "1000"}, media_type="application/json")
 
 
@@ -50,10 +50,10 @@ Scripted = Response | Callable[[Request], Any]
 
 @dataclass
 class Script:
-    """Answers in the order they were scripted, the last one again and again; remembers what was asked."""
+    """Sends the scripted responses in order, the last one repeatedly; records the requests."""
 
     answers: dict[str, list[Scripted]] = field(default_factory=dict)
-    asked: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
+    received: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
 
     def on(self, call: str, *answers: Scripted) -> Script:
         """`call` is method and path below the API, e.g. `GET /config`; `lake` stands for the repository's path."""
@@ -63,14 +63,14 @@ class Script:
         return self
 
     def calls(self) -> list[str]:
-        return [call.replace(REPO, "lake") for call, _, _ in self.asked]
+        return [call.replace(REPO, "lake") for call, _, _ in self.received]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
         call = f"{request.method} {request.url.path}"
         body = await request.body()
-        self.asked.append((call, dict(request.query_params), json.loads(body) if body else None))
-        left = self.answers.get(call, [said(404, NO_CALL)])
+        self.received.append((call, dict(request.query_params), json.loads(body) if body else None))
+        left = self.answers.get(call, [reply(404, NO_CALL)])
         answer = left.pop(0) if len(left) > 1 else left[0]
         if callable(answer) and not isinstance(answer, Response):
             answer = await answer(request) if answer is hang else answer(request)
@@ -99,7 +99,7 @@ def page(results: list[Any], next_offset: str = "") -> Response:
         "results": len(results),
         "max_per_page": 1000,
     }
-    return said(200, {"pagination": pagination, "results": results})
+    return reply(200, {"pagination": pagination, "results": results})
 
 
 def ref(name: str, commit: str = "c") -> dict[str, str]:

@@ -44,13 +44,13 @@ class Cluster:
     shipped: Shipped
 
     def alive(self) -> int:
-        """The workers that the master hears of."""
+        """The workers that the master knows."""
         with urllib.request.urlopen(self.status_url, timeout=5) as answer:
             status: dict[str, Any] = json.load(answer)
         return sum(worker["state"] == "ALIVE" for worker in status["workers"])
 
     def kill_a_worker(self) -> None:
-        """End a worker and all that it started, at once."""
+        """Kill a worker and all processes that it started."""
         kill_group(self.workers[0])
 
     def settings(self) -> dict[str, str]:

@@ -48,11 +48,11 @@ class Provider:
     missing: str = ""
 
     def uri(self, path: str = "ns") -> str:
-        """A namespace nobody used before, among others in one bucket (or folder)."""
+        """A new namespace, in a bucket (or folder) shared with others."""
         return self._place(f"shared-bucket/{next(_serial)}/{path}")
 
     def bucket_uri(self) -> str:
-        """A namespace that is a bucket (or folder) of its own."""
+        """A namespace with its own bucket (or folder)."""
         return self._place(f"bucket-{next(_serial)}")
 
     def _place(self, place: str) -> str:
@@ -60,7 +60,7 @@ class Provider:
         return self.root + place
 
     def nowhere(self) -> str:
-        """A namespace whose bucket (or folder) isn't there."""
+        """A namespace whose bucket (or folder) doesn't exist."""
         return self.missing or f"{self.root}no-such-place/ns"
 
     def open(self, uri: str, *, capabilities: Capabilities | None = None) -> Store:
@@ -250,7 +250,7 @@ def real_azure(uri: str) -> Provider:
 
 
 def all_keys(store: Store, prefix: str = "", **options: object) -> list[str]:
-    """Every key under a prefix, in the order in which the store lists them."""
+    """Every key under a prefix, in the store's order."""
     return [found.key for page in store.pages(prefix, **options) for found in page.objects]  # type: ignore[arg-type]
 
 
@@ -261,8 +261,8 @@ def write_all(store: Store, wanted: list[str]) -> None:
 
 
 @dataclass
-class Answers:
-    """A server that gives the same answer to everything, for the answers that no working store gives."""
+class FixedServer:
+    """A server with one response to every request, for responses that no working store sends."""
 
     url: str
     seen: list[tuple[str, str]]
@@ -284,8 +284,8 @@ class Answers:
 
 
 @contextmanager
-def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[Answers]:
-    """A server on a free loopback port that answers every request so, and remembers method and path."""
+def replying(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[FixedServer]:
+    """A server on a free loopback port that sends this response to every request, and records method and path."""
     seen: list[tuple[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -311,7 +311,7 @@ def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield Answers(f"http://127.0.0.1:{server.server_port}", seen)
+            yield FixedServer(f"http://127.0.0.1:{server.server_port}", seen)
         finally:
             server.shutdown()
             thread.join()

@@ -1,6 +1,6 @@
-"""Stands between lakegc and a store, and lets a test break, repeat, delay or lose what is said.
+"""A proxy between lakegc and a store: a test can break, repeat, delay or drop requests and responses.
 
-Faults are told as S3 tells them; a plan for another store gives the whole answer.
+Faults have S3's form; a plan for another store gives the whole response.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOP = frozenset({"connection", "transfer-encoding", "content-length", "server",
 
 
 class Fault(StrEnum):
-    """What becomes of one request."""
+    """The fault of one request."""
 
     BUSY = "503 before it is done"
     BROKEN = "500 before it is done"
@@ -40,7 +40,7 @@ class Fault(StrEnum):
 
 
 ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>as planned</Message></Error>"
-ANSWERS = {
+RESPONSES = {
     Fault.BUSY: (503, ERROR.format("SlowDown")),
     Fault.BROKEN: (500, ERROR.format("InternalError")),
     Fault.FULL: (507, ERROR.format("XMinioStorageFull")),
@@ -48,15 +48,15 @@ ANSWERS = {
 
 
 @dataclass(frozen=True)
-class Said:
-    """An answer that the store itself never sees the question of."""
+class CustomResponse:
+    """A response without forwarding the request to the store."""
 
     status: int
     headers: dict[str, str]
     body: bytes
 
 
-Plan = Callable[[str, str, bytes], Fault | Said | None]
+Plan = Callable[[str, str, bytes], Fault | CustomResponse | None]
 """Method, path with query, and body of a request; what is to become of it."""
 
 
@@ -80,7 +80,7 @@ class StoreProxy:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
-        status, headers, data, cut = await run_in_threadpool(self._answer, request, await request.body())
+        status, headers, data, cut = await run_in_threadpool(self._respond, request, await request.body())
         headers = {k.lower(): v for k, v in headers.items()}
         fields = [(k.encode(), v.encode()) for k, v in headers.items() if k not in _HOP]
         length = len(data) if request.method != "HEAD" else int(headers.get("content-length", 0))
@@ -91,7 +91,7 @@ class StoreProxy:
             raise ConnectionAbortedError("as planned")
         await send({"type": "http.response.body", "body": data})
 
-    def _answer(self, request: Request, body: bytes) -> tuple[int, dict[str, str], bytes, bool]:
+    def _respond(self, request: Request, body: bytes) -> tuple[int, dict[str, str], bytes, bool]:
         query = f"?{request.url.query}" if request.url.query else ""
         path = request.scope["raw_path"].decode() + query
         time.sleep(self.latency_s)
@@ -100,13 +100,13 @@ class StoreProxy:
             if kind_of(request.method, path) == "delete":
                 self.deletes_at.append(time.monotonic())
             fault = self.plan(request.method, path, body)
-        if isinstance(fault, Said):
+        if isinstance(fault, CustomResponse):
             return fault.status, fault.headers, fault.body, False
-        if fault in ANSWERS:
-            status, text = ANSWERS[fault]
+        if fault in RESPONSES:
+            status, text = RESPONSES[fault]
             return status, {"content-type": "application/xml"}, text.encode(), False
         if fault is Fault.DENIED:
-            return 200, {"content-type": "application/xml"}, told(body, ok=False, code="AccessDenied"), False
+            return 200, {"content-type": "application/xml"}, delete_result(body, ok=False, code="AccessDenied"), False
         answer = self._forward(request, path, body)
         if fault is Fault.TWICE:
             answer = self._forward(request, path, body)
@@ -129,7 +129,7 @@ class StoreProxy:
 
 
 def kind_of(method: str, path: str) -> str:
-    """What a request is, in a word: list, delete, receipt, intent, lease, copy, read, write, look."""
+    """The kind of a request: list, delete, receipt, intent, lease, copy, read, write, look."""
     if method == "POST" and ("?delete" in path or "comp=batch" in path or path.startswith("/batch/")):
         return "delete"  # of many, on S3, Azure and Cloud Storage
     for word in ("receipt.parquet", "intent.parquet", "lease.json"):
@@ -144,15 +144,15 @@ def keys_in(body: bytes) -> list[str]:
     return re.findall(r"<Key>([^<]*)</Key>", body.decode())
 
 
-def told(body: bytes, *, ok: bool, code: str = "") -> bytes:
-    """An answer to a batch of deletes that says the same of every key."""
+def delete_result(body: bytes, *, ok: bool, code: str = "") -> bytes:
+    """A response to a batch of deletes with the same result for every key."""
     each = "<Deleted><Key>{}</Key></Deleted>" if ok else f"<Error><Key>{{}}</Key><Code>{code}</Code></Error>"
     parts = "".join(each.format(key) for key in keys_in(body))
     return f"<?xml version='1.0'?><DeleteResult>{parts}</DeleteResult>".encode()
 
 
 def halved(body: bytes, code: str | None) -> bytes:
-    """An answer to a batch of deletes that leaves out every second key, or says an error of it."""
+    """A response to a batch of deletes that omits every second key, or has an error for it."""
     parts = []
     for number, key in enumerate(keys_in(body)):
         if number % 2 == 0:
@@ -163,7 +163,7 @@ def halved(body: bytes, code: str | None) -> bytes:
 
 
 def every(nth: int, kind: str, fault: Fault, *, at_most: int = 10**9) -> Plan:
-    """A plan: every so-manieth request of a kind has this fault, at most so often."""
+    """A plan: every n-th request of a kind has this fault, up to a maximum number."""
     count, done = [0], [0]
 
     def plan(method: str, path: str, _: bytes) -> Fault | None:

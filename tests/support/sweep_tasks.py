@@ -1,4 +1,4 @@
-"""One task of a sweep, run right here on a folder: its store, its lease and its configuration."""
+"""One task of a sweep on a folder, run in this process: its store, lease and configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.rules.delete_check import check_before_delete
-from spark_resources.deleting.permit import PermitGiver
+from spark_resources.deleting.permit import PermitIssuer
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.sweep_task import Action, SweepTaskConfig, sweep_rows
 from spark_resources.mark_store.lease import take_lease
@@ -29,7 +29,7 @@ FOLDER = "_lakefs/retention/gc/lakegc/m1/receipts/"
 
 @dataclass
 class Task:
-    """What one task of a sweep of mark m1 works on, and what came of it."""
+    """The input of one task of a sweep of mark m1, and its outcomes."""
 
     place: Place
     token: str
@@ -43,8 +43,8 @@ class Task:
     def receipts(self) -> Receipts:
         return Receipts(self.place, FOLDER)
 
-    def permit(self, round_number: int = 1) -> PermitGiver:
-        return PermitGiver(self.receipts, round_number, SECRET)
+    def permit(self, round_number: int = 1) -> PermitIssuer:
+        return PermitIssuer(self.receipts, round_number, SECRET)
 
     def config(self, action: Action = Action.DELETE, round_number: int = 1, **changes: Any) -> SweepTaskConfig:
         """The configuration of a round whose deletes are permitted for as long as a test takes."""
@@ -80,11 +80,11 @@ class Task:
         return {"address": key, "size": len(key), "modified": modified, "slice": "data/s/", "checksum": None}
 
     def run(self, rows: pa.Table, config: SweepTaskConfig, *, attempt: int = 0) -> dict[str, int]:
-        """Let the task work; the objects by what became of them."""
+        """Run the task; returns the number of objects by outcome."""
         report = TaskReport()
         sweep_rows(iter(rows.to_batches()), config, 0, attempt, report)
-        not_settled = report.counters["not_settled"]
-        return report.by_key["objects"] | ({"not settled": not_settled} if not_settled else {})
+        unprocessed = report.counters["unprocessed"]
+        return report.by_key["objects"] | ({"unprocessed": unprocessed} if unprocessed else {})
 
     def outcomes(self) -> dict[str, tuple[str, str]]:
         """Outcome and the store's code of each key that a receipt names; more than one receipt is a fault."""

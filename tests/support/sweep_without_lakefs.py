@@ -86,7 +86,7 @@ def run_alone(
 
 
 def approved(run: SweepRun, keys: Sequence[str]) -> DataFrame:
-    """What was approved, as the store lists it now, or as unknown where it isn't there."""
+    """The approved objects as the store lists them now; unknown if they don't exist."""
     listed = {one.key: one for page in run.store.pages("data/") for one in page.objects}
     nothing: list[None] = [None] * len(keys)
     sizes = [listed[key].size if key in listed else None for key in keys]
@@ -95,7 +95,7 @@ def approved(run: SweepRun, keys: Sequence[str]) -> DataFrame:
     return run.spark().createDataFrame(pa.table(columns, schema=PENDING))
 
 
-def settle_alone(run: SweepRun, keys: Sequence[str], action: Action = Action.DELETE) -> Tally:
+def finish_sweep_alone(run: SweepRun, keys: Sequence[str], action: Action = Action.DELETE) -> Tally:
     """Rounds until every key has an outcome, as a sweep makes them."""
     whole, tally, since = approved(run, keys).persist(), Tally(), run.next_number()
     while True:
@@ -109,7 +109,7 @@ def settle_alone(run: SweepRun, keys: Sequence[str], action: Action = Action.DEL
 
 
 def outcomes(run: SweepRun) -> dict[str, str]:
-    """The last word on each key, by the receipts."""
+    """The latest outcome of each key, by the receipts."""
     return {row["address"]: row["outcome"] for row in run.receipts.outcomes(run.spark()).collect()}
 
 
@@ -117,4 +117,4 @@ def left(run: SweepRun) -> set[str]:
     return {one.key for page in run.store.pages("data/") for one in page.objects}
 
 
-__all__ = ["BUCKET", "Outcome", "approved", "left", "outcomes", "run_alone", "settle_alone"]
+__all__ = ["BUCKET", "Outcome", "approved", "finish_sweep_alone", "left", "outcomes", "run_alone"]

@@ -1,4 +1,4 @@
-"""A forwarding server between lakegc and another one: a test changes what is said, or what was written, on the way."""
+"""A proxy between lakegc and another server: a test can change responses, or files, on the way."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Between:
         data = found.data
         for call, hook in self._hooks:
             if request.url.path.endswith(call) and found.status < 300:
-                said = json.loads(data)
-                hook(said)
-                data = json.dumps(said).encode()
+                record = json.loads(data)
+                hook(record)
+                data = json.dumps(record).encode()
         headers = {k: v for k, v in found.headers.items() if k.lower() not in _NOT_FORWARDED}
         if "date" in found.headers:
             headers["date"] = format_datetime(parsedate_to_datetime(found.headers["date"]) + self.later, usegmt=True)

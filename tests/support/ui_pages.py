@@ -129,14 +129,14 @@ class Ui:
 
         polled(opened, f"the launchpad to offer {partition}", 120)
 
-    def report_by_hand(self, partition: str, said: str) -> None:
+    def report_by_hand(self, partition: str, text: str) -> None:
         """Report a materialization of the approval's asset for a partition, with a description."""
         page = self.open("/assets/sweep_approval")
         beside = page.get_by_role("button", name="Materialize")  # which can't be pressed, unlike the menu behind it
         beside.locator("xpath=following::*[@role='button'][1]").click()
         page.get_by_role("menuitem", name="Report materialization events").click()
         self.select(partition, "Let Dagster know about a materialization")
-        page.get_by_placeholder("Add a description").fill(said)
+        page.get_by_placeholder("Add a description").fill(text)
         expect(page.get_by_text("1 partition", exact=True)).to_be_visible()
         page.get_by_role("button", name="Report event").click()
         expect(page.get_by_text("Your event has been reported.")).to_be_visible()
@@ -158,19 +158,19 @@ class Ui:
 
     # --- what became of it ------------------------------------------------------------------------------------------
 
-    def asked(self, query: str) -> Any:
+    def graphql(self, query: str) -> Any:
         question = json.dumps({"query": query}).encode()
         request = urllib.request.Request(f"{self.address}/graphql", question, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)["data"]
 
     def is_on(self, path: str) -> bool:
-        state = self.asked(_SWITCH % (path.rpartition("/")[2], LOCATION))["instigationStateOrError"]
+        state = self.graphql(_SWITCH % (path.rpartition("/")[2], LOCATION))["instigationStateOrError"]
         return bool(state["status"] == "RUNNING")
 
     def runs(self, job: str) -> list[Run]:
         """All runs of a job, newest first."""
-        found: list[dict[str, Any]] = self.asked(_RUNS)["runsOrError"]["results"]
+        found: list[dict[str, Any]] = self.graphql(_RUNS)["runsOrError"]["results"]
         return [
             Run(each["runId"], each["status"], {tag["key"]: tag["value"] for tag in each["tags"]})
             for each in found
@@ -188,7 +188,7 @@ class Ui:
 
     def how_it_is(self) -> str:
         """All runs, newest first, with how each stands, and the end of what the UI and its runs logged."""
-        each = self.asked(_RUNS)["runsOrError"]["results"]
+        each = self.graphql(_RUNS)["runsOrError"]["results"]
         stand = [f"{run['jobName']} {run['runId']}: {run['status']}" for run in each]
         logged = (self.pictures / "ui.log").read_text(errors="replace").splitlines()
         return "\n".join(["", *stand, *logged[-150:]])

@@ -1,4 +1,4 @@
-"""Batches of deletes that a store doesn't simply do: each key still gets its true result."""
+"""Batches of deletes that a store refuses, delays or answers incompletely: each key gets its true result."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.deleting.batches import SLOW_TRIES, TRIES, CheckedAgain, Sender, Sent
+from spark_resources.deleting.batches import MAX_SLOW_LOOKUPS, TRIES, RecheckedKeys, Sender, SendResult
 from spark_resources.deleting.pacing import Pace
 from spark_resources.errors import Refused
 from spark_resources.model import Namespace
 from spark_resources.stores.base import NOT_SENT, Capabilities, DeleteResult, Deletion
 from spark_resources.stores.local.store import LocalStore
 from spark_resources.stores.s3.store import S3Store
-from tests.support.store_providers import answering
+from tests.support.store_providers import replying
 
 TRANSIENT = {"SlowDown", "503", "NoAnswer", NOT_SENT}
 
@@ -62,7 +62,7 @@ def written(store: LocalStore, *names: str) -> list[str]:
     return keys
 
 
-def by_key(sent: Iterable[Sent]) -> dict[str, tuple[str, str, int]]:
+def by_key(sent: Iterable[SendResult]) -> dict[str, tuple[str, str, int]]:
     return {
         each.key: (each.result.deletion.value, each.result.code, each.attempts)
         if each.result
@@ -197,9 +197,9 @@ def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
     ],
     ids=["cut off", "a proxy's", "empty", "of no key"],
 )
-def test_a_batch_with_an_unreadable_answer_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
+def test_a_batch_with_an_unreadable_response_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
     """The answer is cut off, or isn't the store's. It doesn't end the sweep."""
-    with answering(200, body, {"Content-Type": "application/xml"}) as server:
+    with replying(200, body, {"Content-Type": "application/xml"}) as server:
         store = S3Store(Namespace.parse("s3://bucket/lake"), server.settings())
         sent, stopped = sender(store, tries=2).send(["data/s/a", "data/s/b"], "data/s/")
 
@@ -221,22 +221,22 @@ class SlowLookups:
     seconds: float = 0.0
     asked: list[list[str]] = field(default_factory=list)
 
-    def __call__(self, keys: Sequence[str]) -> CheckedAgain:
+    def __call__(self, keys: Sequence[str]) -> RecheckedKeys:
         self.asked.append(list(keys))
         marked = [key for key in keys if self.store.read(key) == b"x"]
         self.replaced()
         self.seconds += self.takes(keys)
-        return CheckedAgain(marked, [], [], [key for key in keys if key not in marked])
+        return RecheckedKeys(marked, [], [], [key for key in keys if key not in marked])
 
     def sender(self, may_send: Callable[[], None] = lambda: None) -> Sender:
         return Sender(
             self.store, Pace(lambda: 0.0), may_send, lambda _: None, lambda: 0.5,
-            check_again=self, clock=lambda: self.seconds,
+            recheck=self, clock=lambda: self.seconds,
         )  # fmt: skip
 
 
 @pytest.mark.parametrize("first", [0.0, -float("inf")], ids=["waited", "never looked up"])
-def test_an_object_replaced_during_a_slow_look_up_is_kept(tmp_path: Path, first: float) -> None:
+def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: float) -> None:
     """The look-up has seen the old object, and responds half a minute later."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a")
@@ -252,7 +252,7 @@ def test_an_object_replaced_during_a_slow_look_up_is_kept(tmp_path: Path, first:
     assert left(store) == {"data/s/a"}
 
 
-def test_a_batch_whose_look_up_is_slow_is_split_until_look_ups_are_fast(tmp_path: Path) -> None:
+def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Path) -> None:
     """A second for each key: two keys are fast enough."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, *(f"{number}" for number in range(8)))
@@ -265,7 +265,7 @@ def test_a_batch_whose_look_up_is_slow_is_split_until_look_ups_are_fast(tmp_path
     assert (stopped, left(store)) == (None, set())
 
 
-def test_a_key_whose_look_ups_are_always_slow_fails_and_stays(tmp_path: Path) -> None:
+def test_a_key_whose_lookups_are_always_slow_fails_and_stays(tmp_path: Path) -> None:
     """The other keys of its batch are deleted."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b", "slow")
@@ -278,12 +278,12 @@ def test_a_key_whose_look_ups_are_always_slow_fails_and_stays(tmp_path: Path) ->
         "data/s/b": ("deleted", "", 1),
         "data/s/slow": ("failed", "TooSlow", 0),
     }
-    assert "left alone" in why
-    assert lookups.asked.count(["data/s/slow"]) == SLOW_TRIES
+    assert "was not deleted" in why
+    assert lookups.asked.count(["data/s/slow"]) == MAX_SLOW_LOOKUPS
     assert (stopped, left(store)) == (None, {"data/s/slow"})
 
 
-def test_waits_for_permission_do_not_count_as_slow_look_ups(tmp_path: Path) -> None:
+def test_waits_for_the_permit_do_not_count_as_slow_lookups(tmp_path: Path) -> None:
     """Each time after the look-up, a new permit is awaited; in the end there is one in time."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b")

@@ -67,12 +67,12 @@ def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], di
     rows = [pending(f"data/s/{number:02}", **one) for number, (one, _) in enumerate(pairs)]
     found = [there(f"data/s/{number:02}", **one) for number, (_, one) in enumerate(pairs) if one is not None]
     result = checked(rows, found)
-    parts = (result.unchanged, result.changed, result.gone, result.cut_off)
+    parts = (result.unchanged, result.changed, result.gone, result.interrupted)
     present = {row["address"] for row in found}
 
     assert sorted(key for part in parts for key in addresses(part)) == [row["address"] for row in rows]
     assert {*addresses(result.unchanged), *addresses(result.changed)} == present
-    assert {row["address"] for row in rows if row["intended"]} - present == set(addresses(result.cut_off))
+    assert {row["address"] for row in rows if row["intended"]} - present == set(addresses(result.interrupted))
     assert all(part["size"].null_count == 0 for part in parts)
     assert len(receipts_of_check(result, CUTOFF)) == len(result.changed) + len(result.gone)
 

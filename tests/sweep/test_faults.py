@@ -1,4 +1,4 @@
-"""A store that breaks, lies, forgets and comes late: every key gets its true outcome, and nothing else is deleted."""
+"""A store that fails, lies, loses requests or is late: each key gets its true outcome; nothing else is deleted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import SweepRun
-from lakegc_assets.sweep.delete_rounds import at_rest, run_round
+from lakegc_assets.sweep.delete_rounds import all_tasks_ended, run_round
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import LakegcError
 from spark_resources.spark.resource import SparkResource
@@ -19,7 +19,7 @@ from tests.support.mark_runs import SharedSpark, environment
 from tests.support.retry_policies import requests
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import Fault, StoreProxy, every, store_proxy
-from tests.support.sweep_without_lakefs import BUCKET, approved, left, outcomes, run_alone, settle_alone
+from tests.support.sweep_without_lakefs import BUCKET, approved, finish_sweep_alone, left, outcomes, run_alone
 
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
 KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
@@ -70,12 +70,12 @@ def run(seaweedfs: SeaweedFS, proxy: StoreProxy, spark: SparkResource) -> Iterat
         ("intent", Fault.BROKEN_AFTER, 2),
     ],
 )
-def test_passing_faults_are_retried_until_every_approved_key_is_deleted(
+def test_transient_faults_are_retried_until_every_approved_key_is_deleted(
     run: SweepRun, proxy: StoreProxy, kind: str, fault: Fault, nth: int
 ) -> None:
     """The receipts say so, and all other keys stay."""
     proxy.plan = every(nth, kind, fault)
-    settle_alone(run, KEYS)
+    finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
 
     assert left(run) == OTHERS
@@ -88,11 +88,11 @@ def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: S
     earth-mover/icechunk: icechunk-storage/src/storage.rs
     """
     proxy.plan = every(3, "delete", Fault.DENIED)
-    told = settle_alone(run, KEYS)
+    told = finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
     first, there = outcomes(run), left(run)
     failed = {key for key, outcome in first.items() if outcome == "failed"}
-    again = settle_alone(run, KEYS)
+    again = finish_sweep_alone(run, KEYS)
 
     assert 0 < len(failed) < len(KEYS)
     assert first.keys() == set(KEYS)
@@ -110,9 +110,9 @@ def test_a_sweep_that_cannot_write_receipts_stops_and_resumes_with_true_outcomes
     """It stops with the store's own error."""
     proxy.plan = every(1, kind, Fault.BROKEN if kind == "list" else Fault.FULL)
     with pytest.raises(LakegcError, match=words):
-        settle_alone(run, KEYS)
+        finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
-    settle_alone(run, KEYS)
+    finish_sweep_alone(run, KEYS)
 
     assert left(run) == OTHERS
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
@@ -122,7 +122,7 @@ def test_requests_to_a_busy_store_slow_down(run: SweepRun, proxy: StoreProxy) ->
     """While it answers every request with 503; when it recovers, the sweep ends."""
     proxy.plan = every(1, "delete", Fault.BUSY, at_most=25)
     proxy.deletes_at.clear()
-    tally = settle_alone(run, KEYS)
+    tally = finish_sweep_alone(run, KEYS)
     gaps = [after - before for before, after in itertools.pairwise(proxy.deletes_at[:25])]
 
     assert tally.objects == {"deleted": len(KEYS)}
@@ -130,10 +130,10 @@ def test_requests_to_a_busy_store_slow_down(run: SweepRun, proxy: StoreProxy) ->
     assert len(proxy.deletes_at) < 60
 
 
-def test_workers_are_not_known_to_be_at_rest_after_a_failed_attempt(spark: SparkResource) -> None:
+def test_tasks_are_not_known_to_have_ended_after_a_failed_attempt(spark: SparkResource) -> None:
     """A failed task may have left a worker behind that is still deleting."""
     context = spark.spark_session.sparkContext
-    settled = at_rest(spark.spark_session)
+    settled = all_tasks_ended(spark.spark_session)
     assert context.parallelize([1, 2], 2).count() == 2
     assert settled()
 
@@ -149,7 +149,7 @@ def fail(_: int) -> None:
 def test_quarantine_through_faults_loses_no_object(run: SweepRun, proxy: StoreProxy) -> None:
     """Each object ends in its place."""
     proxy.plan = every(4, "delete", Fault.BROKEN_AFTER)
-    settle_alone(run, KEYS[:60], Action.QUARANTINE)
+    finish_sweep_alone(run, KEYS[:60], Action.QUARANTINE)
     proxy.plan = lambda *_: None
 
     assert left(run) == OTHERS | set(KEYS[60:])
@@ -159,7 +159,7 @@ def test_quarantine_through_faults_loses_no_object(run: SweepRun, proxy: StorePr
 def test_a_resumed_sweep_reports_restored_objects_as_restored(run: SweepRun) -> None:
     """After an undo, each object is reported where it is by then."""
     rows, until = approved(run, KEYS[:5]), run.store.now() + timedelta(minutes=30)
-    settle_alone(run, KEYS[:4], Action.QUARANTINE)
+    finish_sweep_alone(run, KEYS[:4], Action.QUARANTINE)
     back = rows.where(rows["address"].isin(KEYS[:2]))
     run_round(run, back, Action.RESTORE, run.undone, run.next_number(), until, 2)
     spark = run.spark()

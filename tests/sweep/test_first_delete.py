@@ -1,4 +1,4 @@
-"""A sweep begins with one approved object: a store that refuses it for missing rights gets no other delete."""
+"""A sweep begins with one approved object: if the store refuses it for missing permissions, no other delete is sent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.delete_refusals import S3, refusing
 from tests.support.mark_runs import Marker, Sweeper, target_of
 from tests.support.replay_server import wait_until_passed
 from tests.support.s3_servers import SeaweedFS
-from tests.support.store_proxy import Fault, Plan, Said, StoreProxy, store_proxy
+from tests.support.store_proxy import CustomResponse, Fault, Plan, StoreProxy, store_proxy
 from tests.sweep.test_failures import written
 
 
@@ -52,7 +52,7 @@ class Lake:
         return Mark.open(target_of(self.straight, "lake").place, "m1").record.state
 
     def _noting(self, plan: Plan) -> Plan:
-        def noted(method: str, path: str, body: bytes) -> Fault | Said | None:
+        def noted(method: str, path: str, body: bytes) -> Fault | CustomResponse | None:
             if method not in ("GET", "HEAD"):
                 batch = method == "POST" and "delete" in path.partition("?")[2]
                 names = S3.names(body) if batch else [unquote(path.partition("?")[0])]
@@ -100,7 +100,7 @@ def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> N
 
     assert partly.code == 4, partly.err
     assert f"2 objects could not be deleted, for example {others[1]!r}: AccessDenied" in partly.out
-    assert "grant the rights" in partly.out
+    assert "grant the permission" in partly.out
     assert asked[0] == {first}
     assert set().union(*asked) <= set(lake.keys)
     assert lake.left == set(others[1:3])

@@ -1,4 +1,4 @@
-"""Sweeps of foreign marks that stop in the middle, and what somebody writes into them meanwhile."""
+"""Sweeps of foreign marks that stop in the middle, and what others write into them in the meantime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.approval.conftest import Lake, lake, sandbox
 from tests.approval.test_foreign_marks import STORED, SUMMARY, found, later, leave
 from tests.support.command_line import Lakegc
 from tests.support.finished_marks import recorded
-from tests.support.foreign_sweeps import begin_theirs
+from tests.support.foreign_sweeps import begin_foreign_sweep
 
 __all__ = ["lake", "sandbox"]
 
@@ -47,7 +47,7 @@ def unavailable(*_: Any) -> None:
 def test_a_sweep_that_failed_to_list_lists_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """It recorded that the store was away."""
     approved(lake)
-    begin_theirs(lake, digest=lake.proposal("t1").digest, state=MarkState.FAILED, finished=None)
+    begin_foreign_sweep(lake, digest=lake.proposal("t1").digest, state=MarkState.FAILED, finished=None)
     mark, listed = begun(lake.target, "t1"), lake.now
     known = ForeignMark(found(lake), lake.approval("t1"))  # type: ignore[arg-type]
     monkeypatch.setattr(

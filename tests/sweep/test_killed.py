@@ -19,7 +19,7 @@ from spark_resources.spark.resource import SparkResource
 from tests.support.mark_runs import SharedSpark, environment
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import Fault, StoreProxy, kind_of, store_proxy
-from tests.support.sweep_without_lakefs import BUCKET, left, outcomes, run_alone, settle_alone
+from tests.support.sweep_without_lakefs import BUCKET, finish_sweep_alone, left, outcomes, run_alone
 
 KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
@@ -39,7 +39,7 @@ def sweep_in_this_process() -> None:
     name, endpoint, access_key, secret_key = sys.argv[1:]
     server = SeaweedFS(endpoint, access_key, secret_key)
     with environment({}):
-        settle_alone(run_alone(name, server.settings(), SparkResource(), delete_batch=BATCH), KEYS)
+        finish_sweep_alone(run_alone(name, server.settings(), SparkResource(), delete_batch=BATCH), KEYS)
 
 
 def workers_of(pid: int) -> list[int]:
@@ -117,7 +117,7 @@ def test_kill_at_every_step_then_resume_same_end_state(
     with environment({}):
         # the lease of who was killed has not run out yet: the next one works under another's name in this test
         run = run_alone(name, seaweedfs.settings(), SharedSpark(), delete_batch=BATCH, take_over=True)
-        settle_alone(run, KEYS)
+        finish_sweep_alone(run, KEYS)
         run.lease.release()
         booked = outcomes(run)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from spark_resources.deleting.pacing import LEAST, RAMP_DOUBLES_S, START, STEP, Pace
+from spark_resources.deleting.pacing import INITIAL_RATE, MIN_RATE, RAMP_DOUBLING_S, RATE_STEP, Pace
 
 BATCH = 1000
 ONE = ("data/s/",)
@@ -34,14 +34,14 @@ def measured_rate(
     return keys / (clock.seconds - began)
 
 
-@pytest.mark.parametrize("most", [3.0, 50.0, 700.0, 5_000.0])
+@pytest.mark.parametrize("max_rate", [3.0, 50.0, 700.0, 5_000.0])
 @pytest.mark.parametrize("prefixes", [("data/s/",), ("data/s/", "data/t/", "")])
-def test_the_rate_stays_within_a_tenth_of_the_ceiling(most: float, prefixes: tuple[str, ...]) -> None:
+def test_the_rate_stays_within_a_tenth_of_the_ceiling(max_rate: float, prefixes: tuple[str, ...]) -> None:
     """Over half a minute, in one prefix or in several."""
     clock = Clock()
-    rate = measured_rate(Pace(clock, most), clock, int(most * 30), prefixes=prefixes)
+    rate = measured_rate(Pace(clock, max_rate), clock, int(max_rate * 30), prefixes=prefixes)
 
-    assert 0.9 * most <= rate <= 1.1 * most
+    assert 0.9 * max_rate <= rate <= 1.1 * max_rate
 
 
 def test_no_second_exceeds_the_ceiling_by_more_than_one_batch() -> None:
@@ -62,34 +62,34 @@ def test_the_rate_starts_low_and_doubles_while_nothing_fails() -> None:
     clock = Clock()
     pace = Pace(clock)
 
-    assert pace.rate("data/s/") == START
+    assert pace.rate("data/s/") == INITIAL_RATE
     assert [pace.take("data/s/", BATCH) for _ in range(4)] == [0.0, 0.5, 1.0, 1.5]
     pace.succeeded("data/s/")
-    assert pace.rate("data/s/") == 2 * START
+    assert pace.rate("data/s/") == 2 * INITIAL_RATE
 
 
 def test_a_rejected_batch_halves_the_rate_of_its_prefix() -> None:
     """Other prefixes keep their rates, and no rate falls to zero."""
     clock = Clock()
     pace = Pace(clock)
-    pace.turned_away("data/s/")
+    pace.throttled("data/s/")
 
-    assert (pace.rate("data/s/"), pace.rate("data/t/")) == (START / 2, START)
+    assert (pace.rate("data/s/"), pace.rate("data/t/")) == (INITIAL_RATE / 2, INITIAL_RATE)
     for _ in range(40):
-        pace.turned_away("data/s/")
-    assert pace.rate("data/s/") == LEAST
+        pace.throttled("data/s/")
+    assert pace.rate("data/s/") == MIN_RATE
 
 
 def test_a_halved_rate_recovers_in_small_steps() -> None:
     """The store has turned requests away."""
     clock = Clock()
     pace = Pace(clock)
-    pace.turned_away("data/s/")
+    pace.throttled("data/s/")
     for _ in range(3):
         pace.take("data/s/", BATCH)
         pace.succeeded("data/s/")
 
-    assert pace.rate("data/s/") == START / 2 + 3 * STEP
+    assert pace.rate("data/s/") == INITIAL_RATE / 2 + 3 * RATE_STEP
 
 
 def test_batches_waiting_for_responses_do_not_raise_the_rate() -> None:
@@ -99,8 +99,8 @@ def test_batches_waiting_for_responses_do_not_raise_the_rate() -> None:
     bears = measured_rate(pace, clock, 200 * BATCH, answer_s=0.2)
 
     assert pace.rate("data/s/") <= 4 * bears
-    pace.turned_away("data/s/")
-    pace.turned_away("data/s/")
+    pace.throttled("data/s/")
+    pace.throttled("data/s/")
     assert measured_rate(pace, clock, 5 * BATCH) <= 1.5 * bears
 
 
@@ -111,7 +111,7 @@ def test_a_bucket_with_a_ramp_starts_at_it_and_doubles_every_twenty_minutes() ->
 
     assert pace.batch(BATCH) == 500
     assert 950 <= measured_rate(pace, clock, 60_000, prefixes=prefixes) <= 1_050
-    clock.seconds += RAMP_DOUBLES_S - 70
+    clock.seconds += RAMP_DOUBLING_S - 70
     assert 950 <= measured_rate(pace, clock, 5_000, prefixes=prefixes) <= 1_150
     clock.seconds += 10
     assert 1_400 <= measured_rate(pace, clock, 60_000, prefixes=prefixes) <= 1_550

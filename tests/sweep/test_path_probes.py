@@ -1,4 +1,4 @@
-"""Path probes of marks and sweeps while branches are deleted, and while the server gives no clear answer."""
+"""Path probes of marks and sweeps while branches are deleted, and while the server gives no clear response."""
 
 from __future__ import annotations
 
@@ -233,8 +233,8 @@ class Rename:
         if query["path"] == four(LAST) and self._begun.is_set():
             assert self.done.wait(60)
 
-    def _answered(self, said: dict[str, Any]) -> None:
-        if said["path"] == four(FIRST) and self._begun.is_set() and not self.done.is_set():
+    def _answered(self, response: dict[str, Any]) -> None:
+        if response["path"] == four(FIRST) and self._begun.is_set() and not self.done.is_set():
             stage_again(self.lake, FIRST, self.entry, four(FIRST))
             self.lake.delete(self.branch, [four(LAST)])
             self.done.set()

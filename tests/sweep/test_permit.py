@@ -1,4 +1,4 @@
-"""Permission to delete: it is given for seconds, ends by a stop or by silence, and never covers what became live."""
+"""The permit to delete: it lasts for seconds, ends if stopped or not renewed, and never covers revived objects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pytest
 
-from spark_resources.deleting.permit import PATIENCE_S, PermitGiver, PermitWatch, permit_key, revived_key
+from spark_resources.deleting.permit import PERMIT_WAIT_S, PermitIssuer, PermitWatch, permit_key, revived_key
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import DamagedData, LakegcError, Refused
 from spark_resources.mark_store.lease import LeaseWatch
@@ -37,7 +37,7 @@ class Time:
             self.at.pop(moment)()
 
 
-def watching(task: Task) -> tuple[PermitWatch, PermitGiver, Time]:
+def watching(task: Task) -> tuple[PermitWatch, PermitIssuer, Time]:
     time = Time(task.store.now())
     watch = PermitWatch(
         task.receipts, 1, SECRET, every_s=EVERY_S, now=time.now, clock=lambda: time.seconds, wait=time.wait
@@ -55,7 +55,7 @@ def test_a_permit_that_is_not_renewed_expires(task: Task) -> None:
     with pytest.raises(Refused, match="has not listed the branch heads in time") as refused:
         watch.check()
     assert refused.value.invariant == 1
-    assert PATIENCE_S <= time.seconds - 10.0 <= PATIENCE_S + EVERY_S
+    assert PERMIT_WAIT_S <= time.seconds - 10.0 <= PERMIT_WAIT_S + EVERY_S
 
 
 def test_threads_wait_for_an_expired_permit_only_once(task: Task) -> None:
@@ -102,13 +102,13 @@ def test_a_task_deletes_nothing_without_a_permit(task: Task, action: Action) -> 
     config = task.config(action)
     task.permit().stop("as planned")
 
-    assert task.run(rows, config) == {"not settled": 1}
+    assert task.run(rows, config) == {"unprocessed": 1}
     task.store.delete_many([permit_key(task.receipts, 1)])
-    assert task.run(rows, config, attempt=1) == {"not settled": 1}
+    assert task.run(rows, config, attempt=1) == {"unprocessed": 1}
     until = (task.store.now() + timedelta(minutes=30)).isoformat()
     for damaged in ("{}", f'{{"format": 1, "until": "{until}", "revived": -1, "stopped": ""}}'):
         task.store.write(permit_key(task.receipts, 1), damaged.encode())
-        assert task.run(rows, config, attempt=2) == {"not settled": 1}
+        assert task.run(rows, config, attempt=2) == {"unprocessed": 1}
     assert task.left() == {"a"}
     assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
 
@@ -121,7 +121,7 @@ def test_keys_that_became_live_during_the_round_are_left_alone(task: Task) -> No
     permit.revive(pa.array(["data/s/c", "data/s/other"]))
     permit.give(task.store.now() + timedelta(minutes=30))
 
-    assert task.run(rows, config) == {"deleted": 1, "not settled": 2}
+    assert task.run(rows, config) == {"deleted": 1, "unprocessed": 2}
     assert task.left() == {"a", "c"}
 
 
@@ -150,7 +150,7 @@ def test_keys_that_became_live_during_a_purge_keep_their_copies(task: Task) -> N
     permit.revive(pa.array(["data/s/a"]))
     permit.give(task.store.now() + timedelta(minutes=30))
 
-    assert task.run(rows, config) == {"purged": 1, "not settled": 1}
+    assert task.run(rows, config) == {"purged": 1, "unprocessed": 1}
     assert task.left(folder) == {folder + "a"}
 
 
@@ -168,7 +168,7 @@ def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
 
     monkeypatch.setattr(LeaseWatch, "check", read_slowly)
 
-    assert task.run(rows, config) == {"not settled": 1}
+    assert task.run(rows, config) == {"unprocessed": 1}
     assert task.left() == {"a"}
 
 

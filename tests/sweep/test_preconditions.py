@@ -14,7 +14,7 @@ from spark_resources.mark_store.record import MarkRecord, digest_of
 from spark_resources.model import MarkState, Partition
 from tests.approval.conftest import Lake, lake, sandbox
 from tests.approval.test_foreign_marks import later, leave
-from tests.support.foreign_sweeps import begin_theirs
+from tests.support.foreign_sweeps import begin_foreign_sweep
 
 __all__ = ["lake", "sandbox"]
 
@@ -81,15 +81,15 @@ def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) ->
             refuse_moved(changed, verified)
 
 
-def test_a_begun_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake: Lake) -> None:
+def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake: Lake) -> None:
     """What the sweep recorded about itself doesn't replace the approval."""
     leave(lake)
     lake.approve("t1", **later(lake))
     partition = Partition.of(lake.name, "t1")
-    begin_theirs(lake, digest=lake.proposal("t1").digest)
+    begin_foreign_sweep(lake, digest=lake.proposal("t1").digest)
     approved_foreign(lake.target, partition)
 
-    begin_theirs(lake, digest="0" * 64)
+    begin_foreign_sweep(lake, digest="0" * 64)
     with pytest.raises(Refused, match="another set"):
         approved_foreign(lake.target, partition)
 
@@ -99,7 +99,7 @@ def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> Non
     leave(lake)
     lake.approve("t1", **later(lake))
     given = lake.approval("t1")
-    begin_theirs(lake, digest=lake.proposal("t1").digest)
+    begin_foreign_sweep(lake, digest=lake.proposal("t1").digest)
 
     with pytest.raises(Refused, match="has been used: the mark is sweeping"):
         lake.revoke("t1")

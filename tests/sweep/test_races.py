@@ -64,8 +64,8 @@ class Moments:
     sentences: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def sentence(self, said: str) -> None:
-        self.sentences.append(said)
+    def sentence(self, message: str) -> None:
+        self.sentences.append(message)
         self.moment()
 
     def answer(self) -> None:
@@ -79,8 +79,8 @@ class Moments:
             if self.seen == len(self.races):  # an error here would be the server's
                 return
             race = self.races[self.seen]
-            race.reverified = any(said.startswith(FIRST_OF_ALL) for said in self.sentences)
-            race.closing = any(said.startswith(CLOSING) for said in self.sentences)
+            race.reverified = any(message.startswith(FIRST_OF_ALL) for message in self.sentences)
+            race.closing = any(message.startswith(CLOSING) for message in self.sentences)
             race.act()
             self.seen += 1
 

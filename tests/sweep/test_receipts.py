@@ -119,7 +119,7 @@ def test_the_latest_rounds_receipt_of_a_key_counts(receipts: Receipts) -> None:
     assert sorted(row["address"] for row in receipts.intents(spark).collect()) == ["a", "b"]
 
 
-def test_a_resumed_sweep_retries_what_failed_or_was_cut_off(receipts: Receipts) -> None:
+def test_a_resumed_sweep_retries_failed_and_interrupted_deletes(receipts: Receipts) -> None:
     """A key that failed in an earlier run, or that an attempt intended to delete without a receipt, is pending. What
     failed in this very run is left to the next one; every other outcome is final."""
     final = [each for each in Outcome if each is not Outcome.FAILED]
@@ -149,4 +149,4 @@ def test_progress_counts_only_receipts_of_the_rounds_tasks(receipts: Receipts) -
     receipts.write("intent", 2, "00000-7-00001", intents("d", "e"))
     receipts.write("receipt", 1, "00000-5-00000", rows("f"))
 
-    assert receipts.settled_rows(2) == 2
+    assert receipts.finished_rows(2) == 2

@@ -35,8 +35,8 @@ def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: St
     while store.now() <= written + timedelta(seconds=1):
         assert time.monotonic() < limit
     command = ("approve", repository, "theirs", "--yes", "--digest")
-    said = lakegc(settings, *command, "another").err
-    (digest,) = re.findall(r"is ([0-9a-f]{64})", said) or [said]
+    error_output = lakegc(settings, *command, "another").err
+    (digest,) = re.findall(r"is ([0-9a-f]{64})", error_output) or [error_output]
     refused = lakegc(settings, *command, digest)
     for brake in BRAKES if refused.code == 3 else ():
         if f"\n  {brake}: " in refused.err:

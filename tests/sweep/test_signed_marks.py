@@ -112,7 +112,7 @@ def test_a_removed_hold_from_after_the_approval_refuses_the_sweep(lake: Lake) ->
     file = lake.repository.objects.file(HOLDS_KEY)
     kept = file.rename(file.with_name("kept.yaml"))
 
-    with pytest.raises(Untrusted, match=r"isn't there.*h1.*it was deleted"):
+    with pytest.raises(Untrusted, match=r"doesn't exist.*h1.*it was deleted"):
         Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions())
     assert lake.stored(lake.garbage)
 

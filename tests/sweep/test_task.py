@@ -79,7 +79,7 @@ def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
-def test_a_repeated_delete_leaves_an_object_written_meanwhile(
+def test_a_retried_delete_leaves_an_object_written_in_between(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
     """While an answer is pending, the holder of a link token may write another object at the key. What the first
@@ -169,7 +169,7 @@ def test_an_outdated_re_verification_deletes_nothing(task: Task, action: Action)
     """Its keys get no outcome."""
     counted = task.run(task.write("a"), task.config(action, verified_until=task.store.now()))
 
-    assert counted == {"not settled": 1}
+    assert counted == {"unprocessed": 1}
     assert (task.left(), task.outcomes()) == ({"a"}, {})
 
 
@@ -181,7 +181,7 @@ def test_a_task_does_nothing_without_its_own_runs_lease(task: Task, action: Acti
     other = Holder("Grace", "m2", "another", task.store.now() + timedelta(minutes=9))
     task.store.write(LEASE_KEY, other.to_json())
 
-    assert task.run(rows, task.config(action)) == {"not settled": 1}
+    assert task.run(rows, task.config(action)) == {"unprocessed": 1}
     assert task.store.read(QUARANTINE + "a") == task.store.read("data/s/a") == b"data/s/a"
 
 
@@ -191,7 +191,7 @@ def test_nothing_is_sent_if_the_lease_may_end_before_the_response(task: Task) ->
     short = Holder("Ada", "m1", "t", task.store.now() + config.request_time)
     task.store.write(LEASE_KEY, short.to_json())
 
-    assert task.run(rows, config) == {"not settled": 1}
+    assert task.run(rows, config) == {"unprocessed": 1}
     assert task.left() == {"a"}
 
 
@@ -215,7 +215,7 @@ def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> 
 
 
 @pytest.mark.parametrize("step", ["copied", "deleted"])
-def test_a_quarantine_that_was_cut_off_is_completed_and_recorded_as_quarantined(task: Task, step: str) -> None:
+def test_an_interrupted_quarantine_is_completed_and_recorded_as_quarantined(task: Task, step: str) -> None:
     """It was cut off after the copy, or after the delete that follows."""
     rows = task.write("a")
     write_intent(task, "a")
@@ -228,7 +228,7 @@ def test_a_quarantine_that_was_cut_off_is_completed_and_recorded_as_quarantined(
 
 
 @pytest.mark.parametrize("step", ["copied", "removed"])
-def test_an_undo_that_was_cut_off_is_completed_and_recorded_as_restored(task: Task, step: str) -> None:
+def test_an_interrupted_undo_is_completed_and_recorded_as_restored(task: Task, step: str) -> None:
     """It was cut off after the copy back, or after the quarantined copy was removed."""
     rows = task.write("a")
     if step == "copied":
@@ -249,7 +249,7 @@ def test_undo_does_not_overwrite_another_object(task: Task) -> None:
     assert receipt_code(task, 2) == "PlaceTaken"
 
 
-def test_undo_does_not_overwrite_an_object_that_appears_after_its_look_up(
+def test_undo_does_not_overwrite_an_object_created_after_its_lookup(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is between the look-up and the copy that could notice it: the copy itself is conditional."""
@@ -349,7 +349,7 @@ def test_a_task_copies_nothing_once_its_lease_is_lost_while_it_waits(
     other = Holder("Grace", "m2", "another", task.store.now() + timedelta(minutes=9))
     late_by(task, monkeypatch, (Pace, "take"), lambda: task.store.write(LEASE_KEY, other.to_json()))
 
-    assert task.run(rows, task.config(action)) == {"not settled": 1}
+    assert task.run(rows, task.config(action)) == {"unprocessed": 1}
     assert (task.left() == {"a"}, quarantined_copy(task, "a") is None) == (action is Action.QUARANTINE,) * 2
 
 
@@ -363,7 +363,7 @@ def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypa
 
     monkeypatch.setattr(type(task.store), "copy", badly)
 
-    assert task.run(rows, config) == {"not settled": 1}
+    assert task.run(rows, config) == {"unprocessed": 1}
     assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, b"the next holder's")
 
 

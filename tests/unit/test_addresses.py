@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_resources.errors import Refused
-from spark_resources.lakefs.ranges import inside_addresses, inside_rows, shown_paths
+from spark_resources.lakefs.ranges import display_paths, inside_addresses, inside_rows
 from spark_resources.model import AddressType, Namespace, Place
 from tests.support import oracle
 
@@ -19,8 +19,8 @@ NAMESPACES = (
     Namespace.parse("s3://bucket/lake"),
     Namespace.parse("s3://bucket"),
     Namespace.parse("s3://Bucket/a+b (1)/lake/"),
-    Namespace.parse("local://lake", also=("local:///srv/objects/lake",)),
-    Namespace.parse("local://team/lake", also=("local:///srv/objects/team/lake",)),
+    Namespace.parse("local://lake", aliases=("local:///srv/objects/lake",)),
+    Namespace.parse("local://team/lake", aliases=("local:///srv/objects/team/lake",)),
     Namespace.parse("https://bucket.blob.core.windows.net/team/lake"),
     Namespace.parse("http://bucket.blob.core.windows.net/lake/"),
     Namespace.parse("gs://bucket/lake"),
@@ -122,7 +122,7 @@ def test_an_address_inside_by_the_rules_is_never_placed_outside(
     namespace: Namespace, address: str, kind: AddressType
 ) -> None:
     """What the oracle places inside gets the same key or stops the mark; where the oracle stops, nothing is outside."""
-    spellings = (namespace.uri, *namespace.also)
+    spellings = (namespace.uri, *namespace.aliases)
     found = key_or_conflict(namespace, address, kind, one_by_one)
     try:
         wanted: object = oracle.inside(int(kind), address, spellings)
@@ -137,7 +137,7 @@ def test_an_address_inside_by_the_rules_is_never_placed_outside(
 def test_the_pattern_for_columns_finds_every_conflict(namespace: Namespace, address: str) -> None:
     """The regular expression finds at least what the readable rule calls a conflict, among what has a scheme."""
     if namespace.place(address, AddressType.BY_PREFIX)[0] is Place.CONFLICT:
-        assert re.search(namespace.lookalikes(), address) is not None
+        assert re.search(namespace.conflict_pattern(), address) is not None
 
 
 @settings(max_examples=300, deadline=None)
@@ -146,7 +146,7 @@ def test_the_pattern_for_columns_finds_every_conflict(namespace: Namespace, addr
 def test_every_spelling_of_a_key_gives_that_key_or_stops_the_mark(key: str, namespace: Namespace) -> None:
     """Relative, or behind any full form of the namespace: the key comes back byte for byte, or the mark stops."""
     assert namespace.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
-    for root in (namespace.uri, *namespace.also):
+    for root in (namespace.uri, *namespace.aliases):
         full = f"{root}/{key}"
         # a slash doubled behind the namespace is not guessed at, nor what lakeFS may read as another name
         encoded = (namespace.is_azure or namespace.is_bucket) and {"%", "?"} & set(full)
@@ -271,7 +271,7 @@ def test_a_full_address_that_may_be_read_as_another_key_stops_the_mark(
         assert in_a_column(namespace, key, relative) == key
         assert one_by_one(namespace, key, relative) == key
     if not key.startswith("/"):
-        assert namespace.place_of_answer(full) == (Place.INSIDE, key)
+        assert namespace.place_of_reported(full) == (Place.INSIDE, key)
 
 
 def readings(address: str) -> set[str]:
@@ -385,8 +385,8 @@ def test_bytes_of_a_path_that_are_not_utf8_are_shown_escaped() -> None:
     """Other bytes of that path, and the paths beside it, are shown as they are."""
     paths = pa.array(["é/ü".encode(), b"bad\xff/x", b""], pa.binary())
 
-    assert shown_paths(paths).to_pylist() == ["é/ü", "bad\\xff/x", ""]
-    assert shown_paths(paths[:1]).to_pylist() == ["é/ü"]
+    assert display_paths(paths).to_pylist() == ["é/ü", "bad\\xff/x", ""]
+    assert display_paths(paths[:1]).to_pylist() == ["é/ü"]
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_namespaces_overlap_whatever_their_spelling(one: str, two: str, overlap:
 
     def namespace(uri: str) -> Namespace:
         configured = f"local:///srv/objects/{uri.removeprefix('local://')}"
-        return Namespace.parse(uri, also=(configured,) if uri.startswith("local") else ())
+        return Namespace.parse(uri, aliases=(configured,) if uri.startswith("local") else ())
 
     assert namespace(one).overlaps(namespace(two)) is overlap
     assert namespace(two).overlaps(namespace(one)) is overlap

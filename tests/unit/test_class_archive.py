@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.spark.class_archive import SETTLED_S, archive_options
+from spark_resources.spark.class_archive import COMPLETE_AFTER_S, archive_options
 
 NOW = 1_800_000_000.0
 
@@ -32,7 +32,7 @@ def written(options: str, *, age_s: float) -> Path:
 def test_the_first_start_writes_an_archive_and_the_next_reads_it(parts: tuple[Path, Path, Path]) -> None:
     """It is read with its checksums verified."""
     java, spark, folder = parts
-    left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=SETTLED_S + 1)
+    left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=COMPLETE_AFTER_S + 1)
     options = archive_options(java, spark, folder=folder, now=NOW)
 
     assert options.startswith("-XX:SharedArchiveFile=")

@@ -26,7 +26,7 @@ from spark_resources.model import EXPIRED_OBJECTS
 from tests.support.command_line import check_harmless
 from tests.support.mark_runs import environment
 from tests.support.replay_server import serving
-from tests.support.scripted_lakefs import Script, said
+from tests.support.scripted_lakefs import Script, reply
 
 EVIL = "\x1b]0;title\x07\x1b[2Jall is well\x9b31m\u202e\r\u2028"
 
@@ -109,7 +109,7 @@ def test_the_text_of_a_server_in_a_message_is_escaped(
 ) -> None:
     """A proxy or a server can write anything into an error; messages and tracebacks show it harmlessly."""
     body = json.dumps({"message": f"forbidden {EVIL}"}, ensure_ascii=False).encode()
-    script = Script().on("GET /config", said(200, {}))
+    script = Script().on("GET /config", reply(200, {}))
     script.on("GET lake", Response(body, 403, media_type="application/json"))
     with serving(script) as endpoint:
         login = {"access_key_id": "AKIA", "secret_access_key": "s", "retry_total_s": "0"}

@@ -35,7 +35,7 @@ def test_incompatible_versions_of_urllib3_are_excluded() -> None:
     assert "2.6.3" in BOUNDS["urllib3"]
 
 
-def test_ci_tries_the_lowest_versions_and_looks_at_the_licences_of_the_lock() -> None:
+def test_ci_tests_the_lowest_versions_and_checks_the_licences_of_the_lock() -> None:
     """Only permitted licences are listed, so a new one stops it."""
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
@@ -85,13 +85,13 @@ def opened(uri: str, missing: list[str], settings: str = "") -> str:
 )
 def test_a_missing_package_of_a_provider_is_an_error_that_names_its_extra(uri: str, missing: str, extra: str) -> None:
     """And it names the package."""
-    said = opened(uri, [missing])
+    output = opened(uri, [missing])
 
-    assert missing in said
-    assert f"pip install 'lakegc[{extra}]'" in said
+    assert missing in output
+    assert f"pip install 'lakegc[{extra}]'" in output
 
 
 def test_other_stores_work_without_the_extras(tmp_path: Path) -> None:
-    said = opened("local://lake", ["google.auth", "azure", "requests"], f"local_path={str(tmp_path)!r}")
-    assert "LocalStore" in said
+    output = opened("local://lake", ["google.auth", "azure", "requests"], f"local_path={str(tmp_path)!r}")
+    assert "LocalStore" in output
     assert "S3Store" in opened("s3://bucket/lake", ["google.auth", "azure"])

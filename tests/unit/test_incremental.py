@@ -118,9 +118,9 @@ def test_an_incremental_mark_says_what_only_a_full_one_finds_and_when_that_is_du
         incremental = record(
             "m2", basis={**FULL_MARK, "incremental": True, "chain": ["m1"], "digests": ["1"], "full_in": marks}
         )
-        said = late_uploads(incremental)
-        assert "more than 48 hours after their slice was created were not searched for" in said
-        assert due in said
+        uploads = late_uploads(incremental)
+        assert "more than 48 hours after their slice was created were not searched for" in uploads
+        assert due in uploads
         assert MarkRecord.from_json(incremental.to_json(), "here").basis["full_in"] == marks
     assert "due" not in late_uploads(chained("m2", 1, "m1"))
 

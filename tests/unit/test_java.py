@@ -57,8 +57,10 @@ def test_a_supported_java_is_accepted_without_a_warning(tmp_path: Path, version:
 
 def test_a_java_newer_than_21_is_accepted_with_a_warning(tmp_path: Path) -> None:
     """Spark may run on it or end in a stack trace: then somebody should know what to install."""
-    said = r"^Java 25 is newer than 17 and 21, which lakegc supports: if Spark fails, install one .* JAVA_HOME to it\.$"
-    with pytest.warns(LakegcWarning, match=said):
+    warning = (
+        r"^Java 25 is newer than 17 and 21, which lakegc supports: if Spark fails, install one .* JAVA_HOME to it\.$"
+    )
+    with pytest.warns(LakegcWarning, match=warning):
         assert check_java(fake_java(tmp_path, 'openjdk version "25.0.1" 2025-10-21 LTS')) == 25
 
 

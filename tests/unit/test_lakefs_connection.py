@@ -37,7 +37,7 @@ from tests.support.scripted_lakefs import (
     hang,
     page,
     ref,
-    said,
+    reply,
     settings,
     short,
 )
@@ -48,7 +48,7 @@ DUMPED = {"branches_meta_range_id": "b", "commits_meta_range_id": "c", "tags_met
 
 @pytest.fixture
 def script() -> Script:
-    return Script().on("GET lake", said(200, REPOSITORY))
+    return Script().on("GET lake", reply(200, REPOSITORY))
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ FINE = page([ref("main")])
 @pytest.mark.parametrize(
     "fault",
     [
-        said(429, {"message": "slow down"}, {"Retry-After": "0"}),
-        said(500, {"message": "kv"}),
-        said(502, {}),
+        reply(429, {"message": "slow down"}, {"Retry-After": "0"}),
+        reply(500, {"message": "kv"}),
+        reply(502, {}),
         Response(b"<html>busy</html>", 503, media_type="text/html"),
-        said(504, {}),
+        reply(504, {}),
         short,
         hang,
     ],
@@ -88,18 +88,22 @@ def test_json_that_is_nested_too_deep_is_an_error(script: Script, lake: LakeFS) 
     """Python's parser fails on it; the error is one of lakegc, and never a crash with a traceback."""
     script.on("GET lake/branches", Response(b"[" * 200_000, media_type="application/json"))
 
-    with pytest.raises(DamagedData, match="not whole JSON"):
+    with pytest.raises(DamagedData, match="not complete JSON"):
         lake.branches("lake")
 
 
 WRITING: dict[str, tuple[Callable[[LakeFS], Any], Response, Any]] = {
     "POST lake/gc/prepare_uncommited": (
         lambda lake: lake.prepare_uncommitted("lake").locations,
-        said(201, {"run_id": "r", "gc_uncommitted_location": LOCATION}),
+        reply(201, {"run_id": "r", "gc_uncommitted_location": LOCATION}),
         (LOCATION,),
     ),
-    "POST lake/gc/prepare_commits/async": (lambda lake: lake.prepare_commits("lake"), said(404, NO_RULES), None),
-    "PUT lake/refs/dump": (lambda lake: lake.dump_refs("lake"), said(201, DUMPED), RefsDump("b", "c", "t")),
+    "POST lake/gc/prepare_commits/async": (
+        lambda lake: lake.prepare_commits("lake"),
+        reply(404, NO_RULES),
+        None,
+    ),
+    "PUT lake/refs/dump": (lambda lake: lake.dump_refs("lake"), reply(201, DUMPED), RefsDump("b", "c", "t")),
 }
 
 
@@ -107,42 +111,46 @@ WRITING: dict[str, tuple[Callable[[LakeFS], Any], Response, Any]] = {
 def test_a_transient_fault_of_a_writing_call_is_retried(script: Script, lake: LakeFS, call: str) -> None:
     """Calls that have the server write lists can be repeated: each writes a run of its own."""
     ask, good, expected = WRITING[call]
-    script.on(call, said(503, {}), good)
+    script.on(call, reply(503, {}), good)
 
     assert ask(lake) == expected
 
 
 def test_a_lasting_fault_is_retried_as_often_as_the_policy_allows(script: Script, lake: LakeFS) -> None:
     """Then the message of the last answer is shown."""
-    script.on("GET lake/branches", said(503, {"message": "kv is down"}))
+    script.on("GET lake/branches", reply(503, {"message": "kv is down"}))
 
     with pytest.raises(Unavailable, match=r"503: kv is down.*Tried 3 times"):
         lake.branches("lake")
-    assert len(script.asked) == 3
+    assert len(script.received) == 3
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 420, 501])
 def test_a_refusal_is_not_retried(script: Script, lake: LakeFS, status: int) -> None:
     """It is final."""
-    script.on("GET lake/branches", said(status, {"message": "no"}))
+    script.on("GET lake/branches", reply(status, {"message": "no"}))
 
     with pytest.raises(Unavailable):
         lake.branches("lake")
-    assert len(script.asked) == 1
+    assert len(script.received) == 1
 
 
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
-        (said(401, {"message": "error authenticating request"}), Forbidden, ["credentials", "LAKEGC_ACCESS_KEY_ID"]),
         (
-            said(401, {"message": "insufficient permissions: not allowed to fs:ListBranches"}),
+            reply(401, {"message": "error authenticating request"}),
+            Forbidden,
+            ["credentials", "LAKEGC_ACCESS_KEY_ID"],
+        ),
+        (
+            reply(401, {"message": "insufficient permissions: not allowed to fs:ListBranches"}),
             Forbidden,
             ["lacks the permission fs:ListBranches", "administrator"],
         ),
-        (said(403, {"message": "insufficient permissions"}), Forbidden, ["fs:ListBranches"]),
-        (said(404, {"message": "repository not found"}), NotFound, ["'lake'", "repository not found"]),
-        (said(404, NO_CALL), Unavailable, ["too old"]),
+        (reply(403, {"message": "insufficient permissions"}), Forbidden, ["fs:ListBranches"]),
+        (reply(404, {"message": "repository not found"}), NotFound, ["'lake'", "repository not found"]),
+        (reply(404, NO_CALL), Unavailable, ["too old"]),
         (Response(b"<!doctype html><p>hi", media_type="text/html"), Unavailable, ["not the lakeFS API", "endpoint"]),
         (Response(b"\xff\xfe", media_type="application/json"), Unavailable, ["not the lakeFS API"]),
         (
@@ -241,7 +249,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(script: Script, certif
     """The message names the setting that would help, and nothing was sent."""
     with _serving_tls(script, certificate) as endpoint, pytest.raises(Unavailable, match="LAKEGC_CA_BUNDLE"):
         LakeFS(settings(endpoint)).repository("lake")
-    assert script.asked == []
+    assert script.received == []
 
 
 def test_a_certificate_of_a_configured_authority_is_accepted(script: Script, certificate: Certificate) -> None:
@@ -313,7 +321,7 @@ def test_a_client_can_be_pickled_for_executors(script: Script, lake: LakeFS) -> 
 def test_neither_repr_nor_log_shows_the_secret(script: Script, lake: LakeFS, caplog: pytest.LogCaptureFixture) -> None:
     """Nor do they show the form in which it is sent."""
     caplog.set_level("DEBUG")
-    script.on("GET lake/branches", said(503, {}), FINE)
+    script.on("GET lake/branches", reply(503, {}), FINE)
     lake.branches("lake")
 
     shown = "\n".join([repr(lake), str(lake), repr(lake.settings), caplog.text])

@@ -102,7 +102,9 @@ def test_a_second_taker_is_refused_with_the_name_of_the_holder(lake: Lake) -> No
     first = lake.take("ann", mark_id="m7")
     held = lake.store.read(LEASE_KEY)
 
-    with pytest.raises(Refused, match=r"ann is working on .*lake \(mark m7\) and holds it until 20.* UTC") as refused:
+    with pytest.raises(
+        Refused, match=r"ann is working on .*lake \(mark m7\) and holds the lease until 20.* UTC"
+    ) as refused:
         lake.take("ben")
 
     assert refused.value.invariant == 11
@@ -273,7 +275,7 @@ def test_a_released_lease_is_free_at_once(lake: Lake) -> None:
     assert lake.holder() == "ben"
 
 
-def test_a_lease_is_released_although_the_answer_to_its_renewal_was_lost(lake: Lake) -> None:
+def test_a_lease_is_released_although_the_response_to_its_renewal_was_lost(lake: Lake) -> None:
     """The renewal left another tag in the store; the lease would otherwise stay for ten minutes."""
     lease = lake.take("ann")
     held = Holder.from_json(lake.store.read(LEASE_KEY), "here")

@@ -202,7 +202,7 @@ def test_a_record_that_another_process_changed_is_not_overwritten(place: Place) 
     assert Mark.open(place, "m1").record == another.record
 
 
-def test_a_repeated_write_whose_answer_was_lost_is_recognised(place: Place) -> None:
+def test_a_repeated_write_whose_response_was_lost_is_recognised(place: Place) -> None:
     """The first write arrived, and the mark knows it to be its own."""
     first = begun(place)
     again = Mark.open(place, "m1")

@@ -25,7 +25,7 @@ def test_rows_with_the_same_key_come_to_the_same_task_or_to_neighbours(spark: Sp
     """Every row comes to exactly one task, in order."""
     rows = [{"key": f"k{number % 20:02}", "id": number} for number in range(400)]
 
-    tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, near=("key", "id"))
+    tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=("key", "id"))
     found = tasks.select(F.spark_partition_id().alias("task"), "key", "id").collect()
 
     assert sorted((row["key"], row["id"]) for row in found) == sorted((row["key"], row["id"]) for row in rows)
@@ -34,13 +34,15 @@ def test_rows_with_the_same_key_come_to_the_same_task_or_to_neighbours(spark: Sp
     assert len({row["task"] for row in found}) > 1
 
 
-@pytest.mark.parametrize("near", [(), ("key", "id")])
+@pytest.mark.parametrize("order_by", [(), ("key", "id")])
 @pytest.mark.parametrize("count", [5, 17, 400])
-def test_rows_are_distributed_evenly_without_a_shuffle(spark: SparkSession, count: int, near: tuple[str, ...]) -> None:
+def test_rows_are_distributed_evenly_without_a_shuffle(
+    spark: SparkSession, count: int, order_by: tuple[str, ...]
+) -> None:
     """One stage is enough."""
     rows = [{"key": f"k{number}", "id": number} for number in range(count)]
 
-    tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, near=near)
+    tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=order_by)
 
     sizes = [row["count"] for row in tasks.groupBy(F.spark_partition_id()).count().collect()]
     assert sum(sizes) == count
@@ -73,13 +75,13 @@ def test_small_ranges_share_a_task_up_to_a_number_of_entries_or_ranges(
     assert sorted(row["id"] for row in found.collect()) == list(range(count))
 
 
-@pytest.mark.parametrize("near", [(), ("key", "id")])
-def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, near: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("order_by", [(), ("key", "id")])
+def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, order_by: tuple[str, ...]) -> None:
     """Tasks have about as many entries each, as far as whole ranges allow it, also where large ranges lie together."""
     entries = [50_000] * 100 + [20] * 2_700 + [3_000_000]
     rows = [{"key": f"k{number:05}", "id": number, "entries": each} for number, each in enumerate(entries)]
 
-    tasks = range_tasks(spark, pa.Table.from_pylist(rows), near=near)
+    tasks = range_tasks(spark, pa.Table.from_pylist(rows), order_by=order_by)
     found = tasks.select(F.spark_partition_id().alias("task"), "id", "entries").collect()
 
     assert sorted(row["id"] for row in found) == list(range(len(entries)))
@@ -89,7 +91,7 @@ def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, near: tuple
     even = sum(costs.values()) / (8 * spark.sparkContext.defaultParallelism)
     assert max(costs.values()) <= even + max(entries)
     assert sorted(costs.values())[-2] <= even + 50_000 + ENTRIES_A_RANGE
-    if near:
+    if order_by:
         ids = [row["id"] for row in sorted(found, key=lambda row: row["task"])]
         assert ids == sorted(ids)
 
@@ -113,7 +115,7 @@ def test_the_settings_of_the_session_stay_as_they_were(spark: SparkSession) -> N
 
 
 @pytest.mark.parametrize("chunks", [[3, 0, 3], [0, 0, 3], [0, 3, 0, 17], [3]])
-def test_rows_behind_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: list[int]) -> None:
+def test_rows_after_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: list[int]) -> None:
     """Every row is there, whatever chunks a table is made of."""
     ids = iter(range(sum(chunks)))
     pieces = [pa.array([next(ids) for _ in range(size)], pa.int64()) for size in chunks]
@@ -149,7 +151,7 @@ def rows(first: int, last: int, rank: int, path: str = "p") -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_exactly_the_rows_with_a_wanted_address_are_left() -> None:
+def test_exactly_the_rows_with_a_wanted_address_are_kept() -> None:
     """This holds for all batches, however few or many rows there are at a time."""
     batches = [rows(start, start + 1000, start) for start in range(0, 120_000, 1000)]
     wanted = pa.array(["data/0", "data/49999", "data/50000", "data/119999", "data/none"])
@@ -160,7 +162,7 @@ def test_exactly_the_rows_with_a_wanted_address_are_left() -> None:
     assert list(best_attributions([], wanted)) == []
 
 
-def test_all_rows_of_the_best_range_of_an_address_are_left() -> None:
+def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
     """Those of other ranges that have the address are dropped; a row of the best one that comes much later is left."""
     batches = [
         rows(0, 10, 0, "newest"),

@@ -1,4 +1,4 @@
-"""Waiting for what goes on elsewhere, by a clock of the test's own."""
+"""Polling of work that is done elsewhere, with a test clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_result_that_is_there_at_once_is_not_waited_for() -> None:
     assert polled(iter(["done"]), timeout_s=0, first_wait_s=1) == ("done", [])
 
 
-def test_the_wait_doubles_up_to_the_longest() -> None:
+def test_the_wait_doubles_up_to_its_maximum() -> None:
     answers = iter([None, None, None, None, "done"])
 
     assert polled(answers, timeout_s=60, first_wait_s=1, longest_wait_s=3) == ("done", [1, 2, 3, 3])

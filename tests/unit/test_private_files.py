@@ -13,7 +13,7 @@ from lakegc_assets.cli.dagster_runs import dagster_home, prepare_home
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.host.private_files import open_private, private_folder
 from spark_resources.settings import Settings
-from spark_resources.spark.class_archive import SETTLED_S, archive_options
+from spark_resources.spark.class_archive import COMPLETE_AFTER_S, archive_options
 from tests.support.mark_runs import environment
 
 NOW = 1_800_000_000.0
@@ -78,7 +78,7 @@ def test_an_archive_of_classes_that_others_could_write_is_not_loaded(tmp_path: P
     options = archive_options(java, spark, folder=cache, now=NOW)
     left = Path(options.partition("-XX:ArchiveClassesAtExit=")[2])
     left.write_bytes(b"classes")
-    os.utime(left, (NOW - SETTLED_S - 1, NOW - SETTLED_S - 1))
+    os.utime(left, (NOW - COMPLETE_AFTER_S - 1, NOW - COMPLETE_AFTER_S - 1))
     options = archive_options(java, spark, folder=cache, now=NOW)
     [archive] = cache.iterdir()
 

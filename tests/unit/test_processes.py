@@ -1,4 +1,4 @@
-"""Which processes are known to be dead: a mistake would take from a living one what it holds."""
+"""Which processes are known to be dead: a mistake would take over the lease of a running one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.host.processes import ProcessIdentity, interrupt_when_told_to_end, known_dead, this_process
+from spark_resources.host.processes import ProcessIdentity, interrupt_on_termination, known_dead, this_process
 
 SHOW = """
 import json
@@ -77,7 +77,7 @@ def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(mine: P
 def test_a_signal_that_ends_the_process_lets_it_clean_up(number: signal.Signals) -> None:
     """A closed terminal, or a service manager that stops it, has the same effect as Ctrl-C."""
     script = (
-        "from spark_resources.host.processes import interrupt_when_told_to_end as it; it()\n"
+        "from spark_resources.host.processes import interrupt_on_termination as it; it()\n"
         "import time\n"
         "try:\n print('ready', flush=True)\n for _ in range(1200): time.sleep(0.05)\nfinally:\n print('gave back')"
     )  # many short waits: a signal right before a single long one would only be handled after it
@@ -92,7 +92,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """Otherwise `nohup` would lose its meaning."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        interrupt_when_told_to_end()
+        interrupt_on_termination()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -16,7 +16,7 @@ from lakegc_assets.backup.manifest import BEGUN, Backup, Subject, begin
 from lakegc_assets.sweep import quarantine
 from lakegc_assets.sweep.report import Report
 from spark_resources.host.processes import ProcessIdentity
-from spark_resources.mark_store.approval import Approval, Ended
+from spark_resources.mark_store.approval import Approval, ApprovalEnd
 from spark_resources.mark_store.lease import Holder
 from spark_resources.mark_store.mark import OWNER_KEY, claim_namespace
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord, digest_of
@@ -26,7 +26,7 @@ from spark_resources.records.signing import Seal, SigningKey, SigningKeys
 from spark_resources.spark.datasets import Dataset, DatasetName, File
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
-from spark_resources.stores.probe import REMEMBERED, remembered_capabilities
+from spark_resources.stores.probe import RECORD_KEY, recorded_capabilities
 from spark_resources.stores.settings import StoreSettings
 
 RECORDED = Path(__file__).with_name("record_bytes")
@@ -86,7 +86,7 @@ BEGUN_MARK = replace(
 )  # fmt: skip
 GIVEN = Approval("m1", None, "d" * 64, "Ada", "lakegc approve", NOON, LATER, {"share": "é"}, True)
 REVOKED = replace(
-    GIVEN, layout="unified", for_reference=False, ended=Ended(how="revoked", who="Bob", when=LATER.isoformat())
+    GIVEN, layout="unified", for_reference=False, ended=ApprovalEnd(how="revoked", who="Bob", when=LATER.isoformat())
 )
 HOLDER = Holder('"ann"\n', "m1", "t", LATER, ProcessIdentity("boot", "pid:[1]", 12, 345), 30.5)
 SUBJECT = Subject("lake", NOON.isoformat(), "s3://lake", "m1", None, "d" * 64)
@@ -201,7 +201,7 @@ def test_a_file_has_the_recorded_bytes(place: Place, name: str) -> None:
     assert place.store().read(key) == recorded(name)
 
 
-def test_remembered_capabilities_have_the_recorded_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_of_capabilities_has_the_recorded_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """And are believed when they are read again: the second probe would find something else."""
     found = Capabilities(
         byte_order=False, time_resolution=timedelta(milliseconds=1), ramp=1000.0, unholdable=frozenset({"b", "a"})
@@ -211,8 +211,8 @@ def test_remembered_capabilities_have_the_recorded_bytes(place: Place, monkeypat
     store = place.store()
     monkeypatch.setattr(type(store), "now", lambda _: NOON)
 
-    assert [remembered_capabilities(store, "https://here", token=token) for token in ("one", "two")] == [found, found]
-    assert store.read(REMEMBERED) == recorded("store")
+    assert [recorded_capabilities(store, "https://here", token=token) for token in ("one", "two")] == [found, found]
+    assert store.read(RECORD_KEY) == recorded("store")
 
 
 def test_a_signed_record_has_the_recorded_bytes() -> None:

@@ -212,7 +212,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def keep() -> Iterator[Persisted]:
+def persist() -> Iterator[Persisted]:
     kept = Persisted()
     yield kept
     kept.release()
@@ -264,14 +264,14 @@ def test_all_rows_of_an_address_come_to_one_task(
     spark: SparkSession,
     place: Place,
     inputs: list[Input],
-    keep: Persisted,
+    persist: Persisted,
     monkeypatch: pytest.MonkeyPatch,
     at_most: int,
 ) -> None:
     """Whatever file and input they are in, no row is lost and none is duplicated."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_A_BUCKET", at_most)
 
-    found, report = co_group(spark, place, inputs, count_by_address, COUNTED, keep)
+    found, report = co_group(spark, place, inputs, count_by_address, COUNTED, persist)
 
     rows = found.collect()
     stored, live = (addresses_in(place, one) for one in inputs)
@@ -284,7 +284,7 @@ def test_all_rows_of_an_address_come_to_one_task(
 
 
 def test_a_file_without_wanted_rows_counts_as_read(
-    spark: SparkSession, place: Place, inputs: list[Input], keep: Persisted
+    spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted
 ) -> None:
     """If no row of a file, or of all files, is wanted, the other rows are co-grouped all the same."""
     stored, live = inputs
@@ -294,7 +294,7 @@ def test_a_file_without_wanted_rows_counts_as_read(
 
     for select, least in ((wanted, 1), (lambda table: table.slice(0, 0), 0)):
         found, _ = co_group(
-            spark, place, [stored, replace(live, select=select, most=3)], count_by_address, COUNTED, keep
+            spark, place, [stored, replace(live, select=select, max_rows=3)], count_by_address, COUNTED, persist
         )
         told = {row["address"] for row in found.collect() if row["live"]}
         assert "data/\n\x00" not in told
@@ -302,14 +302,14 @@ def test_a_file_without_wanted_rows_counts_as_read(
 
 
 def test_a_changed_file_stops_the_co_grouping(
-    spark: SparkSession, place: Place, inputs: list[Input], keep: Persisted
+    spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted
 ) -> None:
     """A file that isn't the one that was written is an error, and its rows are never silently left out."""
     dataset = inputs[1].datasets[0]
     place.store().write(dataset.folder + dataset.files[1].name, b"something else")
 
     with pytest.raises(DamagedData, match=r"part-1\.parquet"):
-        co_group(spark, place, inputs, count_by_address, COUNTED, keep)
+        co_group(spark, place, inputs, count_by_address, COUNTED, persist)
 
 
 def losing(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -333,7 +333,7 @@ def test_rows_lost_between_tasks_are_an_error(
     spark: SparkSession,
     place: Place,
     inputs: list[Input],
-    keep: Persisted,
+    persist: Persisted,
     monkeypatch: pytest.MonkeyPatch,
     lost: Any,
 ) -> None:
@@ -347,11 +347,11 @@ def test_rows_lost_between_tasks_are_an_error(
 
     monkeypatch.setattr(arrow_shuffle, "bucket_batches", damaged)
     with pytest.raises(DamagedData, match="not all rows of addresses were compared"):
-        co_group(spark, place, inputs, count_by_address, COUNTED, keep)
+        co_group(spark, place, inputs, count_by_address, COUNTED, persist)
 
 
 def test_rows_with_differing_hashes_are_an_error(
-    spark: SparkSession, place: Place, inputs: list[Input], keep: Persisted, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If two machines hashed an address differently, its rows would come to different tasks and look unreferenced."""
     whole = arrow_shuffle.bucket_batches
@@ -364,4 +364,4 @@ def test_rows_with_differing_hashes_are_an_error(
 
     monkeypatch.setattr(arrow_shuffle, "bucket_batches", otherwise)
     with pytest.raises(LakegcError, match="the same package versions"):
-        co_group(spark, place, inputs, count_by_address, COUNTED, keep)
+        co_group(spark, place, inputs, count_by_address, COUNTED, persist)

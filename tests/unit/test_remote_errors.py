@@ -17,7 +17,7 @@ from spark_resources.model import Namespace
 from spark_resources.spark.remote_errors import as_text, errors_from_executors, from_text, on_executor
 from spark_resources.stores import open_store
 from spark_resources.stores.base import Changed
-from tests.support.store_providers import answering
+from tests.support.store_providers import replying
 
 
 def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -55,12 +55,12 @@ def test_a_failed_task_says_what_failed_and_what_to_do(
     assert "org.apache" not in str(told.value)
 
 
-def test_an_answer_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_response_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
     """A store can put anything into a header, and the text ends up in errors of Spark. If it were unpickled from there,
     it would run on the driver with all of its credentials."""
     witness = tmp_path / "it ran"
     pickled = base64.b64encode(f"cposix\nsystem\n(S'touch \"{witness}\"'\ntR.".encode()).decode()
-    with answering(200, b"", {"Last-Modified": f"lakegc-error[{pickled}]"}) as answers:
+    with replying(200, b"", {"Last-Modified": f"lakegc-error[{pickled}]"}) as answers:
         settings = answers.settings()
 
         def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

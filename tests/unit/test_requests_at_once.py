@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 from lakegc_assets.mark.full_listing import candidates
 from lakegc_assets.mark.uncommitted_readings import staged_addresses
 from spark_resources.lakefs import LakeFS, LakeFSSettings
-from spark_resources.lakefs.ranges import tables_ahead
+from spark_resources.lakefs.ranges import prefetched_tables
 from spark_resources.model import Namespace
 from spark_resources.settings import Settings
 from spark_resources.spark.task_report import TaskReport
@@ -116,7 +116,7 @@ def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
     with crowd() as server:
         place = server.place(READING_REQUESTS=str(AT_ONCE))
         ids = [f"{number:064x}" for number in range(ALL)]
-        assert [(one, data) for one, data in tables_ahead(place, ids, needed_by="a test")] == [
+        assert [(one, data) for one, data in prefetched_tables(place, ids, referrer="a test")] == [
             (one, b"content") for one in ids
         ]
 

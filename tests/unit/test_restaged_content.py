@@ -27,7 +27,7 @@ class Branches:
     largest_page: int = 1000
     empty_pages: int = 0  # so many pages at first hold nothing and say that there is more
     failing: dict[str, LakegcError] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     listed: list[str] = field(default_factory=list)  # besides those that serve something
     settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))
 
@@ -50,7 +50,7 @@ class Branches:
         return dict.fromkeys([*self.served, *self.listed], "head")
 
     def _called(self, branch: str) -> None:
-        self.asked.append(branch)
+        self.requested.append(branch)
         if branch not in self.served:
             raise NotFound(f"there is no branch {branch}")
         if branch in self.failing:
@@ -80,25 +80,25 @@ paths = st.text(letters, min_size=1, max_size=4)
 @settings(max_examples=200, deadline=None)
 @given(
     there=st.dictionaries(paths, st.integers(0, 10**6).map(address), max_size=30),
-    asked=st.sets(paths, min_size=1, max_size=25),
+    requested=st.sets(paths, min_size=1, max_size=25),
     page=st.integers(1, 40),
     empty_pages=st.integers(0, 3),
 )
 def test_every_path_probe_is_answered_with_what_the_branch_serves(
-    there: dict[str, str], asked: set[str], page: int, empty_pages: int
+    there: dict[str, str], requested: set[str], page: int, empty_pages: int
 ) -> None:
     """It doesn't matter how the server divides its pages."""
-    wanted = in_byte_order({*asked, *list(there)[:10]})
+    wanted = in_byte_order({*requested, *list(there)[:10]})
     server = Branches({"main": there}, largest_page=page, empty_pages=empty_pages)
     assert serve(server.as_lakefs(), "lake", "main", wanted) == {path: there.get(path) for path in wanted}
 
 
-@given(asked=st.lists(paths, min_size=1, max_size=25, unique=True), page=st.integers(1, 5))
-def test_paths_in_any_order_are_answered_by_the_right_page(asked: list[str], page: int) -> None:
+@given(requested=st.lists(paths, min_size=1, max_size=25, unique=True), page=st.integers(1, 5))
+def test_paths_in_any_order_are_answered_by_the_right_page(requested: list[str], page: int) -> None:
     """A page ends at one path; what sorts behind it is probed again, wherever it is in the list."""
-    there = {path: address(number) for number, path in enumerate(asked)}
+    there = {path: address(number) for number, path in enumerate(requested)}
     server = Branches({"main": there}, largest_page=page)
-    assert serve(server.as_lakefs(), "lake", "main", asked) == there
+    assert serve(server.as_lakefs(), "lake", "main", requested) == there
 
 
 def test_an_empty_page_that_announces_more_does_not_mean_absence() -> None:
@@ -116,35 +116,35 @@ def test_an_empty_page_that_announces_more_does_not_mean_absence() -> None:
 def test_a_path_probe_that_fails_is_unclear(error: LakegcError) -> None:
     """So are those after the first one that failed. Their candidates are kept."""
     server = Branches({"a": {"p": address(1)}, "b": {}, "c": {"p": address(3)}}, failing={"b": error})
-    asked = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
-    found = [row for batch in probed_batches(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    requested = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
+    found = [row for batch in probed_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
     assert [(row["branch"], row["path"], row["address"], row["unclear"]) for row in found] == [
         ("a", "p", "data/s/1", None),
         ("b", "p", None, str(error)),
         ("b", "q", None, str(error)),
         ("c", "p", None, str(error)),
     ]
-    assert server.asked == ["a", "b"]  # a server that is down is not asked a million times
+    assert server.requested == ["a", "b"]  # a server that is down is not asked a million times
 
 
-def probe_results(server: Branches, asked: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
+def probe_results(server: Branches, requested: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
     """Branch, address and whether the answer is clear, of each probe."""
-    batches = probed_batches(asked, server.as_lakefs(), NAMESPACE)
+    batches = probed_batches(requested, server.as_lakefs(), NAMESPACE)
     rows = [row for batch in batches for row in batch.to_pylist()]
     return [(row["branch"], row["address"], row["unclear"] is None) for row in rows]
 
 
-def test_a_branch_that_is_deleted_meanwhile_serves_nothing() -> None:
+def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
     """A second listing lacks it. Its remaining probes are dropped, and those of all other branches are still sent."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}})
-    asked = [*rows("a", ["p"]), *rows("gone", [f"p{number:04}" for number in range(WINDOW + 1)]), *rows("c", ["p"])]
+    requested = [*rows("a", ["p"]), *rows("gone", [f"p{number:04}" for number in range(WINDOW + 1)]), *rows("c", ["p"])]
 
-    found = probe_results(server, asked)
+    found = probe_results(server, requested)
 
     assert found[0] == ("a", "data/s/1", True)
     assert set(found[1:-1]) == {("gone", None, True)}
     assert found[-1] == ("c", "data/s/3", True)
-    assert server.asked.count("gone") <= WINDOW  # and not again for what is left of it
+    assert server.requested.count("gone") <= WINDOW  # and not again for what is left of it
 
 
 def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
@@ -156,7 +156,7 @@ def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
     assert found == [("a", "data/s/1", True), ("b", None, False), ("c", "data/s/3", True)]
 
 
-def test_a_branch_that_is_recreated_meanwhile_is_probed_again() -> None:
+def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
     """It was deleted and created again under its name between two requests, and may serve something else."""
 
     class MadeAnew(Branches):
@@ -182,7 +182,7 @@ def test_a_second_listing_that_fails_leaves_the_branch_unclear() -> None:
     assert probe_results(Unlisted({"a": {}}), rows("b", ["p"])) == [("b", None, False)]
 
 
-def test_a_damaged_answer_stops_the_mark() -> None:
+def test_a_damaged_response_stops_the_mark() -> None:
     """Other answers of such a server can't be trusted either."""
     server = Branches({"main": {}}, failing={"main": DamagedData("no JSON")})
     with pytest.raises(DamagedData):
@@ -221,19 +221,19 @@ def test_a_served_address_is_the_key_byte_for_byte(key: str) -> None:
 def test_a_path_with_several_sizes_is_probed_once_and_answered_for_each() -> None:
     """Two heads of a branch can have different sizes at a path."""
     server = Branches({"main": {"p": address(1)}})
-    asked = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]
-    found = [row for batch in probed_batches(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    requested = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]
+    found = [row for batch in probed_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
     assert [(row["size"], row["address"]) for row in found] == [(1, "data/s/1"), (2, "data/s/1")]
-    assert server.asked == ["main"]
+    assert server.requested == ["main"]
 
 
 def test_more_paths_than_fit_into_a_window_are_all_answered() -> None:
     """Nothing is lost between two windows of a branch, nor between two branches."""
     there = {f"p{number:05}": address(number) for number in range(WINDOW + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)
-    asked = [*rows("main", sorted(there)), *rows("other", sorted(there))]
-    found = [row for batch in probed_batches(asked, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
-    assert len(found) == len(asked)
+    requested = [*rows("main", sorted(there)), *rows("other", sorted(there))]
+    found = [row for batch in probed_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert len(found) == len(requested)
     assert all(row["unclear"] is None for row in found)
     assert {row["path"]: row["address"] for row in found if row["branch"] == "main"} == {
         path: full.removeprefix("s3://bucket/lake/") for path, full in there.items()
@@ -271,18 +271,18 @@ raw_paths = bytes_of_paths.map(lambda parts: b"a" + b"".join(parts))
 @settings(max_examples=300, deadline=None)
 @given(
     there=st.dictionaries(raw_paths, st.integers(0, 10**6).map(address), max_size=20),
-    asked=st.sets(raw_paths.map(lambda path: path.decode(errors="ignore")), min_size=1, max_size=20),
+    requested=st.sets(raw_paths.map(lambda path: path.decode(errors="ignore")), min_size=1, max_size=20),
     page=st.integers(1, 6),
 )
-@example(there={b"a\x80": address(1), b"a\xc3\xa9": address(2)}, asked={"aé", "ab", "ac", "ad"}, page=1)
-@example(there={b"a\xef\xbf\xbd": address(1), b"a\xff": address(2)}, asked={"a\ufffd", "a", "ab", "ac"}, page=6)
-def test_a_path_that_is_not_utf8_hides_no_other_path(there: dict[bytes, str], asked: set[str], page: int) -> None:
+@example(there={b"a\x80": address(1), b"a\xc3\xa9": address(2)}, requested={"aé", "ab", "ac", "ad"}, page=1)
+@example(there={b"a\xef\xbf\xbd": address(1), b"a\xff": address(2)}, requested={"a\ufffd", "a", "ab", "ac"}, page=6)
+def test_a_path_that_is_not_utf8_hides_no_other_path(there: dict[bytes, str], requested: set[str], page: int) -> None:
     """The last path of a page may be shown so that it seems to sort further behind: paths in between are not absent."""
     server = Shown({}, largest_page=page, at=there)
 
-    found = serve(server.as_lakefs(), "lake", "main", in_byte_order(asked))
+    found = serve(server.as_lakefs(), "lake", "main", in_byte_order(requested))
 
-    assert found == {path: there.get(path.encode()) for path in asked}
+    assert found == {path: there.get(path.encode()) for path in requested}
 
 
 @given(there=st.dictionaries(raw_paths, st.integers(0, 10**6).map(address), max_size=20), page=st.integers(1, 6))
@@ -310,4 +310,4 @@ def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_p
     assert batch["path"].to_pylist() == [None, "p"]
     assert batch["address"].to_pylist() == [None, "data/s/1"]
     assert batch["unclear"].to_pylist() == [not_text("lake", "main"), None]
-    assert server.asked == ["main"]
+    assert server.requested == ["main"]

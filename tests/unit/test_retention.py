@@ -154,7 +154,7 @@ def test_the_main_parent_of_a_version_0_merge_is_its_last_one() -> None:
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_walk_continues_behind_an_expired_commit() -> None:
+def test_a_walk_continues_past_an_expired_commit() -> None:
     """Dates need not be in order: a parent with a young child may lie behind an expired commit."""
     commits = [
         commit("a", created=march(1)),

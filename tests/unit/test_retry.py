@@ -1,4 +1,4 @@
-"""The retry policy: for how long it retries, and what; and conditional writes whose answer was lost."""
+"""The retry policy: for how long it retries, and what; and conditional writes whose response was lost."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_transient_error_can_be_pickled() -> None:
 
 
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
-def test_a_conditional_write_whose_answer_was_lost_is_recognised_by_its_bytes(refused: Unavailable) -> None:
+def test_a_conditional_write_whose_response_was_lost_is_recognised_by_its_bytes(refused: Unavailable) -> None:
     """Otherwise a run that has the lease would refuse itself."""
     act = failing(Transient("the answer was lost"), refused)
     assert write_on_condition(SOON, act, lambda: (b"mine", "tag"), b"mine") == "tag"
@@ -142,13 +142,13 @@ def test_another_runs_write_is_never_mistaken_for_ones_own(refused: Unavailable)
         write_on_condition(SOON, act, lambda: (b"another's", "tag"), b"mine")
 
 
-def test_equal_bytes_are_a_conflict_if_no_answer_was_lost() -> None:
+def test_equal_bytes_are_a_conflict_if_no_response_was_lost() -> None:
     """Two runs wrote the same bytes, but only one of them created the object."""
     with pytest.raises(AlreadyExists):
         write_on_condition(SOON, failing(AlreadyExists("there")), lambda: (b"mine", "tag"), b"mine")
 
 
-def test_an_object_that_vanished_after_a_lost_answer_is_a_conflict() -> None:
+def test_an_object_that_vanished_after_a_lost_response_is_a_conflict() -> None:
     def gone() -> tuple[bytes, str]:
         raise NotFound("gone")
 

@@ -164,7 +164,7 @@ def test_the_same_operations_make_the_same_metaranges(sandbox: Sandbox, seed: in
         assert again.commit("main", f"step {step}", allow_empty=True).metarange_id == made.metarange_id
 
 
-def test_an_entry_behind_the_last_range_begins_a_new_range(lake: SandboxRepository) -> None:
+def test_an_entry_after_the_last_range_begins_a_new_range(lake: SandboxRepository) -> None:
     """As on the server, the old range is reused as it is."""
     lake.put("main", "base", b"1")
     first = range_ids(lake, lake.commit("main", "first"))

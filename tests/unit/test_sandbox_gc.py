@@ -244,7 +244,7 @@ def test_pages_have_every_staged_address_of_every_branch_once(api: Any, lake: Sa
     assert all(now - 60 < row["creation_date"] <= now for row in found)
 
 
-def test_a_branch_that_is_deleted_meanwhile_loses_the_page_of_other_branches(sandbox: Sandbox, api: Any) -> None:
+def test_a_branch_deleted_during_the_list_loses_the_page_of_other_branches(sandbox: Sandbox, api: Any) -> None:
     """As on the server: not if a later branch has changes, and with 404 if the deleted one is the last (formats §2)."""
     lake, prepare = sandbox.repository("lake"), api.internal_api.prepare_garbage_collection_uncommitted
     lake.create_branch("z", "main")

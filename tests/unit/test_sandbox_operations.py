@@ -346,7 +346,7 @@ def test_three_dots_show_the_changes_of_the_right_ref_and_two_dots_the_differenc
     assert lake.commit_of(base.base_commit_id).generation == 2
 
 
-def test_two_dots_to_a_staged_side_show_what_is_staged(api: Any, lake: SandboxRepository) -> None:
+def test_a_two_dot_diff_to_staged_data_shows_the_staged_changes(api: Any, lake: SandboxRepository) -> None:
     """Two dots to a branch followed by a dollar sign tell what is staged there over what is committed."""
     committed(lake, "main", a=b"1", b=b"1", c=b"1", d=b"1")
     lake.create_branch("dev", "main")

@@ -46,9 +46,11 @@ def test_the_printed_variables_and_the_lakectl_file_lead_to_the_server(
 ) -> None:
     """Requests are logged, and Ctrl-C stops it properly."""
     assert running.stdout is not None
-    said = output_until(running.stdout, "Ctrl-C")
-    exported = dict(line.removeprefix("  export ").split("=", 1) for line in said.splitlines() if "  export " in line)
-    file = said[said.index("  credentials:") : said.index("\nFor lakegc")]
+    printed = output_until(running.stdout, "Ctrl-C")
+    exported = dict(
+        line.removeprefix("  export ").split("=", 1) for line in printed.splitlines() if "  export " in line
+    )
+    file = printed[printed.index("  credentials:") : printed.index("\nFor lakegc")]
     (tmp_path / ".lakectl.yaml").write_text(file)
 
     by_variables = Settings.load(exported, Path("/nowhere"))

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from spark_resources.errors import WrongUsage
 from spark_resources.spark.session import (
     QUICK_START,
-    RELIED_ON,
+    REQUIRED_SETTINGS,
     check_overrides,
     collector,
     fixed_settings,
@@ -213,12 +213,12 @@ def test_speculation_in_the_spark_configuration_is_wrong_usage(value: str) -> No
         check_overrides({"spark.master": "local[2]", "spark.speculation": value})
 
 
-@pytest.mark.parametrize("key", [key for key in RELIED_ON if key != "spark.speculation"])
+@pytest.mark.parametrize("key", [key for key in REQUIRED_SETTINGS if key != "spark.speculation"])
 def test_settings_that_correctness_depends_on_cannot_be_changed(key: str) -> None:
     """Setting them to the value that they have anyway is allowed."""
     with pytest.raises(WrongUsage, match="must be"):
         check_overrides({key: "Europe/Berlin"})
-    check_overrides({key: RELIED_ON[key].upper()})
+    check_overrides({key: REQUIRED_SETTINGS[key].upper()})
 
 
 def test_configured_speculation_is_refused_before_a_jvm_is_started(
@@ -248,7 +248,7 @@ def test_the_defaults_follow_the_cores_and_the_memory_of_the_machine() -> None:
     assert (small["spark.sql.shuffle.partitions"], large["spark.sql.shuffle.partitions"]) == ("4", "128")
     assert {settings["spark.buffer.pageSize"] for settings in (small, usual, large)} == {"2m"}
     assert {small["spark.driver.host"], small["spark.driver.bindAddress"]} == {"127.0.0.1"}
-    assert RELIED_ON.items() <= fixed_settings().items()
+    assert REQUIRED_SETTINGS.items() <= fixed_settings().items()
 
 
 def test_only_a_small_default_heap_gets_the_collector_of_small_heaps() -> None:
@@ -312,7 +312,7 @@ def test_zip_files_of_the_installed_spark_leave_the_path(tmp_path: Path) -> None
     assert without_zips([*zips, str(tmp_path)]) == [*zips, str(tmp_path)]
 
 
-def test_what_tasks_import_is_ignored_by_the_collector_of_workers(spark: SparkSession) -> None:
+def test_the_garbage_collector_of_workers_ignores_modules_that_tasks_import(spark: SparkSession) -> None:
     """A worker would otherwise go through the objects of the compiled decoder after each task."""
 
     def importing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Signed holds: a file that was removed, replaced by an older one or written without the key is noticed."""
+"""Signed holds: a file that was removed, replaced by an older one or written without the key is detected."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ def test_holds_are_signed_and_numbered(place: Place) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "theirs/"], ids=["a mark", "a sweep of a foreign mark"])
-def test_removed_holds_are_noticed(place: Place, below: str) -> None:
+def test_removed_holds_are_detected(place: Place, below: str) -> None:
     """Without the file nothing seems to be on hold, but a signed record says that something was."""
     add(place, "h1")
     record = finished_record(holds=read_holds(place).recorded())
     Mark.begin(place, record, root=mark_folder("m1") + below)
     place.store().delete_many([HOLDS_KEY])
 
-    refused(place, "isn't there", "mark m1", "version 1", "h1")
+    refused(place, "doesn't exist", "mark m1", "version 1", "h1")
     with pytest.raises(Untrusted):
         add(place, "h2")
 
 
-def test_older_holds_that_were_restored_are_noticed(place: Place) -> None:
+def test_restored_older_holds_are_detected(place: Place) -> None:
     """Their signature is valid, but a mark has used a newer version."""
     older = add(place, "h1")
     add(place, "h2")
@@ -92,13 +92,13 @@ def test_older_holds_that_were_restored_are_noticed(place: Place) -> None:
     refused(place, "is version 1", "mark m1", "version 2", "h1, h2")
 
 
-def test_holds_that_a_sweep_has_used_are_noticed_when_they_are_gone(place: Place) -> None:
+def test_the_removal_of_holds_that_a_sweep_used_is_detected(place: Place) -> None:
     """A hold that was added after the mark is known from the sweep."""
     older = add(place, "h1")
     mark = marked(place)
     add(place, "h2")
     newer = read_holds(place)
-    mark.saw_holds(newer.number, newer.ids)
+    mark.record_newer_holds(newer.number, newer.ids)
     digest = mark.record.digest
     place.store().write(HOLDS_KEY, older)
 

@@ -16,7 +16,7 @@ import pytest
 
 from spark_resources.errors import NotFound, Refused, Untrusted, WrongUsage
 from spark_resources.model import Namespace
-from spark_resources.records.json_records import MOST_LATE, Version, record_bytes
+from spark_resources.records.json_records import MAX_WRITE_DELAY, Version, record_bytes
 from spark_resources.records.signing import Seal, SigningKey, SigningKeys, without_signing_keys
 from spark_resources.settings import Settings
 from spark_resources.stores.place import Place
@@ -131,7 +131,7 @@ def test_an_older_record_that_was_restored_is_refused(place: Place, tmp_path: Pa
     """The signature of a revoked approval is valid, but the store dates it later than the time that was signed."""
     place.records().create(KEY, CONTENT)
     file = tmp_path / "lake" / KEY
-    for late, back in ((MOST_LATE - timedelta(minutes=1), False), (MOST_LATE + timedelta(minutes=1), True)):
+    for late, back in ((MAX_WRITE_DELAY - timedelta(minutes=1), False), (MAX_WRITE_DELAY + timedelta(minutes=1), True)):
         then = (datetime.now(UTC) + late).timestamp()
         os.utime(file, (then, then))
         if back:

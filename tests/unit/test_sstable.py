@@ -28,11 +28,11 @@ from spark_resources.sstable import (
     read_commits,
     read_entries,
     read_properties,
-    read_proven_entries,
-    read_proven_ranges,
     read_ranges,
     read_records,
     read_tags,
+    read_verified_entries,
+    read_verified_ranges,
     read_whole_entries,
     table_id,
     verify_table,
@@ -115,7 +115,7 @@ def test_a_table_in_another_order_is_read_if_the_hash_of_its_content_is_its_name
     verify_table(case.data, name=name, decoder=decoder)
 
     for batch in (
-        read_proven_entries(case.data, name=name, columns=COLUMNS, decoder=decoder)[0],
+        read_verified_entries(case.data, name=name, columns=COLUMNS, decoder=decoder)[0],
         read_entries(case.data, name=name, columns=COLUMNS, decoder=decoder),
     ):
         assert case.rows == [tuple(row[column] for column in COLUMNS) for row in batch.to_pylist()]
@@ -139,7 +139,7 @@ def test_a_table_in_another_order_with_an_unknown_field_or_version_is_refused(de
 
     name = table_id(unknown, name=NAME, decoder=decoder)
     with pytest.raises(DamagedData, match="unknown field"):
-        read_proven_entries(unknown, name=name, columns=COLUMNS, decoder=decoder)
+        read_verified_entries(unknown, name=name, columns=COLUMNS, decoder=decoder)
     with pytest.raises(DamagedData, match="table version 3"):
         table_id(bytes(newer), name=NAME, decoder=decoder)
 
@@ -207,7 +207,7 @@ def test_every_decoder_finds_the_same_id_of_a_broken_table_or_the_same_error(cas
 def test_reading_a_broken_range_with_verification_is_an_error(case: Damaged, decoder: Decoder) -> None:
     """It is one whatever columns are requested."""
     with pytest.raises(DamagedData):
-        read_proven_entries(case.data, name=NAME, columns=COLUMNS, decoder=decoder)
+        read_verified_entries(case.data, name=NAME, columns=COLUMNS, decoder=decoder)
 
 
 @every_decoder
@@ -217,11 +217,11 @@ def test_reading_with_verification_requires_the_id_of_the_content(decoder: Decod
     name = table_id(data, name=NAME, decoder=decoder)
 
     for columns in (ENTRY_SCHEMA.names, ("address", "address_type")):
-        proven, properties = read_proven_entries(data, name=name, columns=columns, decoder=decoder)
-        assert proven.equals(read_entries(data, name=name, columns=columns, decoder=decoder))
+        verified, properties = read_verified_entries(data, name=name, columns=columns, decoder=decoder)
+        assert verified.equals(read_entries(data, name=name, columns=columns, decoder=decoder))
         assert properties == read_properties(data, name=name)
     with pytest.raises(DamagedData, match=f"its content hash is that of {name}"):
-        read_proven_entries(data, name=NAME, columns=COLUMNS, decoder=decoder)
+        read_verified_entries(data, name=NAME, columns=COLUMNS, decoder=decoder)
 
 
 @every_decoder
@@ -236,7 +236,7 @@ def test_ranges_read_by_several_threads_are_not_mixed_up(decoder: Decoder) -> No
 
     def read(place: int) -> tuple[int, Any]:
         table = ranges[place % len(ranges)]
-        return place, read_proven_entries(table.data, name=table.id, columns=COLUMNS, decoder=decoder)[0]
+        return place, read_verified_entries(table.data, name=table.id, columns=COLUMNS, decoder=decoder)[0]
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(read, range(40)))
@@ -255,7 +255,7 @@ def test_a_table_truncated_anywhere_is_an_error(decoder: Decoder) -> None:
     for length in range(len(data)):
         for part in (data[:length], data[length + 1 :]):
             with pytest.raises(DamagedData):
-                read_proven_entries(part, name=name, columns=COLUMNS, decoder=decoder)
+                read_verified_entries(part, name=name, columns=COLUMNS, decoder=decoder)
 
 
 @every_decoder
@@ -267,7 +267,7 @@ def test_every_flipped_bit_is_an_error(decoder: Decoder) -> None:
         for bit in range(8):
             data[place] ^= 1 << bit
             with pytest.raises(DamagedData):
-                read_proven_entries(bytes(data), name=name, columns=COLUMNS, decoder=decoder)
+                read_verified_entries(bytes(data), name=name, columns=COLUMNS, decoder=decoder)
             data[place] ^= 1 << bit
 
 
@@ -285,12 +285,12 @@ def test_a_table_of_one_kind_is_not_read_as_another() -> None:
 
     assert read_ranges(top, name=dump.id, entity="branch") == []
     for read in (read_entries, read_whole_entries, read_ranges, read_commits, read_branches, read_tags):
-        with pytest.raises(DamagedData, match="it holds metaranges of branch, not"):
+        with pytest.raises(DamagedData, match="it contains metaranges of branch, not"):
             read(top, name=dump.id)
     with pytest.raises(DamagedData, match="not metaranges of tag"):
         read_ranges(top, name=dump.id, entity="tag")
     for read in (read_ranges, read_commits, read_branches, read_tags):
-        with pytest.raises(DamagedData, match="it holds ranges of objects, not"):
+        with pytest.raises(DamagedData, match="it contains ranges of objects, not"):
             read(_small(), name=NAME)
 
 
@@ -369,7 +369,7 @@ def test_broken_metadata_is_an_error(read: Callable[..., Any], data: bytes) -> N
     if read is read_ranges:
         name = table_id(data, name=NAME)
         with pytest.raises(DamagedData, match=name):
-            read_proven_ranges(data, name=name)
+            read_verified_ranges(data, name=name)
 
 
 def test_intact_metadata_is_read() -> None:
@@ -478,11 +478,11 @@ print(names, [str(each.message) for each in caught])
 )
 def test_without_numba_the_readable_decoder_is_used_with_a_warning(prelude: str, environment: dict[str, str]) -> None:
     """There is one warning, which says what to do."""
-    said = _python(_FALLING_BACK.format(prelude=prelude), **environment).replace('"', "'")
+    output = _python(_FALLING_BACK.format(prelude=prelude), **environment).replace('"', "'")
 
-    assert said.startswith("['readable', 'readable'] ['numba can't be used")
-    assert said.count("tables are decoded in plain Python") == 1
-    assert "NUMBA_CACHE_DIR" in said
+    assert output.startswith("['readable', 'readable'] ['numba can't be used")
+    assert output.count("tables are decoded in plain Python") == 1
+    assert "NUMBA_CACHE_DIR" in output
 
 
 def test_compiled_loops_never_read_or_write_outside_their_arrays() -> None:
@@ -492,13 +492,13 @@ from functools import partial
 from spark_resources.sstable import ENTRY_SCHEMA
 from spark_resources.sstable.blocks import open_table
 from spark_resources.sstable.vectorised_decoder import Unreadable, VectorisedDecoder
-from spark_resources.sstable.wire import Broken
+from spark_resources.sstable.wire import InvalidTable
 from tests.support.sstable_cases import DAMAGED, WHOLE
 decoder, refused = VectorisedDecoder(), 0
 for case in [*WHOLE, *DAMAGED]:
     try:
         table = open_table(case.data)
-    except Broken:
+    except InvalidTable:
         continue
     entries = partial(decoder.attempt_entries, table, ENTRY_SCHEMA.names, content=True)
     for attempt in (entries, partial(decoder.attempt_content, table)):
@@ -516,11 +516,11 @@ print(refused > 100)
 def test_the_vectorised_decoder_refuses_a_broken_table_by_itself(case: Damaged) -> None:
     """The readable one is needed only for the message."""
     from spark_resources.sstable.vectorised_decoder import Unreadable, VectorisedDecoder
-    from spark_resources.sstable.wire import Broken
+    from spark_resources.sstable.wire import InvalidTable
 
     try:
         table = open_table(case.data)
-    except Broken:
+    except InvalidTable:
         return
     if (table.properties.type, table.properties.entity) == ("ranges", ""):  # others never come to a decoder
         with pytest.raises(Unreadable):

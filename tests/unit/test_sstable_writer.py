@@ -21,9 +21,9 @@ from spark_resources.sstable import (
     read_commits,
     read_entries,
     read_properties,
-    read_proven_ranges,
     read_ranges,
     read_tags,
+    read_verified_ranges,
     read_whole_entries,
     verify_table,
     write_branches,
@@ -101,9 +101,9 @@ def test_a_metarange_lists_its_ranges_with_bounds_counts_and_sizes() -> None:
     verify_table(metarange.data, name=metarange.id)
 
     assert read_ranges(metarange.data, name=metarange.id) == refs
-    assert read_proven_ranges(metarange.data, name=metarange.id) == refs
+    assert read_verified_ranges(metarange.data, name=metarange.id) == refs
     with pytest.raises(DamagedData, match=f"its content hash is that of {metarange.id}"):
-        read_proven_ranges(metarange.data, name=tables[0].id)
+        read_verified_ranges(metarange.data, name=tables[0].id)
     assert refs[0] == RangeRef(tables[0].id, b"0", b"0~", refs[0].estimated_size, 2)
 
 

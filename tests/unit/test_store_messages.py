@@ -1,4 +1,4 @@
-"""What a store's own words become in a message for people: one sentence, then what to do."""
+"""How a store's own message becomes one for people: one sentence, then what to do."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def answered(code: str, message: str, status: int) -> ClientError:
 )
 def test_messages_of_s3_that_end_with_a_full_stop_get_no_second_one(error: ClientError) -> None:
     """S3 ends its messages with one, and its copies sometimes don't."""
-    said = str(s3_client.as_lakegc_error(error, "s3://bucket", "list", None))
+    error_text = str(s3_client.as_lakegc_error(error, "s3://bucket", "list", None))
 
-    assert ".." not in said
-    assert "could not list s3://bucket: " in said
-    assert said.endswith(".")
+    assert ".." not in error_text
+    assert "could not list s3://bucket: " in error_text
+    assert error_text.endswith(".")
 
 
 def test_messages_of_google_that_end_with_a_full_stop_get_no_second_one() -> None:
     """Credentials that have expired are told by Google's library in whole sentences."""
     error = RefreshError("Reauthentication is needed. Please run gcloud auth login.")  # type: ignore[no-untyped-call]
-    said = str(gcs_client.as_lakegc_error(error, "gs://bucket", "list", None))
+    error_text = str(gcs_client.as_lakegc_error(error, "gs://bucket", "list", None))
 
-    assert ".." not in said
-    assert "RefreshError: Reauthentication is needed. Please run gcloud auth login. " in said
+    assert ".." not in error_text
+    assert "RefreshError: Reauthentication is needed. Please run gcloud auth login. " in error_text

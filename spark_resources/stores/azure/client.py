@@ -31,7 +31,7 @@ from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, 
 from spark_resources.model import Namespace
 from spark_resources.stores.base import MALFORMED
 from spark_resources.stores.extras import needs_extra
-from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
 
 # The domains that lakeFS supports. It connects to https://<account>.<domain>, whatever else the namespace contains.
@@ -40,7 +40,7 @@ DOMAINS = ("blob.core.windows.net", "blob.core.chinacloudapi.cn", "blob.core.usg
 _HOST = re.compile(r"^([a-z0-9][a-z0-9_-]*)\.([a-z0-9.-]+)$")
 _CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*$")
 
-PASSING = frozenset({"ServerBusy", "OperationTimedOut", "InternalError"})
+TRANSIENT_ERROR_CODES = frozenset({"ServerBusy", "OperationTimedOut", "InternalError"})
 OVERWRITTEN = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})  # a condition on the content failed
 # the codes of a write that requires that no blob exists
 ALREADY_EXISTS = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITTEN})
@@ -55,7 +55,7 @@ _ADVICE = {
         "shared keys are disabled for this account: unset LAKEGC_AZURE_ACCOUNT_KEY, and log in"
     ),
 }
-_RIGHTS = f"check {_SET}, or that this identity has the role Storage Blob Data Contributor on the container"
+_PERMISSIONS = f"check {_SET}, or that this identity has the role Storage Blob Data Contributor on the container"
 _SIGNATURE = re.compile(r"\bsig=[^&\s'\"]+", re.IGNORECASE)
 
 
@@ -180,7 +180,7 @@ def translated_errors(where: str, doing: str, key: str | None = None) -> Iterato
 def as_lakegc_error(error: AzureError, where: str, doing: str, key: str | None) -> LakegcError:
     what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
     if isinstance(error, HttpResponseError) and error.response is not None:
-        return _answered(error, what, where, key)
+        return _response_error(error, what, where, key)
     if isinstance(error, ClientAuthenticationError):
         return Forbidden(f"{what}: {message_of(error)}. Set {_SET}, or log in, for example with `az login`.")
     unreachable = f"{what}: {message_of(error)}. Check LAKEGC_AZURE_ENDPOINT_URL and the network, then try again."
@@ -190,28 +190,28 @@ def as_lakegc_error(error: AzureError, where: str, doing: str, key: str | None) 
 def is_transient(error: AzureError) -> bool:
     """Whether a failure is temporary, so that a retry may succeed."""
     if isinstance(error, HttpResponseError) and error.response is not None:
-        return error.status_code in PASSING_STATUS or code_of(error) in PASSING
+        return error.status_code in TRANSIENT_STATUSES or code_of(error) in TRANSIENT_ERROR_CODES
     if isinstance(error, IncompleteReadError | DecodeError):
         return True
     return isinstance(error, ServiceRequestError | ServiceResponseError) and not is_tls_refusal(error)
 
 
-def _answered(error: HttpResponseError, what: str, where: str, key: str | None) -> LakegcError:
+def _response_error(error: HttpResponseError, what: str, where: str, key: str | None) -> LakegcError:
     code, status, headers = code_of(error), error.status_code, _headers(error)
     if code == "ContainerNotFound":
         return NotFound(f"the container of {where} does not exist. Check the namespace and the account.")
     if code == "BlobNotFound":
         return NotFound(f"{key!r} does not exist in {where}")
-    said = f"{what}: {code}: {message_of(error)}"
+    failure = f"{what}: {code}: {message_of(error)}"
     if status in (401, 403) or code in _ADVICE:
-        return Forbidden(f"{said}. {_sentence(_ADVICE.get(code, _RIGHTS))}")
+        return Forbidden(f"{failure}. {_sentence(_ADVICE.get(code, _PERMISSIONS))}")
     if 300 <= (status or 0) < 400:
         return Unavailable(
             f"{what}: the server sent a redirect (HTTP {status}) to {origin_of(headers.get('Location', ''))}, which is "
             "not followed. Check LAKEGC_AZURE_ENDPOINT_URL."
         )
-    said = f"{said} (HTTP {status}). Try again. If the error persists, check the account's logs."
-    return Transient(said, after_s=seconds_of(headers)) if is_transient(error) else Unavailable(said)
+    failure = f"{failure} (HTTP {status}). Try again. If the error persists, check the account's logs."
+    return Transient(failure, after_s=seconds_of(headers)) if is_transient(error) else Unavailable(failure)
 
 
 def _sentence(text: str) -> str:

@@ -31,12 +31,12 @@ def copy_blob(
     `token` is the SAS token for reading the source, if any: Azure does not use the request's own token for that.
     Raises the library's errors, and `Unavailable` for a copy that fails or takes longer than `longest` seconds.
     """
-    answer: dict[str, Any] = target.start_copy_from_url(
+    response: dict[str, Any] = target.start_copy_from_url(
         f"{source.url}?{token}" if token else source.url,
         source_etag=tag,
         source_match_condition=MatchConditions.IfNotModified,
     )
-    copy, etag = answer["copy_id"], answer.get("etag")
+    copy, etag = response["copy_id"], response.get("etag")
 
     def ending() -> tuple[str, str] | None:
         nonlocal etag
@@ -46,8 +46,8 @@ def copy_blob(
             raise Unavailable(f"{target.blob_name!r} in {where} was overwritten during a copy to it")
         return None if state.status == "pending" else (str(state.status), state.status_description or "")
 
-    ended: tuple[str, str] | None = (str(answer["copy_status"]), "")
-    if answer["copy_status"] == "pending":
+    ended: tuple[str, str] | None = (str(response["copy_status"]), "")
+    if response["copy_status"] == "pending":
         ended = poll(
             ending, timeout_s=longest, first_wait_s=_FIRST_WAIT_S, longest_wait_s=_LONGEST_WAIT_S, seconds=seconds,
             sleep=wait,

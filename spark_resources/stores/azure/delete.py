@@ -14,29 +14,29 @@ from xml.etree import ElementTree
 from azure.core.exceptions import AzureError, HttpResponseError
 
 from spark_resources.errors import WrongUsage
-from spark_resources.stores.azure.client import PASSING, code_of, is_transient, message_of
+from spark_resources.stores.azure.client import TRANSIENT_ERROR_CODES, code_of, is_transient, message_of
 from spark_resources.stores.base import MALFORMED, NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
-from spark_resources.stores.retry import PASSING_STATUS
+from spark_resources.stores.retry import TRANSIENT_STATUSES
 
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
 
 BATCH = 256  # the most blobs that one request may contain
-_NEVER_BATCHES = frozenset({405, 501})
-_TOO_MUCH = frozenset({408, 429})
+_BATCHES_UNSUPPORTED = frozenset({405, 501})
+_THROTTLED = frozenset({408, 429})
 
-_Answer = Callable[[str], DeleteResult]
+_ToResult = Callable[[str], DeleteResult]
 
 
 def delete_keys(
     client: ContainerClient, wanted: Sequence[str], *, full: Callable[[str], str], batch: int,
-    no_batches: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
+    on_no_batches: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
     """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
-    `no_batches` is called if the account turns out not to support batches. If a batch has to be deleted blob by blob,
-    requests are started for at most ONE_BY_ONE_S seconds; the remaining keys fail with the code NotSent and may be
-    retried.
+    `on_no_batches` is called if the account turns out not to support batches. If a batch has to be deleted blob by
+    blob, requests are started for at most ONE_BY_ONE_S seconds; the remaining keys fail with the code NotSent and may
+    be retried.
     """
     results: dict[str, DeleteResult] = {}
     names: dict[str, str] = {}  # keys by full name in the container
@@ -45,22 +45,22 @@ def delete_keys(
             names[full(key)] = key
         except WrongUsage as error:
             results[key] = DeleteResult(key, Deletion.FAILED, "InvalidKey", str(error))
-    for some in _chunks(list(names), min(batch, BATCH)):
+    for chunk in _chunks(list(names), min(batch, BATCH)):
         if batch == 1:
-            answers = {some[0]: _delete_one(client, some[0])}
+            responses = {chunk[0]: _delete_one(client, chunk[0])}
         else:
-            answers = _Batch(client, some, no_batches, seconds).answers()
-        results.update((names[name], answer(names[name])) for name, answer in answers.items())
+            responses = _Batch(client, chunk, on_no_batches, seconds).responses()
+        results.update((names[name], to_result(names[name])) for name, to_result in responses.items())
     return [results[key] for key in wanted]
 
 
-def _delete_one(client: ContainerClient, name: str) -> _Answer:
+def _delete_one(client: ContainerClient, name: str) -> _ToResult:
     try:
         client.delete_blob(name, delete_snapshots="include")
     except AzureError as error:
-        return _because(error)
+        return _failure(error)
     except MALFORMED as error:
-        return _with(type(error).__name__, str(error), transient=False)
+        return _failed_with(type(error).__name__, str(error), transient=False)
     return _deleted
 
 
@@ -73,117 +73,117 @@ class _Batch:
 
     client: ContainerClient
     names: Sequence[str]
-    no_batches: Callable[[], None]
+    on_no_batches: Callable[[], None]
     seconds: Callable[[], float]
 
-    def answers(self) -> dict[str, _Answer]:
-        seen: list[SubAnswers] = []
+    def responses(self) -> dict[str, _ToResult]:
+        seen: list[SubResponses] = []
 
-        def keep(response: Any) -> None:
+        def record_response(response: Any) -> None:
             http = response.http_response
-            seen.append(sub_answers(http.headers.get("Content-Type", ""), http.body()))
+            seen.append(sub_responses(http.headers.get("Content-Type", ""), http.body()))
 
         until = self.seconds() + ONE_BY_ONE_S
         try:
             self.client.delete_blobs(
-                *self.names, delete_snapshots="include", raise_on_any_failure=False, raw_response_hook=keep
+                *self.names, delete_snapshots="include", raise_on_any_failure=False, raw_response_hook=record_response
             )
         except HttpResponseError as error:
-            return self._refused(error.status_code or 0, _because(error), until)
+            return self._refused(error.status_code or 0, _failure(error), until)
         except AzureError as error:
-            return dict.fromkeys(self.names, _because(error))
-        except Exception:  # the library failed to parse the response, which `keep` already has
+            return dict.fromkeys(self.names, _failure(error))
+        except Exception:  # the library failed to parse the response, which `record_response` already has
             if not seen:
                 raise
-        answers = seen[-1] if seen else SubAnswers({}, None)
-        if answers.of_all is not None and not answers.by_number:
-            return self._refused(answers.of_all.status, answers.of_all.answer(), until)
-        silent = _with(
+        responses = seen[-1] if seen else SubResponses({}, None)
+        if responses.whole_batch is not None and not responses.by_number:
+            return self._refused(responses.whole_batch.status, responses.whole_batch.to_result(), until)
+        no_answer = _failed_with(
             "NoAnswer", "the store's response doesn't name this blob, so it may or may not be deleted", transient=True
         )
-        by_number = {number: each.answer() for number, each in answers.by_number.items()}
-        return {name: by_number.get(number, silent) for number, name in enumerate(self.names)}
+        by_number = {number: each.to_result() for number, each in responses.by_number.items()}
+        return {name: by_number.get(number, no_answer) for number, name in enumerate(self.names)}
 
-    def _refused(self, status: int, answer: _Answer, until: float) -> dict[str, _Answer]:
-        if status in _TOO_MUCH or not (400 <= status < 500 or status in _NEVER_BATCHES):
-            return dict.fromkeys(self.names, answer)
-        late = _with(
+    def _refused(self, status: int, to_result: _ToResult, until: float) -> dict[str, _ToResult]:
+        if status in _THROTTLED or not (400 <= status < 500 or status in _BATCHES_UNSUPPORTED):
+            return dict.fromkeys(self.names, to_result)
+        not_sent = _failed_with(
             NOT_SENT,
             "the store refused the batch, and there wasn't enough time to delete all blobs individually",
             transient=True,
         )
         if self.seconds() >= until:
-            return dict.fromkeys(self.names, late)
+            return dict.fromkeys(self.names, not_sent)
         first, *others = self.names
-        alone = _delete_one(self.client, first)
-        if alone(first).deletion is Deletion.FAILED:
-            return {first: alone} | dict.fromkeys(others, answer)
-        code = answer(first).code.lower()
-        if status in _NEVER_BATCHES or "notsupported" in code or "notyetsupported" in code:
-            self.no_batches()
-        rest = {name: _delete_one(self.client, name) if self.seconds() < until else late for name in others}
-        return {first: alone} | rest
+        of_first = _delete_one(self.client, first)
+        if of_first(first).deletion is Deletion.FAILED:
+            return {first: of_first} | dict.fromkeys(others, to_result)
+        code = to_result(first).code.lower()
+        if status in _BATCHES_UNSUPPORTED or "notsupported" in code or "notyetsupported" in code:
+            self.on_no_batches()
+        rest = {name: _delete_one(self.client, name) if self.seconds() < until else not_sent for name in others}
+        return {first: of_first} | rest
 
 
 @dataclass(frozen=True, slots=True)
-class SubAnswer:
+class SubResponse:
     """The response to one request within a batch."""
 
     status: int
     code: str
     message: str
 
-    def answer(self) -> _Answer:
+    def to_result(self) -> _ToResult:
         if self.status in (200, 202):
             return _deleted
-        transient = self.status in PASSING_STATUS or self.code in PASSING
+        transient = self.status in TRANSIENT_STATUSES or self.code in TRANSIENT_ERROR_CODES
         return _failed_or_gone(self.status, self.code, self.message, transient=transient)
 
 
 @dataclass(frozen=True, slots=True)
-class SubAnswers:
+class SubResponses:
     """Responses by request number, and the response to the batch as a whole, if any."""
 
-    by_number: dict[int, SubAnswer]
-    of_all: SubAnswer | None
+    by_number: dict[int, SubResponse]
+    whole_batch: SubResponse | None
 
 
-def sub_answers(content_type: str, body: bytes) -> SubAnswers:
+def sub_responses(content_type: str, body: bytes) -> SubResponses:
     """The responses within a batch response, by the request number that each contains: they may come in any order.
 
     A number that occurs twice is left out, and so is an unreadable part: the outcome of those requests is unknown.
     """
     head = f"Content-Type: {content_type}\r\n\r\n".encode(errors="replace")
     parts = email.message_from_bytes(head + body, policy=email.policy.HTTP).get_payload()
-    by_number: dict[int, SubAnswer] = {}
-    twice: set[int] = set()
-    of_all: SubAnswer | None = None
+    by_number: dict[int, SubResponse] = {}
+    repeated: set[int] = set()
+    whole_batch: SubResponse | None = None
     for part in parts if isinstance(parts, list) else []:
-        found = _sub_answer(part) if isinstance(part, Message) else None
+        found = _sub_response(part) if isinstance(part, Message) else None
         number = str(part.get("Content-ID", "")).strip() if isinstance(part, Message) else ""
         if found is None:
             continue
         if not number.isascii() or not number.isdigit():
-            of_all = found if found.status >= 400 else of_all
+            whole_batch = found if found.status >= 400 else whole_batch
             continue
         if int(number) in by_number:
-            twice.add(int(number))
+            repeated.add(int(number))
         by_number[int(number)] = found
-    return SubAnswers({number: each for number, each in by_number.items() if number not in twice}, of_all)
+    return SubResponses({number: each for number, each in by_number.items() if number not in repeated}, whole_batch)
 
 
-def _sub_answer(part: Message) -> SubAnswer | None:
+def _sub_response(part: Message) -> SubResponse | None:
     raw = part.get_payload(decode=True)
     if not isinstance(raw, bytes):
         return None
     line, _, rest = raw.lstrip().partition(b"\r\n")
-    words = line.split(maxsplit=2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
+    fields = line.split(maxsplit=2)
+    if len(fields) < 2 or not fields[0].startswith(b"HTTP/") or not fields[1].isdigit():
         return None
-    answer = email.message_from_bytes(rest, policy=email.policy.HTTP)
-    content = answer.get_payload(decode=True)
+    response = email.message_from_bytes(rest, policy=email.policy.HTTP)
+    content = response.get_payload(decode=True)
     code, message = _error_in(content if isinstance(content, bytes) else b"")
-    return SubAnswer(int(words[1]), str(answer.get("x-ms-error-code") or code or int(words[1])).strip(), message)
+    return SubResponse(int(fields[1]), str(response.get("x-ms-error-code") or code or int(fields[1])).strip(), message)
 
 
 def _error_in(content: bytes) -> tuple[str, str]:
@@ -203,18 +203,18 @@ def _deleted(key: str) -> DeleteResult:
     return DeleteResult(key, Deletion.DELETED)
 
 
-def _with(code: str, message: str, *, transient: bool) -> _Answer:
+def _failed_with(code: str, message: str, *, transient: bool) -> _ToResult:
     return lambda key: DeleteResult(key, Deletion.FAILED, code, message, transient)
 
 
-def _failed_or_gone(status: int, code: str, message: str, *, transient: bool) -> _Answer:
+def _failed_or_gone(status: int, code: str, message: str, *, transient: bool) -> _ToResult:
     """Already gone only if Azure's own code says so: a plain 404 may be a missing container or another server."""
     if status == 404 and code == "BlobNotFound":
         return lambda key: DeleteResult(key, Deletion.ALREADY_GONE)
-    return _with(code, message, transient=transient)
+    return _failed_with(code, message, transient=transient)
 
 
-def _because(error: AzureError) -> _Answer:
+def _failure(error: AzureError) -> _ToResult:
     status = error.status_code if isinstance(error, HttpResponseError) else 0
     return _failed_or_gone(status or 0, code_of(error), message_of(error), transient=is_transient(error))
 

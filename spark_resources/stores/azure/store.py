@@ -31,7 +31,15 @@ from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.delete import BATCH, delete_keys
 from spark_resources.stores.azure.listing import Listing, checksum, http_time, is_folder, list_blobs, unquoted
 from spark_resources.stores.azure.transfer import AzureStreams
-from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
+from spark_resources.stores.base import (
+    AlreadyExists,
+    Capabilities,
+    Changed,
+    DeleteEffect,
+    DeleteResult,
+    Page,
+    StoredObject,
+)
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.settings import StoreSettings
 
@@ -133,7 +141,7 @@ class AzureStore:
                 "whole prefix."
             )
 
-    def _page(self, listing: Listing, asked: str, after: bytes | None) -> Page:
+    def _page(self, listing: Listing, requested: str, after: bytes | None) -> Page:
         skip = len(self._prefix)
         objects = []
         unreadable = 0
@@ -141,25 +149,25 @@ class AzureStore:
             name = found.name
             if name is None:
                 unreadable += 1
-            elif not name.startswith(asked):
-                raise keys.folding(self.where, asked, name)
+            elif not name.startswith(requested):
+                raise keys.folding_error(self.where, requested, name)
             elif len(name) > skip and (after is None or name[skip:].encode() > after):
                 objects.append(StoredObject(name[skip:], found.size, found.modified, found.checksum))
         prefixes = []
         for prefix in listing.prefixes:
             if prefix is None:
                 unreadable += 1
-            elif not prefix.startswith(asked):
-                raise keys.folding(self.where, asked, prefix)
+            elif not prefix.startswith(requested):
+                raise keys.folding_error(self.where, requested, prefix)
             else:
                 prefixes.append(prefix[skip:])
         return Page(objects, prefixes, unreadable)
 
     def stat(self, key: str) -> StoredObject:
-        return self._look(key, "look up")[0]
+        return self._head(key, "look up")[0]
 
     @retried
-    def _look(self, key: str, doing: str) -> tuple[StoredObject, str]:
+    def _head(self, key: str, doing: str) -> tuple[StoredObject, str]:
         """The object, and its ETag exactly as Azure sends it."""
         client = self.client.get_blob_client(self.full(key))
         with translated_errors(self.where, doing, key):
@@ -200,15 +208,15 @@ class AzureStore:
         self.stat(key)
         return False
 
-    def deleting(self) -> Deleting:
+    def delete_effect(self) -> DeleteEffect:
         """Soft delete is read from the account's properties; versioning is visible only in the properties of a blob."""
         soft = self._soft_delete()
         versions = self._keeps_versions()
         if versions:
-            return Deleting.HIDES
+            return DeleteEffect.VERSIONED
         if soft:
-            return Deleting.KEEPS_A_WHILE
-        return Deleting.UNKNOWN if soft is None or versions is None else Deleting.FINAL
+            return DeleteEffect.SOFT_DELETED
+        return DeleteEffect.UNKNOWN if soft is None or versions is None else DeleteEffect.FINAL
 
     def _soft_delete(self) -> bool | None:
         try:
@@ -268,15 +276,15 @@ class AzureStore:
         raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
 
     def _put(self, key: str, data: bytes, **condition: Any) -> str:
-        answer = self.client.get_blob_client(self.full(key)).upload_blob(data, **condition)
-        return unquoted(str(answer["etag"]))
+        response = self.client.get_blob_client(self.full(key)).upload_blob(data, **condition)
+        return unquoted(str(response["etag"]))
 
     @retried
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
         to = self.client.get_blob_client(self.full(target))
-        _, tag = self._look(source, "copy")
+        _, tag = self._head(source, "copy")
         with translated_errors(self.where, "copy", source):
             copy_blob(self.client.get_blob_client(self.full(source)), to, tag, token=self.token(), where=self.where)
 
@@ -286,9 +294,9 @@ class AzureStore:
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
         batch = self._capabilities.delete_batch
-        return delete_keys(self.client, list(keys), full=self.full, batch=batch, no_batches=self._takes_no_batches)
+        return delete_keys(self.client, list(keys), full=self.full, batch=batch, on_no_batches=self._disable_batches)
 
-    def _takes_no_batches(self) -> None:
+    def _disable_batches(self) -> None:
         self._capabilities = replace(self._capabilities, delete_batch=1)
 
     def full(self, key: str) -> str:

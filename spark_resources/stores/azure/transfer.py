@@ -35,7 +35,7 @@ _FIELDS = {
 }
 _COLD = frozenset({"BlobArchived", "BlobBeingRehydrated"})
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")  # a valid metadata name
-_MOST_BLOCKS = 40_000  # Azure's limit is 50,000
+_MAX_BLOCKS = 40_000  # Azure's limit is 50,000
 _ABSENT = MatchConditions.IfMissing
 
 
@@ -86,15 +86,15 @@ class AzureStreams:
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
         blob = self._client.get_blob_client(self._store.full(key))
-        kept: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             _FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS and value.isascii()
         }
         metadata = plain_text(about.metadata, _NAME)
-        all_parts = parts(pieces, max(self._part, -(-about.size // _MOST_BLOCKS)))
+        all_parts = parts(pieces, max(self._part, -(-about.size // _MAX_BLOCKS)))
         first = list(islice(all_parts, 2))
         if len(first) < 2:
             data = first[0] if first else b""
-            settings = ContentSettings(**kept)
+            settings = ContentSettings(**arguments)
             tag = self._written(
                 key, partial(blob.upload_blob, data, overwrite=False, metadata=metadata, content_settings=settings)
             )
@@ -105,9 +105,9 @@ class AzureStreams:
             blocks.append(BlobBlock(block_id=base64.b64encode(b"%08d" % number).decode()))
             self._written(key, partial(blob.stage_block, blocks[-1].id, data, length=len(data)))
         # without an MD5, the blob would have no checksum that its copies share
-        settings = ContentSettings(**kept, content_md5=bytearray(md5.digest()))
-        kept_beside: dict[str, Any] = {"content_settings": settings, "metadata": metadata}
-        tag = self._written(key, partial(blob.commit_block_list, blocks, **kept_beside, match_condition=_ABSENT))
+        settings = ContentSettings(**arguments, content_md5=bytearray(md5.digest()))
+        properties: dict[str, Any] = {"content_settings": settings, "metadata": metadata}
+        tag = self._written(key, partial(blob.commit_block_list, blocks, **properties, match_condition=_ABSENT))
         return Written(tag)  # Azure stores that MD5 without verifying it
 
     @retried

@@ -26,11 +26,11 @@ from requests.adapters import HTTPAdapter
 
 from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage, full_stop
 from spark_resources.stores.base import MALFORMED
-from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
 
 
-class Answered(Exception):
+class ErrorResponse(Exception):
     """Raised for an error response; `body` is its content."""
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
@@ -38,7 +38,7 @@ class Answered(Exception):
         self.status, self.body, self.headers = status, body, headers or {}
 
 
-class Broken(Exception):
+class CorruptContent(Exception):
     """Raised for content that doesn't match its checksum."""
 
 
@@ -51,16 +51,18 @@ SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
 
 # All failures of a request: an error response, a corrupt body, a token that came too late, missing credentials, a
 # broken connection, a response that can't be parsed.
-Errors = (Answered, Broken, NotSent, GoogleAuthError, OSError, urllib3.exceptions.HTTPError, *MALFORMED)
+Errors = (ErrorResponse, CorruptContent, NotSent, GoogleAuthError, OSError, urllib3.exceptions.HTTPError, *MALFORMED)
 
 # The caller of a delete has made sure that there is time for one request and a little more; none is sent later.
-SOON_S = 4.0
-TOO_FAST = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # throttling codes that come with status 403
+SEND_WITHIN_S = 4.0
+THROTTLING_CODES = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # with status 403
 _CREDENTIALS = (
     "Set LAKEGC_GCS_CREDENTIALS_FILE, give the machine a service account, or run "
     "`gcloud auth application-default login`"
 )
-_RIGHTS = "Check that this account may list, get, create and delete objects in this bucket (roles/storage.objectUser)"
+_PERMISSIONS = (
+    "Check that this account may list, get, create and delete objects in this bucket (roles/storage.objectUser)"
+)
 
 
 class GCSClient:
@@ -98,25 +100,25 @@ class GCSClient:
         return session
 
     def request(self, method: str, path: str, **options: Any) -> requests.Response:
-        """One response of the JSON API, without retries. Raises `Answered` for an error response."""
+        """One response of the JSON API, without retries. Raises `ErrorResponse` for an error response."""
         return self._sent(self._session, method, path, options)
 
-    def delete_soon(self, path: str, **options: Any) -> requests.Response:
+    def delete_now_or_never(self, path: str, **options: Any) -> requests.Response:
         """The response to a batch of deletes, sent at once or not at all: raises `NotSent` if it would be sent late."""
         began, credentials = time.monotonic(), self._session.credentials
         if not credentials.valid:
             credentials.refresh(partial(Request(), timeout=self.timeout))
         took = time.monotonic() - began
-        if took > SOON_S:
+        if took > SEND_WITHIN_S:
             raise NotSent(f"getting a token took {took:.0f} s, so nothing was deleted with it yet")
         return self._sent(self._session_for_deletes, "POST", path, options)
 
     def _sent(self, session: Any, method: str, path: str, options: dict[str, Any]) -> requests.Response:
         response = session.request(method, self.base + path, timeout=self.timeout, allow_redirects=False, **options)
         if not 200 <= response.status_code < 300:
-            raise Answered(response.status_code, response.content, response.headers)
-        answer: requests.Response = response
-        return answer
+            raise ErrorResponse(response.status_code, response.content, response.headers)
+        typed_response: requests.Response = response
+        return typed_response
 
 
 def _given_credentials(settings: StoreSettings) -> Any:
@@ -146,16 +148,16 @@ def object_path(bucket: str, name: str) -> str:
 
 def is_transient(error: Exception) -> bool:
     """Whether a failure is temporary, so that a retry may succeed."""
-    if isinstance(error, Answered):
-        return error.status in PASSING_STATUS or code_and_message(error)[0] in TOO_FAST
+    if isinstance(error, ErrorResponse):
+        return error.status in TRANSIENT_STATUSES or code_and_message(error)[0] in THROTTLING_CODES
     if isinstance(error, requests.exceptions.SSLError):
         return not is_tls_refusal(error)
     if isinstance(error, MALFORMED):
         return False
-    return isinstance(error, OSError | TransportError | urllib3.exceptions.HTTPError | Broken | NotSent)
+    return isinstance(error, OSError | TransportError | urllib3.exceptions.HTTPError | CorruptContent | NotSent)
 
 
-def refusal_in(status: int, body: bytes | str) -> tuple[str, str]:
+def error_in(status: int, body: bytes | str) -> tuple[str, str]:
     """The store's code and message in an error body. For a transient status, the status itself is the code."""
     try:
         found = json.loads(body)["error"]
@@ -163,15 +165,17 @@ def refusal_in(status: int, body: bytes | str) -> tuple[str, str]:
         code, message = (reasons or [str(status)])[0], str(found.get("message", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
         code, message = str(status), ""
-    return (str(status) if status in PASSING_STATUS else code), message
+    return (str(status) if status in TRANSIENT_STATUSES else code), message
 
 
 def code_and_message(error: Exception) -> tuple[str, str]:
     """The code and message for each key's result if a whole request failed."""
-    return refusal_in(error.status, error.body) if isinstance(error, Answered) else (type(error).__name__, str(error))
+    return (
+        error_in(error.status, error.body) if isinstance(error, ErrorResponse) else (type(error).__name__, str(error))
+    )
 
 
-def _is_the_stores(error: Answered) -> bool:
+def _is_from_the_store(error: ErrorResponse) -> bool:
     """Whether an error response has the JSON API's format: another web server's 404 says nothing about objects."""
     try:
         return isinstance(json.loads(error.body)["error"]["code"], int)
@@ -190,8 +194,8 @@ def translated_errors(where: str, doing: str, key: str | None = None) -> Iterato
 
 def as_lakegc_error(error: Exception, where: str, doing: str, key: str | None) -> LakegcError:
     what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
-    if isinstance(error, Answered):
-        return _answered(error, what, where)
+    if isinstance(error, ErrorResponse):
+        return _response_error(error, what, where)
     if isinstance(error, GoogleAuthError) and not isinstance(error, TransportError):
         return Forbidden(
             f"{what}: {full_stop(': '.join([type(error).__name__, *map(str, error.args[:1])]))} {_CREDENTIALS}."
@@ -200,18 +204,18 @@ def as_lakegc_error(error: Exception, where: str, doing: str, key: str | None) -
         return Unavailable(
             f"{what}: {full_stop(error)} If the store uses its own certificate authority, set LAKEGC_GCS_CA_BUNDLE."
         )
-    if isinstance(error, Broken):
+    if isinstance(error, CorruptContent):
         return Transient(f"{what}: the received content differs from what is stored ({error}). Try again.")
     unreachable = f"{what}: {full_stop(error)} Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again."
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
 
-def _answered(error: Answered, what: str, where: str) -> LakegcError:
+def _response_error(error: ErrorResponse, what: str, where: str) -> LakegcError:
     code, message = code_and_message(error)
-    said = f"{what}: {code}: {message}".rstrip(": .")
+    failure = f"{what}: {code}: {message}".rstrip(": .")
     if error.status in (401, 403) and not is_transient(error):
-        return Forbidden(f"{said}. {_CREDENTIALS if error.status == 401 else _RIGHTS}.")
-    if error.status == 404 and _is_the_stores(error):
+        return Forbidden(f"{failure}. {_CREDENTIALS if error.status == 401 else _PERMISSIONS}.")
+    if error.status == 404 and _is_from_the_store(error):
         return NotFound(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
     if 300 <= error.status < 400:
         return Unavailable(
@@ -219,6 +223,8 @@ def _answered(error: Answered, what: str, where: str) -> LakegcError:
             ", which is not followed. Check LAKEGC_GCS_ENDPOINT_URL."
         )
     if error.status == 404:
-        return Unavailable(f"{said} (HTTP {error.status}): this is not Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL.")
-    said = f"{said} (HTTP {error.status}). Try again. If the error persists, check the bucket's quotas."
-    return Transient(said, after_s=seconds_of(error.headers)) if is_transient(error) else Unavailable(said)
+        return Unavailable(
+            f"{failure} (HTTP {error.status}): this is not Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL."
+        )
+    failure = f"{failure} (HTTP {error.status}). Try again. If the error persists, check the bucket's quotas."
+    return Transient(failure, after_s=seconds_of(error.headers)) if is_transient(error) else Unavailable(failure)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import google_crc32c
 
 from spark_resources.errors import Unavailable
-from spark_resources.stores.gcs.client import Broken, GCSClient, object_path
+from spark_resources.stores.gcs.client import CorruptContent, GCSClient, object_path
 
 _FIELDS = "kind,name,generation,crc32c"
 _TYPE = "application/octet-stream"
@@ -27,12 +27,12 @@ def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
     """
     with client.request(
         "GET", object_path(bucket, name), params={"alt": "media"}, headers={"Accept-Encoding": "gzip"}, stream=True
-    ) as answer:
-        data: bytes = answer.raw.read(decode_content=False)
-        headers = answer.headers
-    given = _crc32c_header(headers.get("x-goog-hash", ""))
-    if given is not None and given != crc32c_of(data):
-        raise Broken(f"{len(data)} bytes were received, with a CRC32C other than {given}")
+    ) as response:
+        data: bytes = response.raw.read(decode_content=False)
+        headers = response.headers
+    expected = _crc32c_header(headers.get("x-goog-hash", ""))
+    if expected is not None and expected != crc32c_of(data):
+        raise CorruptContent(f"{len(data)} bytes were received, with a CRC32C other than {expected}")
     return data, _generation(headers.get("x-goog-generation"), name)
 
 
@@ -47,7 +47,7 @@ def write_object(client: GCSClient, bucket: str, name: str, data: bytes, conditi
             b"--%b\r\nContent-Type: %b\r\n\r\n%b\r\n--%b--\r\n" % (boundary, _TYPE.encode(), data, boundary),
         )
     )
-    answer = client.request(
+    response = client.request(
         "POST",
         f"/upload/storage/v1/b/{quote(bucket, safe='')}/o",
         params={"uploadType": "multipart", "fields": _FIELDS, "prettyPrint": "false", **condition},
@@ -55,7 +55,7 @@ def write_object(client: GCSClient, bucket: str, name: str, data: bytes, conditi
         data=body,
     )
     try:
-        written = answer.json()
+        written = response.json()
         if (written["name"], written.get("crc32c", crc32c)) != (name, crc32c):
             raise ValueError(f"it is of {written['name']!r}, with the CRC32C {written.get('crc32c')}")
         return _generation(written["generation"], name)
@@ -73,9 +73,9 @@ def _crc32c_header(header: str) -> str | None:
     return sums.get("crc32c")
 
 
-def _generation(given: str | None, name: str) -> str:
-    if given is None or not given.isdecimal():
+def _generation(expected: str | None, name: str) -> str:
+    if expected is None or not expected.isdecimal():
         raise Unavailable(
             f"the response for {name!r} lacks the object's generation. Check that this is a Cloud Storage endpoint."
         )
-    return given
+    return expected

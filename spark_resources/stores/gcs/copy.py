@@ -21,17 +21,17 @@ def copy_object(client: GCSClient, bucket: str, source: Listed, target: str, whe
     params = {"sourceGeneration": source.generation, "fields": _FIELDS, "prettyPrint": "false"}
     copied = -1
     while True:
-        answer: dict[str, Any] = client.request("POST", path, params=params).json()
-        if answer.get("done") is True:
+        response: dict[str, Any] = client.request("POST", path, params=params).json()
+        if response.get("done") is True:
             break
-        token, so_far = answer.get("rewriteToken"), int(answer.get("totalBytesRewritten", 0))
+        token, so_far = response.get("rewriteToken"), int(response.get("totalBytesRewritten", 0))
         if not token or so_far <= copied:
             raise Unavailable(
                 f"the copy of {source.name!r} in {where} is stuck at {so_far} of {source.size} bytes. Try again."
             )
         params["rewriteToken"], copied = str(token), so_far
     try:
-        copy = listed(answer["resource"])
+        copy = listed(response["resource"])
     except (ValueError, KeyError, TypeError) as error:
         raise Unavailable(f"invalid response to copying {source.name!r} in {where} ({error})") from error
     if (copy.name, copy.size) != (target, source.size) or copy.crc32c != source.crc32c:

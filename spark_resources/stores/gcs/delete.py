@@ -14,15 +14,15 @@ from email.policy import HTTP
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.stores.base import DeleteResult, Deletion
 from spark_resources.stores.gcs.client import (
-    TOO_FAST,
+    THROTTLING_CODES,
     Errors,
     GCSClient,
     code_and_message,
+    error_in,
     is_transient,
     object_path,
-    refusal_in,
 )
-from spark_resources.stores.retry import PASSING_STATUS
+from spark_resources.stores.retry import TRANSIENT_STATUSES
 
 LARGEST = 100  # calls in one batch, according to the documentation
 _PATH = "/batch/storage/v1"
@@ -34,7 +34,7 @@ _PART = (
 _ID = re.compile(r"^<response-lakegc\+(\d+)>$")
 _STATUS = re.compile(r"^HTTP/\d(?:\.\d)? (\d{3})\b")
 
-_Answer = Callable[[str], DeleteResult]
+_ToResult = Callable[[str], DeleteResult]
 
 
 def delete_keys(
@@ -51,67 +51,71 @@ def delete_keys(
     The store returns 404 for a missing object and for a missing bucket: `check_bucket` raises for the latter.
     """
     results: dict[str, DeleteResult] = {}
-    wholes: dict[str, str] = {}  # keys by full key in the bucket
+    full_keys: dict[str, str] = {}  # keys by full key in the bucket
     for key in dict.fromkeys(wanted):
         try:
-            wholes[full(key)] = key
+            full_keys[full(key)] = key
         except WrongUsage as error:
             results[key] = DeleteResult(key, Deletion.FAILED, "InvalidKey", str(error))
-    names = list(wholes)
+    names = list(full_keys)
     for start in range(0, len(names), batch):
-        answers = _delete_batch(client, bucket, names[start : start + batch])
-        results.update((wholes[whole], answer(wholes[whole])) for whole, answer in answers.items())
+        results_of = _delete_batch(client, bucket, names[start : start + batch])
+        results.update(
+            (full_keys[full_key], to_result(full_keys[full_key])) for full_key, to_result in results_of.items()
+        )
     gone = [result for result in results.values() if result.deletion is Deletion.ALREADY_GONE]
     if gone:
-        results.update((each.key, each) for each in _if_bucket_is_there(gone, check_bucket))
+        results.update((each.key, each) for each in _if_bucket_exists(gone, check_bucket))
     return [results[key] for key in wanted]
 
 
-def _delete_batch(client: GCSClient, bucket: str, wholes: Sequence[str]) -> dict[str, _Answer]:
-    body = "".join(_PART.format(number=number, path=object_path(bucket, whole)) for number, whole in enumerate(wholes))
+def _delete_batch(client: GCSClient, bucket: str, full_keys: Sequence[str]) -> dict[str, _ToResult]:
+    body = "".join(
+        _PART.format(number=number, path=object_path(bucket, full_key)) for number, full_key in enumerate(full_keys)
+    )
     headers = {"Content-Type": f"multipart/mixed; boundary={_BOUNDARY}"}
     data = f"{body}--{_BOUNDARY}--\r\n".encode("ascii")
     try:
-        response = client.delete_soon(_PATH, data=data, headers=headers)
+        response = client.delete_now_or_never(_PATH, data=data, headers=headers)
     except Errors as error:
-        return dict.fromkeys(wholes, _failed(*code_and_message(error), transient=is_transient(error)))
-    silent = _failed(
+        return dict.fromkeys(full_keys, _failed(*code_and_message(error), transient=is_transient(error)))
+    no_answer = _failed(
         "NoAnswer", "the store's response doesn't name this key, so it may or may not be deleted", transient=True
     )
-    found = answers_in(response.headers.get("Content-Type", ""), response.content)
-    return {whole: found.get(number, silent) for number, whole in enumerate(wholes)}
+    found = results_in(response.headers.get("Content-Type", ""), response.content)
+    return {full_key: found.get(number, no_answer) for number, full_key in enumerate(full_keys)}
 
 
-def answers_in(content_type: str, body: bytes) -> Mapping[int, _Answer]:
+def results_in(content_type: str, body: bytes) -> Mapping[int, _ToResult]:
     """The response to each part of a batch, by the part's number; parts whose response can't be read are missing."""
     message = BytesParser(policy=HTTP).parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
-    answers: dict[int, _Answer] = {}
+    results_of: dict[int, _ToResult] = {}
     for part in message.iter_parts() if message.is_multipart() else ():
-        whose = _ID.match(str(part.get("Content-ID", "")).strip())
+        part_id = _ID.match(str(part.get("Content-ID", "")).strip())
         payload = part.get_payload(decode=True)
         text = payload.decode(errors="replace") if isinstance(payload, bytes) else ""
         status = _STATUS.match(text)
-        if whose is None or status is None:
+        if part_id is None or status is None:
             continue
-        number = int(whose[1])
-        if number in answers:  # two responses to one request: neither is trusted
-            answers[number] = _failed("NoAnswer", "the store's response names this key twice", transient=True)
+        number = int(part_id[1])
+        if number in results_of:  # two responses to one request: neither is trusted
+            results_of[number] = _failed("NoAnswer", "the store's response names this key twice", transient=True)
         else:
-            answers[number] = _answer(int(status[1]), text)
-    return answers
+            results_of[number] = _to_result(int(status[1]), text)
+    return results_of
 
 
-def _answer(status: int, text: str) -> _Answer:
+def _to_result(status: int, text: str) -> _ToResult:
     if 200 <= status < 300:
         return lambda key: DeleteResult(key, Deletion.DELETED)
     _, _, body = text.partition("\r\n\r\n")
-    code, message = refusal_in(status, body)
+    code, message = error_in(status, body)
     if status == 404:
         return lambda key: DeleteResult(key, Deletion.ALREADY_GONE, code, message)
-    return _failed(code, message, transient=status in PASSING_STATUS or code in TOO_FAST)
+    return _failed(code, message, transient=status in TRANSIENT_STATUSES or code in THROTTLING_CODES)
 
 
-def _if_bucket_is_there(gone: Sequence[DeleteResult], check_bucket: Callable[[], None]) -> list[DeleteResult]:
+def _if_bucket_exists(gone: Sequence[DeleteResult], check_bucket: Callable[[], None]) -> list[DeleteResult]:
     try:
         check_bucket()
     except LakegcError as error:
@@ -122,5 +126,5 @@ def _if_bucket_is_there(gone: Sequence[DeleteResult], check_bucket: Callable[[],
     return [DeleteResult(each.key, Deletion.ALREADY_GONE) for each in gone]
 
 
-def _failed(code: str, message: str, *, transient: bool) -> _Answer:
+def _failed(code: str, message: str, *, transient: bool) -> _ToResult:
     return lambda key: DeleteResult(key, Deletion.FAILED, code, message, transient)

@@ -22,8 +22,16 @@ import requests
 from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
-from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
-from spark_resources.stores.gcs.client import Answered, GCSClient, object_path, translated_errors
+from spark_resources.stores.base import (
+    AlreadyExists,
+    Capabilities,
+    Changed,
+    DeleteEffect,
+    DeleteResult,
+    Page,
+    StoredObject,
+)
+from spark_resources.stores.gcs.client import ErrorResponse, GCSClient, object_path, translated_errors
 from spark_resources.stores.gcs.contents import read_object, write_object
 from spark_resources.stores.gcs.copy import copy_object
 from spark_resources.stores.gcs.delete import LARGEST, delete_keys
@@ -84,9 +92,9 @@ class GCSStore:
     def now(self) -> datetime:
         """The `Date` header of a real response: whole seconds, rounded down."""
         with translated_errors(self.where, "get the time of"):
-            answer = self._list({"prefix": self._prefix, "maxResults": "1"})
-        listing_of(answer.content)  # ensures that the store responded, not a web server in front of it
-        date = answer.headers.get("Date")
+            response = self._list({"prefix": self._prefix, "maxResults": "1"})
+        listing_of(response.content)  # ensures that the store responded, not a web server in front of it
+        date = response.headers.get("Date")
         try:
             return parsedate_to_datetime(str(date)).astimezone(UTC)
         except ValueError as error:
@@ -104,37 +112,37 @@ class GCSStore:
         keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
             keys.check_start_after(self.where, delimiter, byte_order=self._capabilities.byte_order)
-        asked = {"prefix": self._prefix + prefix, "maxResults": str(min(page_size, _LARGEST_PAGE))}
+        params = {"prefix": self._prefix + prefix, "maxResults": str(min(page_size, _LARGEST_PAGE))}
         if start_after is not None:
-            asked["startOffset"] = self._prefix + start_after  # inclusive: that key itself is listed, and dropped below
+            params["startOffset"] = self._prefix + start_after  # inclusive: that key is listed, and dropped below
         if delimiter is not None:
-            asked["delimiter"] = delimiter
+            params["delimiter"] = delimiter
         folded: set[str] = set()
         while True:
-            listing = self._listed(asked, prefix)
+            listing = self._listed(params, prefix)
             yield self._page(listing, self._prefix + prefix, start_after, folded)
             if listing.next_token is None:
                 return
-            if listing.next_token == asked.get("pageToken"):
+            if listing.next_token == params.get("pageToken"):
                 raise Unavailable(
                     f"{self.where} keeps returning the same page for the listing of {prefix!r}. Check the endpoint."
                 )
-            asked["pageToken"] = listing.next_token
+            params["pageToken"] = listing.next_token
 
     @retried
-    def _listed(self, asked: Mapping[str, str], prefix: str) -> Listing:
+    def _listed(self, params: Mapping[str, str], prefix: str) -> Listing:
         with translated_errors(self.where, "list", prefix):
-            return listing_of(self._list(asked).content)
+            return listing_of(self._list(params).content)
 
-    def _list(self, asked: Mapping[str, str]) -> requests.Response:
-        params = {**asked, "fields": FIELDS, "prettyPrint": "false"}
+    def _list(self, params: Mapping[str, str]) -> requests.Response:
+        params = {**params, "fields": FIELDS, "prettyPrint": "false"}
         return self.client.request("GET", self._listing, params=params)
 
-    def _page(self, listing: Listing, asked: str, start_after: str | None, folded: set[str]) -> Page:
+    def _page(self, listing: Listing, requested: str, start_after: str | None, folded: set[str]) -> Page:
         """One page; `folded` contains the prefixes of the previous pages, and this page's are added to it."""
         for name in (*(found.name for found in listing.objects), *listing.prefixes):
-            if not name.startswith(asked):
-                raise keys.folding(self.where, asked, name)
+            if not name.startswith(requested):
+                raise keys.folding_error(self.where, requested, name)
         objects = [
             self._stored(found)
             for found in listing.objects
@@ -149,24 +157,24 @@ class GCSStore:
         return StoredObject(found.name[len(self._prefix) :], found.size, found.updated, found.checksum)
 
     def stat(self, key: str) -> StoredObject:
-        return self._stored(self._look(key, "look up"))
+        return self._stored(self._head(key, "look up"))
 
     @retried
-    def _look(self, key: str, doing: str) -> Listed:
+    def _head(self, key: str, doing: str) -> Listed:
         full = self.full(key)
         params = {"fields": OBJECT_FIELDS, "prettyPrint": "false"}
         with translated_errors(self.where, doing, key), self.absence(key):
             path = object_path(self.bucket, full)
-            answer = self.client.request("GET", path, params=params)
+            response = self.client.request("GET", path, params=params)
         try:
-            document = answer.json()
+            document = response.json()
             if document["kind"] != "storage#object" or not is_text(document["name"]):
                 raise ValueError(f"it is a {document['kind']}")
             found = listed(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"could not {doing} {key!r} in {self.where}: invalid response ({error})") from error
         if found.name != full:
-            raise keys.folding(self.where, full, found.name)
+            raise keys.folding_error(self.where, full, found.name)
         return found
 
     @contextmanager
@@ -175,7 +183,7 @@ class GCSStore:
         try:
             yield
             return
-        except Answered as error:
+        except ErrorResponse as error:
             if error.status != 404:
                 raise
             missing = error
@@ -198,12 +206,12 @@ class GCSStore:
     def etag_is_md5(self, key: str) -> bool:
         return False  # the listed checksum is a CRC32C
 
-    def deleting(self) -> Deleting:
+    def delete_effect(self) -> DeleteEffect:
         """Read from the bucket's metadata, which requires a permission of its own (storage.buckets.get)."""
         try:
-            return _deleting(self._about_bucket().json())
+            return _delete_effect_of(self._about_bucket().json())
         except (Unavailable, ValueError, KeyError, TypeError, AttributeError):
-            return Deleting.UNKNOWN
+            return DeleteEffect.UNKNOWN
 
     @retried
     def _about_bucket(self) -> requests.Response:
@@ -225,7 +233,7 @@ class GCSStore:
         with translated_errors(self.where, "write", key):
             try:
                 return self._put(key, data, ifGenerationMatch="0")
-            except Answered as error:
+            except ErrorResponse as error:
                 if error.status != 412:
                     raise
         raise AlreadyExists(f"{key!r} already exists in {self.where}")
@@ -242,7 +250,7 @@ class GCSStore:
             with translated_errors(self.where, "write", key):
                 try:
                     return self._put(key, data, ifGenerationMatch=tag)
-                except Answered as error:
+                except ErrorResponse as error:
                     if error.status not in (404, 412):
                         raise
         self._check_bucket()
@@ -257,7 +265,7 @@ class GCSStore:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
         full_target = self.full(target)
-        found = self._look(source, "copy")
+        found = self._head(source, "copy")
         with translated_errors(self.where, "copy", source), self.absence(source):
             copy_object(self.client, self.bucket, found, full_target, self.where)
 
@@ -289,12 +297,12 @@ class GCSStore:
         return full
 
 
-def _deleting(bucket: Mapping[str, Any]) -> Deleting:
+def _delete_effect_of(bucket: Mapping[str, Any]) -> DeleteEffect:
     """The effect of deletes by a bucket's metadata. Raises `KeyError`, `ValueError` or the like for any other."""
     if bucket["kind"] != "storage#bucket":
         raise ValueError(f"it is a {bucket['kind']}")
     if bucket.get("versioning", {}).get("enabled", False):
-        return Deleting.HIDES
+        return DeleteEffect.VERSIONED
     if int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
-        return Deleting.KEEPS_A_WHILE
-    return Deleting.FINAL
+        return DeleteEffect.SOFT_DELETED
+    return DeleteEffect.FINAL

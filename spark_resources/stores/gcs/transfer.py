@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
-from spark_resources.stores.gcs.client import Answered, Errors, as_lakegc_error, object_path
+from spark_resources.stores.gcs.client import ErrorResponse, Errors, as_lakegc_error, object_path
 from spark_resources.stores.gcs.contents import crc32c_of
 from spark_resources.stores.gcs.listing import listed
 from spark_resources.stores.retry import RetryPolicy, retried
@@ -42,7 +42,7 @@ _FIELDS = {
     "Cache-Control": "cacheControl",
 }
 _OBJECT = "kind,name,size,updated,crc32c,generation"
-_ASKED = ",".join([_OBJECT, "metadata", *_FIELDS.values()])
+_REQUESTED = ",".join([_OBJECT, "metadata", *_FIELDS.values()])
 _COPIED = f"done,rewriteToken,totalBytesRewritten,resource({_OBJECT})"
 
 
@@ -62,12 +62,12 @@ class GCSStreams:
     def about(self, key: str) -> About:
         path = object_path(self._bucket, self._store.full(key))
         with self._translating("look up", key), self._store.absence(key):
-            params = {"fields": _ASKED, "prettyPrint": "false"}
-            answer = self._client.request("GET", path, params=params).json()
+            params = {"fields": _REQUESTED, "prettyPrint": "false"}
+            response = self._client.request("GET", path, params=params).json()
         try:
-            found = listed(answer)
-            headers = {name: str(answer[field]) for name, field in _FIELDS.items() if answer.get(field)}
-            metadata = {str(name): str(value) for name, value in answer.get("metadata", {}).items()}
+            found = listed(response)
+            headers = {name: str(response[field]) for name, field in _FIELDS.items() if response.get(field)}
+            metadata = {str(name): str(value) for name, value in response.get("metadata", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"invalid response for {key!r} in {self.where} ({error})") from error
         return About(found.size, found.updated, found.checksum, found.generation, headers, metadata)
@@ -91,43 +91,43 @@ class GCSStreams:
         params, headers = {"alt": "media", "generation": about.tag}, {"Accept-Encoding": "gzip"}
         headers |= {"Range": f"bytes={start}-"} if start else {}
         try:
-            answer = self._client.request("GET", path, params=params, headers=headers, stream=True)
-        except Answered as error:
+            response = self._client.request("GET", path, params=params, headers=headers, stream=True)
+        except ErrorResponse as error:
             if error.status != 404:
                 raise
             self._store.stat(key)  # raises `NotFound` if the object is gone
             raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
-        with answer:
-            refuse_other_start(answer.status_code, start, key, self.where)
-            yield lambda: answer.raw.read(PIECE, decode_content=False)
+        with response:
+            refuse_other_start(response.status_code, start, key, self.where)
+            yield lambda: response.raw.read(PIECE, decode_content=False)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
         full = self._store.full(key)
-        kept: dict[str, Any] = {_FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS}
-        kept |= {"metadata": dict(about.metadata)} if about.metadata else {}
+        fields: dict[str, Any] = {_FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS}
+        fields |= {"metadata": dict(about.metadata)} if about.metadata else {}
         all_parts = parts(pieces, max(self._part, 256 * 1024))
         first = list(islice(all_parts, 2))
         if len(first) < 2:
-            return self._put_one(key, full, first[0] if first else b"", kept)
-        return self._put_parts(key, full, chain(first, all_parts), kept)
+            return self._put_one(key, full, first[0] if first else b"", fields)
+        return self._put_parts(key, full, chain(first, all_parts), fields)
 
     @contextmanager
     def _writing(self, key: str) -> Iterator[None]:
         with self._translating("write", key):
             try:
                 yield
-            except Answered as error:
+            except ErrorResponse as error:
                 if error.status == 412:
                     raise AlreadyExists(f"{key!r} already exists in {self.where}") from error
                 raise
 
     @retried
-    def _put_one(self, key: str, full: str, data: bytes, kept: Mapping[str, Any]) -> Written:
+    def _put_one(self, key: str, full: str, data: bytes, fields: Mapping[str, Any]) -> Written:
         crc32c = crc32c_of(data)
-        metadata = json.dumps({**kept, "name": full, "crc32c": crc32c}).encode()
-        content_type = str(kept.get("contentType", "application/octet-stream")).encode("ascii", "ignore")
+        metadata = json.dumps({**fields, "name": full, "crc32c": crc32c}).encode()
+        content_type = str(fields.get("contentType", "application/octet-stream")).encode("ascii", "ignore")
         boundary = b"lakegc-" + secrets.token_hex(24).encode()
         body = b"".join(
             (
@@ -138,31 +138,31 @@ class GCSStreams:
         headers = {"Content-Type": f"multipart/related; boundary={boundary.decode()}"}
         params = {"uploadType": "multipart", "fields": _OBJECT, "prettyPrint": "false", "ifGenerationMatch": "0"}
         with self._writing(key):
-            answer = self._client.request("POST", self._uploads, params=params, headers=headers, data=body)
-        return Written(_generation(answer), frozenset({f"crc32c={crc32c}"}))
+            response = self._client.request("POST", self._uploads, params=params, headers=headers, data=body)
+        return Written(_generation(response), frozenset({f"crc32c={crc32c}"}))
 
-    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> Written:
-        location = self._begun(key, full, kept)
-        hashed, start, held = Hashed(all_parts), 0, b""
+    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], fields: Mapping[str, Any]) -> Written:
+        location = self._begun(key, full, fields)
+        hashed, start, previous = Hashed(all_parts), 0, b""
         for data in hashed:
-            if held:  # one part behind, because the last part is sent differently
-                self._send(key, location, held, f"bytes {start}-{start + len(held) - 1}/*", (308,))
-                start += len(held)
-            held = data
+            if previous:  # one part behind, because the last part is sent differently
+                self._send(key, location, previous, f"bytes {start}-{start + len(previous) - 1}/*", (308,))
+                start += len(previous)
+            previous = data
         try:
             self._store.stat(key)
         except NotFound:
-            end = start + len(held)
-            answer = self._send(key, location, held, f"bytes {start}-{end - 1}/{end}", (200, 201))
-            return Written(_generation(answer), frozenset({hashed.crc32c}))
+            end = start + len(previous)
+            response = self._send(key, location, previous, f"bytes {start}-{end - 1}/{end}", (200, 201))
+            return Written(_generation(response), frozenset({hashed.crc32c}))
         raise AlreadyExists(f"{key!r} already exists in {self.where}")
 
     @retried
-    def _begun(self, key: str, full: str, kept: Mapping[str, Any]) -> str:
+    def _begun(self, key: str, full: str, fields: Mapping[str, Any]) -> str:
         """The URL to which the parts of a new upload are sent."""
         params = {"uploadType": "resumable", "name": full, "ifGenerationMatch": "0"}
         with self._writing(key):
-            begun = self._client.request("POST", self._uploads, params=params, json={**kept, "name": full})
+            begun = self._client.request("POST", self._uploads, params=params, json={**fields, "name": full})
         return str(begun.headers["Location"])
 
     @retried
@@ -170,12 +170,12 @@ class GCSStreams:
         """Send a part; if it is sent again, the store skips the bytes it already has."""
         headers = {"Content-Range": span}
         with self._writing(key):
-            answer: Response = self._client._session.put(
+            response: Response = self._client._session.put(
                 location, data=data, headers=headers, timeout=self._client.timeout, allow_redirects=False
             )
-            if answer.status_code not in expected:
-                raise Answered(answer.status_code, answer.content, answer.headers)
-        return answer
+            if response.status_code not in expected:
+                raise ErrorResponse(response.status_code, response.content, response.headers)
+        return response
 
     @property
     def _uploads(self) -> str:
@@ -201,11 +201,11 @@ class GCSStreams:
     ) -> Written:
         so_far = -1
         while True:
-            answer = self._rewrite(path, params, source, found, key)
-            if answer.get("done") is True:
-                made = listed(answer["resource"])
+            response = self._rewrite(path, params, source, found, key)
+            if response.get("done") is True:
+                made = listed(response["resource"])
                 return Written(made.generation, frozenset({made.checksum} if made.checksum else ()))
-            token, copied = answer.get("rewriteToken"), int(answer.get("totalBytesRewritten", 0))
+            token, copied = response.get("rewriteToken"), int(response.get("totalBytesRewritten", 0))
             if not token or copied <= so_far:
                 raise Unavailable(f"the copy of {found.key!r} in {source.where} is stuck at {copied} bytes")
             params["rewriteToken"], so_far = str(token), copied
@@ -216,9 +216,9 @@ class GCSStreams:
     ) -> dict[str, Any]:
         with self._translating("copy", found.key):
             try:
-                answer: dict[str, Any] = self._client.request("POST", path, params=params).json()
-                return answer
-            except Answered as error:
+                response: dict[str, Any] = self._client.request("POST", path, params=params).json()
+                return response
+            except ErrorResponse as error:
                 if error.status == 412:
                     raise AlreadyExists(f"{key!r} already exists in {self.where}") from error
                 if error.status == 404:
@@ -237,7 +237,7 @@ class GCSStreams:
         with self._translating("delete", key):
             try:
                 self._client.request("DELETE", path, params={"ifGenerationMatch": tag})
-            except Answered as error:
+            except ErrorResponse as error:
                 if error.status == 412:
                     raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
                 if error.status != 404:
@@ -251,9 +251,9 @@ class GCSStreams:
             raise as_lakegc_error(error, self.where, doing, key) from error
 
 
-def _generation(answer: Response) -> str | None:
+def _generation(response: Response) -> str | None:
     """The generation of the object that a request has written; None if the response doesn't name it."""
     try:
-        return str(answer.json()["generation"])
+        return str(response.json()["generation"])
     except (ValueError, KeyError, TypeError):
         return None

@@ -18,7 +18,7 @@ from spark_resources.stores.local.files import Changes, NotAnObject, file_of
 from spark_resources.stores.local.listing import HIDDEN, descended
 
 CLOCK_FILE = ".clock"
-_PASSED = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only traversed need not be readable
+_TRAVERSE = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only traversed need not be readable
 
 CAPABILITIES = Capabilities(
     reports_missing_deletes=True,
@@ -71,7 +71,7 @@ class Folder:
     def root(self) -> Iterator[int]:
         """The namespace's folder. The configured path may be a symbolic link; no folder below it may be one."""
         try:
-            base = os.open(self._base, _PASSED | os.O_DIRECTORY | os.O_CLOEXEC)
+            base = os.open(self._base, _TRAVERSE | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 root = descended(base, self._inside)
             finally:

@@ -18,8 +18,8 @@ from spark_resources.stores.base import (
     AlreadyExists,
     Capabilities,
     Changed,
+    DeleteEffect,
     DeleteResult,
-    Deleting,
     Page,
     StoredObject,
 )
@@ -59,8 +59,8 @@ class LocalStore:
     def etag_is_md5(self, key: str) -> bool:
         return False
 
-    def deleting(self) -> Deleting:
-        return Deleting.FINAL
+    def delete_effect(self) -> DeleteEffect:
+        return DeleteEffect.FINAL
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from botocore.parsers import ResponseParserError
 
 from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage, full_stop
 from spark_resources.stores.base import MALFORMED
-from spark_resources.stores.retry import PASSING_STATUS, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _ADVICE = {
     "AuthorizationHeaderMalformed": "the bucket is in another region: check LAKEGC_S3_REGION",
 }
 # The store is busy, or a response was lost. Some compatible stores send these codes with another status.
-PASSING = frozenset(
+TRANSIENT_ERROR_CODES = frozenset(
     {
         "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted", "Throttling",
         "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded", "ServerBusy", "TooManyRequests",
@@ -61,7 +61,7 @@ PASSING = frozenset(
 )  # fmt: skip
 UNKNOWN = "unknown"  # the code of an error without one
 _CREDENTIAL_CODES = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
-_RIGHTS = "check that these credentials may list, get, put and delete in this bucket"
+_PERMISSIONS = "check that these credentials may list, get, put and delete in this bucket"
 _CREDENTIAL_ERRORS = (
     NoCredentialsError,
     PartialCredentialsError,
@@ -89,8 +89,8 @@ def s3_client(settings: StoreSettings) -> S3Client:
         raise WrongUsage(f"invalid S3 settings: {error}") from error
     # boto3 sends a CRC with a batch delete; older compatible stores require the MD5 of earlier versions.
     client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
-    refused = partial(_refuse_redirect, own_endpoint=settings.s3_endpoint_url is not None)
-    client.meta.events.register_first("before-parse.s3.*", refused)
+    refuse_redirect = partial(_refuse_redirect, own_endpoint=settings.s3_endpoint_url is not None)
+    client.meta.events.register_first("before-parse.s3.*", refuse_redirect)
     return client
 
 
@@ -162,7 +162,7 @@ def translated_errors(where: str, doing: str, key: str | None = None) -> Iterato
 def as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str, key: str | None) -> LakegcError:
     what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
     if isinstance(error, ClientError):
-        return _answered(error, what, where, key)
+        return _response_error(error, what, where, key)
     if isinstance(error, _CREDENTIAL_ERRORS):
         return Forbidden(
             f"{what}: {full_stop(error)} Set LAKEGC_S3_ACCESS_KEY_ID and its secret, a profile, or a role."
@@ -179,28 +179,28 @@ def as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str, 
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
 
-def _answered(error: ClientError, what: str, where: str, key: str | None) -> LakegcError:
+def _response_error(error: ClientError, what: str, where: str, key: str | None) -> LakegcError:
     code, message = code_of(error), str(error.response.get("Error", {}).get("Message", "")).rstrip(". ")
     status = status_of(error)
     if code == "NoSuchBucket":
         return NotFound(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
     if code == "NoSuchKey":
         return NotFound(f"{key!r} does not exist in {where}")
-    said = f"{what}: {code}: {message}" if message and message != code else f"{what}: {code}"
+    message = f"{what}: {code}: {message}" if message and message != code else f"{what}: {code}"
     if status == 403 or code in _CREDENTIAL_CODES:
-        return Forbidden(f"{said}. {_sentence(_ADVICE.get(code, _RIGHTS))}")
+        return Forbidden(f"{message}. {_sentence(_ADVICE.get(code, _PERMISSIONS))}")
     if code in _ADVICE:
-        return Unavailable(f"{said}. {_sentence(_ADVICE[code])}")
+        return Unavailable(f"{message}. {_sentence(_ADVICE[code])}")
     if code == "KeyTooLongError":
-        return WrongUsage(said)
-    said = f"{said} (HTTP {status}). Try again. If the error persists, check the store's logs."
-    return Transient(said, after_s=seconds_of(_headers(error))) if is_transient(error) else Unavailable(said)
+        return WrongUsage(message)
+    message = f"{message} (HTTP {status}). Try again. If the error persists, check the store's logs."
+    return Transient(message, after_s=seconds_of(_headers(error))) if is_transient(error) else Unavailable(message)
 
 
 def is_transient(error: Exception) -> bool:
     """Whether a failure is temporary, so that a retry may succeed."""
     if isinstance(error, ClientError):
-        return status_of(error) in PASSING_STATUS or code_of(error) in PASSING
+        return status_of(error) in TRANSIENT_STATUSES or code_of(error) in TRANSIENT_ERROR_CODES
     if isinstance(error, SSLError):
         return not is_tls_refusal(error)
     return isinstance(error, NoConnection | HTTPClientError | IncompleteReadError) and not _is_malformed(error)

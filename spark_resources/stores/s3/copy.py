@@ -12,7 +12,7 @@ ONE_REQUEST = 5 * 1024**3  # bytes: the limit of CopyObject
 _PART = 512 * 1024**2
 
 # A copy in parts is a new upload: except in the newest boto3, fields to keep must be given. `Metadata` is the user's.
-_KEPT = ("Metadata", "ContentType", "ContentEncoding", "ContentDisposition", "ContentLanguage", "CacheControl")
+_PRESERVED = ("Metadata", "ContentType", "ContentEncoding", "ContentDisposition", "ContentLanguage", "CacheControl")
 
 
 def copy_object(
@@ -25,7 +25,7 @@ def copy_object(
         return
     from boto3.s3.transfer import TransferConfig
 
-    kept = {name: head[name] for name in _KEPT if head.get(name)}
+    arguments = {name: head[name] for name in _PRESERVED if head.get(name)}
     config = TransferConfig(multipart_threshold=one_request, multipart_chunksize=min(_PART, max(one_request, 5 << 20)))
     unchanged = {"CopySourceIfMatch": head["ETag"]}
-    client.copy(place, bucket, target, ExtraArgs={**kept, **unchanged}, Config=config)  # type: ignore[arg-type]
+    client.copy(place, bucket, target, ExtraArgs={**arguments, **unchanged}, Config=config)  # type: ignore[arg-type]

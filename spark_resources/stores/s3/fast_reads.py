@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from spark_resources.stores.s3.fast_requests import Failures, LeftToBoto3, certificates
+from spark_resources.stores.s3.fast_requests import Failures, FallBackToBoto3, certificates
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*")
 """Keys that every client sends unchanged: obstore would fold `//` and `/./`."""
-_HELD_FOR = timedelta(minutes=10)  # boto3 renews credentials that expire sooner than that
+_CREDENTIALS_VALID_FOR = timedelta(minutes=10)  # boto3 renews credentials that expire sooner than that
 _SLOWEST = 30  # times the read timeout (which is per piece): the timeout for a whole object
-_threads_of: list[int] = []  # the id of the process that has obstore's threads, once they are started
+_thread_owner: list[int] = []  # the id of the process that has obstore's threads, once they are started
 
 
-class QuickReads:
+class FastReads:
     """Reads with a client's credentials and endpoint. Thread-safe."""
 
     def __init__(self, client: S3Client, settings: StoreSettings, bucket: str) -> None:
@@ -37,7 +37,7 @@ class QuickReads:
         self._opened: S3Store | None = None
 
     @classmethod
-    def of(cls, client: S3Client, settings: StoreSettings, bucket: str) -> QuickReads | None:
+    def of(cls, client: S3Client, settings: StoreSettings, bucket: str) -> FastReads | None:
         """None if boto3 has to locate the bucket, or has a CA bundle of its own."""
         if settings.s3_endpoint_url is None or not settings.uses_path_style:
             return None
@@ -46,8 +46,8 @@ class QuickReads:
         return cls(client, settings, bucket)
 
     def read(self, key: str) -> bytes | None:
-        """A whole object; None if no request was sent. Raises `LeftToBoto3`."""
-        if self._failures.too_many or not _PLAIN.fullmatch(key) or _threads_of not in ([], [os.getpid()]):
+        """A whole object; None if no request was sent. Raises `FallBackToBoto3`."""
+        if self._failures.too_many or not _PLAIN.fullmatch(key) or _thread_owner not in ([], [os.getpid()]):
             return None
         if self._signed_by is None or self._signed_by.get_frozen_credentials().token is not None:
             return None  # obstore follows redirects, and sends the token along wherever they lead
@@ -56,11 +56,11 @@ class QuickReads:
 
             found: bytes = obstore.get(self._store(), key).bytes().to_bytes()
         except FileNotFoundError as error:
-            raise LeftToBoto3 from error
+            raise FallBackToBoto3 from error
         except Exception as error:  # whatever it is, boto3 gets the error as well, and reports it
             self._failures.add()
-            raise LeftToBoto3 from error
-        self._failures.passed += 1
+            raise FallBackToBoto3 from error
+        self._failures.succeeded += 1
         return found
 
     def _store(self) -> S3Store:
@@ -70,7 +70,7 @@ class QuickReads:
             from obstore.store import S3Store
 
             settings, endpoint = self._settings, self._client.meta.endpoint_url.rstrip("/")
-            _threads_of[:] = [os.getpid()]
+            _thread_owner[:] = [os.getpid()]
             opened = S3Store(
                 self._bucket,
                 region=self._client.meta.region_name,
@@ -86,10 +86,10 @@ class QuickReads:
                 retry_config={"max_retries": 0},
             )
             # environment variables such as AWS_ENDPOINT_URL_S3 override the arguments
-            asked = urlsplit(obstore.sign(opened, "GET", "key", timedelta(minutes=1)))
-            if f"{asked.scheme}://{asked.netloc}{asked.path}" != f"{endpoint}/{self._bucket}/key":
+            signed_url = urlsplit(obstore.sign(opened, "GET", "key", timedelta(minutes=1)))
+            if f"{signed_url.scheme}://{signed_url.netloc}{signed_url.path}" != f"{endpoint}/{self._bucket}/key":
                 self._failures.give_up()
-                raise LeftToBoto3
+                raise FallBackToBoto3
             self._opened = opened
         return self._opened
 
@@ -101,7 +101,7 @@ class QuickReads:
         """boto3's own credentials; those that expire are requested again before they do. Raises if there are none."""
         found = self._signed_by
         now = found.get_frozen_credentials()
-        renewed = datetime.now(UTC) + _HELD_FOR if hasattr(found, "refresh_needed") else None
+        renewed = datetime.now(UTC) + _CREDENTIALS_VALID_FOR if hasattr(found, "refresh_needed") else None
         return {
             "access_key_id": now.access_key,
             "secret_access_key": now.secret_key,

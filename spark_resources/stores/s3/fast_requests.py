@@ -27,7 +27,7 @@ _TAG = re.compile(
 )
 
 
-class LeftToBoto3(Exception):
+class FallBackToBoto3(Exception):
     """Raised if a request was sent and did not get the expected response."""
 
 
@@ -35,12 +35,12 @@ class LeftToBoto3(Exception):
 class Failures:
     """How often a fast path failed: after too many failures, everything is left to boto3, which backs off."""
 
-    passed: int = 0
+    succeeded: int = 0
     failed: int = 0
 
     @property
     def too_many(self) -> bool:
-        return self.failed >= 3 + self.passed // 1000
+        return self.failed >= 3 + self.succeeded // 1000
 
     def add(self) -> None:
         self.failed += 1
@@ -56,7 +56,7 @@ def certificates(client: S3Client) -> str | None:
     return verify if isinstance(verify, str) else None
 
 
-class QuickRequests:
+class FastRequests:
     """Requests for one bucket with a client's credentials and endpoint. Thread-safe."""
 
     def __init__(self, client: S3Client, settings: StoreSettings, bucket: str) -> None:
@@ -72,7 +72,7 @@ class QuickRequests:
         self._lock, self._failures = threading.Lock(), Failures()
 
     @classmethod
-    def of(cls, client: S3Client, settings: StoreSettings, bucket: str) -> QuickRequests | None:
+    def of(cls, client: S3Client, settings: StoreSettings, bucket: str) -> FastRequests | None:
         """None if boto3 has to locate the bucket."""
         if settings.s3_endpoint_url is None or not settings.uses_path_style:
             return None
@@ -83,21 +83,23 @@ class QuickRequests:
         source = f"{place['Bucket']}/{quote(place['Key'], safe='/~')}"
         headers = {"x-amz-copy-source": source, **conditions}
         try:
-            body = self._answered("PUT", f"{self._path}/{quote(key, safe='/~')}", headers)
-        except LeftToBoto3:
+            body = self._send("PUT", f"{self._path}/{quote(key, safe='/~')}", headers)
+        except FallBackToBoto3:
             return None
         found = _TAG.search(body) if body is not None else None
         return None if found is None else found.group(1).decode("ascii", "replace")
 
-    def list(self, asked: Mapping[str, str]) -> bytes | None:
+    def list(self, parameters: Mapping[str, str]) -> bytes | None:
         """The response to ListObjectsV2 with these parameters; None if no request was sent.
 
-        Raises `LeftToBoto3`.
+        Raises `FallBackToBoto3`.
         """
-        query = "&".join(f"{name}={quote(value, safe='-_.~')}" for name, value in {"list-type": "2", **asked}.items())
-        return self._answered("GET", f"{self._path}?{query}", {})
+        query = "&".join(
+            f"{name}={quote(value, safe='-_.~')}" for name, value in {"list-type": "2", **parameters}.items()
+        )
+        return self._send("GET", f"{self._path}?{query}", {})
 
-    def _answered(self, method: str, path: str, headers: Mapping[str, str]) -> bytes | None:
+    def _send(self, method: str, path: str, headers: Mapping[str, str]) -> bytes | None:
         """The body of a successful response; None if no request was sent."""
         if self._failures.too_many:
             return None
@@ -109,14 +111,14 @@ class QuickRequests:
             sent: dict[str, Any] = dict(request.headers.items())
             if method == "PUT":
                 sent["Content-Length"] = "0"
-            answer = self._pool.urlopen(method, path, headers=sent, redirect=False)
-            body, good = answer.data, answer.status == 200
+            response = self._pool.urlopen(method, path, headers=sent, redirect=False)
+            body, is_success = response.data, response.status == 200
         except Exception as error:  # whatever it is, boto3 gets the error as well, and reports it
             self._failures.add()
-            raise LeftToBoto3 from error
-        if not good:
-            if answer.status >= 500:
+            raise FallBackToBoto3 from error
+        if not is_success:
+            if response.status >= 500:
                 self._failures.add()
-            raise LeftToBoto3
-        self._failures.passed += 1
+            raise FallBackToBoto3
+        self._failures.succeeded += 1
         return body

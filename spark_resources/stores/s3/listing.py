@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_resources.errors import Unavailable
 from spark_resources.stores.arrow_pages import LISTED
-from spark_resources.stores.s3.listing_xml import Contents, cut_out
+from spark_resources.stores.s3.listing_xml import Contents, extract_objects
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -39,23 +39,23 @@ class Listing:
     next_token: str | None
 
 
-def read_listings_here(client: S3Client) -> None:
+def parse_listings_here(client: S3Client) -> None:
     """Make this client leave listings to `parsed`; other users of the client would get empty listings."""
     # The asterisk makes it run before a handler of botocore's that also parses each response, in order to find errors
     # with status 200 and truncated documents: both are left to that handler, because then the request is retried.
-    client.meta.events.register("before-parse.*.ListObjectsV2", _take_over)
+    client.meta.events.register("before-parse.*.ListObjectsV2", _parse_here)
 
 
-def listing_of(answer: Mapping[str, Any]) -> Listing:
+def listing_of(response: Mapping[str, Any]) -> Listing:
     """The listing in a response of such a client. Raises `Unavailable` if it is not a complete listing."""
-    found = answer.get(_FIELD)
+    found = response.get(_FIELD)
     if isinstance(found, Listing):
         return found
     why = f" ({found})" if found else ""
     raise Unavailable(f"invalid listing response{why}. Check that this is an S3 endpoint.")
 
 
-def _take_over(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+def _parse_here(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     if response_dict["status_code"] != 200:
         return
     try:
@@ -76,7 +76,7 @@ def parsed(body: bytes) -> Listing:
     """The listing in an XML document. Raises `ParseError`, `ValueError` or `TypeError` for an invalid document."""
     if b"<!DOCTYPE" in body:
         raise ValueError("it has a document type declaration, which S3 never sends")
-    cut = cut_out(body, _ROOT)
+    cut = extract_objects(body, _ROOT)
     root = ElementTree.fromstring(body) if cut is None else cut.rest
     space, name = root.tag[: -len(_ROOT)], root.tag[-len(_ROOT) :]
     if name != _ROOT:
@@ -135,13 +135,13 @@ def _objects(
 
 
 def _sizes(texts: pa.StringArray) -> pa.Int64Array:
-    _all_there(texts, "Size")
+    _refuse_missing(texts, "Size")
     return texts.cast(pa.int64())
 
 
 def _times(texts: pa.StringArray) -> pa.TimestampArray:
     """The times in UTC. Raises `ArrowInvalid` for a time without a zone."""
-    _all_there(texts, "LastModified")
+    _refuse_missing(texts, "LastModified")
     try:
         return texts.cast(LISTED.field("modified").type)
     except pa.ArrowInvalid:  # finer than a microsecond, or another ISO 8601 format
@@ -151,14 +151,14 @@ def _times(texts: pa.StringArray) -> pa.TimestampArray:
         return pa.array(times, LISTED.field("modified").type)
 
 
-def _all_there(texts: pa.StringArray, what: str) -> None:
+def _refuse_missing(texts: pa.StringArray, what: str) -> None:
     if texts.null_count:
         raise ValueError(f"{texts.null_count} objects have no {what}")
 
 
 def _keys(texts: pa.StringArray, *, is_encoded: bool) -> pa.StringArray:
     """The keys, decoded; null for those that are not UTF-8."""
-    _all_there(texts, "Key")
+    _refuse_missing(texts, "Key")
     if pc.any(pc.equal(texts, ""), min_count=0).as_py():
         raise ValueError("a key is empty")
     if not is_encoded:

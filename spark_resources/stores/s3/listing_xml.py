@@ -38,7 +38,7 @@ class Contents:
     etags: tuple[str, ...]
 
 
-def cut_out(body: bytes, root: str) -> Contents | None:
+def extract_objects(body: bytes, root: str) -> Contents | None:
     """The objects of a document whose root has this name, or None if they have to be parsed.
 
     Raises `ElementTree.ParseError` for an incomplete document.

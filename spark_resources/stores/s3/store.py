@@ -25,14 +25,22 @@ from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.arrow_pages import ArrowPage, as_page
-from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, DeleteResult, Deleting, Page, StoredObject
+from spark_resources.stores.base import (
+    AlreadyExists,
+    Capabilities,
+    Changed,
+    DeleteEffect,
+    DeleteResult,
+    Page,
+    StoredObject,
+)
 from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
 from spark_resources.stores.s3.client import code_of, s3_client, status_of, translated_errors
 from spark_resources.stores.s3.copy import copy_object
 from spark_resources.stores.s3.delete import delete_keys
-from spark_resources.stores.s3.fast_reads import QuickReads
-from spark_resources.stores.s3.fast_requests import LeftToBoto3, QuickRequests
-from spark_resources.stores.s3.listing import Listing, listing_of, parsed, read_listings_here
+from spark_resources.stores.s3.fast_reads import FastReads
+from spark_resources.stores.s3.fast_requests import FallBackToBoto3, FastRequests
+from spark_resources.stores.s3.listing import Listing, listing_of, parse_listings_here, parsed
 from spark_resources.stores.s3.transfer import S3Streams
 from spark_resources.stores.settings import StoreSettings
 
@@ -68,13 +76,13 @@ class S3Store:
         if capabilities is None:
             capabilities = AWS if settings.s3_endpoint_url is None else S3_COMPATIBLE
         self.client = s3_client(settings)
-        read_listings_here(self.client)
+        parse_listings_here(self.client)
         self.bucket = namespace.bucket
         self._prefix = f"{namespace.path}/" if namespace.path else ""
         self._capabilities = capabilities
         self.retry: RetryPolicy = settings.retry
-        self.quick = QuickRequests.of(self.client, settings, self.bucket)
-        self._reads = QuickReads.of(self.client, settings, self.bucket)
+        self.fast = FastRequests.of(self.client, settings, self.bucket)
+        self._reads = FastReads.of(self.client, settings, self.bucket)
         endpoint = urlsplit(self.client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
         keys.check_prefix(self._prefix, self.where, capabilities.unholdable)
@@ -95,9 +103,9 @@ class S3Store:
     def now(self) -> datetime:
         """The `Date` header of a real response: whole seconds, rounded down."""
         with translated_errors(self.where, "get the time of"):
-            answer = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._prefix, MaxKeys=1)
-            listing_of(answer)  # ensures that the store responded, not a web server in front of it
-        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+            response = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._prefix, MaxKeys=1)
+            listing_of(response)  # ensures that the store responded, not a web server in front of it
+        date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
             return parsedate_to_datetime(str(date)).astimezone(UTC)
         except ValueError as error:
@@ -140,31 +148,31 @@ class S3Store:
 
     @retried
     def _listed(self, request: Mapping[str, Any], prefix: str) -> Listing:
-        if self.quick is not None:
-            with suppress(LeftToBoto3, ElementTree.ParseError, ValueError, TypeError):
-                answer = self.quick.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
-                if answer is not None:
-                    return parsed(answer)
+        if self.fast is not None:
+            with suppress(FallBackToBoto3, ElementTree.ParseError, ValueError, TypeError):
+                response = self.fast.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
+                if response is not None:
+                    return parsed(response)
         with translated_errors(self.where, "list", prefix):
             return listing_of(self.client.list_objects_v2(Bucket=self.bucket, **request))
 
-    def _page(self, listing: Listing, asked: str) -> ArrowPage:
+    def _page(self, listing: Listing, requested: str) -> ArrowPage:
         skip = len(self._prefix)
-        objects, whole = listing.objects, listing.objects.column(0)
-        inside = pc.starts_with(whole, pattern=asked)
+        objects, full_keys = listing.objects, listing.objects.column(0)
+        inside = pc.starts_with(full_keys, pattern=requested)
         if not pc.all(inside, min_count=0).as_py():
-            raise keys.folding(self.where, asked, whole.filter(pc.invert(inside))[0].as_py())
+            raise keys.folding_error(self.where, requested, full_keys.filter(pc.invert(inside))[0].as_py())
         if skip:
-            below = pc.utf8_slice_codeunits(whole, start=skip)
+            below = pc.utf8_slice_codeunits(full_keys, start=skip)
             objects = pa.RecordBatch.from_arrays([below, *objects.columns[1:]], schema=objects.schema)
-            if not asked[skip:]:  # an object named exactly like the namespace's prefix has no key
+            if not requested[skip:]:  # an object named exactly like the namespace's prefix has no key
                 objects = objects.filter(pc.not_equal(below, ""))
         prefixes = []
         for prefix in listing.prefixes:
             if prefix is None:
                 continue
-            if not prefix.startswith(asked):
-                raise keys.folding(self.where, asked, prefix)
+            if not prefix.startswith(requested):
+                raise keys.folding_error(self.where, requested, prefix)
             prefixes.append(prefix[skip:])
         unreadable = listing.unreadable + len(listing.prefixes) - len(prefixes)
         return ArrowPage(objects, prefixes, unreadable)
@@ -195,7 +203,7 @@ class S3Store:
         """Like `read`, for callers that verify the bytes with a hash (`spark_resources.stores.base.read_to_verify`)."""
         full = self.full(key)
         if self._reads is not None:
-            with suppress(LeftToBoto3):
+            with suppress(FallBackToBoto3):
                 if (found := self._reads.read(full)) is not None:
                     return found
         return self.read(key)
@@ -204,8 +212,8 @@ class S3Store:
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
         full = self.full(key)
         with translated_errors(self.where, "read", key):
-            answer = self.client.get_object(Bucket=self.bucket, Key=full)
-            return answer["Body"].read(), _unquoted(answer["ETag"])
+            response = self.client.get_object(Bucket=self.bucket, Key=full)
+            return response["Body"].read(), _unquoted(response["ETag"])
 
     def etag_is_md5(self, key: str) -> bool:
         """True for a plain upload to a store known for it; multipart, KMS and SSE-C ETags only look like an MD5."""
@@ -224,13 +232,13 @@ class S3Store:
             and "SSEKMSKeyId" not in head
         )
 
-    def deleting(self) -> Deleting:
+    def delete_effect(self) -> DeleteEffect:
         try:
             status = self._versioning()
         except Unavailable:
-            return Deleting.UNKNOWN  # not all compatible stores support this call
+            return DeleteEffect.UNKNOWN  # not all compatible stores support this call
         # with suspended versioning, a delete still leaves a marker on top of earlier versions
-        return Deleting.FINAL if status is None else Deleting.HIDES
+        return DeleteEffect.FINAL if status is None else DeleteEffect.VERSIONED
 
     @retried
     def _versioning(self) -> str | None:
@@ -283,8 +291,8 @@ class S3Store:
                 raise
 
     def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:
-        answer = self.client.put_object(Bucket=self.bucket, Key=self.full(key), Body=data, **condition)  # type: ignore[arg-type]
-        return _unquoted(answer["ETag"])
+        response = self.client.put_object(Bucket=self.bucket, Key=self.full(key), Body=data, **condition)  # type: ignore[arg-type]
+        return _unquoted(response["ETag"])
 
     @retried
     def copy(self, source: str, target: str) -> None:
@@ -299,10 +307,10 @@ class S3Store:
         """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
         batch = self._capabilities.delete_batch
         return delete_keys(
-            self.client, self.bucket, list(keys), full=self.full, batch=batch, no_batches=self._takes_no_batches
+            self.client, self.bucket, list(keys), full=self.full, batch=batch, on_no_batches=self._disable_batches
         )
 
-    def _takes_no_batches(self) -> None:
+    def _disable_batches(self) -> None:
         self._capabilities = replace(self._capabilities, delete_batch=1)
 
     def full(self, key: str) -> str:

@@ -46,10 +46,10 @@ _ARGUMENTS = {
 }
 _COLD = frozenset({"InvalidObjectState", "ObjectNotInActiveTierError"})
 _NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")  # metadata names that are valid in a header
-_MOST_PARTS = 9_000  # S3's limit is 10,000
+_MAX_PARTS = 9_000  # S3's limit is 10,000
 _COPIED_PART = 512 * 1024**2
-_Asked = Callable[[Callable[[], Any]], Any]  # sends a request with retries, returns the response
-_UNLESSTHERE: Mapping[str, Any] = {"IfNoneMatch": "*"}
+_Send = Callable[[Callable[[], Any]], Any]  # sends a request with retries, returns the response
+_IF_ABSENT: Mapping[str, Any] = {"IfNoneMatch": "*"}
 
 
 class S3Streams:
@@ -58,8 +58,8 @@ class S3Streams:
     def __init__(self, store: S3Store, *, one_request: int = ONE_REQUEST, part: int = PART) -> None:
         self._store, self._client, self._bucket = store, store.client, store.bucket
         self._one_request, self._part = one_request, part
-        self._conditions: Mapping[str, Any] = _UNLESSTHERE
-        self._quick = store.quick
+        self._conditions: Mapping[str, Any] = _IF_ABSENT
+        self._fast = store.fast
         self.retry: RetryPolicy = store.retry
         self.where = store.where
 
@@ -89,27 +89,29 @@ class S3Streams:
     def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
         """Yields a function that reads the object's bytes from `start` on, one piece per call."""
         span: dict[str, Any] = {"Range": f"bytes={start}-"} if start else {}
-        answer = self._client.get_object(Bucket=self._bucket, Key=self._store.full(key), IfMatch=about.tag, **span)
-        with closing(answer["Body"]) as body:
-            if answer.get("ETag") != about.tag:
+        response = self._client.get_object(Bucket=self._bucket, Key=self._store.full(key), IfMatch=about.tag, **span)
+        with closing(response["Body"]) as body:
+            if response.get("ETag") != about.tag:
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
-            refuse_other_start(answer["ResponseMetadata"]["HTTPStatusCode"], start, key, self.where)
+            refuse_other_start(response["ResponseMetadata"]["HTTPStatusCode"], start, key, self.where)
             yield lambda: body.read(PIECE)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
-        full, kept = self._store.full(key), _kept(about)
-        size = max(self._part, -(-about.size // _MOST_PARTS))
+        full, arguments = self._store.full(key), _arguments_of(about)
+        size = max(self._part, -(-about.size // _MAX_PARTS))
         all_parts = parts(pieces, size)
         first = list(islice(all_parts, 2))
         if len(first) < 2:
             data = first[0] if first else b""
             put = self._client.put_object
-            answer = self._written(key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_UNLESSTHERE, **kept))
+            response = self._written(
+                key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_IF_ABSENT, **arguments)
+            )
             md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            return Written(_quoted(answer.get("ETag", "")), frozenset({md5}))
-        return self._put_parts(key, full, chain(first, all_parts), kept)
+            return Written(_quoted(response.get("ETag", "")), frozenset({md5}))
+        return self._put_parts(key, full, chain(first, all_parts), arguments)
 
     def _written(self, key: str, request: Callable[[], Any]) -> Any:
         """The response to a request for a write, with retries. Raises `AlreadyExists`, and the errors of `Store`."""
@@ -120,32 +122,32 @@ class S3Streams:
 
         return self.retry.call(attempt)
 
-    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], kept: Mapping[str, Any]) -> Written:
+    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], arguments: Mapping[str, Any]) -> Written:
         md5s: list[bytes] = []
 
-        asked = partial(self._written, key)
+        send = partial(self._written, key)
 
         def sent(upload: Mapping[str, Any]) -> Iterator[str]:
             for number, data in enumerate(all_parts, 1):
                 md5s.append(hashlib.md5(data, usedforsecurity=False).digest())
                 request = partial(self._client.upload_part, **upload, PartNumber=number, Body=data)
-                yield asked(request)["ETag"]
+                yield send(request)["ETag"]
 
-        tag = self._in_parts(key, full, sent, kept, asked)
+        tag = self._in_parts(key, full, sent, arguments, send)
         md5 = hashlib.md5(b"".join(md5s), usedforsecurity=False).hexdigest()
         return Written(_quoted(tag), frozenset({f"{md5}-{len(md5s)}"}))
 
-    def _in_parts(self, key: str, full: str, sent: Any, kept: Mapping[str, Any], asked: _Asked) -> str:
+    def _in_parts(self, key: str, full: str, sent: Any, arguments: Mapping[str, Any], send: _Send) -> str:
         """Upload an object in several parts, all or nothing; returns the tag of the object."""
         client, place = self._client, {"Bucket": self._bucket, "Key": full}
-        begun = asked(partial(client.create_multipart_upload, **place, **kept))  # type: ignore[arg-type]
+        begun = send(partial(client.create_multipart_upload, **place, **arguments))  # type: ignore[arg-type]
         upload: dict[str, Any] = {**place, "UploadId": begun["UploadId"]}
         try:
             done: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(sent(upload), 1)]
-            self._refuse_there(key)  # for compatible stores that don't support the condition of the next request
+            self._refuse_existing(key)  # for compatible stores that don't support the condition of the next request
             completed = partial(client.complete_multipart_upload, **upload, MultipartUpload={"Parts": done})
-            answer = asked(partial(completed, **_UNLESSTHERE))
-            return str(answer.get("ETag", "")).strip('"')
+            response = send(partial(completed, **_IF_ABSENT))
+            return str(response.get("ETag", "")).strip('"')
         except BaseException:
             with suppress(ClientError, BotoCoreError):  # the bucket's lifecycle removes the leftover parts
                 client.abort_multipart_upload(**upload)
@@ -161,7 +163,7 @@ class S3Streams:
         with suppress(NotFound):
             self.retry.call(attempt)
 
-    def _refuse_there(self, key: str) -> None:
+    def _refuse_existing(self, key: str) -> None:
         with suppress(NotFound):
             self._store.stat(key)
             raise AlreadyExists(f"{key!r} already exists in {self.where}")
@@ -175,17 +177,17 @@ class S3Streams:
         place = {"Bucket": source._bucket, "Key": source._store.full(found.key)}
         unchanged = {"CopySourceIfMatch": tag} if tag else {}
 
-        def asked(request: Callable[[], Any]) -> Any:
-            return self.retry.call(lambda: self._of_a_copy(request, source, found, key))
+        def send(request: Callable[[], Any]) -> Any:
+            return self.retry.call(lambda: self._copy_response(request, source, found, key))
 
         if found.size > self._one_request:
-            return _copied(self._copy_in_parts(source, found, key, place, unchanged, asked))
-        if self._quick is not None and self._conditions:
+            return _copied(self._copy_in_parts(source, found, key, place, unchanged, send))
+        if self._fast is not None and self._conditions:
             headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
-            if (etag := self._quick.copy(place, full, headers)) is not None:
+            if (etag := self._fast.copy(place, full, headers)) is not None:
                 return _copied(etag)
-        answer = asked(lambda: self._copy_in_one(full, place, unchanged))
-        return _copied(str(answer["CopyObjectResult"].get("ETag", "")))
+        response = send(lambda: self._copy_in_one(full, place, unchanged))
+        return _copied(str(response["CopyObjectResult"].get("ETag", "")))
 
     def _copy_in_one(self, full: str, place: Mapping[str, str], unchanged: Mapping[str, str]) -> Any:
         while True:
@@ -199,7 +201,7 @@ class S3Streams:
 
     def _copy_in_parts(
         self, source: S3Streams, found: StoredObject, key: str, place: Mapping[str, str],
-        unchanged: Mapping[str, str], asked: _Asked,
+        unchanged: Mapping[str, str], send: _Send,
     ) -> str:  # fmt: skip
         about, step = source.about(found.key), max(min(_COPIED_PART, self._one_request), 5 * 1024**2)
         starts = range(0, found.size, step)
@@ -208,19 +210,19 @@ class S3Streams:
             for number, start in enumerate(starts, 1):
                 span = f"bytes={start}-{min(start + step, found.size) - 1}"
                 part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
-                yield asked(partial(part, CopySourceRange=span, **unchanged))["CopyPartResult"]["ETag"]
+                yield send(partial(part, CopySourceRange=span, **unchanged))["CopyPartResult"]["ETag"]
 
-        return self._in_parts(key, self._store.full(key), sent, _kept(about), asked)
+        return self._in_parts(key, self._store.full(key), sent, _arguments_of(about), send)
 
-    def _of_a_copy(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
+    def _copy_response(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
         """The response to a copy request. A failed condition is the target's or the source's: a lookup shows which."""
         try:
             return request()
         except (ClientError, BotoCoreError) as error:
             if _upload_is_gone(error):
-                self._refuse_there(key)
+                self._refuse_existing(key)
             if isinstance(error, ClientError) and status_of(error) in (409, 412) and not is_transient(error):
-                self._refuse_there(key)
+                self._refuse_existing(key)
                 raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime") from error
             raise _as_lakegc_error(error, source.where, "copy", found.key) from error
 
@@ -234,7 +236,7 @@ class S3Streams:
                     raise AlreadyExists(f"{key!r} already exists in {self.where}") from error
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
             if _upload_is_gone(error):
-                self._refuse_there(key)
+                self._refuse_existing(key)
             raise _as_lakegc_error(error, self.where, doing, key) from error
         except HTTPError as error:  # while reading a response's body
             raise Transient(f"could not {doing} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
@@ -264,7 +266,7 @@ def _copied(tag: str) -> Written:
     return Written(_quoted(tag), frozenset({bare} if bare else ()))
 
 
-def _kept(about: About) -> dict[str, Any]:
+def _arguments_of(about: About) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         _ARGUMENTS[name]: value for name, value in about.headers.items() if value.isascii() and name in _ARGUMENTS
     }
