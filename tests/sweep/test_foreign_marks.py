@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -30,8 +31,11 @@ __all__ = ["lake", "sandbox"]
 
 
 def approved(lake: Lake) -> None:
-    """A foreign mark of two objects, approved; what is stored was old when it was made."""
+    """A foreign mark of two objects, approved; all objects are an hour older than it."""
     leave(lake, summary={**SUMMARY, "cutoff_time": (lake.now + timedelta(hours=1)).isoformat()})
+    written = (lake.now - timedelta(hours=1)).timestamp()
+    for key in STORED:
+        os.utime(lake.folder / key, (written, written))
     lake.approve("t1", **later(lake))
 
 

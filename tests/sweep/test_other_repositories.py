@@ -312,7 +312,7 @@ def test_identical_content_re_staged_in_another_repository_is_live(
     rows = all_rows(place, open_dataset(place, str(report.dataset["folder"])), RECEIPTS)
     why = {row["address"]: row["why"] for row in rows}
     assert why[later.address] == "branch main of repository other serves it"
-    assert "answered 503" in why[unclear.address]
+    assert "HTTP 503" in why[unclear.address]
 
 
 Stage = Callable[[SandboxRepository, Entry], None]

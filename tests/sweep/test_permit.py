@@ -136,7 +136,7 @@ def test_no_permit_is_given_before_the_keys_that_became_live_are_written(task: T
     task.store.delete_many([f"{key}/in the way"])
     permit.give(task.store.now() + timedelta(minutes=30))
 
-    assert task.run(rows, config) == {"deleted": 1, "not settled": 1}
+    assert task.run(rows, config) == {"deleted": 1, "unprocessed": 1}
     assert task.left() == {"a"}
 
 
