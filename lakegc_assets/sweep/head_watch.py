@@ -23,7 +23,7 @@ from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART, dumped_graph
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.context import SweepRun, Verified
 from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, changed_branches, names_of
-from lakegc_assets.sweep.other_head_watch import OtherHeads
+from lakegc_assets.sweep.other_head_watch import OTHERS_LATE_S, FailureTime, OtherHeads
 from spark_resources import sstable
 from spark_resources.deleting.permit import PermitIssuer, permit_duration
 from spark_resources.errors import LakegcError, Unavailable
@@ -36,7 +36,6 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.place import Place
 
 COMMITTED, RANGES_PART = "committed_addresses", "ranges"
-OTHERS_LATE_S = 60.0  # how long deletes continue without a listing of other repositories' heads
 DUMP_EVERY_S = 60.0  # between two dumps of all commits, or longer:
 DUMP_SHARE = 10.0  # so many times what a dump took
 DUMP_LATE_S = 300.0  # how long deletes continue where a dump fails
@@ -83,7 +82,7 @@ class HeadWatch:
     _dump_failure: str = ""
     _dumped_is_kept: bool = True  # whether the objects of all commits in the last dump are kept
     _others_failure: str = ""
-    _others_seen_at: float = 0.0
+    _others_delay: FailureTime = field(default_factory=FailureTime)
     _ended: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -160,7 +159,7 @@ class HeadWatch:
             raise Unavailable(
                 f"the commits of {self.repository} could not be dumped for minutes. {self._dump_failure}".strip()
             )
-        if self.others is not None and seconds_passed() - self._others_seen_at > OTHERS_LATE_S:
+        if self.others is not None and self._others_delay.seconds(seconds_passed()) > OTHERS_LATE_S:
             raise Unavailable(
                 f"the heads of other repositories could not be listed for a minute. {self._others_failure}".strip()
             )
@@ -195,9 +194,12 @@ class HeadWatch:
         """
         if self.others is None or self.permit.given.stopped:
             return
+        began = seconds_passed()
         with self._stopping_if_too_much():
             self.others.check_next(self._keep_referred)
-            self._others_seen_at, self._others_failure = seconds_passed(), ""
+            pause = self.every.total_seconds()
+            self._others_delay.succeeded(began - pause, seconds_passed(), cycle_is_over=not self.others.waiting)
+            self._others_failure = ""
 
     def _keep_referred(self, keys: pa.Array) -> None:
         if len(keys):

@@ -36,10 +36,29 @@ from spark_resources.stores.place import Place
 
 AT_A_TIME = 32  # repositories
 TABLES_EVERY_S = 60.0  # how long the tables of a repository without a new head aren't listed again
+OTHERS_LATE_S = 60.0  # how long deletes continue though other repositories can't be listed
 MOST_TABLES = 3_000  # not read before, of one repository: some 20 seconds of work
 MOST_ENTRIES = 10_000_000  # of these tables: seconds of work
 
 Found = dict[str, pa.Array]  # the keys in this namespace by the table that contains them
+
+
+@dataclass(slots=True)
+class FailureTime:
+    """How long failed requests have delayed the current cycle through other repositories, in seconds of a clock that
+    only moves forward. Delays of several turns add up, because they all delay the repositories that come last."""
+
+    _succeeded_at: float = 0.0
+    _in_earlier_turns: float = 0.0
+
+    def succeeded(self, ready_at: float, now: float, *, cycle_is_over: bool) -> None:
+        """Record that a turn succeeded. `ready_at` is its beginning, less the usual pause between two turns: without
+        failures, that is when the turn before ended."""
+        delay = self._in_earlier_turns + max(0.0, ready_at - self._succeeded_at)
+        self._succeeded_at, self._in_earlier_turns = now, 0.0 if cycle_is_over else delay
+
+    def seconds(self, now: float) -> float:
+        return self._in_earlier_turns + now - self._succeeded_at
 
 
 @dataclass(slots=True)

@@ -94,9 +94,9 @@ def fixed_settings() -> dict[str, str]:
         "spark.python.daemon.module": "spark_resources.spark.worker_daemon",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        # measured with 100,000 objects: the second compiler takes 40 s of CPU time without any benefit, because listing
-        # and decoding run in Python; executors of a cluster are not affected. With one compiler, Java would reserve only
-        # 48 MB for compiled code, which is full after some dozens of marks: it would compile the same methods forever
+        # measured with 100,000 objects: the second compiler takes 40 s of CPU time without any benefit: listing
+        # and decoding run in Python; executors of a cluster are not affected. With one compiler Java reserves only
+        # 48 MB for compiled code, which are full after some dozens of marks: it would compile the same methods forever
         JVM_OPTIONS: f"{QUIET} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
 
