@@ -163,7 +163,7 @@ def refuse_older(place: Place, number: int) -> None:
     if number < newest.number:
         is_now = f"is version {number}" if number else "doesn't exist"
         raise Untrusted(
-            f"the file of holds {where(place)} {is_now}, but mark {newest.mark_id} used version {newest.number} "
+            f"{where(place)} {is_now}, but mark {newest.mark_id} used version {newest.number} "
             f"(holds: {', '.join(newest.ids) or 'none'}): it was deleted, or replaced by an older version. Nothing "
             "is marked, approved or swept with it. Restore the newer file, or review this one and sign it: lakegc "
             "holds REPO sign."

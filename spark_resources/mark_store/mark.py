@@ -160,7 +160,7 @@ class Mark:
         try:
             data, version = place.records().read_with_version(key)
         except NotFound as error:
-            raise NotFound(f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists all marks.") from error
+            raise NotFound(f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists the marks.") from error
         return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), version, root)
 
     def check_unfinished(self) -> None:
