@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,6 +155,18 @@ def test_options_that_a_page_names_are_options(page: Path) -> None:
     named = {option for each in code(page) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", each)}
 
     assert named - options() - NOT_OURS == set()
+
+
+def test_every_documented_run_of_pytest_selects_tests() -> None:
+    """Also with its `-k`, after a test was renamed."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text(ROOT / "docs" / "contributing.md"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
+    runs = [shlex.split(line.partition("run pytest ")[2]) for line in lines if "run pytest " in line]
+    collect = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-q", "--collect-only"]
+    found = [subprocess.run([*collect, *run], cwd=ROOT, capture_output=True, check=False) for run in runs]
+
+    assert len(runs) >= 5
+    assert [shlex.join(run) for run, ended in zip(runs, found, strict=True) if ended.returncode] == []
 
 
 @a_page
