@@ -1,4 +1,4 @@
-"""The reading steps of a mark, in the order that keeps data safe (`CHAIN`; formats §2). Defined only here.
+"""The functions of a mark's reading steps, which a re-verification runs in order. The order itself is `CHAIN`.
 
 Objects that are listed first can only become *more* referenced by later reads.
 """
