@@ -65,7 +65,7 @@ def vectorised_decoder() -> Decoder:
         from spark_resources.sstable.vectorised_decoder import VectorisedDecoder
     except (ImportError, OSError, RuntimeError) as error:
         warnings.warn(
-            f"numba can't be used ({error}), so tables are decoded in plain Python, about a hundred times slower. "
+            f"numba can't be used ({error}), so tables are decoded in plain Python, about fifty times slower. "
             "Install numba, or set NUMBA_CACHE_DIR to a writable folder.",
             RuntimeWarning,
             stacklevel=2,

@@ -23,7 +23,7 @@ _READ: dict[str, Callable[[bytes, EntryMessage], Any]] = {
 
 
 class ReadableDecoder:
-    """Decodes one record after the other, about a hundred thousand a second."""
+    """Decodes one record after the other, 30,000 to 50,000 a second."""
 
     name = "readable"
 

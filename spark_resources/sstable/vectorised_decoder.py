@@ -1,4 +1,4 @@
-"""The vectorised decoder: the same results as the readable one, from loops compiled by numba."""
+"""The vectorised (compiled) decoder: the same results as the readable one, from loops compiled by numba."""
 
 from __future__ import annotations
 

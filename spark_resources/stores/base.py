@@ -94,7 +94,7 @@ class DeleteResult:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this store can do, found by a probe or known for the provider; shown by `doctor`.
+    """What this store can do, found by a probe or known for the provider.
 
     `unholdable` names the kinds of keys that it folds or refuses, e.g. "empty segment"; `byte_order` says whether pages
     list keys in byte order; `conditional_writes` whether the two conditional writes are atomic.

@@ -40,9 +40,10 @@ TRANSIENT_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505, 50
 class RetryPolicy(BaseModel):
     """How long and how often a request is retried. Times are in seconds.
 
-    `total_s` is counted from the first failure; the last retry starts when it is over, and 0 means no retries. Before
-    the n-th retry comes a random wait of up to `first_wait_s` * 2^(n-1), at most `longest_wait_s`, but at least the
-    time that the store or the server asks for. `attempts` limits the number of requests as well, including the first.
+    `total_s` is counted from the first failure; the last retry starts when it is over, and 0 means no retries. A run
+    takes it from the setting `retry_total_s`, which has its own default. Before the n-th retry comes a random wait of
+    up to `first_wait_s` * 2^(n-1), at most `longest_wait_s`, but at least the time that the store or the server asks
+    for. `attempts` limits the number of requests as well, including the first.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
