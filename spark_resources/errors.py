@@ -48,7 +48,7 @@ class NotAPartition(WrongUsage):
 class Refused(LakegcError):
     """Raised if continuing could delete a live object: the cause has to be examined or removed first.
 
-    `invariant` is the number of the invariant (design, 1 to 12) that would be violated.
+    `invariant` is the number of the invariant that would be violated; docs/how-it-decides.md lists them.
     """
 
     exit_code = 3

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 OF_MODULES = {"architecture.md", "contributing.md"}
+OF_PACKAGES = ("lakegc_assets", "spark_resources")
 NAMES = [page.name for page in PAGES]
 LONGEST_LINE, LONGEST_README, LONGEST_PARAGRAPH = 120, 250, 6
 NOT_OURS = {
@@ -139,6 +140,15 @@ def test_variables_of_settings_are_spelled_as_the_code_has_them(page: Path) -> N
     strange = {name for name in variables if name.lower() not in Settings.model_fields}
 
     assert [name for name in sorted(strange) if not name.startswith(of_tests)] == []
+
+
+def test_every_number_of_an_invariant_is_explained() -> None:
+    listed = set(re.findall(r"^\| (\d+) \| \[", text(ROOT / "docs" / "how-it-decides.md"), re.MULTILINE))
+    modules = [path for package in OF_PACKAGES for path in (ROOT / package).rglob("*.py")]
+    mentions = [mention for path in modules for mention in re.findall(r"invariants?[ =](\d[\d, and]*)", text(path))]
+    named = {number for mention in mentions for number in re.findall(r"\d+", mention)}
+
+    assert named == listed
 
 
 @a_page
