@@ -1,5 +1,17 @@
 """How each asset of a mark is computed: the effects around the decisions in `rules`.
 
-One module per asset, one function per module. Each takes a `MarkRun` and returns the `StepRecord` that is stored in the
-mark.
+The asset `x` is computed by one function of the module `x`, which takes a `MarkRun` and records the asset's step in the
+mark. Where an asset takes more than its module, the others are beside it:
+
+the run                  context, options, preconditions, repository_selection, reading_order
+namespace_slices         candidates, full_listing, inventory_listing, incremental_listing, listed_objects
+uncommitted_addresses    uncommitted_readings
+retained_commits         holds_in_force
+committed_addresses      metaranges, other_repositories, other_repository_heads, earlier_references
+expired_set              keep_lookups, expiry_reasons, writer
+  live or not            reference_status, incremental_comparison, missing_objects, dot_segments
+  reasons to keep        other_repositories, restaged_content, path_probes, recheck, addresses_on_hold
+  for its review         totals, sample_objects, missed_by_incremental
+earlier marks            mark_chain
+display in Dagster       metadata, plots, figures
 """

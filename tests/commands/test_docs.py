@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+import lakegc_assets.mark
 from lakegc_assets.cli import commands as cli
 from spark_resources.settings import Settings
 
@@ -165,6 +166,14 @@ def test_options_that_a_page_names_are_options(page: Path) -> None:
     named = {option for each in code(page) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", each)}
 
     assert named - options() - NOT_OURS == set()
+
+
+def test_the_docstring_of_the_mark_package_places_each_of_its_modules() -> None:
+    modules = {path.stem for path in (ROOT / "lakegc_assets" / "mark").glob("*.py")} - {"__init__"}
+    named = set(re.findall(r"\w+", lakegc_assets.mark.__doc__ or ""))
+
+    assert modules - named == set()
+    assert {name for name in named if "_" in name} - modules == set()
 
 
 def test_every_documented_run_of_pytest_selects_tests() -> None:
