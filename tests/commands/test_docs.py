@@ -105,6 +105,13 @@ def test_every_relative_link_and_anchor_leads_somewhere(page: Path) -> None:
     assert lost == []
 
 
+@pytest.mark.parametrize("page", PAGES[1:], ids=NAMES[1:])
+def test_each_page_begins_with_links_to_its_sections(page: Path) -> None:
+    beginning, *sections = prose(page).split("\n## ")
+
+    assert re.findall(r"\[([^\]]+)\]\(#", beginning) == [section.partition("\n")[0] for section in sections]
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
     linked = {link.partition("#")[0] for link in links(README)}
 
