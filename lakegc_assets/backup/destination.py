@@ -65,7 +65,7 @@ def made(place: Place) -> Place:
 
 
 def known(place: Place) -> Place:
-    """The place with the probed capabilities of its store, if that is an S3-compatible store."""
+    """The place with the probed capabilities of its store, if that has to be probed (`endpoint_to_probe`)."""
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return place
