@@ -132,10 +132,10 @@ def test_a_removed_file_of_holds_refuses_approvals(signed: Lake) -> None:
     signed.marked(holds=read_holds(signed.place).recorded())
     signed.place.store().delete_many([HOLDS_KEY])
 
-    with pytest.raises(Untrusted, match="holds.yaml doesn't exist, but mark m1 used version 1"):
+    with pytest.raises(Untrusted, match=r"holds\.yaml doesn't exist, but mark m1 used version 1"):
         signed.approve()
     signed.marked(mark_id="m2")
-    with pytest.raises(Untrusted, match="holds.yaml doesn't exist, but mark m1 used version 1"):
+    with pytest.raises(Untrusted, match=r"holds\.yaml doesn't exist, but mark m1 used version 1"):
         signed.approve("m2")
 
 
