@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated
 
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.copying.restore_task import BACKED_UP
@@ -14,7 +14,7 @@ from spark_resources.spark.datasets import Dataset, DatasetName, open_dataset
 from spark_resources.stores.base import AlreadyExists
 from spark_resources.stores.place import Place
 
-BACKUP_FORMAT: Final = 1
+BACKUP_FORMAT = 1
 SUMMARY = "backup.json"
 BEGUN = "begun.json"
 NEVER = (CopyStatus.FAILED.value, CopyStatus.TAKEN.value)  # outcomes that no complete backup has
@@ -66,7 +66,7 @@ class Backup(Record):
     sizes: Mapping[str, Count]
     seconds: float
     dataset: DatasetName
-    format: Literal[1] = BACKUP_FORMAT
+    format: Annotated[int, known_format(BACKUP_FORMAT)] = BACKUP_FORMAT
 
     @property
     def copied(self) -> int:

@@ -41,7 +41,7 @@ def refuse_unknown_quarantine(place: Place) -> None:
     records, store = place.records(), place.store()
 
     def check(key: str) -> None:
-        with suppress(NotFound, ValueError):
+        with suppress(NotFound, ValueError, RecursionError):
             found = json.loads(records.read_untrusted(key)[0])
             check_format(found.get("format") if isinstance(found, dict) else None, QUARANTINE_FORMAT,
                          f"{store.where}/{key}")  # fmt: skip

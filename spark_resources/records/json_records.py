@@ -36,7 +36,10 @@ def record_bytes(record: object) -> bytes:
 def read_json(data: bytes | str) -> Any:
     """Parse the JSON of a record. Raises `ValueError` also for NaN and infinite numbers, which Python accepts: no
     comparison with a limit holds for them."""
-    return json.loads(data, parse_constant=_finite, parse_float=_finite)
+    try:
+        return json.loads(data, parse_constant=_finite, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _finite(text: str) -> float:
@@ -161,7 +164,7 @@ def opened(data: bytes, where: str) -> tuple[bytes, Signature | None]:
     """The content of an envelope and its signature; the bytes themselves if there is no envelope."""
     try:
         plain = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return data, None
     if not isinstance(plain, dict) or plain.keys() != ENVELOPE:
         return data, None

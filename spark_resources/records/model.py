@@ -29,7 +29,7 @@ from pydantic import (
     ValidationInfo,
 )
 
-from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.errors import DamagedData, LakegcError, UnknownFormat, WrongUsage
 from spark_resources.identifiers import check_mark_id
 from spark_resources.records.json_records import check_format, read_json, record_bytes, time_of
 
@@ -57,7 +57,9 @@ class Record:
             declared = cls.as_declared(plain) if isinstance(plain, dict) else plain
             found: Self = _reader(cls).validate_python(declared, context=where)
             found.verify(data)
-        except (ValueError, KeyError, TypeError) as error:
+        except UnknownFormat:
+            raise
+        except (ValueError, KeyError, TypeError, DamagedData) as error:
             raise cls.damaged(where, _reason(error)) from error
         return found
 
@@ -89,12 +91,16 @@ _reader: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)  # built when th
 
 def _reason(error: Exception) -> str:
     """What is wrong with a record, on one line."""
+    if isinstance(error, KeyError):
+        return f"{error.args[0]} is missing"
     if not isinstance(error, ValidationError):
         return str(error)
     problems = []
     for one in error.errors(include_url=False)[:NAMED]:
         name = ".".join(map(str, one["loc"])) or "it"
         match one["type"]:
+            case "dataclass_type":
+                problems.append(f"{name} is {one['input']!r:.80}, not a JSON object")
             case "missing":
                 problems.append(f"{name} is missing")
             case "unexpected_keyword_argument" | "extra_forbidden":
@@ -141,7 +147,10 @@ def _parsed_by(parse: Callable[[Any], object]) -> PlainValidator:
 
 
 def _checked_time(found: str) -> str:
-    time_of(found)
+    try:
+        time_of(found)
+    except OverflowError as error:  # pydantic lets it pass, without the field's name
+        raise ValueError(str(error)) from error
     return found
 
 
