@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark_resources.stores.base import Store
 
 ENVELOPE = {"record", "signed"}
-_IN_PARTS = re.compile(r"[0-9a-f]{32}-\d+")  # the ETag of such an upload; no record is written that way
+_IN_PARTS = re.compile(r"[0-9a-fA-F]{32}-\d+")  # the ETag of such an upload; no record is written that way
 MAX_WRITE_DELAY = timedelta(minutes=15)
 """The largest difference between a record's time in the store and its signed time. No write takes longer, even with all
 its retries, so a record with a larger difference was put back."""
@@ -172,11 +172,18 @@ def opened(data: bytes, where: str) -> tuple[bytes, Signature | None]:
 
 
 def has_signed_time(store: Store, key: str, signature: Signature) -> bool:
-    """Whether the store's time of an object matches its signature; a copy that was put back later has a later time."""
+    """Whether the store's time of an object matches its signature; a copy that was put back later has a later time.
+
+    Raises `Untrusted` for an upload in parts: S3 dates it by its beginning, so it could have the time of the older
+    version that it puts back.
+    """
     found = store.stat(key)
-    # S3 dates an upload in parts by its beginning, so an older version could be put back with the time it had
-    in_parts = found.checksum is not None and _IN_PARTS.fullmatch(found.checksum) is not None
-    return not in_parts and abs(found.modified - signature.written) <= MAX_WRITE_DELAY
+    if found.checksum is not None and _IN_PARTS.fullmatch(found.checksum):
+        raise Untrusted(
+            f"{store.where}/{key} was uploaded in parts (its ETag is {found.checksum}), which lakegc never does, so "
+            "its modification time doesn't show whether an older version was put back. It is not used."
+        )
+    return abs(found.modified - signature.written) <= MAX_WRITE_DELAY
 
 
 def replayed(where: str, signature: Signature) -> Untrusted:

@@ -6,7 +6,8 @@ import copy
 import json
 import os
 import pickle  # noqa: TID251  # what Spark does with a place
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import Any
 import pytest
 
 from spark_resources.errors import NotFound, Refused, Untrusted, WrongUsage
+from spark_resources.mark_store.hold_file import made_hold
+from spark_resources.mark_store.holds import HOLDS_KEY, add_hold, read_holds
 from spark_resources.model import Namespace
 from spark_resources.records.json_records import MAX_WRITE_DELAY, Version, record_bytes
 from spark_resources.records.signing import Seal, SigningKey, SigningKeys, without_signing_keys
 from spark_resources.settings import Settings
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
+from tests.support.s3_servers import SeaweedFS
 
 OLD, NEW = "0f" * 32, "a1" * 32
 CREATED = datetime(2026, 1, 2, tzinfo=UTC)
@@ -138,6 +142,31 @@ def test_an_older_record_that_was_restored_is_refused(place: Place, tmp_path: Pa
             refused(place, "put back")
         else:
             assert place.records().read(KEY) == CONTENT
+
+
+@pytest.mark.parametrize("key", [KEY, HOLDS_KEY])
+def test_a_record_that_was_uploaded_in_parts_is_refused(seaweedfs: SeaweedFS, key: str) -> None:
+    """S3 dates such an upload by its beginning: begun while a version was new, and completed days later, it puts that
+    version back with a time that fits the signature."""
+    bucket = "in-parts"
+    seaweedfs.make_bucket(bucket)
+    place = Place(Namespace.parse(f"s3://{bucket}/{uuid.uuid4().hex}"), seaweedfs.settings(), seal=seal())
+    if key == HOLDS_KEY:
+        add_hold(place, made_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/"}))
+    else:
+        place.records().create(key, CONTENT)
+    data, client = place.store().read(key), seaweedfs.client()
+    read: Callable[[], object] = (lambda: read_holds(place)) if key == HOLDS_KEY else lambda: place.records().read(key)
+    place.store().write(key, data)
+    read()
+    at = {"Bucket": bucket, "Key": f"{place.namespace.path}/{key}"}
+    upload = client.create_multipart_upload(**at)["UploadId"]
+    part = {"PartNumber": 1, "ETag": client.upload_part(**at, UploadId=upload, PartNumber=1, Body=data)["ETag"]}
+    client.complete_multipart_upload(**at, UploadId=upload, MultipartUpload={"Parts": [part]})  # type: ignore[list-item]
+
+    assert place.store().read(key) == data
+    with pytest.raises(Untrusted, match=f"{key} was uploaded in parts.*It is not used"):
+        read()
 
 
 def test_a_retired_key_verifies_and_the_new_one_signs(place: Place) -> None:
