@@ -10,13 +10,23 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
 import pytest
 
 from spark_resources.errors import LakegcError, Refused, Unavailable
-from spark_resources.mark_store.lease import LEASE_KEY, LEASE_TIME, Holder, Lease, current_holder, take_lease
+from spark_resources.mark_store import lease as lease_module
+from spark_resources.mark_store.lease import (
+    LEASE_KEY,
+    LEASE_TIME,
+    Holder,
+    Lease,
+    current_holder,
+    seconds_passed,
+    take_lease,
+)
 from spark_resources.model import Namespace
 from spark_resources.stores import open_store
 from spark_resources.stores.base import Capabilities, Store
@@ -374,3 +384,26 @@ def test_a_store_without_conditional_writes_needs_a_single_deployment(moto_serve
     finally:
         lease.release()
     assert current_holder(store) is None
+
+
+# --- the clock of a process -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("platform", "clocks", "read"),
+    [
+        ("linux", ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"), "CLOCK_BOOTTIME"),
+        ("darwin", ("CLOCK_MONOTONIC",), "CLOCK_MONOTONIC"),
+        ("win32", (), "monotonic"),
+    ],
+)
+def test_the_clock_goes_on_while_the_machine_sleeps(
+    monkeypatch: pytest.MonkeyPatch, platform: str, clocks: tuple[str, ...], read: str
+) -> None:
+    """On Linux CLOCK_MONOTONIC stands still meanwhile; on macOS it is the clock that doesn't, unlike Python's own
+    `time.monotonic`, which on Windows goes on. A lease would seem to last longer than it does."""
+    times = {"clock_gettime": lambda name: name, "monotonic": lambda: "monotonic", **{name: name for name in clocks}}
+    monkeypatch.setattr(lease_module, "time", SimpleNamespace(**times))
+    monkeypatch.setattr(lease_module, "sys", SimpleNamespace(platform=platform))
+
+    assert seconds_passed() == read
