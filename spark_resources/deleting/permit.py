@@ -3,10 +3,10 @@
     <folder of receipts>/<round>/permit.json             until when deletes may be sent, or why the round was stopped
     <folder of receipts>/<round>/revived-<number>.parquet   addresses that became live during the round
 
-It carries an HMAC with a key that the driver makes for the round and sends to its tasks, never to the store: whoever
-may write to the namespace can take a permit away, but not give one. The driver renews it after each listing of branch
-heads. It needn't reach a task to stop it: a permit that isn't renewed
-expires by itself, whether the driver, its network or the lakeFS server has failed.
+It carries an HMAC with a secret that the driver makes for the round and gives to its tasks, never to the store: whoever
+may write to the namespace can take a permit away, but not give one. An earlier one that is put back ends when it would
+have. The driver renews the permit after each listing of branch heads. It needn't reach a task to stop it: a permit that
+isn't renewed expires by itself, whether the driver, its network or the lakeFS server has failed.
 """
 
 from __future__ import annotations

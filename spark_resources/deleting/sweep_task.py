@@ -157,7 +157,7 @@ class _Task:
     @classmethod
     def of(cls, config: SweepTaskConfig) -> _Task:
         store = config.receipts.store
-        now = _store_clock(store)
+        now = store_clock(store, seconds_passed)
         lease = LeaseWatch(store, config.lease_token)
         permit = PermitWatch(
             config.receipts, config.round, config.permit_secret, every_s=config.permit_every_s, now=now
@@ -249,17 +249,21 @@ class ReverificationTooOld(Refused):
     """Raised when a re-verification is too old (invariant 1): a new one is needed before more deletes."""
 
 
-def _store_clock(store: Store) -> Callable[[], datetime]:
-    """The store's clock, read from time to time and advanced by this machine's clock in between. Never behind it."""
-    lock, read = threading.Lock(), [(seconds_passed(), store.now() + store.capabilities.time_resolution)]
+def store_clock(store: Store, clock: Callable[[], float]) -> Callable[[], datetime]:
+    """The store's clock, advanced by this machine's clock for up to WATCH_S between two reads. Never behind it, unless
+    the machine's clock stood still between them, as it may while a machine is suspended."""
+
+    def read() -> tuple[float, datetime]:
+        return clock(), store.now() + store.capabilities.time_resolution  # in this order: the response takes time
+
+    lock, last = threading.Lock(), [read()]
 
     def now() -> datetime:
         with lock:
-            if seconds_passed() - read[0][0] > WATCH_S:  # this machine's clock stands still while it is suspended
-                before = seconds_passed()
-                read[0] = before, store.now() + store.capabilities.time_resolution
-            began, first = read[0]
-            return first + timedelta(seconds=seconds_passed() - began)
+            if clock() - last[0][0] > WATCH_S:
+                last[0] = read()
+            read_at, then = last[0]
+            return then + timedelta(seconds=clock() - read_at)
 
     return now
 

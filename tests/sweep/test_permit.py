@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from spark_resources.deleting.permit import PERMIT_WAIT_S, PermitIssuer, PermitWatch, permit_key, revived_key
-from spark_resources.deleting.sweep_task import Action
+from spark_resources.deleting.permit import PERMIT_WAIT_S, Permit, PermitIssuer, PermitWatch, permit_key, revived_key
+from spark_resources.deleting.sweep_task import Action, store_clock
 from spark_resources.errors import DamagedData, LakegcError, Refused
-from spark_resources.mark_store.lease import LeaseWatch
+from spark_resources.mark_store.lease import WATCH_S, LeaseWatch
+from spark_resources.model import ADDRESSES
+from spark_resources.spark.datasets import parquet_bytes
+from spark_resources.stores.local.client import CLOCK_FILE
 from tests.support.mark_runs import later
 from tests.support.sweep_tasks import SECRET, Task, task
 
@@ -105,12 +111,73 @@ def test_a_task_deletes_nothing_without_a_permit(task: Task, action: Action) -> 
     assert task.run(rows, config) == {"unprocessed": 1}
     task.store.delete_many([permit_key(task.receipts, 1)])
     assert task.run(rows, config, attempt=1) == {"unprocessed": 1}
-    until = (task.store.now() + timedelta(minutes=30)).isoformat()
-    for damaged in ("{}", f'{{"format": 1, "until": "{until}", "revived": -1, "stopped": ""}}'):
-        task.store.write(permit_key(task.receipts, 1), damaged.encode())
-        assert task.run(rows, config, attempt=2) == {"unprocessed": 1}
+    task.store.write(permit_key(task.receipts, 1), b"{}")
+    assert task.run(rows, config, attempt=2) == {"unprocessed": 1}
     assert task.left() == {"a"}
     assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
+
+
+def altered(data: bytes, **changes: Any) -> bytes:
+    return json.dumps({**json.loads(data), **changes}).encode()
+
+
+FORGERIES: dict[str, Callable[[Task, bytes, datetime], bytes]] = {
+    "no stop": lambda task, given, until: altered(given, until=until.isoformat(), stopped=""),
+    "no HMAC": lambda task, given, until: json.dumps(
+        {"format": 1, "until": until.isoformat(), "revived": [], "stopped": ""}
+    ).encode(),
+    "an empty HMAC": lambda task, given, until: altered(given, until=until.isoformat(), stopped="", hmac=None),
+    "another alphabet": lambda task, given, until: altered(given, until=until.isoformat(), stopped="", hmac="é"),
+    "another secret": lambda task, given, until: Permit(until).to_json(b"guessed", permit_key(task.receipts, 1)),
+    "another round": lambda task, given, until: Permit(until).to_json(SECRET, permit_key(task.receipts, 2)),
+}
+
+
+@pytest.mark.parametrize("action", TAKES_AWAY)
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_permit_permits_nothing(task: Task, action: Action, forgery: str) -> None:
+    """Whoever can write to the namespace lacks the round's secret, which only its driver and its tasks have."""
+    rows, config = task.write("a"), task.config(action)
+    task.store.copy("data/s/a", "_lakefs/retention/gc/quarantine/m1/data/s/a")
+    task.permit().stop("branch 'x' has a new head")
+    key, until = permit_key(task.receipts, 1), task.store.now() + timedelta(minutes=30)
+    task.store.write(key, FORGERIES[forgery](task, task.store.read(key), until))
+
+    assert task.run(rows, config) == {"unprocessed": 1}
+    assert task.left() == {"a"}
+    assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
+    task.permit().give(until)
+    assert "unprocessed" not in task.run(rows, config, attempt=1)
+
+
+def test_a_forged_list_of_keys_that_became_live_stops_the_task(task: Task) -> None:
+    """With an empty one, the task would delete what a new head reaches."""
+    rows, config = task.write("a"), task.config()
+    permit = task.permit()
+    permit.revive(pa.array(["data/s/a"]))
+    permit.give(task.store.now() + timedelta(minutes=30))
+    task.store.write(revived_key(task.receipts, 1, 0), parquet_bytes(ADDRESSES.empty_table()))
+
+    assert task.run(rows, config) == {"unprocessed": 1}
+    assert task.left() == {"a"}
+
+
+def test_an_older_permit_that_is_put_back_ends_when_it_would_have(task: Task) -> None:
+    """It is genuine, so it counts for its few seconds; a task that knows of revived keys doesn't forget them."""
+    watch, permit, time = watching(task)
+    permit.give(time.now() + timedelta(seconds=13))
+    older, key = task.store.read(permit_key(task.receipts, 1)), permit_key(task.receipts, 1)
+    permit.revive(pa.array(["data/s/a"]))
+    watch.check()
+    permit.stop("branch 'x' has a new head")
+    task.store.write(key, older)
+    time.seconds += EVERY_S
+    watch.check()
+
+    assert watch.revived("data/s/a")
+    time.seconds = 13.0
+    with pytest.raises(Refused, match="has not listed the branch heads in time"):
+        watch.check()
 
 
 def test_keys_that_became_live_during_the_round_are_left_alone(task: Task) -> None:
@@ -185,3 +252,20 @@ def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) 
     task.store.delete_many([key])
     with pytest.raises(Refused, match="is gone"):
         watch.check()
+
+
+def test_the_stores_clock_is_read_again_after_the_machine_was_suspended(task: Task, tmp_path: Path) -> None:
+    """Its own clock may stand still meanwhile. By that clock, an old re-verification and an old permit would be young.
+
+    The store's clock is never taken for earlier than it is: its times are rounded up."""
+    seconds, began, hour = [1000.0], task.store.now(), timedelta(hours=1)
+    now = store_clock(task.store, lambda: seconds[0])
+    seconds[0] += WATCH_S
+    assert timedelta() <= now() - began - timedelta(seconds=WATCH_S) < timedelta(seconds=30)
+    (tmp_path / CLOCK_FILE).write_text(json.dumps({"offset_seconds": hour.total_seconds()}))
+    seconds[0] += 1
+
+    assert now() >= began + hour
+    first = now()
+    seconds[0] += 5
+    assert now() == first + timedelta(seconds=5)  # without a request
