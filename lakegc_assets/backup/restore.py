@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 NAMED = 1_000  # maximum number of objects named in a summary; the log has all
 ASKED = 1_000  # maximum number of paths read through lakeFS
 ASKED_AT_ONCE = 8
+ALTERED_LIST = (
+    "No mark has such keys, so the list was altered. Nothing was restored. Find out who can write to the backup. "
+    "Choose other objects with --prefix or --keys, or restore another backup."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ def refuse_strange(run: RestoreRun, rows: DataFrame) -> None:
 
     def check(batches: Batches, _: TaskReport) -> None:
         for batch in batches:
-            check_keys(batch.column(0), where, local_adapter=local, what_then="Nothing was restored.")
+            check_keys(batch.column(0), where, local_adapter=local, what_then=ALTERED_LIST)
 
     run_tasks(rows.select("address"), check)
 

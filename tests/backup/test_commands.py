@@ -14,12 +14,15 @@ import pytest
 
 from lakegc_assets.backup.context import marked_set
 from lakegc_assets.backup.destination import backup_place, refuse_overlap
-from lakegc_assets.backup.manifest import begin
+from lakegc_assets.backup.manifest import SCHEMA, begin, listed_objects, read_backup
 from lakegc_assets.mark.context import Target
 from spark_resources.errors import Refused
 from spark_resources.lakefs import LakeFS, Repository
-from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.holds import HOLDS_KEY
+from spark_resources.mark_store.lease import LEASE_KEY
+from spark_resources.mark_store.mark import GC_ROOT, MARKS_ROOT, Mark
 from spark_resources.model import MarkState, Namespace
+from spark_resources.spark.datasets import all_rows, write_rows
 from spark_resources.stores import StoreSettings
 from spark_resources.stores.place import Place
 from tests.approval.conftest import Lake as ApprovalLake
@@ -181,6 +184,50 @@ def test_foreign_marks_of_each_layout_are_backed_up_and_restored(
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
+
+
+PLANTED = (
+    HOLDS_KEY,
+    f"{MARKS_ROOT}m2/mark.json",
+    f"{MARKS_ROOT}m2/approval.json",
+    f"{GC_ROOT}unified/t1/summary.json",
+    "data/../_lakefs/settings/x",
+)
+
+
+def plant(lake: ApprovalLake, to: str, *addresses: str) -> None:
+    """Add objects to a backup's list, and make its summary agree. Their copies are those of the first object."""
+    place, folder = backup_place(to, StoreSettings()), f"{lake.name}/m1/"
+    backup = read_backup(place, folder)
+    assert backup is not None
+    rows = all_rows(place, listed_objects(place, backup), SCHEMA)
+    rows += [{**rows[0], "address": address} for address in addresses]
+    dataset = write_rows(place, backup.dataset["folder"], rows, SCHEMA)
+    added = {"copied": backup.objects["copied"] + len(addresses)}
+    altered = replace(backup, marked=len(rows), objects=added, dataset=dataset.named())
+    place.store().write(f"{folder}backup.json", altered.to_json())
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_keys_that_no_mark_can_name_are_not_restored(
+    commands: Commands, lake: ApprovalLake, tmp_path: Path, planted: str
+) -> None:
+    """The list of a backup isn't signed. Whoever can write to it could plant marks, approvals, holds or summaries of
+    marks, and objects that other tools take for those."""
+    to = str(tmp_path / "to")
+    lake.marked(ADDRESSES)
+    stored(lake, ADDRESSES)
+    commands("backup", "m1", to)
+    plant(lake, to, planted)
+    for address in ADDRESSES:
+        (lake.folder / address).unlink()
+    before = files(lake.folder)
+    (tmp_path / "keys").write_text(f"{planted}\n")
+    for chosen in ([], ["--prefix", planted], ["--keys", str(tmp_path / "keys")]):
+        commands.fails(3, [repr(planted), f"{lake.name}/m1/", "Nothing was restored"], "restore", "m1", to, *chosen)
+
+    assert files(lake.folder) - before == {LEASE_KEY}
+    assert commands("restore", "m1", to, "--prefix", "data/s/")["objects"] == {"copied": 3}
 
 
 def test_a_backup_without_a_finished_mark_or_a_destination_is_refused(
