@@ -129,7 +129,7 @@ class SweepRun:
         if files.digest != foreign.approval.digest:
             raise Refused(
                 f"the files of mark {foreign.found.mark_id} of {self.partition.repository} have changed since the "
-                "approval. Make a new mark.",
+                "approval. Find out who changed them. Put them back as they were, or make a new mark.",
                 invariant=7,
             )
         addresses = pa.table([pc.unique(files.addresses)], schema=ADDRESSES)

@@ -50,7 +50,7 @@ def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
         known,
         state=MarkState.MARKING,
         start=store.now(),
-        cutoff=cutoff_of(store, foreign),
+        cutoff=min(cutoff_of(store, foreign), approval.when),  # its files could have been rewritten since
         finished=None,
         previous=None,
     )

@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakegc_assets.approval import approve
 from lakegc_assets.approval.foreign_marks import begun, root_of
+from lakegc_assets.mark import namespace_slices
 from lakegc_assets.sweep import foreign_marks, sweep
 from lakegc_assets.sweep.context import ForeignMark
 from spark_resources.errors import Unavailable
 from spark_resources.mark_store.foreign_expired_set import REFERENCE_OBJECTS
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import StepRecord
-from spark_resources.model import MarkState
-from spark_resources.spark.datasets import all_rows, write_rows
+from spark_resources.model import ADDRESSES, MarkState
+from spark_resources.spark.datasets import all_rows, parquet_bytes, write_rows
 from tests.approval.conftest import Lake, lake, sandbox
 from tests.approval.test_foreign_marks import STORED, SUMMARY, found, later, leave
 from tests.support.command_line import Lakegc
@@ -30,13 +32,13 @@ from tests.support.foreign_sweeps import begin_foreign_sweep
 __all__ = ["lake", "sandbox"]
 
 
-def approved(lake: Lake) -> None:
+def approved(lake: Lake, **when: Any) -> None:
     """A foreign mark of two objects, approved; all objects are an hour older than it."""
     leave(lake, summary={**SUMMARY, "cutoff_time": (lake.now + timedelta(hours=1)).isoformat()})
     written = (lake.now - timedelta(hours=1)).timestamp()
     for key in STORED:
         os.utime(lake.folder / key, (written, written))
-    lake.approve("t1", **later(lake))
+    lake.approve("t1", **{**later(lake), **when})
 
 
 def stored(lake: Lake) -> set[str]:
@@ -119,3 +121,65 @@ def test_a_foreign_mark_whose_approval_is_revoked_before_the_first_delete_is_not
     lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").stopped(3, "t1")
 
     assert stored(lake) == set(STORED)
+
+
+def age(lake: Lake, key: str, when: datetime) -> None:
+    os.utime(lake.folder / key, (when.timestamp(),) * 2)
+
+
+@pytest.mark.parametrize("when", ["before it lists", "while it lists", "before the first delete"])
+def test_addresses_that_were_put_into_a_mark_during_its_sweep_are_not_deleted(
+    lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """A sweep may take hours. The files are read more than once, and verified each time."""
+    approved(lake)
+    part = f"{found(lake).folder}part-00000-x.snappy.parquet"
+    before, listed, rounds = lake.place.store().read(part), namespace_slices.list_namespace, sweep.run_rounds
+
+    def alter(*addresses: str) -> None:
+        table = pa.table({"address": ["data/s/c", *addresses]}, schema=ADDRESSES)
+        lake.place.store().write(part, parquet_bytes(table))
+
+    def list_late(*arguments: Any) -> None:
+        if when == "before it lists":
+            alter()
+        listed(*arguments)
+        if when == "while it lists":
+            alter("data/s/a")
+
+    def delete_late(*arguments: Any, **named: Any) -> Any:
+        alter()
+        return rounds(*arguments, **named)
+
+    with monkeypatch.context() as raced:
+        raced.setattr(namespace_slices, "list_namespace", list_late)
+        if when == "before the first delete":
+            raced.setattr(sweep, "run_rounds", delete_late)
+        outcome = lakegc(lake.sandbox.settings, "sweep", lake.name, "t1")
+    if when == "before the first delete":  # what it deletes was read and verified by then
+        assert outcome.code == 0, outcome.err
+        assert stored(lake) == set(STORED) - {"data/s/a", "data/s/b"}
+    else:
+        outcome.stopped(3, "have changed since the approval", "Put them back as they were")
+        assert stored(lake) == set(STORED)
+        lake.place.store().write(part, before)
+        assert lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").code == 0
+        assert stored(lake) == set(STORED) - {"data/s/a", "data/s/b"}
+
+
+@pytest.mark.parametrize("altered", ["the summary", "the times of its files"])
+def test_objects_written_after_a_foreign_mark_are_kept_whatever_its_summary_says(
+    lake: Lake, lakegc: Lakegc, altered: str
+) -> None:
+    """No digest covers the summary, nor the times of files. By a later cutoff, an object that was uploaded again at
+    the same key would pass for the one that was marked."""
+    minutes, now = timedelta(minutes=1), lake.now
+    approved(lake, now=now + 20 * minutes)
+    uploaded, files = (10, 0) if altered == "the summary" else (30, 40)
+    age(lake, "data/s/a", now + uploaded * minutes)
+    for key in found(lake).files:
+        age(lake, key, now + files * minutes)
+    report = json.loads(lakegc.output(lake.sandbox.settings, "sweep", lake.name, "t1", "--format", "json"))
+
+    assert report["objects"] == {"changed": 1, "deleted": 1}
+    assert stored(lake) == set(STORED) - {"data/s/b"}
