@@ -1,7 +1,10 @@
 """A sweep re-verifies the approved set, deletes it at the store's speed, and reports the outcome of each object.
 
-context.py        shared state of a sweep
-reverify.py       what is live now, by today's rules and holds
-delete_rounds.py  Spark jobs that delete, until every object has an outcome
-report.py         the outcome of each object, and totals that must add up
+before         preconditions, foreign_marks, require_backup, context
+from approval  sweep: the order of effects, and what a crash after each leaves
+  to report    reverify (what is live now), first_delete, round_loop, delete_rounds, report
+while a round  head_watch, newly_retained, other_head_watch: what becomes live is kept
+  deletes
+quarantine     quarantine, undo (restores or purges)
+in Dagster     metadata
 """

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer.main
 
 import lakegc_assets.mark
+import lakegc_assets.sweep
 from lakegc_assets.cli import commands as cli
 from spark_resources.settings import Settings
 
@@ -175,9 +177,10 @@ def test_options_that_a_page_names_are_options(page: Path) -> None:
     assert named - options() - NOT_OURS == set()
 
 
-def test_the_docstring_of_the_mark_package_places_each_of_its_modules() -> None:
-    modules = {path.stem for path in (ROOT / "lakegc_assets" / "mark").glob("*.py")} - {"__init__"}
-    named = set(re.findall(r"\w+", lakegc_assets.mark.__doc__ or ""))
+@pytest.mark.parametrize("package", [lakegc_assets.mark, lakegc_assets.sweep], ids=["mark", "sweep"])
+def test_the_docstring_of_a_package_places_each_of_its_modules(package: ModuleType) -> None:
+    modules = {path.stem for folder in package.__path__ for path in Path(folder).glob("*.py")} - {"__init__"}
+    named = set(re.findall(r"\w+", package.__doc__ or ""))
 
     assert modules - named == set()
     assert {name for name in named if "_" in name} - modules == set()
