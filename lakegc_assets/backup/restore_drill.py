@@ -80,7 +80,7 @@ def compared(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) 
         copy = backed_up(copier, row, run.folder)
         copier.copy(copy, key, kept=from_json(row["kept"], row["size"], row["modified"]), sha256=row["sha256"])
         streams = copier.target.streams
-        back = Hashed(streams.pieces(key, streams.about(key))).drained()
+        back = Hashed(streams.pieces(key, streams.properties(key))).drained()
         return judged(run, row, back)
     except LakegcError as error:
         return "", str(error)
@@ -103,12 +103,12 @@ def original_of(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
     """The SHA-256 of the original if it still exists unchanged, otherwise None."""
     streams = run.target.place.store().streams
     try:
-        about = streams.about(row["address"])
+        properties = streams.properties(row["address"])
     except (NotFound, LakegcError):
         return None
-    if about.size != row["size"] or about.checksum != row["checksum"]:
+    if properties.size != row["size"] or properties.checksum != row["checksum"]:
         return None
-    return Hashed(streams.pieces(row["address"], about)).drained().sha256
+    return Hashed(streams.pieces(row["address"], properties)).drained().sha256
 
 
 @contextmanager

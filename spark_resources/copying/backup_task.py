@@ -30,7 +30,7 @@ from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.place import Place
-from spark_resources.stores.transfer import About, Cold
+from spark_resources.stores.transfer import Cold, ObjectProperties
 
 WANTED = pa.schema(
     [
@@ -170,37 +170,39 @@ class _Backup:
         address = row["address"]
         if found is None:
             return Line(address, CopyStatus.VANISHED, "", row["size"] or 0, row["modified"], row["checksum"])
-        about: dict[str, Any] = {"size": found.size, "modified": found.modified, "checksum": found.checksum}
+        properties: dict[str, Any] = {"size": found.size, "modified": found.modified, "checksum": found.checksum}
         if change:
-            return Line(address, CopyStatus.CHANGED, "", **about, why=change)
-        return attempted(lambda: self._back_up(address, found, about), address, about)
+            return Line(address, CopyStatus.CHANGED, "", **properties, why=change)
+        return attempted(lambda: self._back_up(address, found, properties), address, properties)
 
-    def _back_up(self, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
+    def _back_up(self, address: str, found: StoredObject, properties: Mapping[str, Any]) -> Line:
         name = name_in(self.config.target.store(), self.config.folder, address)
         try:
-            return self._copy_to(name, address, found, about)
+            return self._copy_to(name, address, found, properties)
         except WrongUsage:
             if name != own_name(address):
                 raise
         # this store can't hold the key after all: too long below the folder, or a folder of that name exists
-        return self._copy_to(safe_name(address), address, found, about)
+        return self._copy_to(safe_name(address), address, found, properties)
 
-    def _copy_to(self, name: str, address: str, found: StoredObject, about: Mapping[str, Any]) -> Line:
+    def _copy_to(self, name: str, address: str, found: StoredObject, properties: Mapping[str, Any]) -> Line:
         key = self.config.folder + name
         copy = self.copier.existing_copy(found, key) if self.config.resumed else None
         if copy is not None:
-            return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copy)
+            return Line(address, CopyStatus.ALREADY_THERE, name, **properties, copy=copy)
         try:
-            return Line(address, CopyStatus.COPIED, name, **about, copy=self.copier.copy(found, key))
+            return Line(address, CopyStatus.COPIED, name, **properties, copy=self.copier.copy(found, key))
         except AlreadyExists:  # after a lost response, or by a concurrent backup of the same set
-            return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=self.copier.require_existing(found, key))
+            return Line(
+                address, CopyStatus.ALREADY_THERE, name, **properties, copy=self.copier.require_existing(found, key)
+            )
 
 
 def _found(row: Mapping[str, Any] | None) -> StoredObject | None:
     return None if row is None else StoredObject(row["address"], row["size"], row["modified"], row["checksum"])
 
 
-def attempted(work: Callable[[], Line], address: str, about: Mapping[str, Any]) -> Line:
+def attempted(work: Callable[[], Line], address: str, properties: Mapping[str, Any]) -> Line:
     """Run a copy and return its line, with the seconds that it took."""
     began = time.monotonic()
     outcome = CopyStatus.FAILED
@@ -218,7 +220,7 @@ def attempted(work: Callable[[], Line], address: str, about: Mapping[str, Any]) 
         why = str(error)
     else:
         return _timed(line, time.monotonic() - began)
-    return _timed(Line(address, outcome, "", **about, why=why), time.monotonic() - began)
+    return _timed(Line(address, outcome, "", **properties, why=why), time.monotonic() - began)
 
 
 def _timed(line: Line, seconds: float) -> Line:
@@ -228,13 +230,13 @@ def _timed(line: Line, seconds: float) -> Line:
 # --- headers and metadata ---------------------------------------------------------------------------------------------
 
 
-def as_json(about: About) -> str:
-    return json.dumps({"headers": dict(about.headers), "metadata": dict(about.metadata)}, sort_keys=True)
+def as_json(properties: ObjectProperties) -> str:
+    return json.dumps({"headers": dict(properties.headers), "metadata": dict(properties.metadata)}, sort_keys=True)
 
 
-def from_json(text: str | None, size: int, modified: datetime) -> About | None:
+def from_json(text: str | None, size: int, modified: datetime) -> ObjectProperties | None:
     """The headers and metadata of an object from the log; None if the store kept them itself."""
     if text is None:
         return None
     plain = json.loads(text)
-    return About(size, modified, None, "", dict(plain["headers"]), dict(plain["metadata"]))
+    return ObjectProperties(size, modified, None, "", dict(plain["headers"]), dict(plain["metadata"]))

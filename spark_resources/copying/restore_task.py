@@ -32,36 +32,36 @@ def restore_rows(batches: Batches, config: CopyTaskConfig, partition: int, attem
 
 def restored(copier: Copier, row: Mapping[str, Any], folder: str) -> Line:
     """Restore one object and return its line; failures are recorded, not raised."""
-    about = {"size": row["size"], "modified": row["modified"], "checksum": row["checksum"]}
-    line = attempted(lambda: _restore(copier, row, folder, about), row["address"], about)
+    properties = {"size": row["size"], "modified": row["modified"], "checksum": row["checksum"]}
+    line = attempted(lambda: _restore(copier, row, folder, properties), row["address"], properties)
     if line.outcome is CopyStatus.VANISHED:
-        return Line(row["address"], CopyStatus.VANISHED, row["key"], **about, why="it is no longer in the backup")
+        return Line(row["address"], CopyStatus.VANISHED, row["key"], **properties, why="it is no longer in the backup")
     if line.outcome is CopyStatus.CHANGED:
         why = "its copy in the backup was altered"
-        return Line(row["address"], CopyStatus.FAILED, row["key"], **about, why=why)
+        return Line(row["address"], CopyStatus.FAILED, row["key"], **properties, why=why)
     return line
 
 
-def _restore(copier: Copier, row: Mapping[str, Any], folder: str, about: Mapping[str, Any]) -> Line:
+def _restore(copier: Copier, row: Mapping[str, Any], folder: str, properties: Mapping[str, Any]) -> Line:
     address, name = row["address"], row["key"]
     copy = backed_up(copier, row, folder)
     if (existing := copier.existing_copy(copy, address)) is not None:
-        return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=existing)
+        return Line(address, CopyStatus.ALREADY_THERE, name, **properties, copy=existing)
     kept = from_json(row["kept"], row["size"], row["modified"])
     try:
         done = copier.copy(copy, address, kept=kept, sha256=row["sha256"])
-        return Line(address, CopyStatus.COPIED, name, **about, copy=done)
+        return Line(address, CopyStatus.COPIED, name, **properties, copy=done)
     except AlreadyExists:  # after a lost response, or by a concurrent restore
-        return Line(address, CopyStatus.ALREADY_THERE, name, **about, copy=copier.require_existing(copy, address))
+        return Line(address, CopyStatus.ALREADY_THERE, name, **properties, copy=copier.require_existing(copy, address))
 
 
 def backed_up(copier: Copier, row: Mapping[str, Any], folder: str) -> StoredObject:
     """The copy in the backup. Raises `NotFound` if it is missing, `Differs` if it isn't the recorded one."""
     key = folder + row["key"]
-    about = copier.source.streams.about(key)
-    if about.size != row["size"] or about.checksum != row["copy_checksum"]:
+    properties = copier.source.streams.properties(key)
+    if properties.size != row["size"] or properties.checksum != row["copy_checksum"]:
         raise Differs(
-            f"{key!r} in {copier.source.where} has {about.size} bytes and the checksum {about.checksum}, but the copy "
-            f"had {row['size']} bytes and {row['copy_checksum']}: it was altered"
+            f"{key!r} in {copier.source.where} has {properties.size} bytes and the checksum "
+            f"{properties.checksum}, but the copy had {row['size']} bytes and {row['copy_checksum']}: it was altered"
         )
-    return StoredObject(key, about.size, about.modified, about.checksum)
+    return StoredObject(key, properties.size, properties.modified, properties.checksum)

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from spark_resources.errors import LakegcError, NotFound, Unavailable
 from spark_resources.stores.base import Changed, Store, StoredObject
-from spark_resources.stores.transfer import About, Hashed, Streams, Written
+from spark_resources.stores.transfer import Hashed, ObjectProperties, Streams, Written
 
 _TIME_TOLERANCE = timedelta(milliseconds=1)  # less than any change of a file's time
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
@@ -36,7 +36,7 @@ class Copy:
     checksum: str | None
     source_checksum: str | None
     sha256: str | None = None
-    kept: About | None = None
+    kept: ObjectProperties | None = None
 
 
 @dataclass(slots=True)
@@ -82,7 +82,9 @@ class Copier:
     def _to(self) -> Streams:
         return self.target.streams
 
-    def copy(self, found: StoredObject, key: str, *, kept: About | None = None, sha256: str | None = None) -> Copy:
+    def copy(
+        self, found: StoredObject, key: str, *, kept: ObjectProperties | None = None, sha256: str | None = None
+    ) -> Copy:
         """Copy an object, if it is unchanged since it was found, to a key where nothing exists.
 
         `kept` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyExists`,
@@ -92,7 +94,7 @@ class Copier:
         """
         return self.source.retry.call(lambda: self._copied(found, key, kept, sha256))
 
-    def _copied(self, found: StoredObject, key: str, kept: About | None, sha256: str | None) -> Copy:
+    def _copied(self, found: StoredObject, key: str, kept: ObjectProperties | None, sha256: str | None) -> Copy:
         if self.server_side and kept is None:
             self.throttle.take(found.size)
             return self._copy_server_side(found, key)
@@ -102,7 +104,7 @@ class Copier:
         written = self._to.copy(self._from, found, key)
         if found.checksum in written.checksums:
             return Copy(found.size, found.checksum, found.checksum)
-        before, copy = self._from.about(found.key), self._to.about(key)
+        before, copy = self._from.properties(found.key), self._to.properties(key)
         with self._removed_if_different(key, written):
             self._refuse_changed(found, before)
             sha256 = self._same(found.key, before, key, copy)
@@ -110,27 +112,27 @@ class Copier:
                 raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None)
 
-    def _refuse_changed(self, found: StoredObject, about: About) -> None:
+    def _refuse_changed(self, found: StoredObject, properties: ObjectProperties) -> None:
         same = (
-            about.checksum == found.checksum
+            properties.checksum == found.checksum
             if found.checksum
-            else abs(about.modified - found.modified) < _TIME_TOLERANCE
+            else abs(properties.modified - found.modified) < _TIME_TOLERANCE
         )
-        if about.size != found.size or not same:
+        if properties.size != found.size or not same:
             raise Changed(f"{found.key!r} in {self.source.where} was replaced in the meantime")
 
-    def _copy_streamed(self, found: StoredObject, key: str, kept: About | None, sha256: str | None) -> Copy:
-        about = self._from.about(found.key)
-        self._refuse_changed(found, about)
-        to_keep = about if kept is None else replace(about, headers=kept.headers, metadata=kept.metadata)
-        hashed = Hashed(self.throttle.limited(self._from.pieces(found.key, about)))
+    def _copy_streamed(self, found: StoredObject, key: str, kept: ObjectProperties | None, sha256: str | None) -> Copy:
+        properties = self._from.properties(found.key)
+        self._refuse_changed(found, properties)
+        to_keep = properties if kept is None else replace(properties, headers=kept.headers, metadata=kept.metadata)
+        hashed = Hashed(self.throttle.limited(self._from.pieces(found.key, properties)))
         written = self._to.put(key, _verified(hashed, sha256, found.key, self.source.where), to_keep)
-        copy = self._to.about(key)
-        verified = copy.size == about.size and copy.checksum in written.checksums
+        copy = self._to.properties(key)
+        verified = copy.size == properties.size and copy.checksum in written.checksums
         with self._removed_if_different(key, written):
-            if not verified and (copy.size != about.size or self._sha256(self._to, key, copy) != hashed.sha256):
+            if not verified and (copy.size != properties.size or self._sha256(self._to, key, copy) != hashed.sha256):
                 raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
-        return Copy(copy.size, copy.checksum, about.checksum, hashed.sha256, to_keep)
+        return Copy(copy.size, copy.checksum, properties.checksum, hashed.sha256, to_keep)
 
     @contextmanager
     def _removed_if_different(self, key: str, written: Written) -> Iterator[None]:
@@ -159,10 +161,10 @@ class Copier:
     def existing_copy(self, found: StoredObject, key: str) -> Copy | None:
         """The copy that is already at the key; None if nothing is there. Raises `Taken` for a different object."""
         try:
-            copy = self._to.about(key)
+            copy = self._to.properties(key)
         except NotFound:
             return None
-        before = self._from.about(found.key)
+        before = self._from.properties(found.key)
         sha256 = self._same(found.key, before, key, copy)
         if sha256 is None:
             raise Taken(f"another object is at {key!r} in {self.target.where}")
@@ -175,17 +177,19 @@ class Copier:
             raise Unavailable(f"{key!r} in {self.target.where} existed a moment ago, but no longer does. Try again.")
         return copy
 
-    def _same(self, one: str, about_one: About, other: str, about_other: About) -> str | None:
+    def _same(
+        self, one: str, properties_one: ObjectProperties, other: str, properties_other: ObjectProperties
+    ) -> str | None:
         """The SHA-256 of both, "" if their checksums agree and nothing was read; None if they differ."""
-        if about_one.size != about_other.size:
+        if properties_one.size != properties_other.size:
             return None
-        if comparable(about_one.checksum) and about_one.checksum == about_other.checksum:
+        if comparable(properties_one.checksum) and properties_one.checksum == properties_other.checksum:
             return ""
-        first = self._sha256(self._from, one, about_one)
-        return first if first == self._sha256(self._to, other, about_other) else None
+        first = self._sha256(self._from, one, properties_one)
+        return first if first == self._sha256(self._to, other, properties_other) else None
 
-    def _sha256(self, streams: Streams, key: str, about: About) -> str:
-        return Hashed(self.throttle.limited(streams.pieces(key, about))).drained().sha256
+    def _sha256(self, streams: Streams, key: str, properties: ObjectProperties) -> str:
+        return Hashed(self.throttle.limited(streams.pieces(key, properties))).drained().sha256
 
 
 def _verified(hashed: Hashed, sha256: str | None, key: str, where: str) -> Iterator[bytes]:

@@ -65,10 +65,10 @@ def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
 
 def _sha256(store: Store, found: StoredObject) -> str:
     """The SHA-256 of the object that was found, read in pieces."""
-    about = store.streams.about(found.key)
-    if (about.size, about.checksum) != (found.size, found.checksum):
+    properties = store.streams.properties(found.key)
+    if (properties.size, properties.checksum) != (found.size, found.checksum):
         raise Changed(f"{found.key!r} in {store.where} was replaced in the meantime")
-    return Hashed(store.streams.pieces(found.key, about)).drained().sha256
+    return Hashed(store.streams.pieces(found.key, properties)).drained().sha256
 
 
 def each_in_threads(

@@ -34,7 +34,7 @@ class Cold(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class ObjectProperties:
     """The properties of one object. `tag` identifies exactly this content, in the store's notation.
 
     `checksum` is the one that a listing shows; `headers` are those of HEADERS that it has, `metadata` is the user's.
@@ -50,7 +50,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An object that was written: its `tag` as in `About`, None if the store didn't report it.
+    """An object that was written: its `tag` as in `ObjectProperties`, None if the store didn't report it.
 
     `checksums` are those that the store shows for exactly these bytes; empty if it doesn't show any.
     """
@@ -72,13 +72,13 @@ class Streams(Protocol):
         """The server that makes the copies: equal if both namespaces have the same provider, endpoint and account."""
         ...
 
-    def about(self, key: str) -> About: ...
+    def properties(self, key: str) -> ObjectProperties: ...
 
-    def pieces(self, key: str, about: About) -> Iterator[bytes]:
-        """The bytes of the object that `about` describes. Raises `Changed` if it was replaced in the meantime."""
+    def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
+        """The bytes of the object that `properties` describes. Raises `Changed` if it was replaced in the meantime."""
         ...
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
         """Write an object, or raise `AlreadyExists` if one exists. Holds PART bytes, or little more, in memory.
 
         Headers and metadata are kept as far as the store supports them.
@@ -218,7 +218,7 @@ def plain_text(values: Mapping[str, str], names: re.Pattern[str]) -> dict[str, s
 # --- conditional copies -----------------------------------------------------------------------------------------------
 
 
-def copies_if_absent(streams: Streams, store: Store, scratch: str, about: About) -> bool:
+def copies_if_absent(streams: Streams, store: Store, scratch: str, properties: ObjectProperties) -> bool:
     """Whether a server-side copy never replaces an existing object, tested under a prefix of lakegc's own.
 
     The prefix must be new, and is cleared afterwards.
@@ -226,7 +226,7 @@ def copies_if_absent(streams: Streams, store: Store, scratch: str, about: About)
     one, two = f"{scratch}one", f"{scratch}two"
     try:
         for key, data in ((one, b"one"), (two, b"two")):
-            streams.put(key, [data], about_bytes(data, about))
+            streams.put(key, [data], properties_of(data, properties))
         found = store.stat(one)
         with suppress(AlreadyExists):
             streams.copy(streams, found, two)
@@ -238,8 +238,8 @@ def copies_if_absent(streams: Streams, store: Store, scratch: str, about: About)
         delete_own(store, [one, two])
 
 
-def about_bytes(data: bytes, about: About) -> About:
-    return About(len(data), about.modified, None, "")
+def properties_of(data: bytes, properties: ObjectProperties) -> ObjectProperties:
+    return ObjectProperties(len(data), properties.modified, None, "")
 
 
 def stat_or_none(store: Store, key: str) -> StoredObject | None:

@@ -17,7 +17,7 @@ from spark_resources.stores import StoreSettings
 from spark_resources.stores.base import Store, StoredObject
 from spark_resources.stores.keys import KINDS, SAMPLES, kinds_of
 from spark_resources.stores.place import Place
-from spark_resources.stores.transfer import About, Streams, Written
+from spark_resources.stores.transfer import ObjectProperties, Streams, Written
 from tests.support.azurite import Azurite
 from tests.support.backup_tasks import FOLDER, Task, all_of, outcomes
 from tests.support.fake_gcs import FakeGCS
@@ -53,7 +53,7 @@ def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, pr
     """Objects are backed up, deleted and restored."""
     for address in NESTED:
         task.write(address, address.encode() * 9, owner="ada")
-    before = {address: task.store.streams.about(address) for address in NESTED}
+    before = {address: task.store.streams.properties(address) for address in NESTED}
     logged = task.back_up(task.marked(NESTED), resumed=False)
     task.store.delete_many(NESTED)
     back = task.restore(list(logged.values()), server_side=provider.name in KEEP_CONDITIONS)
@@ -62,10 +62,10 @@ def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, pr
     assert {row["key"] for row in logged.values()} == {f"objects/{address}" for address in NESTED}
     assert outcomes(back) == all_of(NESTED, CopyStatus.COPIED)
     for address in NESTED:
-        about = task.store.streams.about(address)
+        properties = task.store.streams.properties(address)
         assert task.store.read(address) == address.encode() * 9
-        assert (about.checksum or "").partition("-")[0] == (before[address].checksum or "").partition("-")[0]
-        assert (about.headers, about.metadata) == (before[address].headers, before[address].metadata)
+        assert (properties.checksum or "").partition("-")[0] == (before[address].checksum or "").partition("-")[0]
+        assert (properties.headers, properties.metadata) == (before[address].headers, before[address].metadata)
 
 
 def test_objects_with_keys_that_a_folder_cannot_hold_are_restored_from_the_log(
@@ -94,7 +94,7 @@ def test_objects_with_keys_that_a_folder_cannot_hold_are_restored_from_the_log(
     assert outcomes(back) == all_of(names, CopyStatus.COPIED)
     for name in names:
         assert task.store.read(name) == name.encode()
-        assert task.store.streams.about(name).metadata == {"owner": "ada"}
+        assert task.store.streams.properties(name).metadata == {"owner": "ada"}
 
 
 def test_copies_between_providers_are_identical_there_and_back(
@@ -122,7 +122,7 @@ def test_copies_between_providers_are_identical_there_and_back(
         assert outcomes(back) == all_of(names, CopyStatus.COPIED)
         for name in names:
             assert task.store.read(name) == name.encode() * 3
-            assert task.store.streams.about(name).metadata == {"owner": "ada"}
+            assert task.store.streams.properties(name).metadata == {"owner": "ada"}
 
 
 def test_vanished_and_changed_objects_are_reported_and_not_copied(task: Task) -> None:
@@ -228,16 +228,16 @@ class AfterCopies:
     def __getattr__(self, name: str) -> Any:
         return self if name == "streams" else getattr(self._store, name, None) or getattr(self._store.streams, name)
 
-    def about(self, key: str) -> About:
-        return self._store.streams.about(key)
+    def properties(self, key: str) -> ObjectProperties:
+        return self._store.streams.properties(key)
 
     def copy(self, source: Streams, found: StoredObject, key: str) -> Any:
         done = self._store.streams.copy(source, found, key)
         self._then(key)
         return done
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Any:
-        done = self._store.streams.put(key, pieces, about)
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Any:
+        done = self._store.streams.put(key, pieces, properties)
         self._then(key)
         return done
 
@@ -267,9 +267,9 @@ def test_a_copy_that_differs_is_removed(task: Task, monkeypatch: pytest.MonkeyPa
     source.write("data/s/a", b"abc")
     streams, put = type(target.streams), type(target.streams).put
 
-    def damaged(self: Any, key: str, pieces: Iterable[bytes], about: About) -> Written:
+    def damaged(self: Any, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
         list(pieces)
-        return Written(put(self, key, [b"x" * size], about).tag)
+        return Written(put(self, key, [b"x" * size], properties).tag)
 
     monkeypatch.setattr(streams, "put", damaged)
     with pytest.raises(Differs, match="differed"):

@@ -31,7 +31,7 @@ from spark_resources.model import Rules
 from spark_resources.settings import Settings
 from spark_resources.stores import Store
 from spark_resources.stores.keys import LONG_SEGMENT, NEWLINE, SAMPLES
-from spark_resources.stores.transfer import About
+from spark_resources.stores.transfer import ObjectProperties
 from tests.support.command_line import NO_AGE, Lakegc
 from tests.support.mark_runs import quick_environment, target_of
 from tests.support.s3_servers import MotoServer
@@ -133,8 +133,8 @@ def lake(moto_server: MotoServer, lakegc: Lakegc, tmp_path: Path) -> Iterator[La
         streams = store.streams
 
         def write(name: str) -> None:
-            about = About(0, store.now(), None, "", {"Content-Type": "text/x-lake"}, {"owner": "ada"})
-            streams.put(name, [name.encode() * 2], about)
+            properties = ObjectProperties(0, store.now(), None, "", {"Content-Type": "text/x-lake"}, {"owner": "ada"})
+            streams.put(name, [name.encode() * 2], properties)
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(write, names))
@@ -180,8 +180,8 @@ def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake,
     store = lake.store
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(store.read, lake.names)) == [name.encode() * 2 for name in lake.names]
-        kept = list(pool.map(store.streams.about, lake.names))
-    assert {(about.headers["Content-Type"], *about.metadata.items()) for about in kept} == {
+        kept = list(pool.map(store.streams.properties, lake.names))
+    assert {(properties.headers["Content-Type"], *properties.metadata.items()) for properties in kept} == {
         ("text/x-lake", ("owner", "ada"))
     }
     assert lake.served() == served

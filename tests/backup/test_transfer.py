@@ -10,7 +10,7 @@ from spark_resources.stores import Store, open_store
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.local.transfer import LocalStreams
 from spark_resources.stores.s3.transfer import S3Streams
-from spark_resources.stores.transfer import About, Hashed, Streams, copies_if_absent, parts
+from spark_resources.stores.transfer import Hashed, ObjectProperties, Streams, copies_if_absent, parts
 from tests.support.azurite import Azurite
 from tests.support.s3_servers import MotoServer
 from tests.support.store_providers import Provider
@@ -21,8 +21,8 @@ KEEPS_CONDITIONS = {"seaweedfs": True, "azure": True, "local": True, "moto": Fal
 PART = 5 * 1024 * 1024
 
 
-def about_of(store: Store, data: bytes) -> About:
-    return About(len(data), store.now(), None, "", HEADERS, METADATA)
+def properties_of(store: Store, data: bytes) -> ObjectProperties:
+    return ObjectProperties(len(data), store.now(), None, "", HEADERS, METADATA)
 
 
 def two_stores(provider: Provider) -> tuple[Store, Store]:
@@ -40,18 +40,18 @@ def test_objects_put_in_pieces_are_read_with_the_same_bytes_and_metadata(provide
     """Small and large objects keep their content type and user metadata."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), bytes(range(256)) * (size // 256) + bytes(size % 256)
-    written = streams.put("a/b c", [data[:3], data[3:]], about_of(store, data))
-    about = streams.about("a/b c")
+    written = streams.put("a/b c", [data[:3], data[3:]], properties_of(store, data))
+    properties = streams.properties("a/b c")
 
     assert store.read("a/b c") == data
-    assert b"".join(streams.pieces("a/b c", about)) == data
-    assert (about.size, about.checksum) == (size, store.stat("a/b c").checksum)
-    assert not written.checksums or about.checksum in written.checksums
-    assert written.tag == about.tag
+    assert b"".join(streams.pieces("a/b c", properties)) == data
+    assert (properties.size, properties.checksum) == (size, store.stat("a/b c").checksum)
+    assert not written.checksums or properties.checksum in written.checksums
+    assert written.tag == properties.tag
     if provider.name != "local":
-        assert {name: about.headers.get(name) for name in HEADERS} == HEADERS or provider.name == "gcs"
-        assert about.headers["Content-Type"] == "text/x-lake"
-        assert about.metadata == METADATA
+        assert {name: properties.headers.get(name) for name in HEADERS} == HEADERS or provider.name == "gcs"
+        assert properties.headers["Content-Type"] == "text/x-lake"
+        assert properties.metadata == METADATA
 
 
 @pytest.mark.parametrize("size", [5, PART + 7])
@@ -61,7 +61,7 @@ def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) 
     data = b"x" * size
     target.write("there", b"first")
     with pytest.raises(AlreadyExists):
-        in_parts(target).put("there", [data], about_of(target, data))
+        in_parts(target).put("there", [data], properties_of(target, data))
 
     assert target.read("there") == b"first"
     source.write("a", data)
@@ -76,7 +76,7 @@ def test_only_the_object_that_was_written_is_removed(provider: Provider, size: i
     """An object that has replaced it stays, and removing what is gone does nothing."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), b"x" * size
-    ours, replaced = (streams.put(key, [data], about_of(store, data)) for key in ("ours", "replaced"))
+    ours, replaced = (streams.put(key, [data], properties_of(store, data)) for key in ("ours", "replaced"))
     store.write("replaced", b"a client's")
     assert ours.tag is not None
     assert replaced.tag is not None
@@ -92,10 +92,10 @@ def test_only_the_object_that_was_written_is_removed(provider: Provider, size: i
 def test_whether_copies_respect_conditions_is_probed(provider: Provider) -> None:
     """The probe leaves nothing behind."""
     store = provider.open(provider.uri())
-    about = About(0, store.now(), None, "")
+    properties = ObjectProperties(0, store.now(), None, "")
     scratch = "_lakefs/retention/gc/lakegc/.probe/x/"
 
-    found = copies_if_absent(store.streams, store, scratch, about)
+    found = copies_if_absent(store.streams, store, scratch, properties)
 
     assert found is KEEPS_CONDITIONS[provider.name]
     assert [one for page in store.pages(scratch) for one in page.objects] == []
@@ -104,9 +104,9 @@ def test_whether_copies_respect_conditions_is_probed(provider: Provider) -> None
 def test_a_server_side_copy_has_the_bytes_type_and_metadata_of_its_original(provider: Provider) -> None:
     """Copies go from namespace to namespace."""
     source, target = two_stores(provider)
-    source.streams.put("a", [b"hello"], about_of(source, b"hello"))
+    source.streams.put("a", [b"hello"], properties_of(source, b"hello"))
     written = target.streams.copy(source.streams, source.stat("a"), "deep/er/b")
-    copy, original = target.streams.about("deep/er/b"), source.streams.about("a")
+    copy, original = target.streams.properties("deep/er/b"), source.streams.properties("a")
 
     assert source.streams.server == target.streams.server
     assert target.read("deep/er/b") == b"hello"
@@ -120,16 +120,16 @@ def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: 
     source, target = two_stores(provider)
     source.write("a", b"first")
     streams = source.streams
-    about, found = streams.about("a"), source.stat("a")
+    properties, found = streams.properties("a"), source.stat("a")
     source.write("a", b"other bytes")
     with pytest.raises(Changed):
-        list(streams.pieces("a", about))
+        list(streams.pieces("a", properties))
     if provider.name not in ("moto", "local"):  # the one ignores the condition, the other's look is anew; see copies
         with pytest.raises(Changed):
             target.streams.copy(streams, found, "b")
     source.delete_many(["a"])
     with pytest.raises(NotFound):
-        list(streams.pieces("a", about))
+        list(streams.pieces("a", properties))
     with pytest.raises(NotFound):
         target.streams.copy(streams, found, "c")
 
@@ -140,11 +140,11 @@ def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadat
     stores = [open_store(Namespace.parse(f"s3://large/{name}"), moto_server.settings()) for name in ("from", "to")]
     source, target = (S3Streams(store, one_request=PART) for store in stores)  # type: ignore[arg-type]
     data = b"ab" * PART
-    source.put("a", [data], about_of(stores[0], data))
+    source.put("a", [data], properties_of(stores[0], data))
     target.copy(source, stores[0].stat("a"), "b")
 
     assert stores[1].read("b") == data
-    assert target.about("b").metadata == METADATA
+    assert target.properties("b").metadata == METADATA
     with pytest.raises(AlreadyExists):
         target.copy(source, stores[0].stat("a"), "b")
 
@@ -166,7 +166,7 @@ def test_an_archived_object_raises_cold_when_copied_or_read(moto_server: MotoSer
         with pytest.raises(Cold, match="archive"):
             target.streams.copy(streams, found, "a")
         with pytest.raises(Cold, match="archive"):
-            list(streams.pieces("a", streams.about("a")))
+            list(streams.pieces("a", streams.properties("a")))
 
 
 def test_parts_have_the_same_bytes_and_one_length_except_the_last() -> None:
@@ -185,6 +185,6 @@ def test_a_missing_object_raises_not_found_from_every_lookup(provider: Provider)
     streams = source.streams
 
     with pytest.raises(NotFound):
-        streams.about("nothing")
+        streams.properties("nothing")
     with pytest.raises(NotFound):
         target.streams.copy(streams, StoredObject("nothing", 1, source.now()), "b")

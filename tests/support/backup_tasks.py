@@ -18,7 +18,7 @@ from spark_resources.mark_store.foreign_expired_set import folder_of
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores import Store
 from spark_resources.stores.place import Place
-from spark_resources.stores.transfer import About
+from spark_resources.stores.transfer import ObjectProperties
 
 FOLDER = "lake/m1/"
 _serial = itertools.count()
@@ -41,8 +41,8 @@ class Task:
         return Log(self.to, f"{FOLDER}log/")
 
     def write(self, address: str, data: bytes, **metadata: str) -> None:
-        about = About(len(data), self.store.now(), None, "", {"Content-Type": "text/x-lake"}, metadata)
-        self.store.streams.put(address, [data], about)
+        properties = ObjectProperties(len(data), self.store.now(), None, "", {"Content-Type": "text/x-lake"}, metadata)
+        self.store.streams.put(address, [data], properties)
 
     def marked(self, addresses: Iterable[str]) -> pa.Table:
         """Rows as a mark would record them now, in the order of tasks."""

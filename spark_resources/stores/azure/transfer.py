@@ -21,7 +21,7 @@ from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.listing import checksum
 from spark_resources.stores.base import MALFORMED, AlreadyExists, Changed, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried
-from spark_resources.stores.transfer import PART, About, Cold, Streams, Written, parts, plain_text, whole
+from spark_resources.stores.transfer import PART, Cold, ObjectProperties, Streams, Written, parts, plain_text, whole
 
 if TYPE_CHECKING:
     from spark_resources.stores.azure.store import AzureStore
@@ -52,45 +52,47 @@ class AzureStreams:
         return f"azure {self._store.place.endpoint.lower()}"
 
     @retried
-    def about(self, key: str) -> About:
+    def properties(self, key: str) -> ObjectProperties:
         with self._translating("look up", key):
-            about = self._client.get_blob_client(self._store.full(key)).get_blob_properties()
-        self._store.check_object(key, about)
-        settings = about.content_settings
+            properties = self._client.get_blob_client(self._store.full(key)).get_blob_properties()
+        self._store.check_object(key, properties)
+        settings = properties.content_settings
         headers = {name: value for name, field in _FIELDS.items() if (value := getattr(settings, field))}
-        if about.size is None or about.last_modified is None or not about.etag:
+        if properties.size is None or properties.last_modified is None or not properties.etag:
             raise Unavailable(
                 f"the response for {key!r} in {self.where} lacks size, time or ETag. Check that this is an Azure "
                 "endpoint."
             )
-        shown = checksum(settings.content_md5, about.etag)
-        return About(about.size, about.last_modified, shown, about.etag, headers, dict(about.metadata or {}))
+        shown = checksum(settings.content_md5, properties.etag)
+        return ObjectProperties(
+            properties.size, properties.last_modified, shown, properties.etag, headers, dict(properties.metadata or {})
+        )
 
-    def pieces(self, key: str, about: About) -> Iterator[bytes]:
-        return whole(self._pieces(key, about), about.size, key, self.where)
+    def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
+        return whole(self._pieces(key, properties), properties.size, key, self.where)
 
-    def _pieces(self, key: str, about: About) -> Iterator[bytes]:
+    def _pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
         # explicit ranges, because the library's own download begins with a piece of 32 MiB
-        for start in range(0, about.size, self._part):
-            yield self._piece(key, about, start, min(self._part, about.size - start))
+        for start in range(0, properties.size, self._part):
+            yield self._piece(key, properties, start, min(self._part, properties.size - start))
 
     @retried
-    def _piece(self, key: str, about: About, start: int, length: int) -> bytes:
+    def _piece(self, key: str, properties: ObjectProperties, start: int, length: int) -> bytes:
         blob = self._client.get_blob_client(self._store.full(key))
         with self._translating("read", key):
             download = blob.download_blob(
-                offset=start, length=length, etag=about.tag, match_condition=MatchConditions.IfNotModified
+                offset=start, length=length, etag=properties.tag, match_condition=MatchConditions.IfNotModified
             )
             data: bytes = download.readall()
         return data
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
         blob = self._client.get_blob_client(self._store.full(key))
         arguments: dict[str, Any] = {
-            _FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS and value.isascii()
+            _FIELDS[name]: value for name, value in properties.headers.items() if name in _FIELDS and value.isascii()
         }
-        metadata = plain_text(about.metadata, _NAME)
-        all_parts = parts(pieces, max(self._part, -(-about.size // _MAX_BLOCKS)))
+        metadata = plain_text(properties.metadata, _NAME)
+        all_parts = parts(pieces, max(self._part, -(-properties.size // _MAX_BLOCKS)))
         first = list(islice(all_parts, 2))
         if len(first) < 2:
             data = first[0] if first else b""
@@ -106,8 +108,8 @@ class AzureStreams:
             self._written(key, partial(blob.stage_block, blocks[-1].id, data, length=len(data)))
         # without an MD5, the blob would have no checksum that its copies share
         settings = ContentSettings(**arguments, content_md5=bytearray(md5.digest()))
-        properties: dict[str, Any] = {"content_settings": settings, "metadata": metadata}
-        tag = self._written(key, partial(blob.commit_block_list, blocks, **properties, match_condition=_ABSENT))
+        options: dict[str, Any] = {"content_settings": settings, "metadata": metadata}
+        tag = self._written(key, partial(blob.commit_block_list, blocks, **options, match_condition=_ABSENT))
         return Written(tag)  # Azure stores that MD5 without verifying it
 
     @retried
@@ -120,14 +122,14 @@ class AzureStreams:
     def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         if not isinstance(source, AzureStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not in the same account")
-        about = source.about(found.key)
-        if (about.size, about.checksum) != (found.size, found.checksum or about.checksum):
+        properties = source.properties(found.key)
+        if (properties.size, properties.checksum) != (found.size, found.checksum or properties.checksum):
             raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime")
         blob = source._client.get_blob_client(source._store.full(found.key))
         target = self._client.get_blob_client(self._store.full(key))
         with self._translating("copy", found.key, there=key):
             tag = copy_blob(
-                blob, _Absent(target), about.tag, token=source._store.token(), where=self.where  # type: ignore[arg-type]
+                blob, _Absent(target), properties.tag, token=source._store.token(), where=self.where  # type: ignore[arg-type]
             )  # fmt: skip
         return Written(tag)
 

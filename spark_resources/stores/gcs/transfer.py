@@ -19,8 +19,8 @@ from spark_resources.stores.retry import RetryPolicy, retried
 from spark_resources.stores.transfer import (
     PART,
     PIECE,
-    About,
     Hashed,
+    ObjectProperties,
     Streams,
     Written,
     parts,
@@ -59,7 +59,7 @@ class GCSStreams:
         return f"gcs {self._client.base}"
 
     @retried
-    def about(self, key: str) -> About:
+    def properties(self, key: str) -> ObjectProperties:
         path = object_path(self._bucket, self._store.full(key))
         with self._translating("look up", key), self._store.absence(key):
             params = {"fields": _REQUESTED, "prettyPrint": "false"}
@@ -70,25 +70,25 @@ class GCSStreams:
             metadata = {str(name): str(value) for name, value in response.get("metadata", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"invalid response for {key!r} in {self.where} ({error})") from error
-        return About(found.size, found.updated, found.checksum, found.generation, headers, metadata)
+        return ObjectProperties(found.size, found.updated, found.checksum, found.generation, headers, metadata)
 
-    def pieces(self, key: str, about: About) -> Iterator[bytes]:
+    def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
         pieces = resumed(
             self.retry,
-            lambda start: self._opened(key, about, start),
+            lambda start: self._opened(key, properties, start),
             lambda: self._translating("read", key),
-            about.size,
+            properties.size,
         )
         hashed = Hashed(pieces)
-        yield from whole(hashed, about.size, key, self.where)
-        if about.checksum not in (None, hashed.crc32c):
+        yield from whole(hashed, properties.size, key, self.where)
+        if properties.checksum not in (None, hashed.crc32c):
             raise Transient(f"{key!r} in {self.where} was received with a CRC32C other than the stored one. Try again.")
 
     @contextmanager
-    def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
+    def _opened(self, key: str, properties: ObjectProperties, start: int) -> Iterator[Callable[[], bytes]]:
         """Yields a function that reads the object's bytes from `start` on, one piece per call."""
         path = object_path(self._bucket, self._store.full(key))
-        params, headers = {"alt": "media", "generation": about.tag}, {"Accept-Encoding": "gzip"}
+        params, headers = {"alt": "media", "generation": properties.tag}, {"Accept-Encoding": "gzip"}
         headers |= {"Range": f"bytes={start}-"} if start else {}
         try:
             response = self._client.request("GET", path, params=params, headers=headers, stream=True)
@@ -103,10 +103,10 @@ class GCSStreams:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
         full = self._store.full(key)
-        fields: dict[str, Any] = {_FIELDS[name]: value for name, value in about.headers.items() if name in _FIELDS}
-        fields |= {"metadata": dict(about.metadata)} if about.metadata else {}
+        fields: dict[str, Any] = {_FIELDS[name]: value for name, value in properties.headers.items() if name in _FIELDS}
+        fields |= {"metadata": dict(properties.metadata)} if properties.metadata else {}
         all_parts = parts(pieces, max(self._part, 256 * 1024))
         first = list(islice(all_parts, 2))
         if len(first) < 2:
@@ -186,13 +186,13 @@ class GCSStreams:
     def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         if not isinstance(source, GCSStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
-        about, full = source.about(found.key), self._store.full(key)
-        if (about.size, about.checksum) != (found.size, found.checksum or about.checksum):
+        properties, full = source.properties(found.key), self._store.full(key)
+        if (properties.size, properties.checksum) != (found.size, found.checksum or properties.checksum):
             raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime")
         path = object_path(source._bucket, source._store.full(found.key))
         path += f"/rewriteTo{object_path(self._bucket, full).removeprefix('/storage/v1')}"
         params = {
-            "sourceGeneration": about.tag, "ifGenerationMatch": "0", "fields": _COPIED, "prettyPrint": "false"
+            "sourceGeneration": properties.tag, "ifGenerationMatch": "0", "fields": _COPIED, "prettyPrint": "false"
         }  # fmt: skip
         return self._rewritten(path, params, source, found, key)
 
@@ -230,7 +230,7 @@ class GCSStreams:
     def remove(self, key: str, tag: str) -> None:
         path = object_path(self._bucket, self._store.full(key))
         try:
-            if self.about(key).tag != tag:  # for emulators that ignore the condition of the next request
+            if self.properties(key).tag != tag:  # for emulators that ignore the condition of the next request
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
         except NotFound:
             return

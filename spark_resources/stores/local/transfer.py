@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
-from spark_resources.stores.transfer import PIECE, About, Streams, Written, whole
+from spark_resources.stores.transfer import PIECE, ObjectProperties, Streams, Written, whole
 
 if TYPE_CHECKING:
     from spark_resources.stores.local.store import LocalStore
@@ -27,25 +27,25 @@ class LocalStreams:
     def server(self) -> str:
         return "local"
 
-    def about(self, key: str) -> About:
+    def properties(self, key: str) -> ObjectProperties:
         with self._folder.file("look up", key) as descriptor:
-            return _about(os.fstat(descriptor))
+            return _properties(os.fstat(descriptor))
 
-    def pieces(self, key: str, about: About) -> Iterator[bytes]:
-        return whole(self._pieces(key, about), about.size, key, self.where)
+    def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
+        return whole(self._pieces(key, properties), properties.size, key, self.where)
 
-    def _pieces(self, key: str, about: About) -> Iterator[bytes]:
+    def _pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
         with self._folder.file("read", key) as descriptor:
-            if _about(os.fstat(descriptor)).tag != about.tag:
+            if _properties(os.fstat(descriptor)).tag != properties.tag:
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
             while piece := os.read(descriptor, PIECE):
                 yield piece
-            if _about(os.fstat(descriptor)).tag != about.tag:
+            if _properties(os.fstat(descriptor)).tag != properties.tag:
                 raise Changed(f"{key!r} in {self.where} was modified while it was being read")
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
         with self._folder.writing("write", key, pieces) as (changes, staged):
-            tag = _about(os.stat(staged, dir_fd=changes.hidden)).tag  # of the file, whatever its name
+            tag = _properties(os.stat(staged, dir_fd=changes.hidden)).tag  # of the file, whatever its name
             if not changes.place_if_free(staged, key):
                 raise AlreadyExists(f"{key!r} already exists in {self.where}")
         return Written(tag)
@@ -53,16 +53,16 @@ class LocalStreams:
     def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         if not isinstance(source, LocalStreams):
             raise WrongUsage(f"{source.where} is not a folder on this machine")
-        about = source.about(found.key)
-        return self.put(key, source.pieces(found.key, about), about)
+        properties = source.properties(found.key)
+        return self.put(key, source.pieces(found.key, properties), properties)
 
     def remove(self, key: str, tag: str) -> None:
         with self._folder.changing("delete", key) as changes, changes.lock(), suppress(NotFound):
-            if self.about(key).tag != tag:
+            if self.properties(key).tag != tag:
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
             changes.remove(key)
 
 
-def _about(status: os.stat_result) -> About:
+def _properties(status: os.stat_result) -> ObjectProperties:
     modified = datetime.fromtimestamp(status.st_mtime_ns / 1e9, UTC)
-    return About(status.st_size, modified, None, f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}")
+    return ObjectProperties(status.st_size, modified, None, f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}")

@@ -23,8 +23,8 @@ from spark_resources.stores.s3.copy import ONE_REQUEST
 from spark_resources.stores.transfer import (
     PART,
     PIECE,
-    About,
     Cold,
+    ObjectProperties,
     Streams,
     Written,
     parts,
@@ -67,40 +67,42 @@ class S3Streams:
     def server(self) -> str:
         return f"s3 {self._client.meta.endpoint_url}"
 
-    def about(self, key: str) -> About:
+    def properties(self, key: str) -> ObjectProperties:
         head = self._store.head(key, "look up")
         tag = str(head.get("ETag", ""))
         headers = {name: str(head[field]) for name, field in _ARGUMENTS.items() if head.get(field)}
         modified = head["LastModified"].astimezone(UTC)
-        return About(
+        return ObjectProperties(
             int(head["ContentLength"]), modified, tag.strip('"') or None, tag, headers, dict(head.get("Metadata", {}))
         )
 
-    def pieces(self, key: str, about: About) -> Iterator[bytes]:
+    def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
         pieces = resumed(
             self.retry,
-            lambda start: self._opened(key, about, start),
+            lambda start: self._opened(key, properties, start),
             lambda: self._translating("read", key),
-            about.size,
+            properties.size,
         )
-        return whole(pieces, about.size, key, self.where)
+        return whole(pieces, properties.size, key, self.where)
 
     @contextmanager
-    def _opened(self, key: str, about: About, start: int) -> Iterator[Callable[[], bytes]]:
+    def _opened(self, key: str, properties: ObjectProperties, start: int) -> Iterator[Callable[[], bytes]]:
         """Yields a function that reads the object's bytes from `start` on, one piece per call."""
         span: dict[str, Any] = {"Range": f"bytes={start}-"} if start else {}
-        response = self._client.get_object(Bucket=self._bucket, Key=self._store.full(key), IfMatch=about.tag, **span)
+        response = self._client.get_object(
+            Bucket=self._bucket, Key=self._store.full(key), IfMatch=properties.tag, **span
+        )
         with closing(response["Body"]) as body:
-            if response.get("ETag") != about.tag:
+            if response.get("ETag") != properties.tag:
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
             refuse_other_start(response["ResponseMetadata"]["HTTPStatusCode"], start, key, self.where)
             yield lambda: body.read(PIECE)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, pieces: Iterable[bytes], about: About) -> Written:
-        full, arguments = self._store.full(key), _arguments_of(about)
-        size = max(self._part, -(-about.size // _MAX_PARTS))
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
+        full, arguments = self._store.full(key), _arguments_of(properties)
+        size = max(self._part, -(-properties.size // _MAX_PARTS))
         all_parts = parts(pieces, size)
         first = list(islice(all_parts, 2))
         if len(first) < 2:
@@ -155,7 +157,7 @@ class S3Streams:
 
     def remove(self, key: str, tag: str) -> None:
         def attempt() -> None:
-            if self.about(key).tag != tag:  # for compatible stores that ignore the condition of the next request
+            if self.properties(key).tag != tag:  # for compatible stores that ignore the condition of the next request
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
             with self._translating("delete", key):
                 self._client.delete_object(Bucket=self._bucket, Key=self._store.full(key), IfMatch=tag)
@@ -203,7 +205,7 @@ class S3Streams:
         self, source: S3Streams, found: StoredObject, key: str, place: Mapping[str, str],
         unchanged: Mapping[str, str], send: _Send,
     ) -> str:  # fmt: skip
-        about, step = source.about(found.key), max(min(_COPIED_PART, self._one_request), 5 * 1024**2)
+        properties, step = source.properties(found.key), max(min(_COPIED_PART, self._one_request), 5 * 1024**2)
         starts = range(0, found.size, step)
 
         def sent(upload: Mapping[str, Any]) -> Iterator[str]:
@@ -212,7 +214,7 @@ class S3Streams:
                 part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
                 yield send(partial(part, CopySourceRange=span, **unchanged))["CopyPartResult"]["ETag"]
 
-        return self._in_parts(key, self._store.full(key), sent, _arguments_of(about), send)
+        return self._in_parts(key, self._store.full(key), sent, _arguments_of(properties), send)
 
     def _copy_response(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
         """The response to a copy request. A failed condition is the target's or the source's: a lookup shows which."""
@@ -256,7 +258,7 @@ def _as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str,
 
 
 def _quoted(tag: str) -> str | None:
-    """An ETag as `About` has it; None for an empty one."""
+    """An ETag as `ObjectProperties` has it; None for an empty one."""
     bare = tag.strip('"')
     return f'"{bare}"' if bare else None
 
@@ -266,10 +268,10 @@ def _copied(tag: str) -> Written:
     return Written(_quoted(tag), frozenset({bare} if bare else ()))
 
 
-def _arguments_of(about: About) -> dict[str, Any]:
+def _arguments_of(properties: ObjectProperties) -> dict[str, Any]:
     arguments: dict[str, Any] = {
-        _ARGUMENTS[name]: value for name, value in about.headers.items() if value.isascii() and name in _ARGUMENTS
+        _ARGUMENTS[name]: value for name, value in properties.headers.items() if value.isascii() and name in _ARGUMENTS
     }
-    if metadata := plain_text(about.metadata, _NAME):
+    if metadata := plain_text(properties.metadata, _NAME):
         arguments["Metadata"] = metadata
     return arguments
