@@ -29,7 +29,7 @@ Measured = tuple[bool, Mapping[str, Any]]
 class Invariant:
     """One check: its asset, name, invariant number (if any), description (`promise`), and measurement of a record.
 
-    `otherwise` is the message that is shown if it fails.
+    `violation` is the message that is shown if it fails.
     """
 
     asset: dg.AssetsDefinition
@@ -37,7 +37,7 @@ class Invariant:
     number: int | None
     promise: str
     measure: Callable[[MarkRecord], Measured]
-    otherwise: str = "This mark isn't trustworthy. Make a new one."
+    violation: str = "This mark isn't trustworthy. Make a new one."
 
 
 def clocks_agree(record: MarkRecord) -> Measured:
@@ -146,7 +146,7 @@ INVARIANTS = [
         5,
         "Other repositories' references to objects here were read.",
         others_read,
-        otherwise="Some repositories of this server could not be read (unread). Objects here that only they "
+        violation="Some repositories of this server could not be read (unread). Objects here that only they "
         "reference may be listed as expired. Grant lakegc access to them or, if they reference nothing in "
         "this repository, name them in LAKEGC_TRUSTED_REPOSITORIES. Then make a new mark.",
     ),
@@ -163,7 +163,7 @@ INVARIANTS = [
         3,
         "The store lists every live address.",
         live_is_listed,
-        otherwise="Live objects are missing that nobody has accepted as lost: either data is gone, or the listing "
+        violation="Live objects are missing that nobody has accepted as lost: either data is gone, or the listing "
         "was incomplete. Find out which before anything is deleted.",
     ),
     Invariant(
@@ -172,7 +172,7 @@ INVARIANTS = [
         2,
         "Paths were probed on every branch for identical content staged again.",
         identical_content_probed,
-        otherwise="Some paths were not probed (not_probed), or their probes failed (probes_failed). Their objects "
+        violation="Some paths were not probed (not_probed), or their probes failed (probes_failed). Their objects "
         "were kept: the mark is safe, but more could be deleted. Raise LAKEGC_MAX_PROBES for the next "
         "mark, or check the server's responses (unclear).",
     ),
@@ -182,7 +182,7 @@ INVARIANTS = [
         None,
         "Incremental marks miss nothing, as confirmed by the next full mark.",
         nothing_missed,
-        otherwise="Objects were added to an old slice, which lakeFS itself doesn't do. These objects (names) were "
+        violation="Objects were added to an old slice, which lakeFS itself doesn't do. These objects (names) were "
         "kept until this full mark found them. Nothing was lost. If this happens again, lower "
         "LAKEGC_FULL_EVERY.",
     ),
@@ -204,7 +204,7 @@ def as_check(invariant: Invariant) -> dg.AssetChecksDefinition:
         except LakegcError as error:
             return dg.AssetCheckResult(passed=False, description=str(error))
         return dg.AssetCheckResult(
-            passed=passed, description=None if passed else invariant.otherwise, metadata=dict(measured)
+            passed=passed, description=None if passed else invariant.violation, metadata=dict(measured)
         )
 
     return check

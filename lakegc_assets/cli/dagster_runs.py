@@ -175,7 +175,7 @@ def run_job(
         raise
     finally:
         show_on_overview(instance, run_id)
-    raise_if_left(result)
+    raise_if_unchanged(result)
 
 
 def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
@@ -189,14 +189,15 @@ def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
         instance.run_storage.replace_job_origin(run, origin)
 
 
-def raise_if_left(result: dg.ExecuteInProcessResult) -> None:
+def raise_if_unchanged(result: dg.ExecuteInProcessResult) -> None:
     """Raise `NothingToDo` if the run left its assets unchanged, with the message that it recorded for them."""
     for event in result.all_events:
         if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION:
-            seen = event.asset_observation_data.asset_observation
-            if "exit_code" in seen.metadata:
-                number = seen.metadata["invariant"].value if "invariant" in seen.metadata else None
-                raise NothingToDo(seen.description or "", invariant=number if isinstance(number, int) else None)
+            observation = event.asset_observation_data.asset_observation
+            metadata = observation.metadata
+            if "exit_code" in metadata:
+                number = metadata["invariant"].value if "invariant" in metadata else None
+                raise NothingToDo(observation.description or "", invariant=number if isinstance(number, int) else None)
 
 
 def _with(resources: Mapping[str, Any]) -> dg.Definitions:

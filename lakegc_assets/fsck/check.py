@@ -26,7 +26,7 @@ from lakegc_assets.fsck.tables import (
     verified_ranges,
 )
 from lakegc_assets.mark.context import Target
-from lakegc_assets.mark.missing_objects import FEW, not_listed_now
+from lakegc_assets.mark.missing_objects import ALWAYS_LOOKED_UP, not_listed_now
 from lakegc_assets.progress import LogMessage
 from spark_resources.errors import LakegcError
 from spark_resources.lakefs import LakeFS
@@ -248,7 +248,7 @@ def find_lost(context: Context, absent: DataFrame) -> None:
     count, lost = report.verified.pop("not_listed"), absent
     named: list[Row] = []
     if count:
-        if count <= FEW or count * 2 <= report.verified["live"]:  # otherwise it is the wrong store or path
+        if count <= ALWAYS_LOOKED_UP or count * 2 <= report.verified["live"]:  # otherwise it is the wrong store or path
             run.log_message(f"looking up {plural(count, 'live object')} missing from the listing")
             there_not = absent.select("address").transform(not_listed_now(run.target.place))
             lost = absent.join(there_not, "address").persist()

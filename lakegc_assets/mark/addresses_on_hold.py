@@ -31,7 +31,7 @@ from spark_resources.lakefs.ranges import (
 from spark_resources.model import (
     ADDRESSES_ON_HOLD,
     COMMIT_VERDICTS,
-    HOLDS_BETWEEN,
+    HOLD_SEPARATOR,
     OBJECTS_ON_HOLD,
     RANGE_REFS,
     RANGES_ON_HOLD,
@@ -92,16 +92,16 @@ def expired_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
     with errors_from_executors():
         rows = found.groupBy(*RANGE_REFS.names).agg(F.collect_set("hold").alias("holds")).collect()
     return [
-        {name: row[name] for name in RANGE_REFS.names} | {"hold": joined(row["holds"])}
+        {name: row[name] for name in RANGE_REFS.names} | {"hold": joined_ids(row["holds"])}
         for row in rows
         if row["holds"] or paths.may_be_in(bytes(row["min_key"]), bytes(row["max_key"]))
     ]
 
 
-def joined(holds: Iterable[str]) -> str | None:
-    """The hold ids of several fields, joined into one; None if there are none."""
-    ids = {one for several in holds for one in several.split(HOLDS_BETWEEN)}
-    return HOLDS_BETWEEN.join(sorted(ids)) or None
+def joined_ids(holds: Iterable[str]) -> str | None:
+    """The hold ids in several `hold` fields, as one such field; None if there are none."""
+    ids = {one for several in holds for one in several.split(HOLD_SEPARATOR)}
+    return HOLD_SEPARATOR.join(sorted(ids)) or None
 
 
 def reading_ranges(place: Place, paths: PathHolds) -> Producer:
@@ -180,7 +180,7 @@ def count_by_hold(batches: Batches, report: TaskReport) -> Batches:
     for batch in batches:
         for size, hold in zip(batch["size"].to_pylist(), batch["hold"].to_pylist(), strict=True):
             report.count(bytes=size)
-            for one in hold.split(HOLDS_BETWEEN):
+            for one in hold.split(HOLD_SEPARATOR):
                 report.count_for(one, objects=1, bytes=size)
         yield batch
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lakegc_assets.mark import incremental_comparison, inventory_listing
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.full_listing import all_parts, list_parts
-from lakegc_assets.mark.incremental_listing import changed_parts, listed_whole, look_up, no_longer_retained
+from lakegc_assets.mark.incremental_listing import changed_parts, fully_listed_slices, look_up, no_longer_retained
 from lakegc_assets.mark.listed_objects import ASSET, COMPARED_PART, NO_LONGER_RETAINED_PART
 from lakegc_assets.mark.mark_chain import UNREADABLE, MarkChain, can_be_base, refuse_mixed
 from lakegc_assets.mark.missed_by_incremental import count_missed
@@ -129,7 +129,7 @@ class Incremental(Candidates):
         self.run.log_message(f"listing {self.run.store.where}")
         parts = changed_parts(self.run.store, self.chain.base.start)
         list_parts(self.run, notes, parts)
-        look_up(self.run, notes, self.chain, self.ranges, listed_whole(parts))
+        look_up(self.run, notes, self.chain, self.ranges, fully_listed_slices(parts))
 
     def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
         return incremental_comparison.comparison(self.run, self.chain, inputs)

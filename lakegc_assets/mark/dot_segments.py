@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COUNT, NAMES = "dot_segments", "dot_segment_names"
-NAMED = 10
+NAMED = 10  # addresses in the facts of the step
 
 
 def note(run: MarkRun, notes: StepNotes, kept: DataFrame) -> None:

@@ -27,7 +27,7 @@ from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.retained_commits import completed, dumped_graph
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import listed_area_column, slice_column, slice_of, slices_of
-from lakegc_assets.rules.incremental import can_have_changed, opened, union
+from lakegc_assets.rules.incremental import can_have_changed, slice_opened_at, union
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.lakefs.ranges import ranges_of
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FOLDERS = pa.schema([STORED_OBJECTS.field("slice")])
-SHARDS_DEEP = 4  # maximum nesting of shard folders
+MAX_SHARD_DEPTH = 4  # maximum nesting of shard folders
 LOOK_UPS_A_TASK = 20_000
 
 
@@ -56,17 +56,17 @@ def changed_parts(store: Store, since: datetime) -> list[Part]:
     return [Part(DATA, flat=True), *parts]
 
 
-def _parts_below(store: Store, folder: str, since: datetime, deep: int = 0) -> Iterator[Part]:
+def _parts_below(store: Store, folder: str, since: datetime, depth: int = 0) -> Iterator[Part]:
     name = folder.rstrip("/").rpartition("/")[2]
-    if opened(name) is None and deep < SHARDS_DEEP and (deep or name.startswith("!")):
+    if slice_opened_at(name) is None and depth < MAX_SHARD_DEPTH and (depth or name.startswith("!")):
         yield Part(folder, flat=True)
         for below in folders_in(store, folder):
-            yield from _parts_below(store, below, since, deep + 1)
+            yield from _parts_below(store, below, since, depth + 1)
     elif can_have_changed(name, since):
         yield Part(folder)
 
 
-def listed_whole(parts: Sequence[Part]) -> list[str]:
+def fully_listed_slices(parts: Sequence[Part]) -> list[str]:
     """The slices, named as in a full mark, that a listing of these parts covers completely."""
     return sorted({ROOT, *(part.folder for part in parts if part.folder == DATA or _is_whole_slice(part))})
 

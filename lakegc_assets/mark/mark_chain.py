@@ -56,8 +56,8 @@ LEFT_BETWEEN = ("committed_addresses", "left_between")
 COMPARED = ("namespace_slices", "compared")
 NOT_RETAINED_OBJECTS = ("expired_set", "not_retained")
 EXPLAINED = ("expired_set", "explained")
-OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # without SIZES, which are optional
-OF_THE_NEWEST = (LEFT_BETWEEN, NOT_RETAINED_OBJECTS)
+FILES_OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # of each mark of a chain; SIZES are optional
+FILES_OF_NEWEST = (LEFT_BETWEEN, NOT_RETAINED_OBJECTS)  # of the newest one only
 
 RESTORED_MARKS = ("undone/", "restored/")  # in a mark's folder: written by undo and restore
 MARGIN = timedelta(hours=1)  # for times in a store's listing
@@ -253,7 +253,7 @@ def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
     found = tuple(Mark.open(place, mark_id) for mark_id in basis["chain"])
     for number, (mark, digest) in enumerate(zip(found, basis["digests"], strict=True)):
         check_member(mark.record, digest, [one.record for one in found[number + 1 :]])
-        check_files(mark, *OF_EACH, *(() if number else OF_THE_NEWEST))
+        check_files(mark, *FILES_OF_EACH, *(() if number else FILES_OF_NEWEST))
     return found
 
 

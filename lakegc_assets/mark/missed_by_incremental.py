@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-NAMED = 10
+NAMED = 10  # addresses in the facts of the step
 
 
 def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PROBES_AT_ONCE = 16
-FEW = 1000
-NAMED = 10
+ALWAYS_LOOKED_UP = 1000  # up to this many; of more, none if they are over half of the live addresses
+NAMED = 10  # lost addresses in the message of a refusal
 FOLDED = frozenset({keys.EMPTY_SEGMENT, keys.LEADING_SLASH, keys.TRAILING_SLASH, keys.DOT_SEGMENT, keys.BACKSLASH})
 
 
@@ -38,14 +38,14 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
     notes.facts |= {"live_lost": 0, "live_lost_accepted": 0}
     if not absent:
         return
-    if absent > FEW and absent * 2 > live:
+    if absent > ALWAYS_LOOKED_UP and absent * 2 > live:
         raise refusal(run, absent, live, [row["address"] for row in missing.limit(NAMED).collect()])
     lost = run.persist(missing.transform(not_listed_now(run.place)))
     accepted = lost.where(lost["address"].isin(list(run.mark.record.accepted_missing)))
     notes.facts |= {"live_lost": lost.count(), "live_lost_accepted": accepted.count()}
     refuse_folded(run, run.mark.record.accepted_missing)
-    unknown = notes.facts["live_lost"] - notes.facts["live_lost_accepted"]
-    if unknown > run.limits.missing or notes.facts["live_lost"] == live:
+    unaccepted = notes.facts["live_lost"] - notes.facts["live_lost_accepted"]
+    if unaccepted > run.limits.missing or notes.facts["live_lost"] == live:
         names = lost.transform(garbage.without(accepted)).orderBy("address").limit(NAMED).collect()
         raise refusal(run, notes.facts["live_lost"], live, [row["address"] for row in names])
     refuse_folded(run, [row["address"] for row in lost.collect()], state="is live and not listed")

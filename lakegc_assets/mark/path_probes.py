@@ -163,7 +163,7 @@ def at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterab
 
 
 def just_before(path: str) -> str:
-    """A path that sorts shortly before the given one: `ls` starts after it."""
+    """A path that sorts shortly before the given one, for a listing to start after."""
     return path[:-1]
 
 

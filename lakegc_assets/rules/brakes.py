@@ -170,7 +170,7 @@ def live(found: Measured, limits: BrakeLimits) -> Brake:
     left = remaining(now, found.previous["live"])
     before = found.previous["live"]
     against = f"{100 * left:.1f} % of {before:,} in" if before else "none were in"
-    why = f"{are(now, 'live address', 'live addresses')}, {against} mark {found.previous_id}"
+    why = f"{there_are(now, 'live address', 'live addresses')}, {against} mark {found.previous_id}"
     return Brake("live", left < limits.live, left, limits.live, f"{why}; at least {100 * limits.live:g} % are expected")
 
 
@@ -180,7 +180,7 @@ def listing(found: Measured, limits: BrakeLimits) -> Brake:
         return uncompared("listing", found, limits.listing)
     expected = max(found.previous["candidates"] - found.previous["expired"], 0)
     left = remaining(found.counts["candidates"], expected)
-    listed = are(found.counts["candidates"], "listed object")
+    listed = there_are(found.counts["candidates"], "listed object")
     against = (
         f"{100 * left:.1f} % of the {expected:,} that mark {found.previous_id} would leave"
         if expected
@@ -239,7 +239,8 @@ def uncompared(name: str, found: Measured, bound: float) -> Brake:
     return Brake(name, False, None, bound, "this is the first mark of the repository: nothing to compare with")
 
 
-def are(count: int, thing: str, things: str = "") -> str:
+def there_are(count: int, thing: str, things: str = "") -> str:
+    """ "there is 1 object", "there are 2 objects"."""
     return f"there {'is' if count == 1 else 'are'} {plural(count, thing, things)}"
 
 

@@ -23,7 +23,7 @@ from spark_resources.mark_store.hold_file import (
     TagHold,
     literal_prefix,
 )
-from spark_resources.model import HOLDS_BETWEEN, Commit, Rules
+from spark_resources.model import HOLD_SEPARATOR, Commit, Rules
 
 Named: TypeAlias = tuple[str, str]  # a branch or tag, and its commit
 
@@ -58,7 +58,7 @@ def commits_on_hold(
 def with_holds(verdicts: Iterable[Verdict], on_hold: Mapping[str, Sequence[str]]) -> list[Verdict]:
     """The verdicts, with commits that only holds retain changed to retained, with the holds' ids."""
     return [
-        replace(one, retained=True, why=Reason.ON_HOLD, hold=HOLDS_BETWEEN.join(on_hold[one.commit_id]))
+        replace(one, retained=True, why=Reason.ON_HOLD, hold=HOLD_SEPARATOR.join(on_hold[one.commit_id]))
         if not one.retained and one.commit_id in on_hold
         else one
         for one in verdicts

@@ -40,7 +40,7 @@ _XID = 20  # characters
 NO_BASE: Basis = {**FULL_MARK, "why": "there is no finished mark"}
 
 
-def opened(name: str) -> datetime | None:
+def slice_opened_at(name: str) -> datetime | None:
     """When a slice was opened, by its name (formats §1); None for a name that isn't a slice's."""
     if len(name) != _XID or name != name.lower():
         return None
@@ -57,7 +57,7 @@ def opened(name: str) -> datetime | None:
 
 def can_have_changed(name: str, since: datetime) -> bool:
     """Whether objects may have been written into a folder since a time, by the folder's name."""
-    when = opened(name)
+    when = slice_opened_at(name)
     return when is None or when >= since - LATE
 
 

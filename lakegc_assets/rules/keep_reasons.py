@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from spark_resources.model import HOLDS_BETWEEN
+from spark_resources.model import HOLD_SEPARATOR
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -142,10 +142,10 @@ def on_hold(addresses: DataFrame, prefixes: Sequence[tuple[str, str]]) -> Attrib
 
     texts = "array<string>"
     by_address = addresses.groupBy("address").agg(
-        F.flatten(F.collect_list(F.split("hold", HOLDS_BETWEEN))).alias("named")
+        F.flatten(F.collect_list(F.split("hold", HOLD_SEPARATOR))).alias("named")
     )
     by_prefix = [F.when(F.col("address").startswith(prefix), F.lit(hold_id)) for hold_id, prefix in prefixes]
     named = F.coalesce(F.col("named"), F.array().cast(texts))
     ids = F.array_distinct(F.array_compact(F.concat(named, F.array(*by_prefix).cast(texts))))
-    found = F.when(F.size(ids) > 0, F.array_join(F.array_sort(ids), HOLDS_BETWEEN))
+    found = F.when(F.size(ids) > 0, F.array_join(F.array_sort(ids), HOLD_SEPARATOR))
     return lambda objects: objects.join(by_address, "address", "left").select(*objects.columns, found.alias("found"))

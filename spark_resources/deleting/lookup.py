@@ -15,7 +15,7 @@ from spark_resources.mark_store.lease import seconds_passed
 from spark_resources.model import DATA, ROOT
 from spark_resources.stores.arrow_pages import LISTED, ArrowPage, arrow_pages, as_batch
 from spark_resources.stores.base import Store, StoredObject
-from spark_resources.stores.keys import before_unsafe
+from spark_resources.stores.keys import xml_safe_start
 from spark_resources.stores.parallel_listing import Part, listed
 
 FOUND = LISTED
@@ -122,11 +122,12 @@ def _first_after(keys: Sequence[str], position: int, last: str) -> int:
 
 
 def _just_before(key: str) -> str:
-    """A key that sorts shortly before the given one: a listing starts after it.
+    """A key that sorts shortly before the given one, for a listing to start after.
 
-    It has no characters that XML can't carry: stores echo it in their responses, and not all of them escape it.
+    It ends before the first character that XML can't carry: stores echo it in their responses, and some don't escape
+    it.
     """
-    return before_unsafe(key[:-1])
+    return xml_safe_start(key[:-1])
 
 
 def _is_ahead(page: ArrowPage, key: str) -> bool:

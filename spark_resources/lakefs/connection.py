@@ -65,7 +65,7 @@ class Response:
 
     @property
     def says_not_found(self) -> bool:
-        """Whether lakeFS itself reports that the named resource doesn't exist, rather than the API call."""
+        """Whether lakeFS reports that the named resource doesn't exist. A 404 for an unknown API call doesn't count."""
         unknown_call = ("invalid api endpoint", "no matching operation")
         return (
             self.status == 404

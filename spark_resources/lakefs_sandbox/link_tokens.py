@@ -9,7 +9,7 @@ import json
 from datetime import datetime, timedelta
 
 from spark_resources.lakefs_sandbox.errors import bad_request
-from spark_resources.lakefs_sandbox.xids import moment_of
+from spark_resources.lakefs_sandbox.xids import generated_at
 
 LINK_VALIDITY = timedelta(hours=24)
 _DELIMITER = ","
@@ -31,7 +31,7 @@ class LinkTokens:
             raise bad_request("address is not signed: link address invalid")
         if not hmac.compare_digest(token.encode(), self._token(address, repository, branch, path).encode()):
             raise bad_request("invalid address signature: invalid address")
-        if now - moment_of(address) > LINK_VALIDITY:
+        if now - generated_at(address) > LINK_VALIDITY:
             raise bad_request("link address expired")
 
     def _token(self, address: str, repository: str, branch: str, path: str) -> str:

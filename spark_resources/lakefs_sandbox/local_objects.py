@@ -17,7 +17,7 @@ from pathlib import Path
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.lakefs_sandbox.clock import Clock
 from spark_resources.lakefs_sandbox.errors import bad_request, no_data
-from spark_resources.lakefs_sandbox.objects import Outside, Write
+from spark_resources.lakefs_sandbox.objects import ExternalObject, Write
 from spark_resources.stores.keys import (
     DOT_SEGMENT,
     EMPTY_SEGMENT,
@@ -83,10 +83,10 @@ class LocalObjects:
     def read(self, key: str) -> bytes:
         return self._read(f"{self._inside}/{key}")
 
-    def read_elsewhere(self, address: str) -> bytes:
+    def read_external(self, address: str) -> bytes:
         return self._read(self._below(address))
 
-    def listed_elsewhere(self, address: str) -> Iterator[Outside]:
+    def external_objects(self, address: str) -> Iterator[ExternalObject]:
         prefix = self._below(address)
         with self._root() as root, _links_refused():
             for key, status in walk(root, prefix.encode()):
@@ -94,7 +94,9 @@ class LocalObjects:
                     continue
                 checksum = hashlib.md5(self._read(key), usedforsecurity=False).hexdigest()
                 modified = datetime.fromtimestamp(status.st_mtime, UTC)
-                yield Outside(address + key[len(prefix) :], key[len(prefix) :], status.st_size, modified, checksum)
+                yield ExternalObject(
+                    address + key[len(prefix) :], key[len(prefix) :], status.st_size, modified, checksum
+                )
 
     def write(self, key: str, data: bytes) -> None:
         with self.writing() as write:

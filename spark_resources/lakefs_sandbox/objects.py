@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 Write = Callable[[str, bytes], None]
 
 
-class Outside(NamedTuple):
+class ExternalObject(NamedTuple):
     """An object that can be imported: full address, key after the requested prefix, and the store's metadata."""
 
     address: str
@@ -40,11 +40,11 @@ class Objects(Protocol):
 
     def read(self, key: str) -> bytes: ...
 
-    def read_elsewhere(self, address: str) -> bytes:
+    def read_external(self, address: str) -> bytes:
         """The object at a full address in the same block store."""
         ...
 
-    def listed_elsewhere(self, address: str) -> Iterator[Outside]:
+    def external_objects(self, address: str) -> Iterator[ExternalObject]:
         """The objects whose full address has this prefix, sorted by key."""
         ...
 

@@ -78,7 +78,7 @@ class Views(References):
         if _is_full(entry):
             entry = replace(entry, address=self.objects.resolved(entry.address))
         key = self.key_inside(entry)
-        return self.objects.read_elsewhere(entry.address) if key is None else self.objects.read(key)
+        return self.objects.read_external(entry.address) if key is None else self.objects.read(key)
 
     def key_inside(self, entry: Entry) -> str | None:
         """An entry's key in the namespace, by its address as written; None if the address has another prefix."""

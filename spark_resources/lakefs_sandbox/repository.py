@@ -12,7 +12,7 @@ from datetime import datetime
 
 from spark_resources.lakefs_sandbox.errors import bad_request, conflict, no_changes
 from spark_resources.lakefs_sandbox.merging import STRATEGIES, merged
-from spark_resources.lakefs_sandbox.objects import Outside
+from spark_resources.lakefs_sandbox.objects import ExternalObject
 from spark_resources.lakefs_sandbox.ref_views import LONGEST_PATH, Change
 from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE, StagingArea
 from spark_resources.lakefs_sandbox.state import Staged
@@ -160,9 +160,9 @@ class SandboxRepository(StagingArea):
         found: dict[bytes, bytes] = {}
         for source in sources:
             self.check_source(source)
-            for outside in self.objects.listed_elsewhere(source.address):
-                if source.is_prefix or not outside.key:
-                    entry = _imported(outside, source.destination + (outside.key if source.is_prefix else ""))
+            for external in self.objects.external_objects(source.address):
+                if source.is_prefix or not external.key:
+                    entry = _imported(external, source.destination + (external.key if source.is_prefix else ""))
                     found[entry.path] = put_value(entry_identity(entry), put_entry(entry))
         if not found:
             raise bad_request("error on ingest: there is no object at the import's sources")
@@ -222,9 +222,9 @@ def first_commit(now: datetime) -> Commit:
     return replace(commit, id=commit_id(commit))
 
 
-def _imported(outside: Outside, path: str) -> Entry:
+def _imported(external: ExternalObject, path: str) -> Entry:
     """The entry as the server writes it: without a content type, which listings don't include."""
     return Entry(
-        path=path.encode(), address=outside.address, address_type=AddressType.FULL, size=outside.size,
-        checksum=outside.checksum, last_modified=outside.modified,
+        path=path.encode(), address=external.address, address_type=AddressType.FULL, size=external.size,
+        checksum=external.checksum, last_modified=external.modified,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.lakefs_sandbox.errors import bad_request, no_data
-from spark_resources.lakefs_sandbox.objects import Outside, Write
+from spark_resources.lakefs_sandbox.objects import ExternalObject, Write
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, open_store
 from spark_resources.stores.settings import StoreSettings
@@ -89,15 +89,15 @@ class StoreObjects:
     def read(self, key: str) -> bytes:
         return _stored(self._store, key)
 
-    def read_elsewhere(self, address: str) -> bytes:
+    def read_external(self, address: str) -> bytes:
         return _stored(*self._elsewhere(address))
 
-    def listed_elsewhere(self, address: str) -> Iterator[Outside]:
+    def external_objects(self, address: str) -> Iterator[ExternalObject]:
         bucket, prefix = self._elsewhere(address)
         for page in bucket.pages(prefix):
             for found in page.objects:
                 key = found.key[len(prefix) :]
-                yield Outside(address + key, key, found.size, found.modified, found.checksum or "")
+                yield ExternalObject(address + key, key, found.size, found.modified, found.checksum or "")
 
     def write(self, key: str, data: bytes) -> None:
         self._store.write(key, data)

@@ -65,7 +65,7 @@ class AddressMaker:
             return f"data/{self._slice}/{self._xids.ascending(moment)}"
 
 
-def moment_of(address: str) -> datetime:
+def generated_at(address: str) -> datetime:
     """The second in which an address was generated, from the xid in its last part. Raises `ValueError` without one."""
     name = address.rsplit("/", 1)[-1].upper()
     raw = base64.b32hexdecode(name + "=" * (-len(name) % 8))

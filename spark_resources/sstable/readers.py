@@ -144,7 +144,7 @@ def _each(data: bytes, name: str, kind: str, entity: str, read: Callable[[Record
 def _read(data: bytes, name: str, read: Callable[[Table, Decoder], _T], decoder: Decoder | None = None) -> _T:
     """The result of `read` for the table `name`.
 
-    A table whose blocks are in another order than lakeFS writes them is accepted if the id of its content is its name;
+    A table whose blocks are not in the order that lakeFS writes is accepted only if the id of its content is its name;
     otherwise it might be incomplete.
     """
     with about(name):

@@ -116,8 +116,8 @@ def fits_xml(key: str) -> bool:
     return _UNSAFE_IN_XML.search(key) is None
 
 
-def before_unsafe(key: str) -> str:
-    """The start of a key, up to the first character that XML can't carry."""
+def xml_safe_start(key: str) -> str:
+    """A key up to the first character that XML can't carry."""
     return _UNSAFE_IN_XML.split(key, maxsplit=1)[0]
 
 

@@ -140,8 +140,8 @@ class Hashed:
         return self
 
 
-def whole(pieces: Iterable[bytes], size: int, key: str, where: str) -> Iterator[bytes]:
-    """The pieces, if they have `size` bytes in total. Otherwise raises `Transient` after the last one."""
+def require_size(pieces: Iterable[bytes], size: int, key: str, where: str) -> Iterator[bytes]:
+    """The same pieces. Raises `Transient` after the last one unless they have `size` bytes in total."""
     seen = 0
     for piece in pieces:
         seen += len(piece)

@@ -135,4 +135,4 @@ def test_a_mark_of_a_rebuilt_history_gives_the_recorded_verdicts_and_expired_set
 
 def _stored(made: Rebuilt) -> set[str]:
     root = made.lake.objects.location("")
-    return {each.address.removeprefix(f"{root}/") for each in made.lake.objects.listed_elsewhere(f"{root}/data/")}
+    return {each.address.removeprefix(f"{root}/") for each in made.lake.objects.external_objects(f"{root}/data/")}

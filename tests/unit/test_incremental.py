@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.rules.incremental import LATE, basis_of, can_have_changed, late_uploads, opened
+from lakegc_assets.rules.incremental import LATE, basis_of, can_have_changed, late_uploads, slice_opened_at
 from spark_resources.errors import NotFound
 from spark_resources.lakefs_sandbox.xids import Xids
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord
@@ -44,13 +44,13 @@ def test_the_name_of_a_slice_tells_when_it_was_opened() -> None:
     """It does so to the second."""
     for hours in (0, 1, 24, 24 * 365 * 3):
         when = NOW - hours * HOUR
-        assert opened(Xids(1, lambda: NOW).descending(when)) == when
+        assert slice_opened_at(Xids(1, lambda: NOW).descending(when)) == when
 
 
 @pytest.mark.parametrize("name", ["", "a", "!ab", "0" * 19, "0" * 21, "z" * 20, "A" * 20, "0" * 19 + "1"])
 def test_a_folder_that_is_not_a_slice_is_always_listed(name: str) -> None:
     """Its name, or that of a folder from before there were slices, doesn't tell when it was opened."""
-    assert opened(name) is None
+    assert slice_opened_at(name) is None
     assert can_have_changed(name, NOW)
 
 

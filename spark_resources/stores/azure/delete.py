@@ -30,13 +30,13 @@ _ToResult = Callable[[str], DeleteResult]
 
 def delete_keys(
     client: ContainerClient, wanted: Sequence[str], *, full: Callable[[str], str], batch: int,
-    on_no_batches: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
+    on_batches_unsupported: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
     """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
-    `on_no_batches` is called if the account turns out not to support batches. If a batch has to be deleted blob by
-    blob, requests are started for at most ONE_BY_ONE_S seconds; the remaining keys fail with the code NotSent and may
-    be retried.
+    `on_batches_unsupported` is called if the account turns out not to support batches. If a batch has to be deleted
+    blob by blob, requests are started for at most ONE_BY_ONE_S seconds; the remaining keys fail with the code NotSent
+    and may be retried.
     """
     results: dict[str, DeleteResult] = {}
     names: dict[str, str] = {}  # keys by full name in the container
@@ -49,7 +49,7 @@ def delete_keys(
         if batch == 1:
             responses = {chunk[0]: _delete_one(client, chunk[0])}
         else:
-            responses = _Batch(client, chunk, on_no_batches, seconds).responses()
+            responses = _Batch(client, chunk, on_batches_unsupported, seconds).responses()
         results.update((names[name], to_result(names[name])) for name, to_result in responses.items())
     return [results[key] for key in wanted]
 
@@ -73,7 +73,7 @@ class _Batch:
 
     client: ContainerClient
     names: Sequence[str]
-    on_no_batches: Callable[[], None]
+    on_batches_unsupported: Callable[[], None]
     seconds: Callable[[], float]
 
     def responses(self) -> dict[str, _ToResult]:
@@ -120,7 +120,7 @@ class _Batch:
             return {first: of_first} | dict.fromkeys(others, to_result)
         code = to_result(first).code.lower()
         if status in _BATCHES_UNSUPPORTED or "notsupported" in code or "notyetsupported" in code:
-            self.on_no_batches()
+            self.on_batches_unsupported()
         rest = {name: _delete_one(self.client, name) if self.seconds() < until else not_sent for name in others}
         return {first: of_first} | rest
 

@@ -294,7 +294,9 @@ class AzureStore:
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
         batch = self._capabilities.delete_batch
-        return delete_keys(self.client, list(keys), full=self.full, batch=batch, on_no_batches=self._disable_batches)
+        return delete_keys(
+            self.client, list(keys), full=self.full, batch=batch, on_batches_unsupported=self._disable_batches
+        )
 
     def _disable_batches(self) -> None:
         self._capabilities = replace(self._capabilities, delete_batch=1)

@@ -21,7 +21,16 @@ from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.listing import checksum
 from spark_resources.stores.base import MALFORMED, AlreadyExists, Changed, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried
-from spark_resources.stores.transfer import PART, Cold, ObjectProperties, Streams, Written, parts, plain_text, whole
+from spark_resources.stores.transfer import (
+    PART,
+    Cold,
+    ObjectProperties,
+    Streams,
+    Written,
+    parts,
+    plain_text,
+    require_size,
+)
 
 if TYPE_CHECKING:
     from spark_resources.stores.azure.store import AzureStore
@@ -69,7 +78,7 @@ class AzureStreams:
         )
 
     def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
-        return whole(self._pieces(key, properties), properties.size, key, self.where)
+        return require_size(self._pieces(key, properties), properties.size, key, self.where)
 
     def _pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
         # explicit ranges, because the library's own download begins with a piece of 32 MiB

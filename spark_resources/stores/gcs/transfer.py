@@ -25,8 +25,8 @@ from spark_resources.stores.transfer import (
     Written,
     parts,
     refuse_other_start,
+    require_size,
     resumed,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class GCSStreams:
             properties.size,
         )
         hashed = Hashed(pieces)
-        yield from whole(hashed, properties.size, key, self.where)
+        yield from require_size(hashed, properties.size, key, self.where)
         if properties.checksum not in (None, hashed.crc32c):
             raise Transient(f"{key!r} in {self.where} was received with a CRC32C other than the stored one. Try again.")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
-from spark_resources.stores.transfer import PIECE, ObjectProperties, Streams, Written, whole
+from spark_resources.stores.transfer import PIECE, ObjectProperties, Streams, Written, require_size
 
 if TYPE_CHECKING:
     from spark_resources.stores.local.store import LocalStore
@@ -32,7 +32,7 @@ class LocalStreams:
             return _properties(os.fstat(descriptor))
 
     def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
-        return whole(self._pieces(key, properties), properties.size, key, self.where)
+        return require_size(self._pieces(key, properties), properties.size, key, self.where)
 
     def _pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
         with self._folder.file("read", key) as descriptor:

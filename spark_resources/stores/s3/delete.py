@@ -24,13 +24,13 @@ _ONE_BY_ONE = _BATCHES_UNSUPPORTED | {"MalformedXML", "InvalidRequest"}
 
 def delete_keys(
     client: S3Client, bucket: str, wanted: Sequence[str], *, full: Callable[[str], str], batch: int,
-    on_no_batches: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
+    on_batches_unsupported: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
     """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
-    `on_no_batches` is called if the store turns out not to support batches. If a batch has to be deleted key by key,
-    requests are started for at most ONE_BY_ONE_S seconds; the remaining keys fail with the code NotSent and may be
-    retried.
+    `on_batches_unsupported` is called if the store turns out not to support batches. If a batch has to be deleted key
+    by key, requests are started for at most ONE_BY_ONE_S seconds; the remaining keys fail with the code NotSent and may
+    be retried.
     """
     results: dict[str, DeleteResult] = {}
     batched: dict[str, str] = {}  # keys by full key in the bucket
@@ -43,7 +43,7 @@ def delete_keys(
             continue
         (batched if batch > 1 and fits_xml(full_key) else single)[full_key] = key
     for chunk in _chunks(list(batched), batch):
-        results_of = _delete_batch(client, bucket, chunk, on_no_batches, seconds)
+        results_of = _delete_batch(client, bucket, chunk, on_batches_unsupported, seconds)
         results.update((batched[full_key], to_result(batched[full_key])) for full_key, to_result in results_of.items())
     for full_key, key in single.items():
         results[key] = _delete_one(client, bucket, full_key)(key)
@@ -57,7 +57,7 @@ def _delete_batch(
     client: S3Client,
     bucket: str,
     full_keys: Sequence[str],
-    on_no_batches: Callable[[], None],
+    on_batches_unsupported: Callable[[], None],
     seconds: Callable[[], float],
 ) -> dict[str, _ToResult]:  # fmt: skip
     until = seconds() + ONE_BY_ONE_S
@@ -67,7 +67,7 @@ def _delete_batch(
         )
     except ClientError as error:
         if code_of(error) in _BATCHES_UNSUPPORTED:
-            on_no_batches()
+            on_batches_unsupported()
         if code_of(error) in _ONE_BY_ONE:
             return _one_by_one(client, bucket, full_keys, lambda: seconds() < until)
         return dict.fromkeys(full_keys, _failure(error))

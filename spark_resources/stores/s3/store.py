@@ -307,7 +307,12 @@ class S3Store:
         """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
         batch = self._capabilities.delete_batch
         return delete_keys(
-            self.client, self.bucket, list(keys), full=self.full, batch=batch, on_no_batches=self._disable_batches
+            self.client,
+            self.bucket,
+            list(keys),
+            full=self.full,
+            batch=batch,
+            on_batches_unsupported=self._disable_batches,
         )
 
     def _disable_batches(self) -> None:

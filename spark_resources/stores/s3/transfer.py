@@ -30,8 +30,8 @@ from spark_resources.stores.transfer import (
     parts,
     plain_text,
     refuse_other_start,
+    require_size,
     resumed,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class S3Streams:
             lambda: self._translating("read", key),
             properties.size,
         )
-        return whole(pieces, properties.size, key, self.where)
+        return require_size(pieces, properties.size, key, self.where)
 
     @contextmanager
     def _opened(self, key: str, properties: ObjectProperties, start: int) -> Iterator[Callable[[], bytes]]:
