@@ -145,7 +145,7 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
     found: dict[str, str] = {}
     for name, reason in zip(releases, reasons, strict=True):
         if name in found:
-            raise WrongUsage(f"the brake {name} is given to --release twice")
+            raise WrongUsage(f"--release names the brake {name} twice: give it once, with one reason")
         found[known_brake(name)] = single_line(reason, f"the reason for releasing {name}")
     return found
 

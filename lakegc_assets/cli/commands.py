@@ -298,8 +298,8 @@ def restore(
     repository: RepositoryArgument,
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="id of the mark that was backed up")],
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="destination that the backup was written to")],
-    prefix: Annotated[str, typer.Option(help="only objects whose address starts with this, e.g. data/")] = "",
-    keys: Annotated[Path | None, typer.Option(help="only the addresses in this file, one per line")] = None,
+    prefix: Annotated[str, typer.Option(help="restore only objects whose address starts with this, e.g. data/")] = "",
+    keys: Annotated[Path | None, typer.Option(help="restore only the addresses in this file, one per line")] = None,
     drill: Annotated[
         int,
         typer.Option(
@@ -393,7 +393,7 @@ def fsck(
     repository: RepositoryArgument,
     write_missing: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="write missing live addresses here, for --accept-missing"),
+        typer.Option(metavar="FILE", help="write the missing live addresses to this file, for --accept-missing"),
     ] = None,
     output: FormatOption = Format.TABLE,
 ) -> int:

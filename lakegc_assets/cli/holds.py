@@ -66,7 +66,7 @@ def sign(repository: str, *, yes: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise WrongUsage(
-                "signing confirms that these holds are right, and there is no terminal to prompt on: add --yes"
+                "signing needs a terminal to prompt for confirmation. If these holds are right, pass --yes."
             )
         answer = typed(f"Type '{SIGN}' to sign them, anything else to cancel: ").strip()
         if answer != SIGN:

@@ -194,7 +194,7 @@ def confirm_purge(partition: Partition, *, yes: bool) -> bool:
     """
     if not yes and not sys.stdin.isatty():
         raise WrongUsage(
-            "purge deletes quarantined objects permanently, and there is no terminal to prompt on: add --yes"
+            "purge deletes permanently, so it needs a terminal to prompt for confirmation. In a script, pass --yes."
         )
     objects = in_quarantine(partition)
     if objects == 0 and not has_copies(partition):

@@ -34,7 +34,8 @@ def chosen(location: str, taken: datetime | None, target: Target, *, now: dateti
     found = open_inventory(location, target.place.settings, taken=taken)
     if found.bucket and found.bucket != namespace.bucket:
         raise WrongUsage(
-            f"{location} is an inventory of the bucket {found.bucket}, but {namespace.uri} is in another bucket"
+            f"{location} is an inventory of the bucket {found.bucket}, but {namespace.uri} is in another bucket. "
+            "Give an inventory of that bucket."
         )
     if found.taken.year < NOTHING_BEFORE:
         raise WrongUsage(f"{location} can't have been taken on {found.taken:%Y-%m-%d}")

@@ -263,7 +263,7 @@ def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) 
         raise DamagedData(f"mark {record.mark_id} was replaced, or its record was altered")
     own = [one.mark_id for one in before]
     if record.incremental != bool(own) or (record.incremental and list(record.basis["chain"]) != own):
-        raise DamagedData(f"mark {record.mark_id} has other base marks than {', '.join(own) or 'none'}")
+        raise DamagedData(f"mark {record.mark_id} isn't based on exactly these marks: {', '.join(own) or 'none'}")
 
 
 def check_files(mark: Mark, *which: tuple[str, str]) -> None:

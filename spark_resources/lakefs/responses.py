@@ -258,7 +258,10 @@ def rules(body: Body) -> Rules:
     for each in body.maybe_objects("branches"):
         branch = each.nonempty_text("branch_id")
         if branch in days:
-            raise DamagedData(f"{body.what} name branch '{branch}' twice", invariant=3)
+            raise DamagedData(
+                f"{body.what} name branch '{branch}' twice, so its retention is unclear. Give it one rule in lakeFS.",
+                invariant=3,
+            )
         days[branch] = each.number("retention_days")
     return Rules(body.number("default_retention_days"), days)
 

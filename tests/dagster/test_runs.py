@@ -413,7 +413,7 @@ def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> N
 
 
 def test_errors_become_failures_with_kind_and_exit_code() -> None:
-    """They keep their sentence and are never retried."""
+    """They keep their message and are never retried."""
     from lakegc_assets.assets.results import reporting_failures
 
     errors: list[LakegcError] = [WrongUsage("so"), Refused("so", invariant=4), LakegcError("so")]

@@ -49,7 +49,7 @@ def test_each_key_has_exactly_one_receipt(task: Task) -> None:
 
 
 def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_attempt(task: Task) -> None:
-    """The intent alone is no outcome."""
+    """A recorded intent doesn't count as a deletion."""
     rows = task.write("a")
     write_intent(task, "a")
 

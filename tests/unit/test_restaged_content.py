@@ -183,7 +183,7 @@ def test_a_second_listing_that_fails_leaves_the_branch_unclear() -> None:
 
 
 def test_a_damaged_response_stops_the_mark() -> None:
-    """Other answers of such a server can't be trusted either."""
+    """No other response of such a server can be trusted either."""
     server = Branches({"main": {}}, failing={"main": DamagedData("no JSON")})
     with pytest.raises(DamagedData):
         list(probed_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))

@@ -194,7 +194,7 @@ def test_columns_that_were_not_requested_are_not_decoded(case: Damaged, decoder:
 
 @every_decoder
 @damaged
-def test_every_decoder_finds_the_same_id_of_a_broken_table_or_the_same_error(case: Damaged, decoder: Decoder) -> None:
+def test_decoders_agree_on_the_id_or_the_error_of_a_broken_table(case: Damaged, decoder: Decoder) -> None:
     """The id is never the name of another table."""
 
     assert _id_or_error(case.data, DECODERS[0]) == _id_or_error(case.data, decoder)
