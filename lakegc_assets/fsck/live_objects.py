@@ -106,7 +106,10 @@ def staged_files(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
             there = [one.key for page in target.place.store().pages(folder) for one in page.objects]
             keys += there
             if len(there) < announced:
-                short = DamagedData(f"the server reported {announced} files, but {len(there)} exist")
+                short = DamagedData(
+                    f"the server reported {announced} files, but {len(there)} exist. Check that lakegc and the "
+                    "server use the same store."
+                )
                 report.found("list of staged objects", location, short)
     except Forbidden as error:
         report.not_verified.append(f"Staged objects: {error}")
@@ -206,6 +209,7 @@ def counted_live() -> dict[str, Column]:
 
 
 def note_or_lost() -> Column:
+    """Whether a row is a task's note, or a live address missing from the listing."""
     from pyspark.sql import functions as F
 
     live = F.col("committed") | F.col("staged")

@@ -10,12 +10,11 @@ from spark_resources.mark_store.record import MarkRecord
 
 
 def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
-    """Raise `WrongUsage` if an unfinished mark that is resumed was begun with another base mark or in the other mode
-    (full or incremental) than these options ask for."""
+    """Raise `WrongUsage` if these options ask to resume an incremental mark as a full one or with another base."""
     if record.incremental and (options.full or options.since not in ("", record.basis["chain"][0])):
         raise WrongUsage(
             f"mark {record.mark_id} of {record.repository} is incremental since mark {record.basis['chain'][0]}, and "
-            "resumes as such. To make a different mark, choose another mark id."
+            "can only be resumed as such. To make a different mark, choose another mark id."
         )
 
 

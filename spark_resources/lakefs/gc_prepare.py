@@ -75,7 +75,11 @@ def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
         if not token:
             return UncommittedLists(run_id, files, pages)
         if token in seen:
-            raise DamagedData(f"{body.what}: the server returned the same continuation token twice", invariant=3)
+            raise DamagedData(
+                f"{body.what}: the server returned the same continuation token twice, so the list has no end. Check "
+                "the proxies in front of it.",
+                invariant=3,
+            )
         seen.add(token)
 
 
