@@ -72,7 +72,7 @@ def test_an_unsigned_mark_is_not_approved(lake: Lake, signed: Lake, lakegc: Lake
 
 
 def test_an_unsigned_approval_does_not_count(signed: Lake) -> None:
-    """The mark's record names its content, and it is refused all the same."""
+    """It is refused even if its content matches the mark's record."""
     signed.marked()
     signed.approve()
     store, key = signed.place.store(), approval_key("m1")

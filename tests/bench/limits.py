@@ -64,7 +64,7 @@ def _do(share: list[Any]) -> Any:
 
 
 def raw(server: S3Server, bucket: str, prefixes: Sequence[str], at_once: int) -> int:
-    """Signed requests, each answer received whole and searched for its token alone."""
+    """Signed requests, each response received whole and searched for its token alone."""
     pool = urllib3.PoolManager(maxsize=at_once)
     signer = S3SigV4Auth(Credentials(server.access_key, server.secret_key), "s3", "us-east-1")
 

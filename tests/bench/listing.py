@@ -2,7 +2,7 @@
 
     uv run python -m tests.bench.listing --objects 100000 --slices 20 --rounds 3
 
-In each round every way lists all keys, in turns. The limit is raw HTTP: signed requests whose answers are only
+In each round every way lists all keys, in turns. The limit is raw HTTP: signed requests whose responses are only
 searched for the next page. Printed are keys a second (the median of the rounds), processor seconds of this process, and
 how many times longer than the limit a way took; `--way` names one or more of them.
 """

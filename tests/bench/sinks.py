@@ -79,7 +79,7 @@ class Bucket:
 
 
 def _answered(answers: BinaryIO) -> None:
-    """Read one answer. Raises `OSError` where it isn't a success."""
+    """Read one response. Raises `OSError` where it isn't a success."""
     status, length = answers.readline(), 0
     while (line := answers.readline()) not in (b"\r\n", b""):
         name, _, value = line.partition(b":")

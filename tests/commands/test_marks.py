@@ -155,7 +155,7 @@ def test_totals_are_shown_by_reason_age_prefix_and_slice(hostile: Marked, lakegc
 
 
 def test_totals_in_json_add_up_to_the_whole_by_every_grouping(hostile: Marked, lakegc: Lakegc) -> None:
-    """Names are exact in the one document."""
+    """Keys are not escaped in JSON."""
     found = json.loads(lakegc(hostile.settings, "review", "hostile", "m1", "--format", "json").out)
 
     whole = (len(HOSTILE) + 1, len(b"garbage") * len(HOSTILE) + len(b"first version"))

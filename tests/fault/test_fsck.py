@@ -61,7 +61,7 @@ def flipped(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Moved(Recording):
-    """A recording in a bucket of its own, so that what is damaged there harms no other test; answers can be changed."""
+    """A recording in a bucket of its own, so that damage there harms no other test; responses can be changed."""
 
     bucket: str = ""
     forged: dict[str, dict[str, Any]] = field(default_factory=dict)  # fields of commits in logs, by commit

@@ -48,7 +48,7 @@ class StagedDuringOneScan:
 
 @dataclass
 class ShownOnce:
-    """Lets one answer about a path give the address that is staged there, and all others another one."""
+    """Lets one response for a path give the address that is staged there, and all others another one."""
 
     path: str
     truthful: int

@@ -312,7 +312,7 @@ def test_a_leased_blob_fails_alone_in_its_batch(azurite: Azurite, client: Contai
     lease.release()
 
 
-# --- answers to batches -----------------------------------------------------------------------------------------------
+# --- responses to batches ---------------------------------------------------------------------------------------------
 
 MIXED = {"Content-Type": "multipart/mixed; boundary=batchresponse_1"}
 GONE = "<Error><Code>BlobNotFound</Code><Message>The specified blob does not exist.\nRequestId:1</Message></Error>"
@@ -320,7 +320,7 @@ DENIED = "<Error><Code>AuthorizationPermissionMismatch</Code><Message>no</Messag
 
 
 def batch_answer(*fixed_server: tuple[str | None, int, str]) -> bytes:
-    """An answer to a batch: number of the request (None: it isn't named), status, and document."""
+    """A response to a batch: number of the request (None: it isn't named), status, and document."""
     parts = []
     for number, status, document in fixed_server:
         named = "" if number is None else f"Content-ID: {number}\r\n"
@@ -332,7 +332,7 @@ def batch_answer(*fixed_server: tuple[str | None, int, str]) -> bytes:
 
 
 def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
-    """Wherever they stand; a request without an answer has failed."""
+    """Wherever they stand; a request without a response has failed."""
     body = batch_answer(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
     with replying(202, body, MIXED) as fixed_server:
         results = at(fixed_server).delete_many(["a", "b", "c", "d", "e"])
@@ -586,7 +586,7 @@ def test_a_copy_keeps_content_and_metadata(azurite: Azurite, client: ContainerCl
 
 
 def copy_status_as(status: str) -> Callable[[str, str, dict[str, str]], None]:
-    """Changes the status that the answer to a copy reports."""
+    """Changes the status that the response to a copy reports."""
 
     def after(method: str, _: str, headers: dict[str, str]) -> None:
         if method == "PUT" and "x-ms-copy-status" in headers:
@@ -677,7 +677,7 @@ def test_deletes_are_final_only_without_soft_delete_and_versions(azurite: Azurit
         service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=False))
 
 
-# --- answers to listings ----------------------------------------------------------------------------------------------
+# --- responses to listings --------------------------------------------------------------------------------------------
 
 
 def listing(*names: str, more: str = "<NextMarker />", encoded: bool = False) -> bytes:

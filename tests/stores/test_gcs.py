@@ -65,7 +65,7 @@ Request = tuple[str, str, Mapping[str, str], bytes]  # method, path with query, 
 def scripted(
     answer: Callable[[Request], tuple[int, dict[str, str], bytes]],
 ) -> Iterator[tuple[FixedServer, list[Request]]]:
-    """A server on a free loopback port with scripted answers, and the requests that it got."""
+    """A server on a free loopback port with scripted responses, and the requests that it got."""
     received: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -100,7 +100,7 @@ def scripted(
 
 
 def parts(*fixed_server: tuple[int | str, int, str]) -> tuple[bytes, dict[str, str]]:
-    """The answer to a batch: of each part whose answer it is, the status, and the body."""
+    """The response to a batch: of each part whose response it is, the status, and the body."""
     body = "".join(
         f"--b\r\nContent-Type: application/http\r\nContent-ID: <response-lakegc+{whose}>\r\n\r\n"
         f"HTTP/1.1 {status} Said\r\nContent-Type: application/json\r\n\r\n{said}\r\n"
@@ -110,7 +110,7 @@ def parts(*fixed_server: tuple[int | str, int, str]) -> tuple[bytes, dict[str, s
 
 
 def test_each_part_of_a_batch_has_its_own_result() -> None:
-    """Answers come in any order, and a key without an answer has failed."""
+    """Responses come in any order, and a key without a response has failed."""
     body, headers = parts(
         (3, 204, ""),
         (1, 403, refusal(403, "retentionPolicyNotMet", "held until 2030")),
@@ -143,7 +143,7 @@ def test_each_part_of_a_batch_has_its_own_result() -> None:
     ],
 )
 def test_a_response_without_a_clear_id_and_status_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
-    """Two answers for one key delete nothing either."""
+    """Two responses for one key delete nothing either."""
     with replying(200, body, headers) as fixed_server:
         [result] = at(fixed_server.settings()).delete_many(["a"])
 
@@ -601,7 +601,7 @@ def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
         assert len(fixed_server.seen) == 3  # repeated by the sweep, behind its checks
 
 
-# --- answers to listings --------------------------------------------------------------------------------------------
+# --- responses to listings ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -284,8 +284,8 @@ def test_a_response_that_is_not_s3s_is_an_error(status: int, body: bytes) -> Non
 
 
 def test_a_response_that_boto3_cannot_parse_is_unavailable() -> None:
-    """For example an invalid time in a header or a body. People read what to check, and a delete whose answer can't be
-    read counts as failed, not as done.
+    """For example an invalid time in a header or a body. People read what to check, and a delete whose response
+    can't be read counts as failed, not as done.
     """
     said = {"Last-Modified": "yesterday"}
     with replying(200, b"", said) as fixed_server, pytest.raises(Unavailable, match="invalid S3 response"):
@@ -295,7 +295,7 @@ def test_a_response_that_boto3_cannot_parse_is_unavailable() -> None:
     assert result.deletion is Deletion.FAILED
 
 
-# --- answers to listings ----------------------------------------------------------------------------------------------
+# --- responses to listings --------------------------------------------------------------------------------------------
 
 
 def test_an_incomplete_listing_is_an_error() -> None:
@@ -467,7 +467,7 @@ def test_a_listing_with_a_document_type_is_refused() -> None:
         list(at(fixed_server.settings()).pages("data/"))
 
 
-# --- answers to deletes -----------------------------------------------------------------------------------------------
+# --- responses to deletes ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ class Replay:
             return _error(501, "not recorded with a delimiter")
         return _page(request, objects, "path")
 
-    # --- what the answers are made of -------------------------------------------------------------------------------
+    # --- what the responses are made of -------------------------------------------------------------------------------
 
     def _heads(self) -> dict[str, str]:
         return {each["id"]: each["commit_id"] for each in self.recording.api("branches")["body"]["results"]}

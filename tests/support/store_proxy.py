@@ -64,7 +64,7 @@ Plan = Callable[[str, str, bytes], Fault | CustomResponse | None]
 class StoreProxy:
     """Forwards to `upstream`, with the faults that `plan` says; `seen` counts requests by method and kind.
 
-    Each answer comes `latency_s` later than it would, whatever else becomes of it.
+    Each response comes `latency_s` later than it would, whatever else becomes of it.
     """
 
     upstream: str

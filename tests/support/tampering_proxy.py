@@ -21,7 +21,7 @@ _NOT_FORWARDED = frozenset({"host", "connection", "transfer-encoding", "content-
 
 
 class Between:
-    """Forwards to `upstream`. `later` is added to the `Date` of each answer; `dropped` headers never get through.
+    """Forwards to `upstream`. `later` is added to the `Date` of each response; `dropped` headers never get through.
 
     Requests to paths that end as `refused` says are answered with that status, and not forwarded.
     """
@@ -36,7 +36,7 @@ class Between:
         self._pool = urllib3.PoolManager(retries=False)
 
     def after(self, call: str, hook: Hook) -> None:
-        """Let `hook` see, and change in place, the JSON of good answers to paths that end so."""
+        """Let `hook` see, and change in place, the JSON of good responses to paths that end so."""
         self._hooks.append((call, hook))
 
     def before(self, call: str, hook: Hook) -> None:

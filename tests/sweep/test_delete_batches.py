@@ -160,7 +160,7 @@ def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> N
 
 
 def test_a_stop_between_two_tries_gives_no_result(tmp_path: Path) -> None:
-    """A key whose answer was lost is neither deleted nor failed."""
+    """A key whose response was lost is neither deleted nor failed."""
     store, asked = Troubled(tmp_path, lambda *_: "NoAnswer"), iter(range(99))
 
     def may_send() -> None:
@@ -198,7 +198,7 @@ def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
     ids=["cut off", "a proxy's", "empty", "of no key"],
 )
 def test_a_batch_with_an_unreadable_response_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
-    """The answer is cut off, or isn't the store's. It doesn't end the sweep."""
+    """The response is cut off, or isn't the store's. It doesn't end the sweep."""
     with replying(200, body, {"Content-Type": "application/xml"}) as server:
         store = S3Store(Namespace.parse("s3://bucket/lake"), server.settings())
         sent, stopped = sender(store, tries=2).send(["data/s/a", "data/s/b"], "data/s/")

@@ -26,7 +26,7 @@ NAMES = [f"{number:02}{tail}" for number in range(24) for tail in ("", "-x", "+/
 
 @dataclass
 class SmallPages:
-    """A store that answers a few keys at a time, and counts its answers."""
+    """A store that answers a few keys at a time, and counts its responses."""
 
     store: Store
     pages_read: int = 0
@@ -94,7 +94,7 @@ def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Sto
 
 @pytest.mark.parametrize("kind", [keys.NUL, keys.CONTROL, keys.NOT_XML])
 def test_keys_with_characters_that_xml_lacks_are_looked_up(store: Store, provider: Provider, kind: str) -> None:
-    """A listing begins at such a key, which the store's answer can't repeat."""
+    """A listing begins at such a key, which the store's response can't repeat."""
     provider.needs("byte_order", has=provider.capabilities.byte_order)
     provider.needs("unholdable", has=kind not in provider.capabilities.unholdable)
     every = [f"data/one/{number:04}{keys.SAMPLES[kind]}s" for number in range(200)]

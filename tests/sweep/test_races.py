@@ -69,7 +69,7 @@ class Moments:
         self.moment()
 
     def answer(self) -> None:
-        """An answer of the server; what changes all the time is asked for path by path, so that there are many."""
+        """A response of the server; what changes all the time is asked for path by path, so that there are many."""
         self.answers += 1
         if self.answers % ANSWERS_A_RACE == 0:
             self.moment()

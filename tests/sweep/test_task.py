@@ -82,7 +82,7 @@ def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
 def test_a_retried_delete_leaves_an_object_written_in_between(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
-    """While an answer is pending, the holder of a link token may write another object at the key. What the first
+    """While a response is pending, the holder of a link token may write another object at the key. What the first
     request did is recorded as done."""
     rows = task.write("first", "replaced", "twice")
     delete_many, seen = type(task.store).delete_many, list[list[str]]()

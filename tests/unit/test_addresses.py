@@ -258,7 +258,7 @@ def test_a_full_address_that_may_be_read_as_another_key_stops_the_mark(
     """lakeFS reads a full address as a URL: `a%20b` is the key `a b`, `a?x` is `a`, and `a%2Fb` is left as it is.
 
     If its text were taken for the key, the live object would be garbage. A relative address is the key itself, and so
-    is the address in an answer of the server, which has already resolved it.
+    is the address in a response of the server, which has already resolved it.
     """
     full, kind = f"{namespace.uri}/{key}", AddressType.FULL
 

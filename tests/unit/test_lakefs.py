@@ -120,7 +120,7 @@ def test_repositories_and_commits_are_read_over_all_pages(script: Script, lake: 
     assert [(each.id, each.parents) for each in lake.log("lake", "main")] == [("2", ("1",)), ("1", ())]
 
 
-# --- what answers say -------------------------------------------------------------------------------------------------
+# --- what responses say -----------------------------------------------------------------------------------------------
 
 
 def commit(commit_id: str, parents: list[str], **changed: Any) -> dict[str, Any]:
@@ -560,7 +560,7 @@ LS = "GET lake/refs/main/objects/ls"
 
 @pytest.mark.parametrize("path", ["a", "we ird/obj %2F + é", "a//b", "dir/", "x&y=1#z?", "ä\n"])
 def test_a_path_is_requested_exactly_as_it_is(script: Script, lake: LakeFS, path: str) -> None:
-    """The answer is what a reader of the branch gets."""
+    """The response is what a reader of the branch gets."""
     script.on(STAT, reply(200, stats(path)))
 
     expected = Served(path, f"s3://bucket/lake/data/s/{path}", 3, "c0ffee")
@@ -630,7 +630,7 @@ def test_an_unclear_response_is_an_error_and_not_absence(script: Script, lake: L
 def test_an_object_with_a_missing_or_mistyped_field_is_an_error(
     script: Script, lake: LakeFS, changed: dict[str, Any]
 ) -> None:
-    """So is an answer about another path."""
+    """So is a response about another path."""
     script.on(STAT, reply(200, stats("a") | changed))
 
     with pytest.raises(DamagedData):
@@ -733,7 +733,7 @@ def test_staged_changes_are_refused_unless_the_server_can_read_all_of_them(scrip
 
 
 def test_the_time_of_the_server_is_the_date_of_its_responses(script: Script, lake: LakeFS) -> None:
-    """It is read from the answer to any request, and never from the clock of this machine."""
+    """It is read from the response to any request, and never from the clock of this machine."""
     script.on("GET /config", reply(200, {}))
 
     assert lake.server_time() == datetime(2026, 11, 21, 8, 50, tzinfo=UTC)

@@ -76,7 +76,7 @@ FINE = page([ref("main")])
     ids=["429", "500", "502", "503", "504", "short answer", "no answer"],
 )
 def test_a_transient_fault_is_retried(script: Script, lake: LakeFS, fault: Scripted) -> None:
-    """What may pass by itself is tried again."""
+    """The request succeeds once the fault is over."""
     lake = LakeFS(replace(lake.settings, read_timeout_s=0.3))
     script.on("GET lake/branches", fault, FINE)
 
@@ -117,7 +117,7 @@ def test_a_transient_fault_of_a_writing_call_is_retried(script: Script, lake: La
 
 
 def test_a_lasting_fault_is_retried_as_often_as_the_policy_allows(script: Script, lake: LakeFS) -> None:
-    """Then the message of the last answer is shown."""
+    """Then the message of the last response is shown."""
     script.on("GET lake/branches", reply(503, {"message": "kv is down"}))
 
     with pytest.raises(Unavailable, match=r"503: kv is down.*Tried 3 times"):

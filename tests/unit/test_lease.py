@@ -159,7 +159,7 @@ def test_a_second_run_of_the_same_person_and_mark_is_refused(lake: Lake) -> None
 
 
 def test_a_run_recognises_its_own_lease_by_the_token(lake: Lake) -> None:
-    """The answer to its write was lost, so it was repeated and found the lease taken."""
+    """The response to its write was lost, so it was repeated and found the lease taken."""
     lake.write(Holder("ann", "m1", "mine", lake.store.now() + LEASE_TIME).to_json())
 
     lease = lake.take("ann", token="mine")

@@ -148,7 +148,7 @@ def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
 
 
 def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
-    """The two answers contradict each other; other branches are not affected."""
+    """The two results contradict each other; other branches are not affected."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}}, listed=["b"])
 
     found = probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
@@ -218,7 +218,7 @@ def test_a_served_address_is_the_key_byte_for_byte(key: str) -> None:
     assert batch["address"].to_pylist() == [key]
 
 
-def test_a_path_with_several_sizes_is_probed_once_and_answered_for_each() -> None:
+def test_a_path_with_several_sizes_is_probed_once_with_a_result_for_each() -> None:
     """Two heads of a branch can have different sizes at a path."""
     server = Branches({"main": {"p": address(1)}})
     requested = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]

@@ -188,7 +188,7 @@ def test_options_and_variables_of_the_sandbox_give_the_same_settings(sandbox: Sa
 
 
 def test_a_commit_has_the_message_metadata_and_date_of_its_request(sandbox: Sandbox) -> None:
-    """The answer, `get commit` and the log agree, and faults have their status."""
+    """The response, `get commit` and the log agree, and faults have their status."""
     api, lake = client(sandbox), sandbox.repository("lake")
     creation = models.CommitCreation(message="m", metadata={"team": "ml"}, date=1_700_000_000)
     with refused(400, "commit: no changes"):
