@@ -66,7 +66,7 @@ def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource
     )
 
 
-APPROVALS_A_TICK = 20
+APPROVALS_PER_TICK = 20
 
 
 @dg.sensor(
@@ -83,7 +83,7 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
     # oldest first, by storage id: none is skipped, however many arrive at once
     seen = int(context.cursor) if context.cursor else None
     events = context.instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=APPROVAL, after_storage_id=seen), limit=APPROVALS_A_TICK, ascending=True
+        dg.AssetRecordsFilter(asset_key=APPROVAL, after_storage_id=seen), limit=APPROVALS_PER_TICK, ascending=True
     ).records
     if not events:
         return dg.SkipReason("No new approval.")

@@ -413,7 +413,7 @@ METARANGE_RANGES = pa.schema([pa.field("metarange_id", pa.string(), nullable=Fal
 RANGE_IDS = pa.schema([METARANGE_RANGES.field("range_id")])
 RANGES_OF_METARANGES = pa.schema([METARANGE_RANGES.field(name) for name in ("metarange_id", "range_id")])
 BRANCH_RANGES = pa.schema([HEADS.field("branch"), METARANGE_RANGES.field("range_id")])
-# Several ids of holds in one field are sorted, with HOLDS_BETWEEN between them.
+# Several ids of holds in one field are sorted, with HOLD_SEPARATOR between them.
 HOLD_SEPARATOR = ", "
 RANGES_ON_HOLD = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read for paths that are on hold
 ADDRESSES_ON_HOLD = pa.schema([*ADDRESSES, pa.field("hold", pa.string(), nullable=False)])

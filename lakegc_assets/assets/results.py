@@ -16,26 +16,26 @@ Materialized = Iterator[dg.MaterializeResult[Any]]
 
 @contextmanager
 def reporting_failures(
-    context: dg.AssetExecutionContext | None = None, about: Mapping[str, Any] | None = None
+    context: dg.AssetExecutionContext | None = None, metadata: Mapping[str, Any] | None = None
 ) -> Iterator[None]:
     """Wrap an asset's body: a `LakegcError` becomes a Dagster failure with its exit code, without automatic retries.
 
     If there is nothing to do, or the partition is invalid, the asset is left unchanged instead of failing: the body
     yields nothing, and the later steps of the run are skipped. Without a `context`, these errors are failures, too.
-    `about` is metadata that is shown with a failure.
+    `metadata` is shown with a failure.
     """
     try:
         yield
     except (NothingToDo, NotAPartition) as error:
         if context is None:
-            raise failure(error, about) from error
+            raise failure(error, metadata) from error
         leave_as_it_is(context, error)
     except LakegcError as error:
-        raise failure(error, about) from error
+        raise failure(error, metadata) from error
 
 
-def failure(error: LakegcError, about: Mapping[str, Any] | None = None) -> dg.Failure:
-    return dg.Failure(description=str(error), metadata={**(about or {}), **facts_of(error)}, allow_retries=False)
+def failure(error: LakegcError, metadata: Mapping[str, Any] | None = None) -> dg.Failure:
+    return dg.Failure(description=str(error), metadata={**(metadata or {}), **facts_of(error)}, allow_retries=False)
 
 
 def facts_of(error: LakegcError) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
         run = open_sweep(marks, context.partition_key, config.options(), context.log.info)
         report = sweep(run)
         result = described(run.place, report)
-        with reporting_failures(about=result.metadata):
+        with reporting_failures(metadata=result.metadata):
             if not report.success:
                 raise SweptWithFailures(report.sentence())
         yield result

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAMED = 5
-ROWS_A_FILE = 250_000
+ROWS_PER_FILE = 250_000
 LISTED_COPIES = pa.schema([("copy_key", pa.string()), ("copy_size", pa.int64()), ("listed_checksum", pa.string())])
 
 
@@ -139,7 +139,7 @@ def finished(run: BackupRun, began: datetime, start: float) -> Backup:
     refuse_unfinished(run, rows, objects)
     marked = sum(objects.values())
     key = f"{run.folder}backed_up/{run.log.next_run():04d}/"
-    spread = rows.repartitionByRange(1 + marked // ROWS_A_FILE, "address").sortWithinPartitions("address")
+    spread = rows.repartitionByRange(1 + marked // ROWS_PER_FILE, "address").sortWithinPartitions("address")
     dataset = write_dataset(spread, run.to, key, SCHEMA)
     rows.unpersist()
     before = read_backup(run.to, run.folder)

@@ -39,7 +39,7 @@ from spark_resources.stores.place import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LEAST_ROWS_A_TASK = 200
+MIN_ROWS_PER_TASK = 200
 AT_ONCE = 32
 """The default number of concurrent copies over all tasks."""
 MARKED = pa.schema([*WANTED, EXPIRED_OBJECTS.field("path"), EXPIRED_OBJECTS.field("commit_id")])
@@ -113,7 +113,7 @@ class BackupRun:
 
 def tasks_for(spark: SparkSession, objects: int, limits: CopyLimits) -> int:
     """The number of tasks: at most the number of concurrent copies, so that the limit holds over all tasks."""
-    return max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK, limits.at_once))
+    return max(1, min(spark.sparkContext.defaultParallelism, objects // MIN_ROWS_PER_TASK, limits.at_once))
 
 
 def open_backup(

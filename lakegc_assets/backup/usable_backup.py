@@ -61,7 +61,7 @@ def listed_with_copies(spark: SparkSession, place: Place, backup: Backup) -> Dat
     return listed.withColumn("as_copied", F.col("outcome").isin(*HAS_COPY) & F.col("as_copied"))
 
 
-def divided(approved: DataFrame, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+def split_by_backup(approved: DataFrame, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     """The approved objects that the backup holds with the same size and checksum, and the outcomes of the others.
 
     `approved` has address, size and checksum; `rows` are those of `listed_with_copies`. The second DataFrame has

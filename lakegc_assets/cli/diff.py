@@ -182,7 +182,7 @@ def show_difference(before: MarkRecord, after: MarkRecord, found: Difference) ->
     if no_longer.objects:
         parts = [f"{in_sum(one)} {outcome}" for outcome, one in found.outcomes.items() if one.objects]
         print_sentence(f"No longer expired: {'; '.join(parts)}.")
-    for name, (old, new) in unlike(before, after).items():
+    for name, (old, new) in differing_settings(before, after).items():
         print_sentence(f"The marks differ in {name}: {old}, then {new}.")
     for kind in ("reason", "prefix"):
         show_sums(found.newly, kind, title=f"Newly expired, by {kind}")
@@ -199,22 +199,22 @@ def document(before: MarkRecord, after: MarkRecord, found: Difference) -> dict[s
         "repository": after.repository,
         "before": {"mark_id": before.mark_id, "start": before.start.isoformat(), "digest": before.digest},
         "after": {"mark_id": after.mark_id, "start": after.start.isoformat(), "digest": after.digest},
-        "differ_in": {name: list(both) for name, both in unlike(before, after).items()},
+        "differ_in": {name: list(both) for name, both in differing_settings(before, after).items()},
         "newly_expired": as_document(found.newly, KINDS),
         "no_longer_expired": {**as_document(found.no_longer, KINDS), "by_fate": outcomes},
         "still_expired": amounts(found.still),
     }
 
 
-def unlike(before: MarkRecord, after: MarkRecord) -> dict[str, tuple[str, str]]:
+def differing_settings(before: MarkRecord, after: MarkRecord) -> dict[str, tuple[str, str]]:
     """The differences between two marks in the settings that decide what expires, in words."""
-    both = {
+    settings = {
         "scope": (before.scope.value, after.scope.value),
         "minimum age": (duration(before.min_age), duration(after.min_age)),
         "rules": (rules_in_words(before.rules), rules_in_words(after.rules)),
         "holds": (holds_in_words(before), holds_in_words(after)),
     }
-    return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+    return {name: pair for name, pair in settings.items() if pair[0] != pair[1]}
 
 
 def rules_in_words(rules: Rules | None) -> str:

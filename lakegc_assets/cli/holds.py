@@ -146,11 +146,12 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
             invariant=3,
         )
     rules = server.lakefs.rules(target.repository.id)
-    return [matched(hold, target, graph, rules, now) for hold in holds]
+    return [matches_of(hold, target, graph, rules, now) for hold in holds]
 
 
-def matched(hold: Hold, target: Target, graph: Graph, rules: Rules | None, now: datetime) -> dict[str, Any]:
-    seen = References([graph.heads], set(graph.tags.items()))
+def matches_of(hold: Hold, target: Target, graph: Graph, rules: Rules | None, now: datetime) -> dict[str, Any]:
+    """What one hold matches now, with null for what its kind doesn't match."""
+    references = References([graph.heads], set(graph.tags.items()))
     row: dict[str, Any] = {"hold": hold.id, "what": hold.what, "state": state(hold, now)}
     row |= dict.fromkeys(COUNTED)
     if isinstance(hold, BranchHold):
@@ -160,7 +161,7 @@ def matched(hold: Hold, target: Target, graph: Graph, rules: Rules | None, now: 
     if isinstance(hold, PrefixHold):
         row["objects"] = objects_under(target, hold.prefix)
     elif not isinstance(hold, PathHold):
-        named = commits_on_hold([hold], graph.commits, seen, rules, now=now)
+        named = commits_on_hold([hold], graph.commits, references, rules, now=now)
         verdicts = retained_commits(graph.commits.values(), graph.heads, rules, now=now)
         row["commits"] = len(named)
         row["beyond_the_rules"] = sum(not one.retained and one.commit_id in named for one in verdicts)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 ASSET = "committed_addresses"
 RANGES_PART, ADDRESSES_PART = "ranges_on_hold", "on_hold"
 OBJECTS_PART = "on_hold"  # of the expired set
-ROWS_A_TASK = 250_000
+ROWS_PER_TASK = 250_000
 COLUMNS = ("path", "address", "address_type")
 MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores normalise
 
@@ -161,7 +161,7 @@ def write_objects_on_hold(run: MarkRun, notes: StepNotes, decided: DataFrame, ca
     decided = run.persist(decided)
     on_hold = keep_reasons.kept(decided, keep_reasons.HOLD).withColumnRenamed("found", "hold")
     rows = on_hold.select(*OBJECTS_ON_HOLD.names)
-    tasks = 1 + notes.facts["unreferenced"] // ROWS_A_TASK
+    tasks = 1 + notes.facts["unreferenced"] // ROWS_PER_TASK
     spread = rows.repartitionByRange(tasks, "address") if tasks > 1 else rows.coalesce(1)
     dataset, report = write_produced(
         spread.sortWithinPartitions("address"), count_by_hold, run.place, folder, OBJECTS_ON_HOLD

@@ -26,7 +26,7 @@ from spark_resources.stores.place import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_RANGES_A_CORE = 4
+_RANGES_PER_CORE = 4
 _PARTS = pa.schema(
     [
         pa.field("folder", pa.string(), nullable=False),
@@ -45,7 +45,7 @@ def all_parts(store: Store) -> list[Part]:
 def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
     """List these parts and the root, and write STORED_OBJECTS."""
     spark = run.spark()
-    parts = parts_of(run.store, whole, wanted=_RANGES_A_CORE * spark.sparkContext.defaultParallelism)
+    parts = parts_of(run.store, whole, wanted=_RANGES_PER_CORE * spark.sparkContext.defaultParallelism)
     tasks = tasks_of(spark, parts, at_once=run.place.settings.listing_requests)
     produce = producer(run.place, local_adapter=run.local_adapter)
     dataset, report = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 FOLDERS = pa.schema([STORED_OBJECTS.field("slice")])
 MAX_SHARD_DEPTH = 4  # maximum nesting of shard folders
-LOOK_UPS_A_TASK = 20_000
+LOOK_UPS_PER_TASK = 20_000
 
 
 def changed_parts(store: Store, since: datetime) -> list[Part]:
@@ -122,7 +122,7 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
         compared = write_dataset(all_wanted, run.place, run.mark.folder(ASSET, COMPARED_PART), ADDRESSES)
         folder, report = run.mark.folder(ASSET, LOOKED_UP_PART), TaskReport()
         if count:
-            spread = wanted.repartitionByRange(1 + count // LOOK_UPS_A_TASK, "slice", "address")
+            spread = wanted.repartitionByRange(1 + count // LOOK_UPS_PER_TASK, "slice", "address")
             rows = spread.sortWithinPartitions("slice", "address")
             found, report = write_produced(rows, look_up_task(run), run.place, folder, STORED_OBJECTS)
         else:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 ASSET = "expired_set"
 NOT_RETAINED_PART = "not_retained"
-ROWS_A_TASK, ROWS_WORTH_A_TASK = 250_000, 50_000
-SAMPLED_A_TASK = 1_000  # addresses, to choose the range boundaries
+ROWS_PER_TASK, ROWS_WORTH_A_TASK = 250_000, 50_000
+SAMPLED_PER_TASK = 1_000  # addresses, to choose the range boundaries
 
 
 def write_mark(
@@ -91,7 +91,7 @@ def in_tasks(run: MarkRun, status: ReferenceStatus, deletable: DataFrame, attrib
 
 def tasks_for(objects: int, cores: int) -> int:
     """Enough tasks that each can hold its rows, and at least one per core if there are enough rows."""
-    return max(1 + objects // ROWS_A_TASK, min(cores, objects // ROWS_WORTH_A_TASK))
+    return max(1 + objects // ROWS_PER_TASK, min(cores, objects // ROWS_WORTH_A_TASK))
 
 
 def in_ranges(rows: DataFrame, tasks: int, addresses: pa.Array) -> DataFrame:
@@ -114,7 +114,7 @@ def in_ranges(rows: DataFrame, tasks: int, addresses: pa.Array) -> DataFrame:
 
 def some_addresses(objects: DataFrame, count: int, tasks: int) -> pa.Array:
     """Addresses of these `count` objects: all, or a sample large enough for `tasks` ranges of even size."""
-    share = min(1.0, SAMPLED_A_TASK * tasks / max(count, 1))
+    share = min(1.0, SAMPLED_PER_TASK * tasks / max(count, 1))
     return objects.select("address").sample(fraction=share, seed=0).toArrow()["address"].combine_chunks()
 
 

@@ -46,7 +46,7 @@ DOING = {
     Action.RESTORE: "restoring",
     Action.PURGE: "purging",
 }
-LEAST_ROWS_A_TASK = 1_000
+MIN_ROWS_PER_TASK = 1_000
 FRUITLESS_ROUNDS = 3  # consecutive rounds that new branch heads, rules or holds ended before anything was deleted
 
 
@@ -160,7 +160,7 @@ def run_round(
     object got an outcome, unless a new branch head is the cause.
     """
     spark = run.spark()
-    tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // LEAST_ROWS_A_TASK))
+    tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // MIN_ROWS_PER_TASK))
     secret = secrets.token_bytes(32)
     config = SweepTaskConfig(
         place=run.place,

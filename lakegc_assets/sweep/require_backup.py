@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets.backup.manifest import Backup
-from lakegc_assets.backup.usable_backup import divided, listed_with_copies, required
+from lakegc_assets.backup.usable_backup import listed_with_copies, required, split_by_backup
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import pending_objects
 from spark_resources.deleting.receipts import receipt_rows
@@ -39,7 +39,7 @@ def in_backup(run: SweepRun, approved: DataFrame, backup: tuple[Place, Backup]) 
     """
     number = run.next_number()
     rows = listed_with_copies(run.spark(), *backup)
-    safe, left = divided(pending_objects(run, approved, number), rows)
+    safe, left = split_by_backup(pending_objects(run, approved, number), rows)
     write_not_backed_up(run, left, number)
     return approved.join(safe.select("address"), "address", "left_semi")
 

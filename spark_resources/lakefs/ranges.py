@@ -50,8 +50,8 @@ Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 ENTRY_BYTES = 32  # average size of an entry in a range
 ROWS_AT_ONCE = 50_000
 REFS_AT_ONCE = 5_000
-ENTRIES_A_TASK, RANGES_A_TASK = 20_000, 16  # either is worth a task of its own
-ENTRIES_A_RANGE = 1_000  # decoding so many takes as long as fetching and opening a range
+ENTRIES_PER_TASK, RANGES_PER_TASK = 20_000, 16  # either is worth a task of its own
+ENTRIES_PER_RANGE = 1_000  # decoding so many takes as long as fetching and opening a range
 KNOWN_TABLES = ("ranges", "metaranges")
 OBJECTS = ""  # the entity of tables of objects; dumps of references have others
 KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
@@ -139,8 +139,8 @@ def range_tasks(spark: SparkSession, ranges: pa.Table, *, order_by: Sequence[str
     ones, so tasks are balanced by entries, not by ranges.
     """
     entries = pc.fill_null(ranges["entries"], 0).to_pylist()
-    batch = min(RANGES_A_TASK, len(ranges) * ENTRIES_A_TASK // max(sum(entries), 1))
-    weights = [each + ENTRIES_A_RANGE for each in entries]
+    batch = min(RANGES_PER_TASK, len(ranges) * ENTRIES_PER_TASK // max(sum(entries), 1))
+    weights = [each + ENTRIES_PER_RANGE for each in entries]
     return row_tasks(spark, ranges, batch=max(batch, 1), order_by=order_by, weights=weights)
 
 

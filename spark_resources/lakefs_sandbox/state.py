@@ -125,7 +125,7 @@ class State:
     def _one(self, sql: str, *values: Any) -> Any:
         return self._connection().execute(sql, values).fetchone()
 
-    def _do(self, sql: str, *values: Any) -> int:
+    def _execute(self, sql: str, *values: Any) -> int:
         return self._connection().execute(sql, values).rowcount
 
     def next_number(self, name: str) -> int:
@@ -143,7 +143,7 @@ class State:
         return _repository(row) if row else None
 
     def put_repository(self, record: RepositoryRecord) -> None:
-        self._do(
+        self._execute(
             "INSERT INTO repositories VALUES (?, ?, ?, ?, ?)",
             record.id,
             record.storage_namespace,
@@ -154,9 +154,9 @@ class State:
 
     def drop_repository(self, repository: str) -> None:
         with self.writing():
-            self._do("DELETE FROM repositories WHERE id = ?", repository)
+            self._execute("DELETE FROM repositories WHERE id = ?", repository)
             for table in _OF_A_REPOSITORY:
-                self._do(f"DELETE FROM {table} WHERE repository = ?", repository)
+                self._execute(f"DELETE FROM {table} WHERE repository = ?", repository)
 
     # --- branches and tags ------------------------------------------------------------------------------------------
 
@@ -172,11 +172,11 @@ class State:
 
     def put_branch(self, repository: str, record: BranchRecord) -> None:
         values = (repository, record.id, record.commit_id, record.hidden)
-        self._do("INSERT OR REPLACE INTO branches VALUES (?, ?, ?, ?)", *values)
+        self._execute("INSERT OR REPLACE INTO branches VALUES (?, ?, ?, ?)", *values)
 
     def drop_branch(self, repository: str, branch: str) -> None:
         with self.writing():
-            self._do("DELETE FROM branches WHERE repository = ? AND id = ?", repository, branch)
+            self._execute("DELETE FROM branches WHERE repository = ? AND id = ?", repository, branch)
             self.clear_staged(repository, branch)
 
     def tags(self, repository: str) -> list[tuple[str, str]]:
@@ -187,10 +187,10 @@ class State:
         return str(row[0]) if row else None
 
     def put_tag(self, repository: str, tag: str, commit_id: str) -> None:
-        self._do("INSERT OR REPLACE INTO tags VALUES (?, ?, ?)", repository, tag, commit_id)
+        self._execute("INSERT OR REPLACE INTO tags VALUES (?, ?, ?)", repository, tag, commit_id)
 
     def drop_tag(self, repository: str, tag: str) -> bool:
-        return self._do("DELETE FROM tags WHERE repository = ? AND id = ?", repository, tag) > 0
+        return self._execute("DELETE FROM tags WHERE repository = ? AND id = ?", repository, tag) > 0
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class State:
         return [_commit(row) for row in self._rows(sql, repository, prefix, prefix + "g")]
 
     def put_commit(self, repository: str, commit: Commit) -> None:
-        self._do(
+        self._execute(
             "INSERT OR IGNORE INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             repository,
             commit.id,
@@ -242,15 +242,15 @@ class State:
         )
 
     def clear_staged(self, repository: str, branch: str) -> None:
-        self._do("DELETE FROM staged WHERE repository = ? AND branch = ?", repository, branch)
+        self._execute("DELETE FROM staged WHERE repository = ? AND branch = ?", repository, branch)
 
     def unstage(self, repository: str, branch: str, path: bytes) -> None:
-        self._do("DELETE FROM staged WHERE repository = ? AND branch = ? AND path = ?", repository, branch, path)
+        self._execute("DELETE FROM staged WHERE repository = ? AND branch = ? AND path = ?", repository, branch, path)
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def put_task(self, repository: str, task: str, status_fields: dict[str, Any]) -> None:
-        self._do("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?)", repository, task, json.dumps(status_fields))
+        self._execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?)", repository, task, json.dumps(status_fields))
 
     def task(self, repository: str, task: str) -> dict[str, Any] | None:
         row = self._one("SELECT answer FROM tasks WHERE repository = ? AND id = ?", repository, task)

@@ -245,7 +245,8 @@ def marks(place: Place) -> Iterator[MarkRecord]:
 
 
 def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | UnknownFormat]]:
-    """The same as pairs of id and record. An error stands in for a record that is untrusted or of an unknown format."""
+    """The id and record of each of lakegc's marks. An error stands in for a record that is untrusted or of an unknown
+    format."""
     store = place.store()
     for folder in sorted(folders_in(store, MARKS_ROOT)):
         key, mark_id = folder + "mark.json", folder.removeprefix(MARKS_ROOT).rstrip("/")

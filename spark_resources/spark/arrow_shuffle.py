@@ -30,11 +30,11 @@ from spark_resources.stores.place import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS_A_BUCKET = 500_000
+ROWS_PER_BUCKET = 500_000
 ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # cut into batches in one go, whichever is less
 ROWS_WORTH_A_TASK = 25_000
 ROWS_A_BATCH = 50_000
-ROWS_A_FILE = 5_000  # opening a file takes as long as reading so many rows
+ROWS_PER_FILE = 5_000  # opening a file takes as long as reading so many rows
 _BATCHES = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
@@ -151,7 +151,7 @@ def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int,
 
 def buckets_for(rows: int, cores: int) -> int:
     """The number of buckets: enough that a task can hold one, and one per core if there are enough rows."""
-    return max(-(-rows // ROWS_A_BUCKET), min(cores, rows // ROWS_WORTH_A_TASK), 1)
+    return max(-(-rows // ROWS_PER_BUCKET), min(cores, rows // ROWS_WORTH_A_TASK), 1)
 
 
 def bucket_batches(table: pa.Table, number: int, buckets: int, *, read: int) -> Iterator[pa.RecordBatch]:
@@ -240,7 +240,7 @@ def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> DataFrame:
     if not rows:
         return spark.range(0, 0, 1, 1)
     numbers = pa.table({"file": pa.array(range(len(rows)), pa.int64())})
-    return row_tasks(spark, numbers, batch=1, weights=[each + ROWS_A_FILE for each in rows])
+    return row_tasks(spark, numbers, batch=1, weights=[each + ROWS_PER_FILE for each in rows])
 
 
 def _by_bucket(split: DataFrame, buckets: int) -> DataFrame:

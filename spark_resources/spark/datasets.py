@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 from spark_resources.stores.place import Place
 
-ROWS_A_FILE = 1_000_000
+ROWS_PER_FILE = 1_000_000
 BATCH_ROWS = 50_000
-BYTES_A_TASK = 1 << 18  # of files, which make a separate task worthwhile
+BYTES_PER_TASK = 1 << 18  # of files, which make a separate task worthwhile
 LIST_NAME = "_files.json"
 
 
@@ -233,7 +233,7 @@ def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> B
         if batch.num_rows:
             pending.append(batch)
             rows_pending += batch.num_rows
-        if rows_pending >= ROWS_A_FILE:
+        if rows_pending >= ROWS_PER_FILE:
             yield from flush()
             number, pending, rows_pending = number + 1, [], 0
     if rows_pending:
@@ -352,7 +352,7 @@ def _read_as(
             yield from change(read_file(place, folder, file, schema)).to_batches(max_chunksize=100_000)
 
     cores, size = spark.sparkContext.defaultParallelism, sum(file.size for _, file in files)
-    wanted = min(len(files), 4 * cores, max(cores, size // BYTES_A_TASK))
+    wanted = min(len(files), 4 * cores, max(cores, size // BYTES_PER_TASK))
     tasks = spark.range(0, len(files), 1, wanted)
     return tasks.mapInArrow(on_executor(read), arrow_to_spark(changed))
 

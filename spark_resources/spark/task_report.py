@@ -41,8 +41,8 @@ class TaskReport:
         for name, amount in amounts.items():
             self.by_key[name][key] += amount
 
-    def error(self, about: str, why: str) -> None:
-        self.errors.setdefault(about, why)
+    def error(self, subject: str, why: str) -> None:
+        self.errors.setdefault(subject, why)
 
     def sample(self, kind: str, *values: str) -> None:
         self.samples[kind] = [*self.samples.get(kind, ()), *values][:SAMPLES_KEPT]
@@ -51,8 +51,8 @@ class TaskReport:
         self.counters.update(other.counters)
         for name, amounts in other.by_key.items():
             self.by_key[name].update(amounts)
-        for about, why in sorted(other.errors.items()):
-            self.error(about, why)
+        for subject, why in sorted(other.errors.items()):
+            self.error(subject, why)
         for kind, values in other.samples.items():
             self.sample(kind, *values)
 

@@ -15,7 +15,7 @@ from spark_resources.sstable.blocks import OutOfOrder, Table, open_in_any_order,
 from spark_resources.sstable.content_ids import content_id, record_content
 from spark_resources.sstable.decoders import READABLE, Decoder, default_decoder
 from spark_resources.sstable.records import ENTRY_SCHEMA, Branch, Entry, RangeRef, Record, TableProperties, Tag
-from spark_resources.sstable.wire import InvalidTable, about
+from spark_resources.sstable.wire import InvalidTable, naming_table
 
 _T = TypeVar("_T")
 RANGES, METARANGES = "ranges", "metaranges"
@@ -25,7 +25,7 @@ _known_range_ref = lru_cache(maxsize=1 << 14)(values.range_ref)
 
 def read_properties(data: bytes, *, name: str) -> TableProperties:
     """The properties of the table `name`. Reads only the footer and the properties, so no records are verified."""
-    with about(name):
+    with naming_table(name):
         return open_in_any_order(data).properties
 
 
@@ -112,7 +112,7 @@ def range_ref(data: bytes, *, name: str) -> RangeRef:
 
 def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
     """The id computed from the content of the table `name`. Reads and checks every record."""
-    with about(name):
+    with naming_table(name):
         try:
             return _id_of(open_table(data), decoder or default_decoder(len(data)))
         except OutOfOrder:
@@ -122,7 +122,7 @@ def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
 def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> None:
     """Verify that the table is the one that was committed as `name`; raises `DamagedData` otherwise."""
     found = table_id(data, name=name, decoder=decoder)
-    with about(name):
+    with naming_table(name):
         _check_id(found, name)
 
 
@@ -147,7 +147,7 @@ def _read(data: bytes, name: str, read: Callable[[Table, Decoder], _T], decoder:
     A table whose blocks are not in the order that lakeFS writes is accepted only if the id of its content is its name;
     otherwise it might be incomplete.
     """
-    with about(name):
+    with naming_table(name):
         try:
             return read(open_table(data), decoder or default_decoder(len(data)))
         except OutOfOrder as broken:

@@ -18,11 +18,11 @@ LENGTH_DELIMITED = 2
 
 
 class InvalidTable(Exception):
-    """Raised inside the package for invalid bytes; `about` adds the table's name."""
+    """Raised inside the package for invalid bytes; `naming_table` adds the table's name."""
 
 
 @contextmanager
-def about(name: str) -> Iterator[None]:
+def naming_table(name: str) -> Iterator[None]:
     """Translates `InvalidTable` into `DamagedData` for the table `name`."""
     try:
         yield

@@ -26,10 +26,10 @@ from spark_resources.stores.local.store import LocalStore
 
 AT_ONCE = 8  # requests in flight in one process
 PAGES_FIRST = 10  # that a listing must yield before its first cut: a slice of lakeFS has at most about 50
-PAGES_A_CUT = 2  # that it must yield between two cuts: a cut may cost a request that finds nothing
+PAGES_PER_CUT = 2  # that it must yield between two cuts: a cut may cost a request that finds nothing
 _LAST = "\U0010fffd"  # practically no name in a folder sorts after it
 _PAGE = 1000  # the most keys that a store lists in one page
-_PROBES_A_RANGE = 8
+_PROBES_PER_RANGE = 8
 _FEW_FOLDERS = 10  # per page: a flat range costs a request for each subfolder that it passes
 _FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x7E
 
@@ -225,7 +225,7 @@ def spread(store: Store, part: Part, *, wanted: int, page_size: int = _PAGE) -> 
         return [part]
     cuts: list[str] = []
     gaps: deque[tuple[str, str | None]] = deque([(first, part.up_to)])
-    for _ in range(_PROBES_A_RANGE * wanted):
+    for _ in range(_PROBES_PER_RANGE * wanted):
         if not gaps or len(cuts) + 1 >= wanted:
             break
         low, high = gaps.popleft()
@@ -328,7 +328,7 @@ class _ParallelListing:
             with self._changed:
                 self._walking.remove(walk)
                 if walk.cut_from is not None and not walk.pages_with_keys:
-                    walk.cut_from.since_cut = PAGES_A_CUT  # this half was empty, so cut the other one again soon
+                    walk.cut_from.since_cut = PAGES_PER_CUT  # this half was empty, so cut the other one again soon
                 self._changed.notify_all()
 
     def _next(self) -> _Walk | None:
@@ -353,4 +353,4 @@ class _ParallelListing:
     def _may_be_cut(self, walk: _Walk) -> bool:
         pages = walk.pages_with_keys
         # without a delimiter, a flat listing costs a request for each subfolder that it passes
-        return pages >= self._pages_first and walk.since_cut >= PAGES_A_CUT and walk.folders <= pages
+        return pages >= self._pages_first and walk.since_cut >= PAGES_PER_CUT and walk.folders <= pages

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakegc_assets.cli.diff import holds_in_words, unlike
+from lakegc_assets.cli.diff import differing_settings, holds_in_words
 from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark.context import Clocks
 from spark_resources.errors import Refused, full_stop, with_article
@@ -46,7 +46,7 @@ def test_messages_and_comparisons_format_durations() -> None:
     with pytest.raises(Refused, match="differ by 1 day 2 hours, and at most 5 minutes is allowed"):
         Clocks(now, now + timedelta(hours=26), now).check(timedelta(minutes=5), "lake")
     ages = [finished_record(min_age=age) for age in (timedelta(0), timedelta(days=1))]
-    assert unlike(*ages)["minimum age"] == ("0 seconds", "1 day")
+    assert differing_settings(*ages)["minimum age"] == ("0 seconds", "1 day")
 
 
 def test_sentences_end_with_one_full_stop_and_things_have_their_article() -> None:

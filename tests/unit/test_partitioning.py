@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_resources.lakefs.ranges import (
-    ENTRIES_A_RANGE,
-    ENTRIES_A_TASK,
-    RANGES_A_TASK,
+    ENTRIES_PER_RANGE,
+    ENTRIES_PER_TASK,
+    RANGES_PER_TASK,
     ROWS_AT_ONCE,
     best_attributions,
     range_tasks,
@@ -54,12 +54,12 @@ def test_rows_are_distributed_evenly_without_a_shuffle(
 @pytest.mark.parametrize(
     ("count", "entries", "tasks"),
     [
-        (RANGES_A_TASK, 0, 1),
-        (RANGES_A_TASK, 10, 1),
-        (RANGES_A_TASK + 1, 10, 2),
-        (8, ENTRIES_A_TASK, 8),
-        (8, ENTRIES_A_TASK // 4, 2),
-        (10_000, ENTRIES_A_TASK, 10_000),
+        (RANGES_PER_TASK, 0, 1),
+        (RANGES_PER_TASK, 10, 1),
+        (RANGES_PER_TASK + 1, 10, 2),
+        (8, ENTRIES_PER_TASK, 8),
+        (8, ENTRIES_PER_TASK // 4, 2),
+        (10_000, ENTRIES_PER_TASK, 10_000),
     ],
 )
 def test_small_ranges_share_a_task_up_to_a_number_of_entries_or_ranges(
@@ -87,10 +87,10 @@ def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, order_by: t
     assert sorted(row["id"] for row in found) == list(range(len(entries)))
     costs: dict[int, int] = {}
     for row in found:
-        costs[row["task"]] = costs.get(row["task"], 0) + row["entries"] + ENTRIES_A_RANGE
+        costs[row["task"]] = costs.get(row["task"], 0) + row["entries"] + ENTRIES_PER_RANGE
     even = sum(costs.values()) / (8 * spark.sparkContext.defaultParallelism)
     assert max(costs.values()) <= even + max(entries)
-    assert sorted(costs.values())[-2] <= even + 50_000 + ENTRIES_A_RANGE
+    assert sorted(costs.values())[-2] <= even + 50_000 + ENTRIES_PER_RANGE
     if order_by:
         ids = [row["id"] for row in sorted(found, key=lambda row: row["task"])]
         assert ids == sorted(ids)

@@ -269,7 +269,7 @@ def test_all_rows_of_an_address_come_to_one_task(
     at_most: int,
 ) -> None:
     """Whatever file and input they are in, no row is lost and none is duplicated."""
-    monkeypatch.setattr(arrow_shuffle, "ROWS_A_BUCKET", at_most)
+    monkeypatch.setattr(arrow_shuffle, "ROWS_PER_BUCKET", at_most)
 
     found, report = co_group(spark, place, inputs, count_by_address, COUNTED, persist)
 
@@ -338,7 +338,7 @@ def test_rows_lost_between_tasks_are_an_error(
     lost: Any,
 ) -> None:
     """A batch of one file, its rows, or all of its batches don't arrive."""
-    monkeypatch.setattr(arrow_shuffle, "ROWS_A_BUCKET", 40)
+    monkeypatch.setattr(arrow_shuffle, "ROWS_PER_BUCKET", 40)
     whole = arrow_shuffle.bucket_batches
 
     def damaged(table: pa.Table, number: int, buckets: int, *, read: int) -> Batches:

@@ -40,8 +40,8 @@ def copy_blob(
 
     def ending() -> tuple[str, str] | None:
         nonlocal etag
-        about = target.get_blob_properties()
-        state, etag = about.copy, about.etag
+        properties = target.get_blob_properties()
+        state, etag = properties.copy, properties.etag
         if state.id != copy:
             raise Unavailable(f"{target.blob_name!r} in {where} was overwritten during a copy to it")
         return None if state.status == "pending" else (str(state.status), state.status_description or "")

@@ -171,20 +171,23 @@ class AzureStore:
         """The object, and its ETag exactly as Azure sends it."""
         client = self.client.get_blob_client(self.full(key))
         with translated_errors(self.where, doing, key):
-            about = client.get_blob_properties()
-        if about.size is None or about.last_modified is None or not about.etag:
+            properties = client.get_blob_properties()
+        if properties.size is None or properties.last_modified is None or not properties.etag:
             raise Unavailable(
                 f"the response for {key!r} in {self.where} lacks size, time or ETag. Check that this is an Azure "
                 "endpoint."
             )
-        self.check_object(key, about)
+        self.check_object(key, properties)
         found = StoredObject(
-            key, about.size, about.last_modified, checksum(about.content_settings.content_md5, about.etag)
+            key,
+            properties.size,
+            properties.last_modified,
+            checksum(properties.content_settings.content_md5, properties.etag),
         )
-        return found, str(about.etag)
+        return found, str(properties.etag)
 
-    def check_object(self, key: str, about: Any) -> None:
-        if is_folder(about.metadata or {}, about.size):
+    def check_object(self, key: str, properties: Any) -> None:
+        if is_folder(properties.metadata or {}, properties.size):
             raise NotFound(f"{key!r} does not exist in {self.where}: it is a directory")
 
     def read(self, key: str) -> bytes:
