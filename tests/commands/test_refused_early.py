@@ -57,7 +57,7 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., CommandOutcome]:
         (("sweep", "m0"), 2, "m0"),
         (("undo", "m1"), 2, "is marked: it has no objects in quarantine"),
         (("purge", "m1", "--yes"), 2, "is marked: it has no objects in quarantine"),
-        (("purge", "m1"), 2, "add --yes"),
+        (("purge", "m1"), 2, "pass --yes"),
         (("backup", "m1"), 2, "LAKEGC_BACKUP_TO"),
         (("backup", "m0", "/tmp/nowhere-lakegc"), 2, "m0"),
         (("restore", "m1", "/nowhere"), 1, "no complete backup"),
