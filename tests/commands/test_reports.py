@@ -152,7 +152,7 @@ ASIDE = {f"data/s/{name}": (Outcome.QUARANTINED, "") for name in "abc"}
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "since", "said"),
+    ("outcomes", "since", "sentence"),
     [
         ({"data/s/a": (Outcome.DELETED, "")}, None, "deleted"),
         ({"data/s/a": (Outcome.RESCUED, "so")}, None, "nothing deleted"),

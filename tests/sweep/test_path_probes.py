@@ -97,7 +97,7 @@ def test_a_probe_without_a_clear_result_keeps_its_candidates(
     facts = marked.facts("expired_set")
     assert marked.expired == {free}
     assert facts["probes_failed"] == facts["probes"] == 8
-    assert "answered 503" in facts["unclear"][0]
+    assert "HTTP 503" in facts["unclear"][0]
 
     server.refused = {}
     assert Marker().mark(known, "lake", "m2", NO_AGE).expired == {kept, free}
@@ -111,7 +111,7 @@ def test_a_probe_without_a_clear_result_keeps_its_candidates(
     [rescued] = [row for row in rows if row["outcome"] == "rescued"]
     assert rescued["address"] == kept
     assert "inconclusive" in rescued["why"]
-    assert "answered 503" in rescued["why"]
+    assert "HTTP 503" in rescued["why"]
     assert lake.objects.file(kept).exists()
 
 
