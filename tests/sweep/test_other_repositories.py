@@ -348,16 +348,22 @@ def test_addresses_that_earlier_marks_found_in_a_repository_that_became_unreadab
     assert is_stored(lake, imported)
 
 
-@pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
-def test_what_a_re_verification_found_in_a_repository_that_became_unreadable_is_live(
-    sandbox: Sandbox, lake: SandboxRepository, stage: Stage
-) -> None:
-    """No mark found it. A damaged record of another re-verification is no reason to forget it."""
+def rescued_by_a_re_verification(sandbox: Sandbox, lake: SandboxRepository, stage: Stage) -> Entry:
+    """An object that another repository stages between the mark `m1` and its sweep, so that no mark finds it there."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     assert mark(sandbox).expired == {imported.address, nobodys.address}
     approve(sandbox)
     stage(sandbox.repository("other"), imported)
     assert sweep(sandbox).objects == {"deleted": 1, "rescued": 1}
+    return imported
+
+
+@pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
+def test_what_a_re_verification_found_in_a_repository_that_became_unreadable_is_live(
+    sandbox: Sandbox, lake: SandboxRepository, stage: Stage
+) -> None:
+    """No mark found it. A damaged record of another re-verification is no reason to forget it."""
+    imported = rescued_by_a_re_verification(sandbox, lake, stage)
     damaged = verifications_folder("m1") + "9999/mark.json"
     target_of(sandbox.settings, "lake").place.store().write(damaged, b"{")
     sandbox.fail("other", 503)
@@ -391,11 +397,7 @@ def test_what_a_re_verification_found_is_live_though_its_record_cannot_be_read_a
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage
 ) -> None:
     """Its datasets are still there. No other record has the object."""
-    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
-    assert mark(sandbox).expired == {imported.address, nobodys.address}
-    approve(sandbox)
-    stage(sandbox.repository("other"), imported)
-    assert sweep(sandbox).objects == {"deleted": 1, "rescued": 1}
+    rescued_by_a_re_verification(sandbox, lake, stage)
     store = target_of(sandbox.settings, "lake").place.store()
     for key in [one.key for page in store.pages(verifications_folder("m1")) for one in page.objects]:
         if key.endswith("/mark.json"):
