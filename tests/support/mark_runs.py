@@ -54,7 +54,12 @@ _Done = TypeVar("_Done")
 NO_MINIMUM_AGE: Mapping[str, Any] = {"min_age": "0", "allow_young": True}
 
 
-LONG_LIVED = {**QUICK_START, "spark.driver.memory": "2g"}  # thousands of queries in one session
+LONG_LIVED = {  # thousands of queries in one session
+    **QUICK_START,
+    "spark.driver.memory": "2g",
+    "spark.buffer.pageSize": "256k",  # larger ones take more than half a region of this heap: each starts a collection
+    "spark.sql.autoBroadcastJoinThreshold": "-1",  # a broadcast is a job of its own
+}
 
 
 class SharedSpark(SparkResource):
