@@ -47,7 +47,6 @@ from lakegc_assets.mark.path_probes import inside, unless_gone
 from lakegc_assets.mark.uncommitted_readings import staged_addresses
 from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about
-from lakegc_assets.rules.incremental import union
 from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
@@ -402,6 +401,6 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
     notes.facts["kept_for_other_repositories"] = 0
     if not found or not notes.facts["unreferenced"]:
         return None
-    referenced = run.persist(union([run.read_dataset(one, ADDRESSES) for one in found]).dropDuplicates())
+    referenced = run.persist(run.read_datasets(found, ADDRESSES).dropDuplicates())
     notes.facts["kept_for_other_repositories"] = objects.transform(garbage.only(referenced)).count()
     return keep_reasons.among(referenced)

@@ -38,15 +38,14 @@ def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
     """The addresses that are staged now, and those of commits that were not retained before (column address, with
     duplicates)."""
     run.log_message("reading once more: staged addresses, branch heads, new commits")
-    found = [*staged_now(run, notes), *of_new_commits(run, notes)]
-    return union(found)
+    return union([staged_now(run, notes), *of_new_commits(run, notes)])
 
 
-def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
+def staged_now(run: MarkRun, notes: StepNotes) -> DataFrame:
     reading = read_staged(run, ASSET, STAGED_PART, DIFFS_PART)
     reading.record(notes)
     elsewhere = other_repositories.staged_at_the_end(run, notes)
-    return [run.read_dataset(dataset, ADDRESSES) for dataset in (*reading.datasets.values(), *elsewhere)]
+    return run.read_datasets([*reading.datasets.values(), *elsewhere], ADDRESSES)
 
 
 def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:

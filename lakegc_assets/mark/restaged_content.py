@@ -47,6 +47,7 @@ Row = dict[str, Any]
 
 PATH_COLUMNS = ("repository", "branch", "path", "size")
 MANY_SIZES = 1_000_000  # 8 MB, broadcast to every task
+PATHS_WORTH_A_TASK = 100
 PASSES = tuple(zip(PROBED_PARTS, ("not_probed", "not_probed_again"), strict=True))
 """For each pass, the parts with the probe results and with the paths beyond the limit."""
 REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
@@ -69,25 +70,36 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
     return served(run, probed) if probed else None
 
 
-def sizes_of(run: MarkRun, objects: DataFrame) -> DataFrame:
-    """The distinct sizes of objects (column size)."""
-    return run.persist(objects.select("size").dropDuplicates())
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The distinct sizes of objects: as `rows` (column size), and on the driver unless they are too many."""
+
+    rows: DataFrame
+    few: pa.Array | None
+
+
+def sizes_of(run: MarkRun, objects: DataFrame) -> Sizes:
+    """The distinct sizes of these objects."""
+    rows = run.persist(objects.select("size").dropDuplicates())
+    listed = rows.limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
+    return Sizes(rows, listed if len(listed) <= MANY_SIZES else None)
 
 
 def served(run: MarkRun, probed: Sequence[Dataset]) -> Attribution:
     """Keep the objects that these probe results (SERVED) name, or leave unclear."""
-    return keep_reasons.served(union([run.read_dataset(one, SERVED) for one in probed]))
+    return keep_reasons.served(run.read_datasets(probed, SERVED))
 
 
 def probe_paths(
-    run: MarkRun, notes: StepNotes, paths: DataFrame | None, parts: tuple[str, str], *, again: bool
+    run: MarkRun, notes: StepNotes, found: FoundPaths | None, parts: tuple[str, str], *, again: bool
 ) -> list[Dataset]:
     """Write the addresses that branches serve at these paths, and the paths beyond the limit (both SERVED)."""
     part, beyond_part = parts
-    count, datasets, facts, why = paths.count() if paths is not None else 0, list[Dataset](), notes.facts, list[str]()
-    facts["probed_again" if again else "probes"] = count
-    if paths is None or not count:
+    datasets, facts, why = list[Dataset](), notes.facts, list[str]()
+    facts["probed_again" if again else "probes"] = found.count if found is not None else 0
+    if found is None or not found.count:
         return []
+    paths, count = found.rows, found.count
     if count > run.limits.probes:
         beyond = run.persist(path_probes.beyond_bound(paths, run.limits.probes))
         unsent = path_probes.not_sent(paths.join(beyond, "size", "left_semi"), BOUND)
@@ -99,7 +111,7 @@ def probe_paths(
     to_send = count - sum(dataset.rows for dataset in datasets)
     run.log_message(f"probing branches{' once more' if again else ''}: {plural(to_send, 'path')}")
     folder = run.mark.folder("expired_set", part)
-    results, report = write_produced(in_path_order(run, paths), probing(run), run.place, folder, SERVED)
+    results, report = write_produced(in_path_order(run, paths, to_send), probing(run), run.place, folder, SERVED)
     notes.wrote(results, part)
     facts["served_inside"] += report.counters["inside"]
     if failed := report.counters["unanswered"]:
@@ -125,6 +137,14 @@ def reasons_in(run: MarkRun, results: Dataset) -> list[str]:
     return [sentence(row["count"], row["unclear"]) for row in found]
 
 
+@dataclass(frozen=True, slots=True)
+class FoundPaths:
+    """Paths to probe (columns repository, branch, path, size), persisted, and how many they are."""
+
+    rows: DataFrame
+    count: int
+
+
 @dataclass(slots=True)
 class Paths:
     """The paths to probe: at every head seen so far, in this and other repositories."""
@@ -134,21 +154,31 @@ class Paths:
     chain: MarkChain
     heads: list[Row] = field(default_factory=list)
     heads_elsewhere: set[tuple[str, str, str]] = field(default_factory=set)
-    paths: DataFrame | None = None
+    sizes: Sizes | None = None
+    found: FoundPaths | None = None
 
-    def to_probe(self, sizes: DataFrame) -> DataFrame | None:
-        """The paths (columns repository, branch, path, size) where an entry has one of these sizes; None if there are
-        none. Heads are listed anew each time, and only new ones are read."""
-        listed = sizes.limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
-        if not len(listed):
+    def to_probe(self, sizes: Sizes) -> FoundPaths | None:
+        """The paths where an entry has one of these sizes, which are those of the call before or fewer; None if there
+        are none. Heads are listed anew each time, and only new ones are read."""
+        if sizes.few is not None and not len(sizes.few):
             return None
-        wanted = listed if len(listed) <= MANY_SIZES else None
-        before = None if self.paths is None else self.paths.join(sizes, "size", "left_semi")
-        here = paths_at_heads(self.run, self._new_heads(), sizes, self.chain, wanted)
-        elsewhere = other_repository_heads.paths_to_probe(self.run, self.notes, sizes, wanted, self.heads_elsewhere)
-        paths = [each.select(*PATH_COLUMNS) for each in (before, here, elsewhere) if each is not None]
-        self.paths = self.run.persist(union(paths).dropDuplicates()) if paths else None
-        return self.paths
+        here = paths_at_heads(self.run, self._new_heads(), sizes, self.chain)
+        elsewhere = other_repository_heads.paths_to_probe(
+            self.run, self.notes, sizes.rows, sizes.few, self.heads_elsewhere
+        )
+        new = [each.select(*PATH_COLUMNS) for each in (here, elsewhere) if each is not None]
+        if new or sizes is not self.sizes:
+            paths = [*self._known(sizes), *new]
+            rows = self.run.persist(union(paths).dropDuplicates()) if paths else None
+            self.sizes, self.found = sizes, FoundPaths(rows, rows.count()) if rows is not None else None
+        return self.found
+
+    def _known(self, sizes: Sizes) -> list[DataFrame]:
+        """The paths found so far that have one of these sizes."""
+        if self.found is None:
+            return []
+        rows = self.found.rows
+        return [rows if sizes is self.sizes else rows.join(sizes.rows, "size", "left_semi").select(*PATH_COLUMNS)]
 
     def _new_heads(self) -> list[Row]:
         """The present heads (HEADS) that were not seen yet; at first also those that the mark recorded."""
@@ -166,9 +196,7 @@ class Paths:
         return found
 
 
-def paths_at_heads(
-    run: MarkRun, heads: Sequence[Row], sizes: DataFrame, chain: MarkChain, wanted: pa.Array | None
-) -> DataFrame | None:
+def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: MarkChain) -> DataFrame | None:
     """The paths to probe at these heads (HEADS) of this repository; None if none has objects of a wanted size."""
     from pyspark.sql import functions as F
 
@@ -183,7 +211,7 @@ def paths_at_heads(
         found = run.persist(ranges_of(spark, run.place, unknown))
         refs = pa.concat_tables([refs, distinct_ranges(found).toArrow().cast(RANGE_REFS)])
         refs = refs.group_by(RANGE_REFS.names, use_threads=False).aggregate([]).cast(RANGE_REFS)
-    refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), wanted, chain, written))
+    refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), sizes.few, chain, written))
     if not len(refs):
         return None
     pairs = written.pairs_with(known, refs["range_id"].to_pylist())
@@ -192,12 +220,12 @@ def paths_at_heads(
     if found is not None:
         new = found.join(row_tasks(spark, branches, batch=10_000), "metarange_id")
         branch_ranges = branch_ranges.unionByName(new.select(*BRANCH_RANGES.names))
-    head_entries = entries_of_size(range_tasks(spark, refs), run.place, wanted)
+    head_entries = entries_of_size(range_tasks(spark, refs), run.place, sizes.few)
     here = F.lit(run.partition.repository)
     return path_probes.probes(
         head_entries.withColumn("repository", here),
         branch_ranges.dropDuplicates().withColumn("repository", here),
-        sizes,
+        sizes.rows,
     )
 
 
@@ -224,10 +252,12 @@ def may_have(
     return pa.array([number in matching or number not in known for number in map(range_number, ranges)], pa.bool_())
 
 
-def in_path_order(run: MarkRun, paths: DataFrame) -> DataFrame:
-    tasks = 2 * run.spark().sparkContext.defaultParallelism
+def in_path_order(run: MarkRun, paths: DataFrame, count: int) -> DataFrame:
+    """These `count` paths, ordered and divided among tasks, as Spark samples them; a few paths are one task."""
+    tasks = min(2 * run.spark().sparkContext.defaultParallelism, 1 + count // PATHS_WORTH_A_TASK)
     columns = PATH_COLUMNS[:3]
-    return paths.repartitionByRange(tasks, *columns).sortWithinPartitions(*columns)
+    spread = paths.repartitionByRange(tasks, *columns) if tasks > 1 else paths.coalesce(1)
+    return spread.sortWithinPartitions(*columns)
 
 
 def probing(run: MarkRun) -> Producer:

@@ -8,7 +8,6 @@ from lakegc_assets.mark import other_repositories
 from lakegc_assets.mark.context import MarkRun, step
 from lakegc_assets.mark.earlier_references import STAGED_PARTS
 from lakegc_assets.mark.uncommitted_readings import read_staged
-from lakegc_assets.rules.incremental import union
 from spark_resources.model import ADDRESSES
 
 if TYPE_CHECKING:
@@ -40,4 +39,4 @@ def datasets(run: MarkRun) -> list[Dataset]:
 
 def read_live(run: MarkRun) -> DataFrame:
     """All addresses that any reading found staged (column address)."""
-    return union([run.read_dataset(one, ADDRESSES) for one in datasets(run)])
+    return run.read_datasets(datasets(run), ADDRESSES)
