@@ -79,7 +79,7 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
     show_reasons(reasons)
     for sentence in (
         f"Swept by {report.by}, {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%Y-%m-%d %H:%M:%S} UTC.",
-        f"State of the quarantine: {quarantine.sentence()}." if quarantine.quarantined else "",
+        f"Quarantined objects now: {quarantine.counts()}." if quarantine.quarantined else "",
         *(f"{sentence}." for sentence in dot_segments.sentences(facts)),
         f"The outcome of every object, as Parquet: {where}",
     ):

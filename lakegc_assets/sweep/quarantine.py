@@ -36,12 +36,20 @@ class Quarantine:
         return max(0, self.quarantined - self.restored - self.purged)
 
     def sentence(self) -> str:
-        """The current state of the quarantined objects, as a sentence; "" if nothing was quarantined."""
+        """The current state of the quarantined objects, without the count if all have the same; "" if nothing was
+        quarantined."""
+        found = self._counts()
+        return found[0][1] if len(found) == 1 else self.counts()
+
+    def counts(self) -> str:
+        """How many objects are in quarantine, undone and purged, for people; "" if nothing was quarantined."""
+        return ", ".join(f"{count:,} {what}" for count, what in self._counts())
+
+    def _counts(self) -> list[tuple[int, str]]:
         if not self.quarantined:
-            return ""
+            return []
         counts = ((self.left, "in quarantine"), (self.restored, "undone"), (self.purged, "purged"))
-        found = [(count, what) for count, what in counts if count]
-        return found[0][1] if len(found) == 1 else ", ".join(f"{count:,} {what}" for count, what in found)
+        return [(count, what) for count, what in counts if count]
 
 
 def in_words(report: Report, quarantine: Quarantine) -> str:

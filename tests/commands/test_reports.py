@@ -117,6 +117,7 @@ def test_a_report_says_that_a_quarantine_frees_no_space(lake: Lake, lakegc: Lake
 
     assert FREES not in shown
     assert "2 objects (2 B) in quarantine: no space is freed until they are purged" in shown
+    assert "Quarantined objects now: 2 in quarantine." in shown
     assert f"lakegc undo {lake.name} m1" in shown
 
 
