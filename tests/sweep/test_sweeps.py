@@ -69,11 +69,26 @@ def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
     return {one.key for page in store.pages("data/") for one in page.objects}
 
 
-def test_exactly_the_approved_set_is_deleted(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """The report adds up, everything that is served is still served, and the approval is used."""
-    before = keys(sandbox, lake)
-    marked_and_approved(lakegc, sandbox, lake)
+def test_exactly_the_approved_set_is_deleted_once_approved_and_without_another_runs_lease(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """Before, a sweep is refused and nothing is deleted; the message about a lease says who and until when. Afterwards
+    the report adds up, everything that is served is still served, and the approval is used."""
+    store, before = target_of(sandbox.settings, lake.id).place.store(), keys(sandbox, lake)
+    record = shown(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
+    lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "not approved")
+    lakegc(sandbox.settings, "sweep", lake.id, "m2").stopped(2, "m2")
+    assert keys(sandbox, lake) == before
+
+    shown(lakegc, sandbox.settings, "approve", lake.id, "m1", "--yes", "--digest", record["digest"])
     approved = {row["address"] for row in expired(lakegc, sandbox, lake)}
+    lease = take_lease(store, who="grace@elsewhere", mark_id="m9", token="t", single_deployment=False)
+    try:
+        lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "grace@elsewhere", "until")
+    finally:
+        lease.release()
+    assert keys(sandbox, lake) == before
+
     report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
 
     assert len(approved) == 3
@@ -84,27 +99,29 @@ def test_exactly_the_approved_set_is_deleted(lakegc: Lakegc, sandbox: Sandbox, l
     assert shown(lakegc, sandbox.settings, "status", lake.id)["marks"][0]["state"] == "swept"
 
 
-def test_a_mark_without_an_approval_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """Nothing is deleted."""
-    before = keys(sandbox, lake)
-    shown(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
-
-    lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "not approved")
-    lakegc(sandbox.settings, "sweep", lake.id, "m2").stopped(2, "m2")
-    assert keys(sandbox, lake) == before
-
-
-def test_an_object_that_is_live_again_is_rescued(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """It is live by the time of the re-verification, and named with the reason."""
+def test_a_sweep_respects_what_changed_after_the_approval(
+    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+) -> None:
+    """It doesn't use the references and the holds of its mark alone: what is live by the time of the re-verification or
+    on hold is rescued, a replaced object is kept, and one that somebody else deleted isn't counted as deleted."""
+    for name in ("d", "e"):
+        lake.put("main", f"dir/{name}", f"old {name}".encode())
+        lake.put("main", f"dir/{name}", f"new {name}".encode())
+    sandbox.set_clock(sandbox.now() + timedelta(days=2))
+    store = target_of(sandbox.settings, lake.id).place.store()
     record = marked_and_approved(lakegc, sandbox, lake)
-    address = expired(lakegc, sandbox, lake)[0]["address"]
-    location = lake.objects.location(address)
-    lake.stage_address("main", "again", location, size=5, checksum="x")
+    live, held, replaced, gone, left = sorted(row["address"] for row in expired(lakegc, sandbox, lake))
+    lake.stage_address("main", "again", lake.objects.location(live), size=5, checksum="x")
+    hold = ("--prefix", held, "--owner", "ada", "--reason", "needed")
+    lakegc.output(sandbox.settings, "holds", lake.id, "add", "kept", *hold)
+    store.write(replaced, b"something else")
+    store.delete_many([gone])
     report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
 
-    assert record["counts"]["expired"] == 3
-    assert report["objects"] == {"deleted": 2, "rescued": 1}
-    assert address in keys(sandbox, lake)
+    assert record["counts"]["expired"] == 5
+    assert report["objects"] == {"already gone": 1, "changed": 1, "deleted": 1, "rescued": 2}
+    assert {live, held, replaced} <= keys(sandbox, lake)
+    assert left not in keys(sandbox, lake)
     assert lake.read("main", "again")[1].startswith(b"old")
 
 
@@ -145,51 +162,6 @@ def test_a_set_altered_after_its_approval_is_refused(lakegc: Lakegc, sandbox: Sa
     assert keys(sandbox, lake) == before
 
 
-def test_a_sweep_respects_holds_added_and_objects_replaced_after_the_approval(
-    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
-) -> None:
-    """It doesn't use the holds of its mark alone."""
-    store = target_of(sandbox.settings, lake.id).place.store()
-    marked_and_approved(lakegc, sandbox, lake)
-    first, second, third = sorted(row["address"] for row in expired(lakegc, sandbox, lake))
-    hold = ("--prefix", first, "--owner", "ada", "--reason", "needed")
-    lakegc.output(sandbox.settings, "holds", lake.id, "add", "kept", *hold)
-    store.write(second, b"something else")
-    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
-
-    assert report["objects"] == {"changed": 1, "deleted": 1, "rescued": 1}
-    assert {first, second} <= keys(sandbox, lake)
-    assert third not in keys(sandbox, lake)
-
-
-def test_an_object_that_somebody_else_deleted_is_reported_as_already_gone(
-    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
-) -> None:
-    """It isn't counted as deleted by the sweep."""
-    store = target_of(sandbox.settings, lake.id).place.store()
-    marked_and_approved(lakegc, sandbox, lake)
-    store.delete_many([expired(lakegc, sandbox, lake)[0]["address"]])
-
-    assert shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")["objects"] == {"already gone": 1, "deleted": 2}
-
-
-def test_a_sweep_is_refused_while_another_run_holds_the_lease(
-    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
-) -> None:
-    """The message says who and until when; afterwards the same command sweeps."""
-    store = target_of(sandbox.settings, lake.id).place.store()
-    before = keys(sandbox, lake)
-    marked_and_approved(lakegc, sandbox, lake)
-    lease = take_lease(store, who="grace@elsewhere", mark_id="m9", token="t", single_deployment=False)
-    try:
-        lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "grace@elsewhere", "until")
-    finally:
-        lease.release()
-
-    assert keys(sandbox, lake) == before
-    assert shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")["success"]
-
-
 def test_purge_restores_quarantined_objects_that_are_live_again(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
@@ -218,49 +190,34 @@ def test_a_mark_with_an_empty_expired_set_is_swept_successfully(lakegc: Lakegc, 
     assert (report["approved"], report["objects"], report["success"]) == (0, {}, True)
 
 
-def test_a_stray_copy_of_a_killed_sweep_is_purged_and_its_original_kept(
+def test_of_stray_copies_of_a_killed_sweep_only_those_without_a_live_original_are_restored(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """The sweep was killed between copying an object and deleting it, and the object became live again. Before another
-    sweep has ended, the copy could be all that there is, and is kept."""
+    """The sweep was killed between copying objects and deleting them, and they became live again. Before another sweep
+    has ended, a copy could be all that there is, and is kept; afterwards it is purged, and its original kept. If the
+    original is gone by then, the copy is all that is left of a live object."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
-    address = expired(lakegc, sandbox, lake)[0]["address"]
-    content, copy = store.read(address), quarantine_key("m1", address)
-    with killed_after_copying(address):
+    addresses = [row["address"] for row in expired(lakegc, sandbox, lake)][:2]
+    contents = [store.read(address) for address in addresses]
+    with killed_after_copying(*addresses):
         lakegc(sandbox.settings, "sweep", lake.id, "m1", "--quarantine").stopped(1, "killed")
     early = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
-    kept = store.read(copy)
-    lake.stage_address("main", "again", lake.objects.location(address), size=len(content), checksum="x")
+    kept = [store.read(quarantine_key("m1", address)) for address in addresses]
+    for number, (address, content) in enumerate(zip(addresses, contents, strict=True)):
+        lake.stage_address("main", f"again-{number}", lake.objects.location(address), size=len(content), checksum="x")
     report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    store.delete_many([addresses[1]])
     purged = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
 
     assert early["objects"] == {}
-    assert kept == content
-    assert report["objects"] == {"quarantined": 2, "rescued": 1}
-    assert purged["objects"] == {"purged": 2, "stray copies freed": 1}
-    assert store.read(address) == content
+    assert kept == contents
+    assert report["objects"] == {"quarantined": 1, "rescued": 2}
+    assert purged["objects"] == {"purged": 1, "stray copies freed": 2}  # restored ones are counted there, too
+    assert [store.read(address) for address in addresses] == contents
     assert [one for page in store.pages("_lakefs/retention/gc/quarantine/") for one in page.objects] == []
-    assert shown(lakegc, sandbox.settings, "report", lake.id, "m1")["in_quarantine"]["purged"] == 2
+    assert shown(lakegc, sandbox.settings, "report", lake.id, "m1")["in_quarantine"]["purged"] == 1
     assert shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")["objects"] == {}
-
-
-def test_a_stray_copy_whose_live_original_is_gone_is_restored(
-    lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
-) -> None:
-    """The copy is all that is left of a live object."""
-    store = target_of(sandbox.settings, lake.id).place.store()
-    marked_and_approved(lakegc, sandbox, lake)
-    address = expired(lakegc, sandbox, lake)[0]["address"]
-    content = store.read(address)
-    with killed_after_copying(address):
-        lakegc(sandbox.settings, "sweep", lake.id, "m1", "--quarantine").stopped(1, "killed")
-    lake.stage_address("main", "again", lake.objects.location(address), size=len(content), checksum="x")
-    shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
-    store.delete_many([address])
-    shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
-
-    assert store.read(address) == content
 
 
 @pytest.mark.parametrize("quarantine", [True, False])
@@ -288,13 +245,14 @@ def test_an_object_live_again_after_a_killed_sweep_deleted_it_is_reported_as_lat
 
 
 @contextmanager
-def killed_after_copying(address: str) -> Iterator[None]:
-    """What a sweep leaves if it is killed after it copied this object to quarantine: an intent and the copy."""
+def killed_after_copying(*addresses: str) -> Iterator[None]:
+    """What a sweep leaves if it is killed after it copied these objects to quarantine: intents and the copies."""
 
     def killed(run: SweepRun, garbage: DataFrame, action: Action, verification: Reverification, _: HeadWatch) -> None:
-        row = {"address": address}
-        run.receipts.write("intent", verification.number, "00000-0-00000", pa.Table.from_pylist([row], schema=INTENTS))
-        run.store.copy(address, quarantine_key("m1", address))
+        rows = [{"address": address} for address in addresses]
+        run.receipts.write("intent", verification.number, "00000-0-00000", pa.Table.from_pylist(rows, schema=INTENTS))
+        for address in addresses:
+            run.store.copy(address, quarantine_key("m1", address))
         raise LakegcError("killed")
 
     with mock.patch.object(round_loop, "delete_first", killed):
