@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -31,6 +32,15 @@ NOT_OURS = {
     "--check", "--no-dev",  # ruff's, uv's
     "--objects", "--commits", "--runs", "--size", "--factor", "--pairs", "--wait", "--files",  # of benchmarks
 }  # fmt: skip
+
+# one process for all: what tests import is imported once
+COLLECT = """
+import json, sys
+import pytest
+
+options = ["-n", "0", "-p", "no:cacheprovider", "-q", "--collect-only"]
+print(json.dumps([int(pytest.main([*options, *run])) for run in json.load(sys.stdin)]))
+"""
 
 a_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
@@ -191,11 +201,14 @@ def test_every_documented_run_of_pytest_selects_tests() -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", text(ROOT / "docs" / "contributing.md"), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
     runs = [shlex.split(line.partition("run pytest ")[2]) for line in lines if "run pytest " in line]
-    collect = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "-q", "--collect-only"]
-    found = [subprocess.run([*collect, *run], cwd=ROOT, capture_output=True, check=False) for run in runs]
+    found = subprocess.run(
+        [sys.executable, "-c", COLLECT], cwd=ROOT, input=json.dumps(runs), capture_output=True, text=True, check=False
+    )
 
     assert len(runs) >= 5
-    assert [shlex.join(run) for run, ended in zip(runs, found, strict=True) if ended.returncode] == []
+    assert found.returncode == 0, found.stderr
+    ended = json.loads(found.stdout.splitlines()[-1])
+    assert [shlex.join(run) for run, code in zip(runs, ended, strict=True) if code] == [], found.stdout
 
 
 @a_page
