@@ -188,6 +188,30 @@ def test_re_staged_content_moved_to_a_branch_with_a_new_head_while_paths_are_pro
     assert marked.expired == {free.address}
 
 
+def test_the_only_probed_path_being_moved_to_a_new_head_is_probed_there(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """The first pass finds nothing at all, so the same sizes are looked for again, at the heads of that moment."""
+    lake.put(LAST, "unique", b"a size of its own")
+    lake.commit(LAST, "unique")
+    moved, free = unstaged(lake, b"a size of its own"), unstaged(lake, b"no branch has this size")
+    stage_again(lake, LAST, moved, "unique")
+
+    def move() -> None:
+        lake.put(FIRST, "copy", b"a size of its own")
+        lake.commit(FIRST, "a copy")
+        stage_again(lake, FIRST, moved, "copy")
+        lake.delete(LAST, ["unique"])
+
+    with on_first_message(PROBES, move):
+        marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+
+    facts = marked.facts("expired_set")
+    assert (facts["probes"], facts["probed_again"]) == (1, 2)
+    assert lake.stat(FIRST, "copy").address == moved.address
+    assert marked.expired == {free.address}
+
+
 def test_re_staged_content_committed_at_a_new_path_while_paths_are_probed_is_live(
     sandbox: Sandbox, server: Between, lake: SandboxRepository
 ) -> None:
