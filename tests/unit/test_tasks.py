@@ -1,0 +1,100 @@
+"""Work on rows of the driver: on the driver itself if there is little of it, otherwise on the executors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_resources.errors import DamagedData
+from spark_resources.model import Namespace
+from spark_resources.spark.datasets import all_rows, parquet, write_outputs
+from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.tasks import Batches, Tasks
+from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
+
+NAMES = [f"n{number}" for number in range(5)]
+RESULT = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("process", pa.int64())])
+HERE = {"on the driver": 5, "on executors": 0}
+
+
+@pytest.fixture(params=HERE.values(), ids=HERE)
+def tasks(request: pytest.FixtureRequest, spark: SparkSession) -> Tasks:
+    """Five names in five tasks."""
+    return id_tasks(lambda: spark, "name", NAMES, batch=1, here=request.param)
+
+
+def in_process(batches: Batches) -> Batches:
+    """Each name with the process that has it; a batch without rows comes first."""
+    yield pa.RecordBatch.from_pylist([], RESULT)
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist(
+            [{"name": name, "process": os.getpid()} for name in batch.column(0).to_pylist()], RESULT
+        )
+
+
+def test_work_gives_the_same_rows_on_the_driver_and_on_executors(tasks: Tasks) -> None:
+    """As a DataFrame and as a table; the process that did it shows where."""
+    table, rows = tasks.collected(in_process, RESULT), tasks.mapped(in_process, RESULT).collect()
+
+    assert table.schema.names == RESULT.names
+    assert sorted(table["name"].to_pylist()) == sorted(row["name"] for row in rows) == NAMES
+    for processes in ({*table["process"].to_pylist()}, {row["process"] for row in rows}):
+        assert (processes == {os.getpid()}) == tasks.is_here
+
+
+def test_more_tasks_than_may_be_done_on_the_driver_are_distributed(spark: SparkSession) -> None:
+    """The number of tasks decides, not the number of rows."""
+    assert id_tasks(lambda: spark, "name", NAMES, batch=5).is_here
+    assert id_tasks(lambda: spark, "name", NAMES, batch=1, here=5).is_here
+    assert not id_tasks(lambda: spark, "name", NAMES, batch=1, here=4).is_here
+    assert not id_tasks(lambda: spark, "name", NAMES, batch=5, here=0).is_here
+
+
+def test_work_on_the_driver_needs_no_session() -> None:
+    """So it can be done while Spark starts."""
+
+    def no_session() -> NoReturn:
+        raise AssertionError("a session was requested")
+
+    tasks = id_tasks(no_session, "name", NAMES, batch=5)
+
+    assert tasks.collected(in_process, RESULT)["name"].to_pylist() == NAMES
+
+
+def test_no_rows_give_no_rows(spark: SparkSession) -> None:
+    tasks = id_tasks(lambda: spark, "name", [], batch=1)
+
+    assert tasks.collected(in_process, RESULT) == RESULT.empty_table()
+    assert tasks.mapped(in_process, RESULT).collect() == []
+
+
+@pytest.mark.parametrize("use", [Tasks.collected, lambda *rest: Tasks.mapped(*rest).collect()], ids=["table", "frame"])
+def test_an_error_of_one_task_is_raised_with_its_class_and_message(tasks: Tasks, use: Callable[..., object]) -> None:
+    """Work that failed has no result, not a smaller one."""
+
+    def failing(batches: Batches) -> Batches:
+        for batch in batches:
+            if batch.column(0).to_pylist() == ["n3"]:
+                raise DamagedData("table n3 is damaged")
+            yield from in_process(iter([batch]))
+
+    with pytest.raises(DamagedData, match="table n3 is damaged"), errors_from_executors():
+        use(tasks, failing, RESULT)
+
+
+def test_files_of_several_tasks_never_have_the_same_name(tasks: Tasks, tmp_path: Path) -> None:
+    """Each task writes its own file, and none replaces another."""
+    (tmp_path / "lake").mkdir()
+    place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
+    (dataset,), _ = write_outputs(tasks, lambda rows, _: in_process(rows), place, [parquet("folder/", RESULT)])
+
+    assert len(dataset.files) == len({file.name for file in dataset.files}) == len(NAMES)
+    assert sorted(row["name"] for row in all_rows(place, dataset, RESULT)) == NAMES
