@@ -26,10 +26,11 @@ from spark_resources.copying.backup_keys import OBJECTS, RENAMED
 from spark_resources.copying.backup_task import WANTED, backup_rows
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.errors import SweptWithFailures
-from spark_resources.spark.datasets import Batches, arrow_to_spark, write_dataset
+from spark_resources.spark.datasets import write_dataset
 from spark_resources.spark.partitioning import id_tasks
-from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
+from spark_resources.spark.tasks import Batches, arrow_to_spark
 from spark_resources.stores.parallel_listing import Part, listed
 from spark_resources.stores.place import Place
 
@@ -104,8 +105,7 @@ def copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
                 columns = [pa.array(names, pa.string()), page.objects.column("size"), page.objects.column("checksum")]
                 yield pa.RecordBatch.from_arrays(columns, schema=LISTED_COPIES)
 
-    parts = id_tasks(spark, "part", [OBJECTS, RENAMED], batch=1)
-    return parts.mapInArrow(on_executor(read), arrow_to_spark(LISTED_COPIES))
+    return id_tasks(lambda: spark, "part", [OBJECTS, RENAMED], batch=1).mapped(read, LISTED_COPIES)
 
 
 # --- copying ----------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class BackupRun:
         known = {"address": addresses, "slice": slices}
         empty = {field.name: pa.nulls(len(addresses), field.type) for field in MARKED if field.name not in known}
         table = pa.table({**known, **empty}).select(MARKED.names)
-        return row_tasks(self.spark(), table.cast(MARKED), batch=50_000)
+        return row_tasks(self.spark, table.cast(MARKED), batch=50_000).frame()
 
     def task_config(self, run: int, tasks: int, *, source: Place, target: Place, log: Log) -> CopyTaskConfig:
         """The configuration of each of `tasks` tasks of a run; the limits are divided among them."""

@@ -23,10 +23,11 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.readability import is_readable
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import ADDRESSES
-from spark_resources.spark.datasets import Batches, read_dataset
+from spark_resources.spark.datasets import read_dataset
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.place import Place
 from spark_resources.stores.probe import SCRATCH
 from spark_resources.stores.settings import StoreSettings
@@ -178,7 +179,7 @@ def wanted(run: RestoreRun, chosen: Chosen) -> DataFrame:
     if chosen.prefix:
         rows = rows.where(F.col("address").startswith(chosen.prefix))
     if chosen.keys is not None:
-        listed = id_tasks(run.spark(), ADDRESSES.names[0], sorted(set(chosen.keys)), batch=50_000)
+        listed = id_tasks(run.spark, ADDRESSES.names[0], sorted(set(chosen.keys)), batch=50_000).frame()
         rows = rows.join(listed, "address", "left_semi")
     return rows
 
@@ -192,7 +193,7 @@ def unknown(run: RestoreRun, rows: DataFrame, chosen: Chosen) -> tuple[str, ...]
                 f"{chosen.prefix!r}. Give addresses as 'lakegc review --list' shows them, not paths"
             )
         return ()
-    listed = id_tasks(run.spark(), "address", sorted(set(chosen.keys)), batch=50_000)
+    listed = id_tasks(run.spark, "address", sorted(set(chosen.keys)), batch=50_000).frame()
     lacking = listed.join(rows.where(has_copy()), "address", "left_anti").orderBy("address")
     return tuple(row["address"] for row in lacking.take(NAMED))
 

@@ -21,10 +21,9 @@ from spark_resources.lakefs.gc_lists import parse_commits_csv, read_uncommitted_
 from spark_resources.lakefs.ranges import inside_addresses
 from spark_resources.model import DATA, ROOT, AddressType, Namespace
 from spark_resources.model import Place as Where
-from spark_resources.spark.datasets import Batches, arrow_to_spark
 from spark_resources.spark.partitioning import id_tasks
-from spark_resources.spark.remote_errors import on_executor
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
 
@@ -132,7 +131,7 @@ def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> Data
                 yield batch_of(SIGHTINGS, note=[note_of("list of staged objects", key, error)])
         yield report_of("reading lists of staged objects", report)
 
-    return id_tasks(spark, "key", keys, batch=1).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
+    return id_tasks(lambda: spark, "key", keys, batch=1).mapped(read, SIGHTINGS)
 
 
 def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS, branches: list[str]) -> DataFrame:
@@ -146,7 +145,7 @@ def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS,
             except LakegcError as error:
                 yield batch_of(SIGHTINGS, note=[note_of("changes of branch", branch, error)])
 
-    return id_tasks(spark, "branch", branches, batch=1).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
+    return id_tasks(lambda: spark, "branch", branches, batch=1).mapped(read, SIGHTINGS)
 
 
 def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Namespace) -> Iterator[tuple[str, str]]:
@@ -179,7 +178,7 @@ def stored(spark: SparkSession, place: Place) -> DataFrame:
                 yield batch_of(SIGHTINGS, address=[one.key for one in page.objects], listed=True)
         yield report_of("listing", report)
 
-    return id_tasks(spark, "folder", [ROOT, *folders], batch=1).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
+    return id_tasks(lambda: spark, "folder", [ROOT, *folders], batch=1).mapped(read, SIGHTINGS)
 
 
 # --- compared -------------------------------------------------------------------------------------------------------

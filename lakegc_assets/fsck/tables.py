@@ -25,10 +25,9 @@ from spark_resources.lakefs.ranges import (
 )
 from spark_resources.model import RANGE_REFS, AddressType
 from spark_resources.model import Place as Where
-from spark_resources.spark.datasets import Batches, arrow_to_spark, task_name
 from spark_resources.spark.partitioning import row_tasks
-from spark_resources.spark.remote_errors import on_executor
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, task_name
 from spark_resources.sstable.blocks import MAGIC
 from spark_resources.stores.place import Place
 
@@ -129,7 +128,7 @@ def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table
                     max_key=[ref.max_key for ref in refs],
                 )
 
-    return row_tasks(spark, metaranges, batch=16).mapInArrow(on_executor(read), arrow_to_spark(RANGES_FOUND))
+    return row_tasks(lambda: spark, metaranges, batch=16).mapped(read, RANGES_FOUND)
 
 
 # --- ranges ---------------------------------------------------------------------------------------------------------
@@ -155,7 +154,7 @@ def verified_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, tota
                 yield batch_of(SIGHTINGS, note=[note_of(unreferred(data), table_id, error)])
         yield report_of("verifying", report)
 
-    return range_tasks(spark, ranges).mapInArrow(on_executor(read), arrow_to_spark(SIGHTINGS))
+    return range_tasks(lambda: spark, ranges).mapped(read, SIGHTINGS)
 
 
 UNREFERRED_TABLE, NO_TABLE = "table", "file"
@@ -207,7 +206,7 @@ def holders_of(spark: SparkSession, place: Place, ranges: pa.Table, addresses: S
                 paths = [path.decode(errors="backslashreplace") for path, _ in found]
                 yield batch_of(HOLDERS, address=[key for _, key in found], range_id=range_id, path=paths)
 
-    return range_tasks(spark, ranges).mapInArrow(on_executor(read), arrow_to_spark(HOLDERS))
+    return range_tasks(lambda: spark, ranges).mapped(read, HOLDERS)
 
 
 def possible(batch: pa.RecordBatch, addresses: pa.Array) -> pa.RecordBatch:

@@ -36,10 +36,11 @@ from spark_resources.model import (
     RANGE_REFS,
     RANGES_ON_HOLD,
 )
-from spark_resources.spark.datasets import Batches, Producer, write_produced, write_rows
+from spark_resources.spark.datasets import Producer, write_produced, write_rows
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collect
     folder = run.mark.folder(ASSET, ADDRESSES_PART)
     if ranges:
         run.log_message(f"reading {plural(len(ranges), 'range')} for holds")
-        tasks = range_tasks(run.spark(), pa.Table.from_pylist(ranges, schema=RANGES_ON_HOLD))
+        tasks = range_tasks(run.spark, pa.Table.from_pylist(ranges, schema=RANGES_ON_HOLD))
         dataset, report = write_produced(tasks, reading_ranges(run.place, paths), run.place, folder, ADDRESSES_ON_HOLD)
         check_all_read(report, ranges=len(ranges), entries=sum(row["entries"] for row in ranges))
     else:
@@ -87,8 +88,8 @@ def expired_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
     wanted = sorted({row["metarange_id"] for row in expired} - {""})
     if not wanted:
         return []
-    commits = row_tasks(run.spark(), pa.Table.from_pylist(expired, schema=COMMIT_VERDICTS), batch=10_000)
-    found = ranges_of(run.spark(), run.place, wanted).join(commits.select("metarange_id", "hold"), "metarange_id")
+    commits = row_tasks(run.spark, pa.Table.from_pylist(expired, schema=COMMIT_VERDICTS), batch=10_000).frame()
+    found = ranges_of(run.spark, run.place, wanted).join(commits.select("metarange_id", "hold"), "metarange_id")
     with errors_from_executors():
         rows = found.groupBy(*RANGE_REFS.names).agg(F.collect_set("hold").alias("holds")).collect()
     return [

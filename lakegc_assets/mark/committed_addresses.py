@@ -13,28 +13,29 @@ from lakegc_assets.mark import addresses_on_hold, other_repositories
 from lakegc_assets.mark.candidates import FROM_BASE_PART, Candidates, recorded
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.mark.mark_chain import MarkChain, can_be_base, ranges_within, rows_of
-from lakegc_assets.mark.metaranges import counted_metaranges, distinct_ranges, head_metaranges, metaranges
-from lakegc_assets.rules.incremental import union
+from lakegc_assets.mark.metaranges import counted_metaranges, head_metaranges, metaranges
 from spark_resources.lakefs.ranges import (
     check_all_read,
+    distinct_refs,
     prefetched_tables,
     range_properties,
     range_tasks,
     ranges_of,
     table_ids,
     write_addresses,
+    write_ranges_of,
 )
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import (
     RANGE_ADDRESSES,
     RANGE_IDS,
     RANGE_REFS,
-    RANGES_OF_METARANGES,
     Scope,
 )
-from spark_resources.spark.datasets import Batches, all_rows, arrow_to_spark, read_distinct, write_dataset, write_rows
-from spark_resources.spark.partitioning import id_tasks, row_tasks
-from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.spark.datasets import all_batches, read_distinct, write_rows, write_table
+from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.tasks import Batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,13 +59,7 @@ def read_ranges(run: MarkRun) -> None:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
         run.log_message("reading all range tables" if everything else "reading the metaranges of retained commits")
         candidates = recorded(run)
-        ranges, of_heads = committed_ranges(run, notes, candidates.chain)
-        if everything:  # in addition: a missing range of a known commit must be noticed
-            ranges = distinct_ranges(ranges.unionByName(every_range(run)))
-        folder = run.mark.folder(ASSET, RANGES_PART)
-        manifest = write_dataset(ranges, run.place, folder, RANGE_REFS)
-        notes.wrote(manifest, RANGES_PART)
-        refs = pa.Table.from_pylist(all_rows(run.place, manifest, RANGE_REFS), schema=RANGE_REFS)
+        refs, of_heads = committed_ranges(run, notes, candidates.chain, more=every_range(run) if everything else None)
         notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
         notes.facts |= {"outside": 0, "bytes_read": 0}
         addresses_on_hold.read_addresses_on_hold(run, notes, committed=set(refs["range_id"].to_pylist()))
@@ -122,7 +117,7 @@ def read_addresses(
     entries = pc.sum(refs.column("entries")).as_py() or 0
     folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
     # versions of one range share most entries, so put them in one file: see `datasets.read_distinct`
-    tasks = range_tasks(run.spark(), refs, order_by=("min_key", "max_key", "range_id"))
+    tasks = range_tasks(run.spark, refs, order_by=("min_key", "max_key", "range_id"))
     dataset, sizes, report = write_addresses(
         tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sizes_wanted=sizes_wanted
     )
@@ -134,52 +129,56 @@ def read_addresses(
     notes.facts["bytes_read"] += report.counters["bytes"]
 
 
-def read_live(run: MarkRun) -> DataFrame:
-    """All addresses that this step read, from every part (column address)."""
+def read_live(run: MarkRun) -> list[DataFrame]:
+    """All addresses that this step read (column address, mostly deduplicated across ranges), of each part that has
+    any."""
     parts = [part for part in (ADDRESSES_PART, MAYBE_GONE_PART) if part in run.mark.record.step(ASSET).datasets]
-    return union([read_part(run, part) for part in parts])
+    datasets = [run.mark.dataset(ASSET, part) for part in parts]
+    return [
+        read_distinct(run.spark(), run.place, dataset, RANGE_ADDRESSES, "address")
+        for dataset in datasets
+        if dataset.rows
+    ]
 
 
-def read_part(run: MarkRun, part: str) -> DataFrame:
-    """The addresses of a part (column address), mostly deduplicated across ranges."""
-    return read_distinct(run.spark(), run.place, run.mark.dataset(ASSET, part), RANGE_ADDRESSES, "address")
-
-
-def committed_ranges(run: MarkRun, notes: StepNotes, chain: MarkChain) -> tuple[DataFrame, frozenset[str]]:
-    """The distinct ranges of the commits that count (RANGE_REFS), and the ids of those at branch heads, as far as
-    known. Also writes which metarange has which ranges."""
+def committed_ranges(
+    run: MarkRun, notes: StepNotes, chain: MarkChain, more: pa.Table | None
+) -> tuple[pa.Table, frozenset[str]]:
+    """The distinct ranges of the commits that count, and `more` (RANGE_REFS), and the ids of those at branch heads, as
+    far as known. Writes these ranges, and which metarange has which."""
     counted = counted_metaranges(run)
     notes.facts["metaranges"] = len(counted)
     known = chain.known_metaranges
     new = [one for one in counted if one not in known]
     notes.facts["metaranges_read"] = len(new)
-    found = ranges_of(run.spark(), run.place, new)
-    if run.proven is not None or not can_be_base(run):
-        return distinct_ranges(found), frozenset()
-    run.persist(found)
-    folder = run.mark.folder(ASSET, METARANGES_PART)
-    pairs = found.select(*RANGES_OF_METARANGES.names)
-    written = write_dataset(pairs, run.place, folder, RANGES_OF_METARANGES)
-    notes.wrote(written, METARANGES_PART)
-    heads = head_metaranges(run)
-    of_heads = ranges_within(run.place, [written], heads) | chain.ranges_of(heads & known)
-    ids = chain.ranges_of(set(counted) & known)
-    if not ids:
-        return distinct_ranges(found), of_heads
-    refs = pa.Table.from_pylist([chain.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
-    more = row_tasks(run.spark(), refs, batch=10_000)
-    return distinct_ranges(found.select(*RANGE_REFS.names).unionByName(more)), of_heads
+    is_base = run.proven is None and can_be_base(run)
+    folder, pairs_folder = (run.mark.folder(ASSET, part) for part in (RANGES_PART, METARANGES_PART))
+    found, *pairs = write_ranges_of(run.spark, run.place, new, folder, pairs_folder=pairs_folder if is_base else "")
+    of_heads, ids = frozenset[str](), frozenset[str]()
+    for written in pairs:
+        notes.wrote(written, METARANGES_PART)
+        heads = head_metaranges(run)
+        of_heads = ranges_within(run.place, [written], heads) | chain.ranges_of(heads & known)
+        ids = chain.ranges_of(set(counted) & known)
+    before = pa.Table.from_pylist([chain.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
+    refs = pa.concat_tables([before, *all_batches(run.place, found, RANGE_REFS), *([] if more is None else [more])])
+    if len(found.files) > 1 or ids or more is not None:
+        refs = distinct_refs(refs)
+        found = write_table(run.place, folder, refs)
+    notes.wrote(found, RANGES_PART)
+    return refs, of_heads
 
 
 def needed_ranges(run: MarkRun) -> pa.Array:
     """The ids of the ranges of retained commits."""
-    ranges = ranges_of(run.spark(), run.place, metaranges(run, expired_too=False)).select("range_id").distinct()
+    ranges = ranges_of(run.spark, run.place, metaranges(run, expired_too=False)).select("range_id").distinct()
     with errors_from_executors():
         return pa.array([row["range_id"] for row in ranges.collect()], pa.string())
 
 
-def every_range(run: MarkRun) -> DataFrame:
-    """Every range of objects under `_lakefs/`, whatever refers to it; excludes metaranges and dumps of references."""
+def every_range(run: MarkRun) -> pa.Table:
+    """Every range of objects under `_lakefs/`, whatever refers to it (RANGE_REFS); excludes metaranges and dumps of
+    references. In addition to those of known commits, so that a missing range of one is noticed."""
     place = run.place
 
     def read(batches: Batches) -> Batches:
@@ -191,5 +190,4 @@ def every_range(run: MarkRun) -> DataFrame:
                 arrays = [pa.array([value], type=field.type) for value, field in zip(row, RANGE_REFS, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=RANGE_REFS)
 
-    tasks = id_tasks(run.spark(), "table_id", list(table_ids(place)), batch=16)
-    return tasks.mapInArrow(on_executor(read), arrow_to_spark(RANGE_REFS))
+    return id_tasks(run.spark, "table_id", list(table_ids(place)), batch=16).collected(read, RANGE_REFS)

@@ -19,9 +19,10 @@ from lakegc_assets.rules.incremental import union
 from spark_resources.errors import DamagedData
 from spark_resources.lakefs.ranges import paths_of, range_tasks
 from spark_resources.model import COMMIT_VERDICTS, RANGE_IDS, RANGE_REFS, Scope
-from spark_resources.spark.datasets import no_rows, write_rows
+from spark_resources.spark.datasets import write_rows
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.tasks import no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -101,7 +102,7 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table,
     commits = [row for row in commits if row["commit_id"] not in then]
     place = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
     rows = [{"metarange_id": row["metarange_id"], "verdict": place[row["commit_id"]]} for row in commits]
-    judged = row_tasks(run.spark(), pa.Table.from_pylist(rows, schema=_JUDGED), batch=10_000)
+    judged = row_tasks(run.spark, pa.Table.from_pylist(rows, schema=_JUDGED), batch=10_000).frame()
     refs = [F.first(name).alias(name) for name in RANGE_REFS.names[1:]]
     ranges = refs_of(run, sorted({row["metarange_id"] for row in commits}), chain)
     last = F.max("verdict").alias("verdict")
@@ -114,7 +115,7 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table,
 def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> DataFrame:
     """The objects that no retained commit refers to, with their attributions from EXPIRED_RANGES (ATTRIBUTIONS)."""
     # versions of one range share most entries, so put them in one task, which reports the best attribution
-    tasks = range_tasks(run.spark(), ranges, order_by=("min_key", "max_key", "range_id"))
+    tasks = range_tasks(run.spark, ranges, order_by=("min_key", "max_key", "range_id"))
     wanted = status.few_not_committed
     found = paths_of(tasks, run.place, ATTRIBUTIONS, best=("verdict",), wanted=wanted)
     return found if wanted is not None else found.transform(garbage.only(status.not_committed))
@@ -123,7 +124,7 @@ def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> Da
 def attributed_before(run: MarkRun, candidates: Candidates, ordered: pa.Table) -> list[DataFrame]:
     """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS)."""
     places = pa.table([ordered["commit_id"], pa.array(range(len(ordered)), pa.int64())], schema=_PLACES)
-    today = row_tasks(run.spark(), places, batch=10_000)
+    today = row_tasks(run.spark, places, batch=10_000).frame()
     return [before.join(today, "commit_id").select(*ATTRIBUTIONS.names) for before in candidates.reasons_before()]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,16 +15,15 @@ from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.listed_objects import ASSET
 from lakegc_assets.rules.addresses import are_candidates, slice_of
 from spark_resources.model import DATA, ROOT, STORED_OBJECTS
-from spark_resources.spark.datasets import Batches, Producer, write_produced
+from spark_resources.spark.datasets import Producer, write_produced
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, Tasks
 from spark_resources.stores.base import Store, folders_in
-from spark_resources.stores.parallel_listing import AT_ONCE, Part, listed, spread
+from spark_resources.stores.parallel_listing import AT_ONCE, Part, are_short, listed, spread
 from spark_resources.stores.place import Place
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
+ROOT_PART = Part(ROOT, flat=True)
 _RANGES_PER_CORE = 4
 _PARTS = pa.schema(
     [
@@ -44,9 +42,7 @@ def all_parts(store: Store) -> list[Part]:
 
 def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
     """List these parts and the root, and write STORED_OBJECTS."""
-    spark = run.spark()
-    parts = parts_of(run.store, whole, wanted=_RANGES_PER_CORE * spark.sparkContext.defaultParallelism)
-    tasks = tasks_of(spark, parts, at_once=run.place.settings.listing_requests)
+    tasks = tasks_of(run, whole)
     produce = producer(run.place, local_adapter=run.local_adapter)
     dataset, report = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
     notes.wrote(dataset)
@@ -58,26 +54,34 @@ def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
     run.log_message(f"listed {plural(dataset.rows, 'object')} in {plural(len(whole) - 1, 'slice')}")
 
 
+def tasks_of(run: MarkRun, whole: Sequence[Part]) -> Tasks:
+    """These parts and the root, divided among tasks; a few short ones are listed on the driver."""
+    at_once = run.place.settings.listing_requests
+    if len(whole) < at_once and are_short(run.store, [ROOT_PART, *whole]):
+        return row_tasks(run.spark, rows_of([ROOT_PART, *whole]), batch=at_once)
+    cores = run.spark().sparkContext.defaultParallelism
+    parts = parts_of(run.store, whole, wanted=_RANGES_PER_CORE * cores)
+    # as many as are listed at once, or fewer, so that no core is idle
+    return row_tasks(run.spark, rows_of(parts), batch=max(min(at_once, len(parts) // cores), 1), here=0)
+
+
 def parts_of(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
     """Split the parts, and the root, into pieces to list.
 
     A long root is split into as many pieces as wanted; so are the parts, if there are fewer than that.
     """
-    cut = [Part(ROOT, flat=True), *(whole if len(whole) < wanted else [])]
+    cut = [ROOT_PART, *(whole if len(whole) < wanted else [])]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         ranges = [part for parts in pool.map(partial(spread, store, wanted=wanted), cut) for part in parts]
     return ranges if len(cut) > 1 else [*ranges, *whole]
 
 
-def tasks_of(spark: SparkSession, parts: Sequence[Part], *, at_once: int = AT_ONCE) -> DataFrame:
-    """The parts as rows. Each task gets as many as are listed at once, or fewer, so that no core is idle."""
-    table = pa.Table.from_pylist([asdict(part) for part in parts], schema=_PARTS)
-    batch = min(at_once, len(parts) // spark.sparkContext.defaultParallelism)
-    return row_tasks(spark, table, batch=max(batch, 1))
+def rows_of(parts: Sequence[Part]) -> pa.Table:
+    return pa.Table.from_pylist([asdict(part) for part in parts], schema=_PARTS)
 
 
 def producer(place: Place, *, local_adapter: bool) -> Producer:
-    """The function that each task runs: lists the candidates in its parts (rows of `tasks_of`)."""
+    """The function that each task runs: lists the candidates in its parts (rows of `rows_of`)."""
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         parts = [Part(**row) for batch in batches for row in batch.to_pylist()]

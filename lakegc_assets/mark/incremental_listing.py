@@ -32,10 +32,11 @@ from lakegc_assets.rules.retention import retained_commits
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.lakefs.ranges import ranges_of
 from spark_resources.model import ADDRESSES, DATA, RANGE_IDS, ROOT, STORED_OBJECTS
-from spark_resources.spark.datasets import Batches, Producer, write_dataset, write_produced, write_rows
+from spark_resources.spark.datasets import Producer, write_dataset, write_produced, write_rows
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.parallel_listing import Part
 
@@ -92,7 +93,7 @@ def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
     new = metaranges - chain.known_metaranges
     live = chain.ranges_of(metaranges - new)
     if new:
-        found = ranges_of(run.spark(), run.place, sorted(new)).select("range_id").distinct()
+        found = ranges_of(run.spark, run.place, sorted(new)).select("range_id").distinct()
         live |= {row["range_id"] for row in found.collect()}
     return chain.counted - live
 
@@ -103,7 +104,7 @@ def candidates(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: 
     not_retained = chain.not_retained().select("address").transform(garbage.without(chain.gone()))
     in_ranges = chain.addresses(ranges)
     addresses = union([not_retained, in_ranges, chain.restored_objects().select("address")]).dropDuplicates()
-    listed = row_tasks(run.spark(), pa.table({"slice": list(folders)}, schema=FOLDERS), batch=10_000)
+    listed = row_tasks(run.spark, pa.table({"slice": list(folders)}, schema=FOLDERS), batch=10_000).frame()
     address = addresses["address"]
     sliced = addresses.where(listed_area_column(address)).withColumn("slice", slice_column(address))
     return sliced.join(listed, "slice", "left_anti").select("address", "slice")

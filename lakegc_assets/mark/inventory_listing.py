@@ -18,9 +18,10 @@ from lakegc_assets.mark.context import MarkRun, StepNotes, Target
 from lakegc_assets.rules.addresses import are_candidates, slices_of
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.model import STORED_OBJECTS
-from spark_resources.spark.datasets import Batches, write_produced
+from spark_resources.spark.datasets import write_produced
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.inventory import MANIFEST, Inventory, open_inventory, read_inventory
 from spark_resources.stores.keys import KINDS
 
@@ -74,7 +75,7 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
                 report.count(listed=len(table), bytes=pc.sum(found["size"], min_count=0).as_py())
                 yield from found.to_batches()
 
-    tasks = id_tasks(run.spark(), "file", list(files), batch=1)
+    tasks = id_tasks(run.spark, "file", list(files), batch=1)
     dataset, report = write_produced(tasks, produce, run.place, run.mark.folder("namespace_slices"), STORED_OBJECTS)
     notes.wrote(dataset)
     listed = report.counters["listed"]

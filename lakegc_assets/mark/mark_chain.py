@@ -37,7 +37,8 @@ from spark_resources.model import (
     Scope,
 )
 from spark_resources.spark.arrow_shuffle import Input
-from spark_resources.spark.datasets import Dataset, all_batches, all_rows, no_rows, read_dataset, read_datasets
+from spark_resources.spark.datasets import Dataset, all_batches, all_rows, read_dataset, read_datasets
+from spark_resources.spark.tasks import no_rows
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.parallel_listing import AT_ONCE
 

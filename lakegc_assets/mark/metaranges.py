@@ -87,12 +87,12 @@ class RecordedRanges:
 def refs_of(run: MarkRun, metaranges: Collection[str], chain: MarkChain) -> DataFrame:
     """The ranges of metaranges (METARANGE_RANGES); reads only those that neither this mark nor an earlier one has
     read."""
-    spark, written = run.spark(), RecordedRanges.of(run, chain)
+    written = RecordedRanges.of(run, chain)
     known = written.metaranges & set(metaranges)
-    found = ranges_of(spark, run.place, sorted(set(metaranges) - known))
+    found = ranges_of(run.spark, run.place, sorted(set(metaranges) - known))
     refs = written.ranges_of(known)
     if not len(refs):
         return found
-    pairs = row_tasks(spark, written.pairs_with(known, refs["range_id"].to_pylist()), batch=10_000).dropDuplicates()
-    before = pairs.join(row_tasks(spark, refs, batch=10_000), "range_id")
+    pairs = row_tasks(run.spark, written.pairs_with(known, refs["range_id"].to_pylist()), batch=10_000).frame()
+    before = pairs.dropDuplicates().join(row_tasks(run.spark, refs, batch=10_000).frame(), "range_id")
     return found.unionByName(before.select(*METARANGE_RANGES.names))

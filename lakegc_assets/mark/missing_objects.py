@@ -13,8 +13,8 @@ from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.rules import garbage
 from spark_resources.errors import Refused
 from spark_resources.model import ADDRESSES
-from spark_resources.spark.datasets import Batches, arrow_to_spark
 from spark_resources.spark.remote_errors import on_executor
+from spark_resources.spark.tasks import Batches, arrow_to_spark
 from spark_resources.stores import keys
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place

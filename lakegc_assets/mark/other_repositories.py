@@ -44,7 +44,7 @@ from lakegc_assets.mark.earlier_references import (
 )
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.path_probes import inside, unless_gone
-from lakegc_assets.mark.uncommitted_readings import staged_addresses
+from lakegc_assets.mark.uncommitted_readings import BRANCHES_HERE, staged_addresses
 from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about
 from lakegc_assets.rules.keep_reasons import Attribution
@@ -53,20 +53,17 @@ from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
 from spark_resources.lakefs.ranges import inside_full_addresses, prefetched, range_properties, read_table, table_ids
 from spark_resources.model import ADDRESSES, Namespace
 from spark_resources.spark.datasets import (
-    Batches,
     Dataset,
     Output,
     Producer,
-    finish_dataset,
     parquet,
-    parquet_bytes,
-    remove_folder,
-    write_file,
     write_outputs,
     write_produced,
+    write_table,
 )
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -187,7 +184,7 @@ def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     record_unread(run, found.unread)
     since = facts["unread"].keys() - run.mark.record.step(COMMITTED).facts[FACTS]["unread"].keys()
     if since and len(carried := addresses_before(run, marks_of_these_spellings(run), since)):
-        datasets.append(write_table(run, notes, EXPIRED, CARRIED_AT_THE_END_PART, carried))
+        datasets.append(write_part(run, notes, EXPIRED, CARRIED_AT_THE_END_PART, carried))
     return datasets
 
 
@@ -202,7 +199,7 @@ def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part
         f"reading {plural(len(branches), 'branch')} of {plural(len(found.places), 'other repository')} for staged "
         "addresses"
     )
-    tasks = row_tasks(run.spark(), branches, batch=4)
+    tasks = row_tasks(run.spark, branches, batch=4, here=BRANCHES_HERE)
     dataset, report = write_produced(tasks, reading_staged(run), run.place, run.mark.folder(asset, part), ADDRESSES)
     notes.wrote(dataset, part)
     notes.facts[part] = {"branches": len(branches), "asked": report.counters["asked"], "addresses": dataset.rows}
@@ -262,7 +259,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
         "addresses": 0,
     }
     if len(unread) < len(tables):
-        write_table(run, notes, COMMITTED, KNOWN_PART, tables.filter(is_known).select(TABLES.names))
+        write_part(run, notes, COMMITTED, KNOWN_PART, tables.filter(is_known).select(TABLES.names))
     if len(unread):
         read_tables(run, notes, found, unread)
     in_unread = pc.is_in(placed["repository"], value_set=pa.array(found.unread, pa.string()))
@@ -271,7 +268,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     notes.facts[FACTS]["unread"] = not_read
     record_unread(run, found.unread)
     if not_read and len(carried := addresses_before(run, before, not_read)):
-        write_table(run, notes, COMMITTED, CARRIED_PART, carried)
+        write_part(run, notes, COMMITTED, CARRIED_PART, carried)
 
 
 def tables_of(run: MarkRun, found: Others) -> pa.Table:
@@ -307,7 +304,7 @@ def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table)
         Output(addresses.folder, addresses.suffix, lambda table: addresses.encode(table.filter(in_here(table)))),
         Output(clean.folder, clean.suffix, lambda table: clean.encode(table.filter(pc.invert(in_here(table))))),
     ]
-    tasks = row_tasks(run.spark(), unread, batch=16)
+    tasks = row_tasks(run.spark, unread, batch=16)
     datasets, report = write_outputs(tasks, reading_tables(run, found), run.place, outputs)
     if report.counters["tables"] != len(unread):
         raise DamagedData(
@@ -376,12 +373,9 @@ def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, 
     return inside_full_addresses(batch.column(0), batch.column(1), namespace)
 
 
-def write_table(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.Table) -> Dataset:
+def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.Table) -> Dataset:
     """Write a table in the driver's memory as a part of this mark's dataset."""
-    folder = run.mark.folder(asset, part)
-    remove_folder(run.place, folder)
-    files = [write_file(run.place, folder, "part-00000.parquet", parquet_bytes(table), len(table))]
-    dataset = finish_dataset(run.place, folder, files)
+    dataset = write_table(run.place, run.mark.folder(asset, part), table)
     notes.wrote(dataset, part)
     return dataset
 

@@ -30,9 +30,8 @@ from spark_resources.lakefs.ranges import (
     verified_entries,
 )
 from spark_resources.model import HEAD_ENTRIES, HEADS, METARANGE_RANGES, RANGE_REFS
-from spark_resources.spark.datasets import Batches, arrow_to_spark
 from spark_resources.spark.partitioning import row_tasks
-from spark_resources.spark.remote_errors import on_executor
+from spark_resources.spark.tasks import Batches, Tasks
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -107,18 +106,17 @@ def with_entries_of_size(
     run.log_message(
         f"reading the heads of {plural(len(heads), 'branch')} of {plural(len(found.places), 'other repository')}"
     )
-    spark = run.spark()
     metaranges = heads.select(METARANGES.names).group_by(METARANGES.names).aggregate([]).cast(METARANGES)
-    pairs = run.persist(ranges_of(row_tasks(spark, metaranges, batch=16), found.places))
+    pairs = run.persist(ranges_of(row_tasks(run.spark, metaranges, batch=16), found.places))
     refs = pairs.select("repository", *RANGE_REFS.names, "unread").dropDuplicates().toArrow()
     note_unread(refs, found.unread)
     refs = refs.filter(pc.is_valid(refs["range_id"])).select(["repository", *RANGE_REFS.names])
     notes.facts["ranges_of_other_heads"] = notes.facts.get("ranges_of_other_heads", 0) + len(refs)
     if not len(refs):
         return None
-    entries = run.persist(entries_of_size(range_tasks(spark, refs), found.places, wanted))
+    entries = run.persist(entries_of_size(range_tasks(run.spark, refs), found.places, wanted))
     note_unread(entries.where(entries["unread"].isNotNull()).toArrow(), found.unread)
-    branch_ranges = pairs.join(row_tasks(spark, heads, batch=10_000), METARANGES.names)
+    branch_ranges = pairs.join(row_tasks(run.spark, heads, batch=10_000).frame(), METARANGES.names)
     return path_probes.probes(
         entries.where(entries["unread"].isNull()),
         branch_ranges.select("repository", "branch", "range_id"),
@@ -132,7 +130,7 @@ def note_unread(rows: pa.Table, unread: Unread) -> None:
         unread.setdefault(row["repository"], row["unread"])
 
 
-def ranges_of(metaranges: DataFrame, places: Mapping[str, Place]) -> DataFrame:
+def ranges_of(metaranges: Tasks, places: Mapping[str, Place]) -> DataFrame:
     """The ranges of each metarange of a repository (RANGES)."""
 
     def decode(row: Row, data: bytes) -> pa.RecordBatch:
@@ -151,10 +149,10 @@ def ranges_of(metaranges: DataFrame, places: Mapping[str, Place]) -> DataFrame:
         rows = [row for batch in batches for row in batch.to_pylist()]
         return decoded(rows, "metarange_id", places, decode, RANGES)
 
-    return metaranges.mapInArrow(on_executor(read), arrow_to_spark(RANGES))
+    return metaranges.mapped(read, RANGES)
 
 
-def entries_of_size(ranges: DataFrame, places: Mapping[str, Place], wanted: pa.Array | None) -> DataFrame:
+def entries_of_size(ranges: Tasks, places: Mapping[str, Place], wanted: pa.Array | None) -> DataFrame:
     """The entries of ranges that have a wanted size (ENTRIES); all entries if `wanted` is None."""
 
     def read(batches: Batches) -> Batches:
@@ -175,7 +173,7 @@ def entries_of_size(ranges: DataFrame, places: Mapping[str, Place], wanted: pa.A
 
         yield from decoded(rows, "range_id", places, decode, ENTRIES)
 
-    return ranges.mapInArrow(on_executor(read), arrow_to_spark(ENTRIES))
+    return ranges.mapped(read, ENTRIES)
 
 
 def decoded(

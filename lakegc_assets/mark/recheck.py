@@ -31,21 +31,22 @@ STAGED_PART, DIFFS_PART = "staged_at_the_end", "diffs_at_the_end"
 
 def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
     """Keep the objects whose addresses are live at the end."""
-    return keep_reasons.among(live_at_the_end(run, notes)) if notes.facts["unreferenced"] else None
+    live = live_at_the_end(run, notes) if notes.facts["unreferenced"] else []
+    return keep_reasons.among(union(live)) if live else None
 
 
-def live_at_the_end(run: MarkRun, notes: StepNotes) -> DataFrame:
+def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
     """The addresses that are staged now, and those of commits that were not retained before (column address, with
     duplicates)."""
     run.log_message("reading once more: staged addresses, branch heads, new commits")
-    return union([staged_now(run, notes), *of_new_commits(run, notes)])
+    return [*staged_now(run, notes), *of_new_commits(run, notes)]
 
 
-def staged_now(run: MarkRun, notes: StepNotes) -> DataFrame:
+def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
     reading = read_staged(run, ASSET, STAGED_PART, DIFFS_PART)
     reading.record(notes)
     elsewhere = other_repositories.staged_at_the_end(run, notes)
-    return run.read_datasets([*reading.datasets.values(), *elsewhere], ADDRESSES)
+    return run.read_filled([*reading.datasets.values(), *elsewhere], ADDRESSES)
 
 
 def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
@@ -61,7 +62,7 @@ def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
     metaranges |= {commit.metarange_id for commit in since}
     if not metaranges - {""}:
         return []
-    ranges = distinct_ranges(ranges_of(run.spark(), run.place, sorted(metaranges - {""})))
+    ranges = distinct_ranges(ranges_of(run.spark, run.place, sorted(metaranges - {""})))
     return [addresses_of(ranges, run.place).select("address")]
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.mark import committed_addresses, listed_objects, uncommitted_addresses
 from lakegc_assets.mark.candidates import Candidates
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReferenceStatus:
-    """The result of one pass over all addresses (`rows`, REFERENCE_STATUS), and its counts."""
+    """The result of one pass over all addresses (`rows`, REFERENCE_STATUS; also as a table, `few`, if they are on the
+    driver), and its counts."""
 
     rows: DataFrame
+    few: pa.Table | None
     counts: Mapping[str, int]
 
     @property
@@ -59,6 +62,9 @@ class ReferenceStatus:
         """The addresses of `not_committed`; None if there are too many for one task to hold."""
         if self.not_committed_count > MAX_BROADCAST_ADDRESSES:
             return None
+        if self.few is not None:
+            is_missing = pc.equal(self.few["status"], Status.MISSING.value)
+            return self.few["address"].filter(pc.invert(is_missing)).combine_chunks()
         return self.not_committed.select("address").toArrow()["address"].combine_chunks()
 
     def _objects(self, *statuses: Status) -> DataFrame:
@@ -77,8 +83,8 @@ def compare(run: MarkRun, candidates: Candidates) -> ReferenceStatus:
         report.count(**counts)
         return found
 
-    rows, report = co_group(run.spark(), run.place, inputs, combine, REFERENCE_STATUS, run.persist)
-    return ReferenceStatus(rows, candidates.of_whole_repository(dict(report.counters)))
+    found = co_group(run.spark(), run.place, inputs, combine, REFERENCE_STATUS, run.persist)
+    return ReferenceStatus(found.rows, found.few, candidates.of_whole_repository(dict(found.report.counters)))
 
 
 def listed_and_live(run: MarkRun) -> list[Input]:

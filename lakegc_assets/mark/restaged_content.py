@@ -23,22 +23,33 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
-from lakegc_assets.mark.metaranges import RecordedRanges, distinct_ranges
+from lakegc_assets.mark.metaranges import RecordedRanges
 from lakegc_assets.mark.path_probes import PROBED_PARTS, probed_batches
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.incremental import union
 from lakegc_assets.rules.keep_reasons import Attribution
-from spark_resources.lakefs.ranges import entries_of_size, range_number, range_tasks, ranges_by_size, ranges_of
+from spark_resources.lakefs.ranges import (
+    distinct_refs,
+    entries_of_size,
+    metarange_tasks,
+    range_number,
+    range_tasks,
+    ranges_by_size,
+    reading_metaranges,
+)
 from spark_resources.model import (
     BRANCH_RANGES,
     HEADS,
+    METARANGE_RANGES,
     RANGE_REFS,
+    RANGES_OF_METARANGES,
     SERVED,
 )
-from spark_resources.spark.datasets import Batches, Dataset, Producer, write_dataset, write_produced
+from spark_resources.spark.datasets import Dataset, Producer, write_dataset, write_produced
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, Tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,6 +59,7 @@ Row = dict[str, Any]
 PATH_COLUMNS = ("repository", "branch", "path", "size")
 MANY_SIZES = 1_000_000  # 8 MB, broadcast to every task
 PATHS_WORTH_A_TASK = 100
+FEW_PATHS = 10_000
 PASSES = tuple(zip(PROBED_PARTS, ("not_probed", "not_probed_again"), strict=True))
 """For each pass, the parts with the probe results and with the paths beyond the limit."""
 REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
@@ -110,8 +122,9 @@ def probe_paths(
         paths = paths.join(beyond, "size", "left_anti")
     to_send = count - sum(dataset.rows for dataset in datasets)
     run.log_message(f"probing branches{' once more' if again else ''}: {plural(to_send, 'path')}")
-    folder = run.mark.folder("expired_set", part)
-    results, report = write_produced(in_path_order(run, paths, to_send), probing(run), run.place, folder, SERVED)
+    folder, few = run.mark.folder("expired_set", part), found.few if to_send == count else None
+    tasks = in_path_order(run, paths, to_send) if few is None else few_in_path_order(run, few)
+    results, report = write_produced(tasks, probing(run), run.place, folder, SERVED)
     notes.wrote(results, part)
     facts["served_inside"] += report.counters["inside"]
     if failed := report.counters["unanswered"]:
@@ -139,10 +152,17 @@ def reasons_in(run: MarkRun, results: Dataset) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FoundPaths:
-    """Paths to probe (columns repository, branch, path, size), persisted, and how many they are."""
+    """Paths to probe (columns repository, branch, path, size): persisted, how many they are, and few also as a
+    table."""
 
     rows: DataFrame
     count: int
+    few: pa.Table | None
+
+    @classmethod
+    def of(cls, rows: DataFrame) -> FoundPaths:
+        some = rows.limit(FEW_PATHS + 1).toArrow().select(list(PATH_COLUMNS))
+        return cls(rows, len(some), some) if len(some) <= FEW_PATHS else cls(rows, rows.count(), None)
 
 
 @dataclass(slots=True)
@@ -170,7 +190,7 @@ class Paths:
         if new or sizes is not self.sizes:
             paths = [*self._known(sizes), *new]
             rows = self.run.persist(union(paths).dropDuplicates()) if paths else None
-            self.sizes, self.found = sizes, FoundPaths(rows, rows.count()) if rows is not None else None
+            self.sizes, self.found = sizes, FoundPaths.of(rows) if rows is not None else None
         return self.found
 
     def _known(self, sizes: Sizes) -> list[DataFrame]:
@@ -203,28 +223,23 @@ def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: Mark
     heads = [row for row in heads if row["metarange_id"]]
     if not heads:
         return None
-    spark, written, branches = run.spark(), RecordedRanges.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
+    written, branches = RecordedRanges.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
     metaranges = {row["metarange_id"] for row in heads}
     known = metaranges & written.metaranges
-    refs, found = written.ranges_of(known), None
-    if unknown := sorted(metaranges - known):
-        found = run.persist(ranges_of(spark, run.place, unknown))
-        refs = pa.concat_tables([refs, distinct_ranges(found).toArrow().cast(RANGE_REFS)])
-        refs = refs.group_by(RANGE_REFS.names, use_threads=False).aggregate([]).cast(RANGE_REFS)
+    tasks = metarange_tasks(run.spark, sorted(metaranges - known))
+    found = tasks.collected(reading_metaranges(run.place), METARANGE_RANGES)
+    refs = distinct_refs(pa.concat_tables([written.ranges_of(known), found.select(RANGE_REFS.names)]))
     refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), sizes.few, chain, written))
     if not len(refs):
         return None
-    pairs = written.pairs_with(known, refs["range_id"].to_pylist())
+    recorded = written.pairs_with(known, refs["range_id"].to_pylist())
+    pairs = pa.concat_tables([recorded, found.select(RANGES_OF_METARANGES.names)])
     joined = pairs.join(branches, "metarange_id", join_type="inner", use_threads=False)
-    branch_ranges = row_tasks(spark, joined.select(BRANCH_RANGES.names).cast(BRANCH_RANGES), batch=10_000)
-    if found is not None:
-        new = found.join(row_tasks(spark, branches, batch=10_000), "metarange_id")
-        branch_ranges = branch_ranges.unionByName(new.select(*BRANCH_RANGES.names))
-    head_entries = entries_of_size(range_tasks(spark, refs), run.place, sizes.few)
+    branch_ranges = joined.group_by(BRANCH_RANGES.names, use_threads=False).aggregate([]).cast(BRANCH_RANGES)
     here = F.lit(run.partition.repository)
     return path_probes.probes(
-        head_entries.withColumn("repository", here),
-        branch_ranges.dropDuplicates().withColumn("repository", here),
+        entries_of_size(range_tasks(run.spark, refs), run.place, sizes.few).withColumn("repository", here),
+        row_tasks(run.spark, branch_ranges, batch=10_000).frame().withColumn("repository", here),
         sizes.rows,
     )
 
@@ -252,12 +267,14 @@ def may_have(
     return pa.array([number in matching or number not in known for number in map(range_number, ranges)], pa.bool_())
 
 
+def few_in_path_order(run: MarkRun, paths: pa.Table) -> Tasks:
+    return row_tasks(run.spark, paths, batch=PATHS_WORTH_A_TASK, order_by=PATH_COLUMNS[:3])
+
+
 def in_path_order(run: MarkRun, paths: DataFrame, count: int) -> DataFrame:
-    """These `count` paths, ordered and divided among tasks, as Spark samples them; a few paths are one task."""
+    """These `count` paths in their order, divided among at most twice as many tasks as there are cores."""
     tasks = min(2 * run.spark().sparkContext.defaultParallelism, 1 + count // PATHS_WORTH_A_TASK)
-    columns = PATH_COLUMNS[:3]
-    spread = paths.repartitionByRange(tasks, *columns) if tasks > 1 else paths.coalesce(1)
-    return spread.sortWithinPartitions(*columns)
+    return paths.repartitionByRange(tasks, *PATH_COLUMNS[:3]).sortWithinPartitions(*PATH_COLUMNS[:3])
 
 
 def probing(run: MarkRun) -> Producer:

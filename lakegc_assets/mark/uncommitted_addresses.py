@@ -37,6 +37,6 @@ def datasets(run: MarkRun) -> list[Dataset]:
     return [run.mark.dataset(ASSET, part) for part in dict.fromkeys((*READINGS, *DIFFS, *recorded))]
 
 
-def read_live(run: MarkRun) -> DataFrame:
-    """All addresses that any reading found staged (column address)."""
-    return run.read_datasets(datasets(run), ADDRESSES)
+def read_live(run: MarkRun) -> list[DataFrame]:
+    """All addresses that any reading found staged (column address), as `MarkRun.read_filled` gives them."""
+    return run.read_filled(datasets(run), ADDRESSES)

@@ -23,11 +23,13 @@ from spark_resources.lakefs.branch_diff import whole_diff
 from spark_resources.lakefs.gc_lists import read_uncommitted_file
 from spark_resources.lakefs.ranges import inside_addresses
 from spark_resources.model import ADDRESSES, AddressType
-from spark_resources.spark.datasets import Batches, Dataset, write_produced, write_rows
+from spark_resources.spark.datasets import Dataset, write_produced, write_rows
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches
 
 TRIES = 3
+BRANCHES_HERE = 8  # are read by the driver, at once: the server does the work
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Data
             report.count(outside=outside)
             yield pa.RecordBatch.from_arrays([inside], schema=ADDRESSES)
 
-    return write_produced(id_tasks(run.spark(), "key", keys, batch=1), produce, place, folder, ADDRESSES)
+    return write_produced(id_tasks(run.spark, "key", keys, batch=1), produce, place, folder, ADDRESSES)
 
 
 def why_repeat(lists: UncommittedLists, changed: Dataset) -> str:
@@ -142,7 +144,9 @@ def changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, TaskReport]:
                 keys = [key for key in (inside(address, namespace) for address in addresses) if key is not None]
                 yield pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], schema=ADDRESSES)
 
-    return write_produced(id_tasks(run.spark(), "branch", branches, batch=1), produce, run.place, folder, ADDRESSES)
+    return write_produced(
+        id_tasks(run.spark, "branch", branches, batch=1, here=BRANCHES_HERE), produce, run.place, folder, ADDRESSES
+    )
 
 
 def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[str]:

@@ -17,16 +17,9 @@ from lakegc_assets.rules.expiry_reasons import MIXED_ROWS, explained, separated
 from lakegc_assets.rules.incremental import union
 from spark_resources.mark_store.foreign_layouts import reference_outputs
 from spark_resources.model import EXPIRED_OBJECTS, NOT_RETAINED
-from spark_resources.spark.datasets import (
-    BATCH_ROWS,
-    Batches,
-    Dataset,
-    arrow_to_spark,
-    parquet,
-    where_not_null,
-    write_outputs,
-)
+from spark_resources.spark.datasets import BATCH_ROWS, Dataset, parquet, where_not_null, write_outputs
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, arrow_to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -133,7 +133,7 @@ class SweepRun:
                 invariant=7,
             )
         addresses = pa.table([pc.unique(files.addresses)], schema=ADDRESSES)
-        return row_tasks(self.spark(), addresses, batch=50_000)
+        return row_tasks(self.spark, addresses, batch=50_000).frame()
 
     def read(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
         return read_dataset(self.spark(), self.place, dataset, schema)

@@ -32,9 +32,9 @@ from spark_resources.deleting.sweep_task import (
 )
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.model import PENDING, DeleteCheck, Outcome
-from spark_resources.spark.datasets import Batches, task_name
 from spark_resources.spark.remote_errors import lost_attempts, tasks_ended
 from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
+from spark_resources.spark.tasks import Batches, task_name
 from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import StepRecord
 from spark_resources.model import STORED_OBJECTS, MarkState
-from spark_resources.spark.datasets import arrow_to_spark, write_dataset
+from spark_resources.spark.datasets import write_dataset
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.tasks import arrow_to_spark
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:

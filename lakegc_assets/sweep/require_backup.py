@@ -11,8 +11,8 @@ from lakegc_assets.backup.usable_backup import listed_with_copies, required, spl
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import pending_objects
 from spark_resources.deleting.receipts import receipt_rows
-from spark_resources.spark.datasets import Batches, task_name
 from spark_resources.spark.task_report import TaskReport, run_tasks
+from spark_resources.spark.tasks import Batches, task_name
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:

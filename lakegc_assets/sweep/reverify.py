@@ -25,6 +25,7 @@ from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import released_repositories, unread_in
+from lakegc_assets.rules.incremental import union
 from lakegc_assets.sweep.context import Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import verified_by
 from spark_resources.errors import Refused
@@ -125,16 +126,19 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
 
     rows = run.persist(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
     notes.facts["unreferenced"] = rows.count()
-    staged = keep_reasons.among(uncommitted_addresses.read_live(run))
-    committed = keep_reasons.among(committed_addresses.read_live(run))
-    referenced = (
-        keep_reasons.undecided(rows)
-        .transform(keep_reasons.decided(keep_reasons.STAGED, staged))
-        .transform(keep_reasons.decided(keep_reasons.COMMITTED, committed))
+    referenced, live = (
+        keep_reasons.undecided(rows),
+        {
+            keep_reasons.STAGED: uncommitted_addresses.read_live(run),
+            keep_reasons.COMMITTED: committed_addresses.read_live(run),
+        },
     )
+    for reason, addresses in live.items():
+        if addresses:
+            referenced = referenced.transform(keep_reasons.decided(reason, keep_reasons.among(union(addresses))))
     attributed = keep_lookups.attributed(run, notes, referenced, MarkChain(run, ()))
-    live = keep_reasons.kept(attributed).select("address", "size", keep_reasons.sentence().alias("why"))
-    dataset = write_dataset(live.repartition(1), run.place, run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
+    kept = keep_reasons.kept(attributed).select("address", "size", keep_reasons.sentence().alias("why"))
+    dataset = write_dataset(kept.repartition(1), run.place, run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
     notes.wrote(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows
     return run.read_dataset(dataset, RESCUED)

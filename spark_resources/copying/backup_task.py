@@ -26,8 +26,8 @@ from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import chunks
 from spark_resources.errors import LakegcError, NotFound, WrongUsage
 from spark_resources.model import RECEIPTS
-from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.place import Place
 from spark_resources.stores.transfer import Cold, ObjectProperties

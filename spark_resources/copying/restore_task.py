@@ -12,8 +12,8 @@ from spark_resources.copying.backup_task import CopyTaskConfig, Line, attempted,
 from spark_resources.copying.copy_log import LOGGED, CopyStatus
 from spark_resources.copying.verified_copy import Copier, Differs
 from spark_resources.deleting.sweep_task import chunks
-from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import AlreadyExists, StoredObject
 
 CHUNK = 500  # objects; a killed task leaves at most this many without a line in the log

@@ -34,8 +34,8 @@ from spark_resources.deleting.receipts import Receipts, receipt_rows
 from spark_resources.errors import Refused
 from spark_resources.mark_store.lease import WATCH_S, LeaseWatch, seconds_passed
 from spark_resources.model import PENDING, RECEIPTS, DeleteCheck, Outcome
-from spark_resources.spark.datasets import Batches
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import Deletion, Store
 from spark_resources.stores.place import Place
 

@@ -24,21 +24,21 @@ from spark_resources.model import (
     RANGE_ADDRESSES,
     RANGE_REFS,
     RANGE_SIZES,
+    RANGES_OF_METARANGES,
     AddressType,
     Namespace,
 )
 from spark_resources.spark.datasets import (
-    Batches,
     Dataset,
+    Output,
     all_batches,
-    arrow_to_spark,
     parquet,
     where_not_null,
     write_outputs,
 )
 from spark_resources.spark.partitioning import id_tasks, row_tasks
-from spark_resources.spark.remote_errors import on_executor
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, Step, Tasks, mapped
 from spark_resources.stores.base import read_to_verify
 from spark_resources.stores.place import Place
 
@@ -106,8 +106,39 @@ def prefetched_tables(place: Place, ids: Iterable[str], *, referrer: str) -> Ite
 # --- metaranges → ranges --------------------------------------------------------------------------------------------
 
 
-def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> DataFrame:
+def ranges_of(spark: Callable[[], SparkSession], place: Place, metaranges: Sequence[str]) -> DataFrame:
     """The ranges that each metarange refers to (METARANGE_RANGES). Verifies the metaranges' content hashes."""
+    return metarange_tasks(spark, metaranges).mapped(reading_metaranges(place), METARANGE_RANGES)
+
+
+def write_ranges_of(
+    spark: Callable[[], SparkSession], place: Place, metaranges: Sequence[str], folder: str, *, pairs_folder: str = ""
+) -> list[Dataset]:
+    """Write the ranges that metaranges refer to, each once per file (RANGE_REFS). With `pairs_folder`, also write which
+    metarange has which range (RANGES_OF_METARANGES). Verifies the metaranges' content hashes."""
+    refs, read = parquet(folder, RANGE_REFS), reading_metaranges(place)
+    outputs = [Output(refs.folder, refs.suffix, lambda table: refs.encode(distinct_refs(table)))]
+    if pairs_folder:
+        outputs.append(parquet(pairs_folder, RANGES_OF_METARANGES))
+    return write_outputs(metarange_tasks(spark, metaranges), lambda rows, _: read(rows), place, outputs)[0]
+
+
+def distinct_refs(ranges: pa.Table) -> pa.Table:
+    """The distinct ranges (RANGE_REFS); one that two metaranges describe differently stays twice, and is refused when
+    it is read."""
+    return ranges.group_by(RANGE_REFS.names, use_threads=False).aggregate([]).cast(RANGE_REFS)
+
+
+def metarange_tasks(spark: Callable[[], SparkSession], metaranges: Sequence[str]) -> Tasks:
+    """The distinct metaranges, divided among tasks. Raises `DamagedData` for an invalid id."""
+    distinct = sorted({one for one in metaranges if one})
+    for one in distinct:
+        table_key(one)
+    return id_tasks(spark, "metarange_id", distinct, batch=16)
+
+
+def reading_metaranges(place: Place) -> Step:
+    """Map ids of metaranges to METARANGE_RANGES."""
 
     def read(batches: Batches) -> Batches:
         ids = (one for batch in batches for one in batch.column(0).to_pylist())
@@ -125,15 +156,11 @@ def ranges_of(spark: SparkSession, place: Place, metaranges: Sequence[str]) -> D
         columns = zip(METARANGE_RANGES, zip(*rows, strict=True), strict=True)
         return pa.record_batch([pa.array(values, field.type) for field, values in columns], schema=METARANGE_RANGES)
 
-    distinct = sorted({one for one in metaranges if one})
-    for one in distinct:
-        table_key(one)
-    tasks = id_tasks(spark, "metarange_id", distinct, batch=16)
-    return tasks.mapInArrow(on_executor(read), arrow_to_spark(METARANGE_RANGES))
+    return read
 
 
-def range_tasks(spark: SparkSession, ranges: pa.Table, *, order_by: Sequence[str] = ()) -> DataFrame:
-    """Distribute ranges over Spark tasks like `row_tasks`: the more or larger the ranges, the more tasks.
+def range_tasks(spark: Callable[[], SparkSession], ranges: pa.Table, *, order_by: Sequence[str] = ()) -> Tasks:
+    """Divide ranges among tasks like `row_tasks`: the more or larger the ranges, the more tasks.
 
     `ranges` has a column `entries` (null if unknown). Some repositories have one large range beside thousands of small
     ones, so tasks are balanced by entries, not by ranges.
@@ -141,7 +168,8 @@ def range_tasks(spark: SparkSession, ranges: pa.Table, *, order_by: Sequence[str
     entries = pc.fill_null(ranges["entries"], 0).to_pylist()
     batch = min(RANGES_PER_TASK, len(ranges) * ENTRIES_PER_TASK // max(sum(entries), 1))
     weights = [each + ENTRIES_PER_RANGE for each in entries]
-    return row_tasks(spark, ranges, batch=max(batch, 1), order_by=order_by, weights=weights)
+    here = 1 if sum(entries) <= ENTRIES_PER_TASK else 0
+    return row_tasks(spark, ranges, batch=max(batch, 1), order_by=order_by, weights=weights, here=here)
 
 
 # --- ranges → addresses ---------------------------------------------------------------------------------------------
@@ -279,7 +307,7 @@ def check_all_read(report: TaskReport, *, ranges: int, entries: int) -> None:
 
 
 def write_addresses(
-    ranges: DataFrame,
+    ranges: Tasks,
     place: Place,
     folder: str,
     *,
@@ -320,7 +348,7 @@ def range_number(range_id: str) -> int:
     return int(range_id[:15], 16)
 
 
-def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
+def addresses_of(ranges: DataFrame | Tasks, place: Place) -> DataFrame:
     """The addresses in ranges, each with the id of its range (columns range_id, address)."""
     schema = pa.schema([pa.field("range_id", pa.string(), nullable=False), *ADDRESSES])
 
@@ -330,11 +358,11 @@ def addresses_of(ranges: DataFrame, place: Place) -> DataFrame:
             ids = pa.repeat(pa.scalar(range_id, pa.string()), len(addresses))
             yield pa.RecordBatch.from_arrays([ids, addresses], schema=schema)
 
-    return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(schema))
+    return mapped(ranges.select(*RANGE_REFS.names), read, schema)
 
 
 def paths_of(
-    ranges: DataFrame, place: Place, schema: pa.Schema, *, best: Sequence[str], wanted: pa.Array | None = None
+    ranges: Tasks, place: Place, schema: pa.Schema, *, best: Sequence[str], wanted: pa.Array | None = None
 ) -> DataFrame:
     """The addresses inside the namespace in ranges (rows of RANGE_REFS and more), with their paths.
 
@@ -370,7 +398,7 @@ def paths_of(
             yield batch.select(schema.names)
 
     columns = [*RANGE_REFS.names, *along]
-    return ranges.select(*columns).mapInArrow(on_executor(read_best), arrow_to_spark(schema))
+    return ranges.select(*columns).mapped(read_best, schema)
 
 
 def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
@@ -428,7 +456,7 @@ def ranges_by_size(place: Place, dataset: Dataset, wanted: pa.Array) -> tuple[se
     return known, matching
 
 
-def entries_of_size(ranges: DataFrame, place: Place, wanted: pa.Array | None) -> DataFrame:
+def entries_of_size(ranges: Tasks, place: Place, wanted: pa.Array | None) -> DataFrame:
     """The entries of ranges that have a wanted size (HEAD_ENTRIES); all entries if `wanted` is None."""
 
     def read(batches: Batches) -> Batches:
@@ -442,7 +470,7 @@ def entries_of_size(ranges: DataFrame, place: Place, wanted: pa.Array | None) ->
             paths = utf8_paths(batch.column("path"))
             yield pa.RecordBatch.from_arrays([ids, paths, batch.column("size")], schema=HEAD_ENTRIES)
 
-    return ranges.select(*RANGE_REFS.names).mapInArrow(on_executor(read), arrow_to_spark(HEAD_ENTRIES))
+    return ranges.select(*RANGE_REFS.names).mapped(read, HEAD_ENTRIES)
 
 
 def utf8_paths(paths: pa.Array) -> pa.Array:

@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import ADDRESSES
-from spark_resources.spark.datasets import Batches, Dataset, arrow_to_spark, read_file
+from spark_resources.spark.datasets import FILES_HERE, Dataset, read_file
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.persistence import Persisted
-from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, Tasks, frame_of, mapped
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 ROWS_PER_BUCKET = 500_000
 ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # cut into batches in one go, whichever is less
 ROWS_WORTH_A_TASK = 25_000
+ROWS_HERE = 25_000  # at most, to be grouped on the driver
 ROWS_A_BATCH = 50_000
 ROWS_PER_FILE = 5_000  # opening a file takes as long as reading so many rows
 _BATCHES = pa.schema(
@@ -51,6 +53,16 @@ _REPORT = "report"
 GroupedRows: TypeAlias = Mapping[str, pa.Table]
 """The rows of each input, by its name: all rows of every address that occurs in any of them."""
 Combine: TypeAlias = Callable[[GroupedRows, TaskReport], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The result of a co-group: its rows, persisted by address; if it was computed on the driver, the same as a table;
+    and the report."""
+
+    rows: DataFrame
+    few: pa.Table | None
+    report: TaskReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +107,8 @@ def co_group(
     combine: Combine,
     schema: pa.Schema,
     persist: Persisted,
-) -> tuple[DataFrame, TaskReport]:
-    """The result of `combine` on each bucket of the inputs: rows of `schema`, persisted by address, and its report.
+) -> Grouped:
+    """The result of `combine` on each bucket of the inputs: rows of `schema`, and its report.
 
     `combine` gets all rows of each address of its bucket, and a report to fill; it is called once per task, possibly
     with no rows. The report's `by_key` counts the rows of each input that were `read`, `sent` and `received`. Raises
@@ -126,14 +138,23 @@ def co_group(
         yield from rows.cast(reported).to_batches(max_chunksize=ROWS_A_BATCH)
 
     tasks = _file_tasks(spark, [file.rows for _, _, file in files])
-    shuffled = _by_bucket(tasks.mapInArrow(on_executor(split), arrow_to_spark(_BATCHES)), buckets)
-    combined = shuffled.mapInArrow(on_executor(combine_bucket), arrow_to_spark(reported))
-    found = persist(combined.repartition("address"))  # once, instead of for each of the later joins
-    with errors_from_executors():
-        reports = [row[_REPORT] for row in found.where(f"{_REPORT} IS NOT NULL").select(_REPORT).collect()]
+    if buckets == 1 and tasks.is_here:
+        table = pa.Table.from_batches(combine_bucket(iter(tasks.collected(split, _BATCHES).to_batches())), reported)
+        has_report = pc.is_valid(table[_REPORT])
+        reports = table.filter(has_report)[_REPORT].to_pylist()
+        few = table.filter(pc.invert(has_report)).select(schema.names).cast(schema)
+        found = frame_of(spark, few)
+    else:
+        few = None
+        shuffled = _by_bucket(tasks.mapped(split, _BATCHES), buckets)
+        combined = mapped(shuffled, combine_bucket, reported)
+        rows = persist(combined.repartition("address"))  # once, instead of for each of the later joins
+        with errors_from_executors():
+            reports = [row[_REPORT] for row in rows.where(f"{_REPORT} IS NOT NULL").select(_REPORT).collect()]
+        found = rows.where(f"{_REPORT} IS NULL").drop(_REPORT)
     total = TaskReport.summed(reports)
     check_all_grouped(inputs, total, tasks=len(reports), buckets=buckets)
-    return found.where(f"{_REPORT} IS NULL").drop(_REPORT), total
+    return Grouped(found, few, total)
 
 
 def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int, buckets: int) -> None:
@@ -235,12 +256,12 @@ def _packed(table: pa.Table) -> bytes:
     return packed
 
 
-def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> DataFrame:
-    """The file numbers, in tasks with about the same number of rows each; without files, one empty task."""
-    if not rows:
-        return spark.range(0, 0, 1, 1)
+def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> Tasks:
+    """The file numbers, in tasks with about the same number of rows each; a few small files are read on the driver."""
+    here = FILES_HERE if sum(rows) <= ROWS_HERE else 0
     numbers = pa.table({"file": pa.array(range(len(rows)), pa.int64())})
-    return row_tasks(spark, numbers, batch=1, weights=[each + ROWS_PER_FILE for each in rows])
+    batch = -(-len(rows) // FILES_HERE) if here else 1
+    return row_tasks(lambda: spark, numbers, batch=batch, weights=[each + ROWS_PER_FILE for each in rows], here=here)
 
 
 def _by_bucket(split: DataFrame, buckets: int) -> DataFrame:

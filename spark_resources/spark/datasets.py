@@ -20,20 +20,21 @@ from typing_extensions import TypedDict
 
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.records.json_records import read_json
-from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, Tasks, collected, task_name
 from spark_resources.stores.base import read_to_verify
 from spark_resources.stores.retry import delete_own
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 from spark_resources.stores.place import Place
 
 ROWS_PER_FILE = 1_000_000
 BATCH_ROWS = 50_000
 BYTES_PER_TASK = 1 << 18  # of files, which make a separate task worthwhile
+FILES_HERE = 8  # are read by the driver, at once, if they have no more bytes than one task
 LIST_NAME = "_files.json"
 
 
@@ -83,24 +84,8 @@ class Dataset:
         return DatasetName(folder=self.folder, sha256=self.sha256, rows=self.rows, bytes=self.size)
 
 
-def arrow_to_spark(schema: pa.Schema) -> StructType:
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(schema)
-
-
-def no_rows(spark: SparkSession, schema: pa.Schema) -> DataFrame:
-    """A DataFrame with these columns and no rows.
-
-    For an empty list, Spark would start Python workers of another kind, which takes two seconds. Spark knows that this
-    DataFrame is empty, and does not compute the other side of an inner join with it: never join it with an Observation.
-    """
-    return spark.createDataFrame(schema.empty_table(), arrow_to_spark(schema))
-
-
 # --- writing --------------------------------------------------------------------------------------------------------
 
-Batches: TypeAlias = Iterator[pa.RecordBatch]
 Producer: TypeAlias = Callable[[Batches, TaskReport], Batches]
 
 
@@ -165,7 +150,7 @@ def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -
 
 
 def write_produced(
-    tasks: DataFrame, produce: Producer, place: Place, folder: str, schema: pa.Schema
+    tasks: DataFrame | Tasks, produce: Producer, place: Place, folder: str, schema: pa.Schema
 ) -> tuple[Dataset, TaskReport]:
     """Write the rows that `produce` yields for each task, without a detour through the JVM; also returns the report."""
     datasets, report = write_outputs(tasks, produce, place, [parquet(folder, schema)])
@@ -173,7 +158,7 @@ def write_produced(
 
 
 def write_outputs(
-    tasks: DataFrame, produce: Producer, place: Place, outputs: Sequence[Output]
+    tasks: DataFrame | Tasks, produce: Producer, place: Place, outputs: Sequence[Output]
 ) -> tuple[list[Dataset], TaskReport]:
     """Write the rows that `produce` yields to several folders in one pass.
 
@@ -187,8 +172,7 @@ def write_outputs(
         yield from _write_files(produce(batches, report), place, outputs)
         yield _row(-1, File("", 0, 0, ""), report.to_json())
 
-    with errors_from_executors():
-        rows = tasks.mapInArrow(on_executor(run), arrow_to_spark(_FILE_SCHEMA)).collect()
+    rows = collected(tasks, run, _FILE_SCHEMA).to_pylist()
     total = TaskReport.summed(row["report"] for row in rows if row["output"] < 0)
     datasets = []
     for number, output in enumerate(outputs):
@@ -206,9 +190,13 @@ def finish_dataset(place: Place, folder: str, files: Sequence[File]) -> Dataset:
 
 def write_rows(place: Place, folder: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Dataset:
     """Write a small dataset from the driver: rows that it has anyway, such as verdicts on commits, or none at all."""
+    return write_table(place, folder, pa.Table.from_pylist(list(rows), schema=schema))
+
+
+def write_table(place: Place, folder: str, table: pa.Table) -> Dataset:
+    """Write a table that the driver has; without rows, the dataset has no file."""
     remove_folder(place, folder)
-    table = pa.Table.from_pylist(list(rows), schema=schema)
-    files = [write_file(place, folder, "part-00000.parquet", parquet_bytes(table), len(table))] if rows else []
+    files = [write_file(place, folder, "part-00000.parquet", parquet_bytes(table), len(table))] if len(table) else []
     return finish_dataset(place, folder, files)
 
 
@@ -238,17 +226,6 @@ def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> B
             number, pending, rows_pending = number + 1, [], 0
     if rows_pending:
         yield from flush()
-
-
-def task_name() -> str:
-    """Inside a task: the stem of its files' names.
-
-    A retried task writes under new names, so an earlier attempt that is still running can't change a listed file.
-    """
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    return f"part-{task.partitionId():05d}-{task.taskAttemptId()}" if task else "part-00000"
 
 
 def _row(output: int, file: File, report: str) -> pa.RecordBatch:
@@ -343,18 +320,23 @@ def _read_as(
 ) -> DataFrame:
     """The rows of all files (of `schema`), verified and passed through `change` by the executors: rows of `changed`."""
     files = [(dataset.folder, file) for dataset in datasets for file in dataset.files]
-    if not files:
-        return no_rows(spark, changed)
 
     def read(batches: Batches) -> Batches:
         for number in (number for batch in batches for number in batch.column(0).to_pylist()):
             folder, file = files[number]
             yield from change(read_file(place, folder, file, schema)).to_batches(max_chunksize=100_000)
 
-    cores, size = spark.sparkContext.defaultParallelism, sum(file.size for _, file in files)
-    wanted = min(len(files), 4 * cores, max(cores, size // BYTES_PER_TASK))
-    tasks = spark.range(0, len(files), 1, wanted)
-    return tasks.mapInArrow(on_executor(read), arrow_to_spark(changed))
+    return _file_tasks(spark, [file for _, file in files]).mapped(read, changed)
+
+
+def _file_tasks(spark: SparkSession, files: Sequence[File]) -> Tasks:
+    """The positions of these files: a few small ones to be read on the driver, otherwise a task for some bytes each."""
+    positions, size = pa.table({"file": pa.array(range(len(files)), pa.int64())}), sum(file.size for file in files)
+    if size <= BYTES_PER_TASK and len(files) <= FILES_HERE:
+        return row_tasks(lambda: spark, positions, batch=1, here=FILES_HERE)
+    cores = spark.sparkContext.defaultParallelism
+    tasks = min(len(files), 4 * cores, max(cores, size // BYTES_PER_TASK))
+    return row_tasks(lambda: spark, positions, batch=-(-len(files) // tasks), here=0)
 
 
 def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> list[dict[str, Any]]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_resources.spark.datasets import Batches, arrow_to_spark, no_rows
-from spark_resources.spark.remote_errors import on_executor
+from spark_resources.spark.tasks import Batches, no_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,4 +49,4 @@ def rows_of(
                 table = table.add_column(0, schema.field(number), pa.repeat(run, len(table)))
             yield from table.cast(schema).to_batches(max_chunksize=100_000)
 
-    return id_tasks(spark, "key", keys, batch=16).mapInArrow(on_executor(read_all), arrow_to_spark(schema))
+    return id_tasks(lambda: spark, "key", keys, batch=16).mapped(read_all, schema)

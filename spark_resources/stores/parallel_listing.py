@@ -242,6 +242,17 @@ def spread(store: Store, part: Part, *, wanted: int, page_size: int = _PAGE) -> 
     return [replace(part, after=after, up_to=up_to) for after, up_to in pairwise(bounds)]
 
 
+def are_short(store: Store, parts: Sequence[Part]) -> bool:
+    """Whether each part has no more than one page, for a request each, all at once. Raises as `Store.pages` does."""
+
+    def is_short(part: Part) -> bool:
+        pages = arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=_PAGE)
+        return next(pages, None) is None or next(pages, None) is None
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return all(pool.map(is_short, parts))
+
+
 def _full_page(store: Store, part: Part, size: int) -> str | None:
     """The last key of the part's first page if that is full of objects, otherwise None."""
     page = next(arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=size), None)

@@ -32,8 +32,8 @@ class Edit(NamedTuple):
 
 NO_CLOSING_READ = Edit(
     "lakegc_assets/mark/recheck.py",
-    '    return keep_reasons.among(live_at_the_end(run, notes)) if notes.facts["unreferenced"] else None\n',
-    "    return None\n",
+    '    live = live_at_the_end(run, notes) if notes.facts["unreferenced"] else []\n',
+    "    live = []\n",
 )
 FAULTS: Mapping[str, tuple[Edit, ...]] = {
     # commits before what is staged; nor are lists read once more at the end

@@ -13,7 +13,7 @@ from pyspark.sql import Column, SparkSession
 
 from lakegc_assets.rules import addresses as rules
 from spark_resources.mark_store.hold_file import BadHolds, parse_holds
-from spark_resources.spark.datasets import arrow_to_spark
+from spark_resources.spark.tasks import arrow_to_spark
 
 
 class Address(NamedTuple):

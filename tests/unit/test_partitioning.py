@@ -15,8 +15,8 @@ from spark_resources.lakefs.ranges import (
     best_attributions,
     range_tasks,
 )
-from spark_resources.spark.datasets import arrow_to_spark, no_rows
 from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.tasks import arrow_to_spark, no_rows
 
 SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
 
@@ -25,7 +25,7 @@ def test_rows_with_the_same_key_come_to_the_same_task_or_to_neighbours(spark: Sp
     """Every row comes to exactly one task, in order."""
     rows = [{"key": f"k{number % 20:02}", "id": number} for number in range(400)]
 
-    tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=("key", "id"))
+    tasks = row_tasks(lambda: spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=("key", "id")).frame()
     found = tasks.select(F.spark_partition_id().alias("task"), "key", "id").collect()
 
     assert sorted((row["key"], row["id"]) for row in found) == sorted((row["key"], row["id"]) for row in rows)
@@ -42,7 +42,7 @@ def test_rows_are_distributed_evenly_without_a_shuffle(
     """One stage is enough."""
     rows = [{"key": f"k{number}", "id": number} for number in range(count)]
 
-    tasks = row_tasks(spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=order_by)
+    tasks = row_tasks(lambda: spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=order_by).frame()
 
     sizes = [row["count"] for row in tasks.groupBy(F.spark_partition_id()).count().collect()]
     assert sum(sizes) == count
@@ -68,7 +68,7 @@ def test_small_ranges_share_a_task_up_to_a_number_of_entries_or_ranges(
     """Every range comes to one task."""
     ranges = pa.table({"id": pa.array(range(count), pa.int64()), "entries": pa.array([entries] * count, pa.int64())})
 
-    found = range_tasks(spark, ranges)
+    found = range_tasks(lambda: spark, ranges).frame()
 
     cores = spark.sparkContext.defaultParallelism
     assert found.rdd.getNumPartitions() == min(tasks, 8 * cores)
@@ -81,7 +81,7 @@ def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, order_by: t
     entries = [50_000] * 100 + [20] * 2_700 + [3_000_000]
     rows = [{"key": f"k{number:05}", "id": number, "entries": each} for number, each in enumerate(entries)]
 
-    tasks = range_tasks(spark, pa.Table.from_pylist(rows), order_by=order_by)
+    tasks = range_tasks(lambda: spark, pa.Table.from_pylist(rows), order_by=order_by).frame()
     found = tasks.select(F.spark_partition_id().alias("task"), "id", "entries").collect()
 
     assert sorted(row["id"] for row in found) == list(range(len(entries)))
@@ -101,7 +101,7 @@ def test_ranges_with_an_unknown_number_of_entries_are_distributed_too(spark: Spa
     ranges = pa.table({"id": pa.array(range(60), pa.int64()), "entries": pa.array([None, 90_000, 5] * 20, pa.int64())})
 
     for some in (ranges, ranges.slice(0, 1)):
-        assert sorted(row["id"] for row in range_tasks(spark, some).collect()) == some["id"].to_pylist()
+        assert sorted(row["id"] for row in range_tasks(lambda: spark, some).frame().collect()) == some["id"].to_pylist()
 
 
 def test_the_settings_of_the_session_stay_as_they_were(spark: SparkSession) -> None:
@@ -109,7 +109,8 @@ def test_the_settings_of_the_session_stay_as_they_were(spark: SparkSession) -> N
     name = "spark.sql.execution.arrow.localRelationThreshold"
     before = spark.conf.get(name)
 
-    row_tasks(spark, pa.Table.from_pylist([{"key": "k", "id": one} for one in range(100)], schema=SCHEMA), batch=1)
+    table = pa.Table.from_pylist([{"key": "k", "id": one} for one in range(100)], schema=SCHEMA)
+    row_tasks(lambda: spark, table, batch=1).frame()
 
     assert spark.conf.get(name) == before
 
@@ -123,7 +124,7 @@ def test_rows_after_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: lis
     table = pa.table([pa.chunked_array(keys), pa.chunked_array(pieces)], schema=SCHEMA)
     assert table["id"].num_chunks == len(chunks)
 
-    found = row_tasks(spark, table, batch=1).collect()
+    found = row_tasks(lambda: spark, table, batch=1).frame().collect()
 
     assert sorted(row["id"] for row in found) == list(range(sum(chunks)))
 
@@ -134,7 +135,7 @@ def test_no_rows_make_no_task(spark: SparkSession) -> None:
 
     assert found.rdd.getNumPartitions() == 0
     assert found.schema == arrow_to_spark(SCHEMA)
-    assert row_tasks(spark, SCHEMA.empty_table(), batch=1).collect() == []
+    assert row_tasks(lambda: spark, SCHEMA.empty_table(), batch=1).frame().collect() == []
 
 
 def as_tuples(batch: pa.RecordBatch) -> list[tuple[str, int, str]]:

@@ -19,9 +19,10 @@ from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace
 from spark_resources.spark import arrow_shuffle
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
-from spark_resources.spark.datasets import Batches, Dataset, all_rows, finish_dataset, parquet_bytes, write_file
+from spark_resources.spark.datasets import Dataset, all_rows, finish_dataset, parquet_bytes, write_file
 from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
@@ -259,7 +260,11 @@ def addresses_in(place: Place, one: Input) -> list[str]:
     return [row["address"] for dataset in one.datasets for row in all_rows(place, dataset, one.schema)]
 
 
-@pytest.mark.parametrize("at_most", [1_000_000, 40])
+@pytest.mark.parametrize(
+    ("at_most", "here"),
+    [(1_000_000, 1_000), (1_000_000, 0), (40, 0)],
+    ids=["on the driver", "in one task", "in several tasks"],
+)
 def test_all_rows_of_an_address_come_to_one_task(
     spark: SparkSession,
     place: Place,
@@ -267,11 +272,14 @@ def test_all_rows_of_an_address_come_to_one_task(
     persist: Persisted,
     monkeypatch: pytest.MonkeyPatch,
     at_most: int,
+    here: int,
 ) -> None:
     """Whatever file and input they are in, no row is lost and none is duplicated."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_PER_BUCKET", at_most)
+    monkeypatch.setattr(arrow_shuffle, "ROWS_HERE", here)
 
-    found, report = co_group(spark, place, inputs, count_by_address, COUNTED, persist)
+    grouped = co_group(spark, place, inputs, count_by_address, COUNTED, persist)
+    found, report = grouped.rows, grouped.report
 
     rows = found.collect()
     stored, live = (addresses_in(place, one) for one in inputs)
@@ -281,6 +289,9 @@ def test_all_rows_of_an_address_come_to_one_task(
     assert all(row["stored"] == stored.count(one) for one, row in by_address.items())
     assert {one for one, row in by_address.items() if row["live"]} == set(live)
     assert (len({row["task"] for row in rows}) > 1) == (at_most < 1000)
+    assert (grouped.few is not None) == (here > 0)
+    if grouped.few is not None:
+        assert grouped.few.to_pylist() == [row.asDict() for row in rows]
 
 
 def test_a_file_without_wanted_rows_counts_as_read(
@@ -293,10 +304,10 @@ def test_a_file_without_wanted_rows_counts_as_read(
         return table.slice(0, 0) if "data/\n\x00" in table["address"].to_pylist() else table
 
     for select, least in ((wanted, 1), (lambda table: table.slice(0, 0), 0)):
-        found, _ = co_group(
+        grouped = co_group(
             spark, place, [stored, replace(live, select=select, max_rows=3)], count_by_address, COUNTED, persist
         )
-        told = {row["address"] for row in found.collect() if row["live"]}
+        told = {row["address"] for row in grouped.rows.collect() if row["live"]}
         assert "data/\n\x00" not in told
         assert (len(told) > 0) == bool(least)
 
@@ -328,6 +339,7 @@ def nothing(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.slice(0, 0)
 
 
+@pytest.mark.parametrize("here", [1_000, 0], ids=["on the driver", "in tasks"])
 @pytest.mark.parametrize("lost", [losing, cutting, nothing])
 def test_rows_lost_between_tasks_are_an_error(
     spark: SparkSession,
@@ -336,9 +348,11 @@ def test_rows_lost_between_tasks_are_an_error(
     persist: Persisted,
     monkeypatch: pytest.MonkeyPatch,
     lost: Any,
+    here: int,
 ) -> None:
     """A batch of one file, its rows, or all of its batches don't arrive."""
-    monkeypatch.setattr(arrow_shuffle, "ROWS_PER_BUCKET", 40)
+    monkeypatch.setattr(arrow_shuffle, "ROWS_PER_BUCKET", 1_000 if here else 40)
+    monkeypatch.setattr(arrow_shuffle, "ROWS_HERE", here)
     whole = arrow_shuffle.bucket_batches
 
     def damaged(table: pa.Table, number: int, buckets: int, *, read: int) -> Batches:
