@@ -140,6 +140,10 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return self._lease
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Release the lease, if one was taken."""
         if self._lease is not None:
             self._lease.release()
             self._lease = None

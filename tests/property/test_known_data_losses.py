@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -378,7 +377,7 @@ def test_cutoff_uses_store_clock_under_skew(tmp_path: Path) -> None:
             try:
                 record = marks.begin("lake|m1", MarkOptions(), lambda _: None).mark.record
             finally:
-                marks.teardown_after_execution(dg.build_init_resource_context())
+                marks.release()
         now = sandbox.now()
 
     assert abs(now - record.start) < apart / 2

@@ -181,7 +181,7 @@ class Marker:
                 for asset in MARK_ASSETS:
                     _STEPS[asset.key.path[-1]](run)
             finally:
-                marks.teardown_after_execution(dg.build_init_resource_context())
+                marks.release()
             return Marked(run.target, Mark.open(run.place, mark_id).record)
 
     def steps(
@@ -198,7 +198,7 @@ class Marker:
                     else:
                         _STEPS[asset](marks.resume(key, lambda _: None))
             finally:
-                marks.teardown_after_execution(dg.build_init_resource_context())
+                marks.release()
 
     @contextmanager
     def _few_tasks(self) -> Iterator[None]:
@@ -270,7 +270,7 @@ class Sweeper:
             try:
                 return work(marks)
             finally:
-                marks.teardown_after_execution(dg.build_init_resource_context())
+                marks.release()
 
 
 def _named(repository: str, mark_id: str, options: SweepOptions) -> tuple[str, SweepOptions, Callable[[str], None]]:
