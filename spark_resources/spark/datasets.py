@@ -190,12 +190,17 @@ def finish_dataset(place: Place, folder: str, files: Sequence[File]) -> Dataset:
 
 def write_rows(place: Place, folder: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Dataset:
     """Write a small dataset from the driver: rows that it has anyway, such as verdicts on commits, or none at all."""
-    return write_table(place, folder, pa.Table.from_pylist(list(rows), schema=schema))
+    remove_folder(place, folder)
+    return _write_table(place, folder, pa.Table.from_pylist(list(rows), schema=schema))
 
 
 def write_table(place: Place, folder: str, table: pa.Table) -> Dataset:
     """Write a table that the driver has; without rows, the dataset has no file."""
     remove_folder(place, folder)
+    return _write_table(place, folder, table)
+
+
+def _write_table(place: Place, folder: str, table: pa.Table) -> Dataset:
     files = [write_file(place, folder, "part-00000.parquet", parquet_bytes(table), len(table))] if len(table) else []
     return finish_dataset(place, folder, files)
 
