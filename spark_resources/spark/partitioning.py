@@ -41,11 +41,11 @@ def row_tasks(
     With `order_by`, rows are ordered by these columns, and neighbours go to the same task. With `weights`, one per row,
     tasks get about the same total weight, otherwise the same number of rows. Up to `here` tasks are done on the driver.
     """
+    if not len(table):
+        return Tasks(spark, table.schema, (), here)
     wanted = -(-len(table) // batch)
     if wanted > max(here, 1):
         wanted = min(wanted, 8 * spark().sparkContext.defaultParallelism)
-    if not len(table):
-        return Tasks(spark, table.schema, (), here)
     if order_by:
         order = pc.sort_indices(table, [(name, "ascending") for name in order_by]).to_numpy()
     else:

@@ -22,7 +22,7 @@ from hypothesis.stateful import precondition, rule
 from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
 from tests.support.changing_repository import COUNTED, SOON, WatchedLiving, Writers, hold, numbers, run, writes
-from tests.support.mark_runs import Marker
+from tests.support.mark_runs import Marker, on_executors
 from tests.support.repository_model import OF_A_SIZE_OF_ITS_OWN, OFTEN, OPERATIONS
 
 STEPS = int(os.environ.get("LAKEGC_MODEL_STEPS", "400"))
@@ -104,7 +104,8 @@ class LivingRepository(WatchedLiving):
         self.marks += 1
         COUNTED["marks"] += 1
         options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=accept_missing)
-        return Marker().mark(self.settings, "lake", f"m{self.marks}", options).expired
+        with on_executors(self.marks % MARKS_A_REPOSITORY == 0):
+            return Marker().mark(self.settings, "lake", f"m{self.marks}", options).expired
 
 
 @pytest.mark.timeout(0)  # as long as the number of steps takes

@@ -8,7 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -45,6 +45,7 @@ from spark_resources.settings import Settings
 from spark_resources.spark.datasets import all_rows
 from spark_resources.spark.resource import SparkResource
 from spark_resources.spark.session import QUICK_START
+from spark_resources.spark.tasks import Tasks
 from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Store
 from spark_resources.stores.probe import RECORD_KEY, recorded_capabilities
@@ -67,6 +68,13 @@ class SharedSpark(SparkResource):
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Leave the session to the next test."""
+
+
+@contextmanager
+def on_executors(wanted: bool = True) -> Iterator[None]:
+    """Let executors do what the driver does otherwise because there is little of it, as in large repositories."""
+    with mock.patch.object(Tasks, "is_here", property(lambda tasks: not tasks.pieces)) if wanted else nullcontext():
+        yield
 
 
 def quick_environment(settings: Mapping[str, str]) -> dict[str, str]:

@@ -135,7 +135,7 @@ def test_no_rows_make_no_task(spark: SparkSession) -> None:
 
     assert found.rdd.getNumPartitions() == 0
     assert found.schema == arrow_to_spark(SCHEMA)
-    assert row_tasks(lambda: spark, SCHEMA.empty_table(), batch=1).frame().collect() == []
+    assert row_tasks(lambda: spark, SCHEMA.empty_table(), batch=0).frame().collect() == []
 
 
 def as_tuples(batch: pa.RecordBatch) -> list[tuple[str, int, str]]:
