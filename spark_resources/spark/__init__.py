@@ -1,1 +1,1 @@
-"""Spark: its session, datasets in a namespace, and support for code in its tasks."""
+"""Spark: its session, datasets in a namespace, and work in its tasks, or on the driver."""
