@@ -26,6 +26,7 @@ STAGED_PARTS = ("first_elsewhere", "second_elsewhere")  # a rename during one sc
 AT_THE_END_PART, CARRIED_AT_THE_END_PART = "elsewhere_at_the_end", "carried_at_the_end"
 COMMITTED_PART, CARRIED_PART = "elsewhere", "carried_elsewhere"  # carried over from earlier marks
 CLEAN_PART, KNOWN_PART = "clean_elsewhere", "known_elsewhere"  # tables without an address of this namespace
+COMMITTED_AT_THE_END_PART, CLEAN_AT_THE_END_PART = "committed_elsewhere_since", "clean_elsewhere_since"
 FACTS = "elsewhere"
 
 TABLES = pa.schema([pa.field("table_id", pa.string(), nullable=False)])
@@ -117,7 +118,7 @@ def rows_below(run: MarkRun, folder: str, schema: pa.Schema) -> pa.Table:
 ADDRESS_PARTS = (
     *((STAGED, part) for part in STAGED_PARTS),
     *((COMMITTED, part) for part in (COMMITTED_PART, CARRIED_PART)),
-    *((EXPIRED, part) for part in (AT_THE_END_PART, CARRIED_AT_THE_END_PART)),
+    *((EXPIRED, part) for part in (AT_THE_END_PART, COMMITTED_AT_THE_END_PART, CARRIED_AT_THE_END_PART)),
 )
 
 

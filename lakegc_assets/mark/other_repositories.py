@@ -27,8 +27,10 @@ from lakegc_assets.mark.earlier_references import (
     AT_THE_END_PART,
     CARRIED_AT_THE_END_PART,
     CARRIED_PART,
+    CLEAN_AT_THE_END_PART,
     CLEAN_PART,
     COMMITTED,
+    COMMITTED_AT_THE_END_PART,
     COMMITTED_PART,
     EXPIRED,
     FACTS,
@@ -37,6 +39,7 @@ from lakegc_assets.mark.earlier_references import (
     STAGED_PARTS,
     TABLES,
     addresses_before,
+    clean_tables,
     is_trusted,
     marks_of_these_spellings,
     spellings,
@@ -173,12 +176,16 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
     record_unread(run, found.unread)
 
 
-def staged_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
+def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     """Read the same once more (ADDRESSES), after the path probes: an object that was moved to another path between the
-    first readings and a probe is found by neither. Carries over what earlier marks recorded about the repositories that
-    became unreadable since `read_committed`."""
+    first readings and a probe is found by neither. It may also have been committed there since, so the tables that are
+    new come last. Carries over what earlier marks recorded about the repositories that became unreadable since
+    `read_committed`."""
     found = others(run)
-    datasets = [write_staged(run, notes, found, EXPIRED, AT_THE_END_PART)] if found.places else []
+    datasets = []
+    if found.places:
+        datasets.append(write_staged(run, notes, found, EXPIRED, AT_THE_END_PART))
+        datasets += read_new_tables(run, notes, found)
     facts = notes.facts.setdefault(FACTS, {"unread": {}})
     facts["unread"] = {**found.unread, **facts["unread"]}
     record_unread(run, found.unread)
@@ -261,7 +268,12 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     if len(unread) < len(tables):
         write_part(run, notes, COMMITTED, KNOWN_PART, tables.filter(is_known).select(TABLES.names))
     if len(unread):
-        read_tables(run, notes, found, unread)
+        run.log_message(
+            f"reading {plural(len(unread), 'table')} of other repositories; those without references to this one are "
+            "not read again by later marks"
+        )
+        addresses, _ = read_tables(run, notes, found, unread, COMMITTED, (COMMITTED_PART, CLEAN_PART))
+        notes.facts[FACTS]["addresses"] = addresses.rows
     in_unread = pc.is_in(placed["repository"], value_set=pa.array(found.unread, pa.string()))
     run.elsewhere.tables = pc.unique(placed.filter(pc.invert(in_unread))["table_id"])
     not_read = {**run.mark.record.step(STAGED).facts.get(FACTS, {}).get("unread", {}), **found.unread}
@@ -269,6 +281,22 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     record_unread(run, found.unread)
     if not_read and len(carried := addresses_before(run, before, not_read)):
         write_part(run, notes, COMMITTED, CARRIED_PART, carried)
+
+
+def read_new_tables(run: MarkRun, notes: StepNotes, found: Others) -> list[Dataset]:
+    """Read the tables that were written since `read_committed`, whatever commit has them (ADDRESSES). If it ran in
+    another process, those in which it found something are read again."""
+    tables, known = with_all_places(tables_of(run, found)), run.elsewhere.tables
+    if known is None:
+        known = clean_tables(run, run.mark, (CLEAN_PART, KNOWN_PART))
+    new = tables.filter(pc.invert(pc.is_in(tables["table_id"], value_set=known)))
+    notes.facts["new_tables_elsewhere"] = len(new)
+    if not len(new):
+        return []
+    run.log_message(f"reading {plural(len(new), 'new table')} of other repositories")
+    parts = (COMMITTED_AT_THE_END_PART, CLEAN_AT_THE_END_PART)
+    addresses, _ = read_tables(run, notes, found, new, EXPIRED, parts)
+    return [addresses]
 
 
 def tables_of(run: MarkRun, found: Others) -> pa.Table:
@@ -291,14 +319,13 @@ def with_all_places(placed: pa.Table) -> pa.Table:
     return found.select(["repository_list", "table_id"]).rename_columns(DISTINCT_TABLES.names).cast(DISTINCT_TABLES)
 
 
-def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table) -> None:
-    run.log_message(
-        f"reading {plural(len(unread), 'table')} of other repositories; those without references to this one are not "
-        "read again by later marks"
-    )
+def read_tables(
+    run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table, asset: str, parts: tuple[str, str]
+) -> list[Dataset]:
+    """Write the addresses inside this namespace that these tables contain (ADDRESSES), and the tables that contain none
+    (TABLES), as these parts of an asset. Records which repositories could not be read."""
     addresses, clean = (
-        parquet(run.mark.folder(COMMITTED, part), schema)
-        for part, schema in ((COMMITTED_PART, ADDRESSES), (CLEAN_PART, TABLES))
+        parquet(run.mark.folder(asset, part), schema) for part, schema in zip(parts, (ADDRESSES, TABLES), strict=True)
     )
     outputs = [
         Output(addresses.folder, addresses.suffix, lambda table: addresses.encode(table.filter(in_here(table)))),
@@ -312,10 +339,10 @@ def read_tables(run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table)
             "Nothing was marked. Run the same command again.",
             invariant=3,
         )
-    for dataset, part in zip(datasets, (COMMITTED_PART, CLEAN_PART), strict=True):
+    for dataset, part in zip(datasets, parts, strict=True):
         notes.wrote(dataset, part)
-    notes.facts[FACTS]["addresses"] = datasets[0].rows
     found.unread.update(report.errors)
+    return list(datasets)
 
 
 def in_here(table: pa.Table) -> pa.ChunkedArray:

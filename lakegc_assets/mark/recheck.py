@@ -45,7 +45,7 @@ def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
 def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
     reading = read_staged(run, ASSET, STAGED_PART, DIFFS_PART)
     reading.record(notes)
-    elsewhere = other_repositories.staged_at_the_end(run, notes)
+    elsewhere = other_repositories.read_at_the_end(run, notes)
     return run.read_filled([*reading.datasets.values(), *elsewhere], ADDRESSES)
 
 

@@ -18,6 +18,7 @@ from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import AddressType, Rules
 from spark_resources.sstable import Entry
 from tests.support.mark_runs import marked
+from tests.support.messages import on_first_message
 
 
 @pytest.fixture
@@ -76,6 +77,36 @@ def test_objects_that_another_repository_imported_are_kept(sandbox: Sandbox) -> 
     assert second.expired == first.expired
     again = second.facts("committed_addresses")["elsewhere"]
     assert 0 < again["tables_read"] < again["tables"] - 1
+
+
+@pytest.mark.parametrize("is_reset", [False, True], ids=["head", "no branch's"])
+def test_re_staged_content_moved_and_committed_elsewhere_between_the_readings_is_kept(
+    sandbox: Sandbox, is_reset: bool
+) -> None:
+    """It is moved before its path is probed, and committed before staged objects are read for the last time. Neither
+    probes nor lists show it then, only the new tables there, whatever commit has them."""
+    lake, other = sandbox.create("lake"), sandbox.create("other")
+    lake.put("main", "kept", b"kept")
+    entry, nobodys = garbage(lake, "_SUCCESS"), garbage(lake, "nobody's")
+    other.put("main", "_SUCCESS", b"_SUCCESS")
+    first = other.commit("main", "a job")
+    again = replace(entry, address=f"local://lake/{entry.address}", address_type=AddressType.FULL)
+    other.stage("main", [again])
+
+    def move() -> None:
+        other.stage("main", [replace(again, path=b"elsewhere/_SUCCESS")])
+        other.delete("main", ["_SUCCESS"])
+
+    def commit() -> None:
+        other.commit("main", "moved")
+        if is_reset:
+            other.hard_reset("main", first.id)
+
+    with on_first_message("probing branches", move), on_first_message("probing branches once more", commit):
+        mark = marked(sandbox.settings, "lake")
+
+    assert mark.expired == {nobodys.address}
+    assert mark.facts("expired_set")["new_tables_elsewhere"] > 0
 
 
 def test_imports_of_a_repository_that_became_unreadable_are_kept(sandbox: Sandbox) -> None:
