@@ -1,0 +1,287 @@
+"""lakegc's own rules on the values of the model: each case is computed once, by the code that marks and sweeps run.
+
+The two rules on DataFrames that a mark needs, which paths are probed (`path_probes.probes`) and which objects their
+results keep (`keep_reasons.served`), are set algebra and stated here again; a test holds them to the originals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.mark.retained_commits import with_earlier_heads
+from lakegc_assets.mark.uncommitted_readings import why_repeat
+from lakegc_assets.rules import garbage
+from lakegc_assets.rules.delete_check import check_before_delete
+from lakegc_assets.rules.holds import References, commits_on_hold, with_holds
+from lakegc_assets.rules.retention import retained_commits, with_server_list
+from lakegc_assets.sweep.newly_retained import NewlyRetained
+from spark_resources.deleting.lookup import FOUND
+from spark_resources.lakefs.responses import UncommittedLists
+from spark_resources.mark_store.hold_file import made_hold
+from spark_resources.model import ADDRESSES, PENDING, STORED_OBJECTS, AddressType, Commit, Namespace, Place, Rules
+from spark_resources.sstable import commit_id as content_id
+from tests.exhaustive.world import (
+    BRANCHES,
+    FULL,
+    NEW,
+    NOW,
+    OLD,
+    OURS,
+    RULES,
+    SIZES,
+    Entry,
+    Universe,
+    addresses,
+    bit,
+)
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+SERVER_NOW = EPOCH + timedelta(microseconds=NOW)
+CUTOFF = SERVER_NOW - timedelta(days=1)
+MODIFIED = {OLD: CUTOFF - timedelta(days=9), NEW: CUTOFF + timedelta(hours=1)}
+HOLD_OF_TAGS = made_hold({"id": "tagged", "tags": "*", "owner": "a", "reason": "b"})
+NAMESPACE = Namespace.parse("local://lake", aliases=("local:///srv/lake",))
+ONE_SPELLING = Namespace.parse("local://lake")
+
+
+# --- addresses ------------------------------------------------------------------------------------------------------
+
+
+def key(address: int) -> str:
+    return f"data/slice/object-{address}"
+
+
+@cache
+def inside(entry: Entry, *, all_spellings: bool = True) -> int:
+    """The object of our namespace that an entry names, as a bit; 0 for one of another namespace.
+
+    Without the namespace's other spellings, what begins otherwise is taken to be elsewhere, and no conflict is noticed.
+    """
+    if entry.address < 0:
+        return 0
+    spelled = f"local:///srv/lake/{key(entry.address)}" if entry.spelling == FULL else key(entry.address)
+    kind = AddressType.FULL if entry.spelling == FULL else AddressType.RELATIVE
+    where, found = (NAMESPACE if all_spellings else ONE_SPELLING).place(spelled, kind)
+    return bit(entry.address) if where is Place.INSIDE and found == key(entry.address) else 0
+
+
+# --- commits --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def rules(number: int) -> Rules:
+    default_days, by_branch = RULES[number]
+    return Rules(default_days, by_branch)
+
+
+class CommitNames:
+    """The commits of a universe as lakegc reads them, each with the id that its content has on a real server."""
+
+    def __init__(self, universe: Universe) -> None:
+        self.universe = universe
+        self._commits: dict[int, Commit] = {}
+        self._numbers: dict[str, int] = {}
+
+    def commit(self, number: int) -> Commit:
+        found = self._commits.get(number)
+        if found is None:
+            parents, _, date = self.universe.commits[number]
+            created = EPOCH + timedelta(microseconds=date)
+            found = Commit("", tuple(map(self.name, parents)), created, f"metarange-{number}")
+            found = self._commits[number] = replace(found, id=content_id(found))
+            self._numbers[found.id] = number
+        return found
+
+    def name(self, number: int) -> str:
+        return self.commit(number).id
+
+    def numbers(self, names: Iterable[str]) -> frozenset[int]:
+        return frozenset(self._numbers[name] for name in names)
+
+    def graph(self, numbers: Iterable[int]) -> dict[str, Commit]:
+        return {self.name(number): self.commit(number) for number in numbers}
+
+    def heads(self, answer: Sequence[int]) -> dict[str, str]:
+        """The branches of our repository with their heads, from an answer of the server."""
+        return {BRANCHES[OURS][number]: self.name(one) for number, one in enumerate(answer) if one >= 0}
+
+    def with_ancestors(self, numbers: Iterable[int]) -> frozenset[int]:
+        found, waiting = set[int](), list(numbers)
+        while waiting:
+            one = waiting.pop()
+            if one not in found:
+                found.add(one)
+                waiting.extend(self.universe.commits[one].parents)
+        return frozenset(found)
+
+
+class Read(NamedTuple):
+    """What `retained_commits` reads, before it decides: heads twice, the dump (None where it isn't permitted), the
+    server's list, and the commits of tags."""
+
+    before: tuple[int, ...]
+    dumped: frozenset[int] | None
+    listed: frozenset[int]
+    after: tuple[int, ...]
+    tags: frozenset[int]
+    rule: int
+
+
+class Decided(NamedTuple):
+    """The commits that are retained, and all that are known."""
+
+    retained: frozenset[int]
+    known: frozenset[int]
+
+
+class Watch(NamedTuple):
+    """What the watch of a round knows: see `NewlyRetained`."""
+
+    branches: tuple[int, ...]
+    retained: frozenset[int]
+    known: frozenset[int]
+    tags: frozenset[int]
+    rule: int
+    since: frozenset[int] = frozenset()
+    decided: frozenset[int] = frozenset()
+
+
+class Retention:
+    """Which commits are retained, in a mark and while a round deletes."""
+
+    def __init__(self, names: CommitNames) -> None:
+        self.names = names
+        self.decide = cache(self._decide)
+        self.by_branches = cache(self._by_branches)
+        self.by_dump = cache(self._by_dump)
+
+    def _decide(self, read: Read, *, the_rule: bool = True, heads_before: bool = True) -> Decided:
+        """As `decide_commits`. Without the rule, the server's list and the heads are believed alone."""
+        names, before = self.names, read.before if heads_before else ()
+        heads = {one for one in (*before, *read.after, *read.tags) if one >= 0}
+        known = names.with_ancestors(heads | (read.dumped or set()))
+        commits, now_heads = names.graph(known), names.heads(read.after)
+        if not the_rule:
+            return Decided(frozenset(heads | read.listed), known | read.listed)
+        verdicts = retained_commits(commits.values(), now_heads, rules(read.rule), now=SERVER_NOW)
+        listed = [(one, names.commit(number).metarange_id) for number in sorted(read.listed)
+                  for one in [names.name(number)]]  # fmt: skip
+        verdicts = with_server_list(verdicts, listed)
+        verdicts = with_earlier_heads(verdicts, names.heads(before), commits)
+        seen = References((names.heads(before), now_heads), self.tagged(read.tags))
+        on_hold = commits_on_hold([HOLD_OF_TAGS], commits, seen, rules(read.rule), now=SERVER_NOW)
+        verdicts = with_holds(verdicts, on_hold)
+        retained = names.numbers(one.commit_id for one in verdicts if one.retained)
+        return Decided(retained, known | read.listed)
+
+    def tagged(self, commits: Iterable[int]) -> set[tuple[str, str]]:
+        return {("tag", self.names.name(one)) for one in commits}
+
+    def _by_branches(self, watch: Watch, branches: tuple[int, ...]) -> tuple[frozenset[int], Watch]:
+        """The commits that are retained since, by a new listing of heads; and what the watch knows then."""
+        newly = self._newly(watch)
+        commits = newly.commits(self.names.heads(branches))
+        newly.add(self.names.heads(branches), commits)
+        return self.names.numbers(commits), self._watch(watch._replace(branches=branches), newly)
+
+    def _by_dump(self, watch: Watch, dumped: frozenset[int]) -> tuple[frozenset[int], Watch]:
+        """The same by a new dump of all commits."""
+        newly = self._newly(watch)
+        commits = newly.commits_of(self.names.graph(dumped))
+        newly.add(newly.branches, commits)
+        return self.names.numbers(commits), self._watch(watch, newly)
+
+    def _watch(self, before: Watch, newly: NewlyRetained) -> Watch:
+        known = (newly.retained, newly.graph, newly._since, newly._decided)
+        retained, graph, since, decided = map(self.names.numbers, known)
+        return before._replace(retained=retained, known=graph, since=since, decided=decided)
+
+    def _newly(self, watch: Watch) -> NewlyRetained:
+        """The code of a watch, around a run that has what it needs of one: the record, and a server for commits."""
+        names = self.names
+        run: Any = SimpleNamespace(
+            partition=SimpleNamespace(repository="lake"),
+            mark=SimpleNamespace(record=SimpleNamespace(rules=rules(watch.rule), server_now=SERVER_NOW)),
+            decided=SimpleNamespace(holds=(HOLD_OF_TAGS,), tags=self.tagged(watch.tags)),
+            lakefs=SimpleNamespace(commit=lambda _, one: names.commit(*names.numbers([one]))),
+        )
+        retained = {names.name(one) for one in watch.retained}
+        newly = NewlyRetained(run, retained, names.graph(watch.known), names.heads(watch.branches))
+        newly._since, newly._decided = ({names.name(one) for one in some} for some in (watch.since, watch.decided))
+        return newly
+
+
+# --- staged addresses -----------------------------------------------------------------------------------------------
+
+
+@cache
+def must_repeat(kind: str, changed: int) -> bool:
+    """Whether a list of staged addresses of this kind has to be requested again, given what the diffs found."""
+    pages, files, empty = {"whole": (1, 1, 0), "empty": (1, 0, 1), "none": (0, 0, 0)}[kind]
+    lists = UncommittedLists("run", {"location": files} if files else {}, pages)
+    assert lists.empty_pages == empty
+    return bool(why_repeat(lists, cast(Any, SimpleNamespace(rows=changed))))
+
+
+# --- objects --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def unreferenced(candidates: int, young: int, live: int, *, young_is_kept: bool = True) -> int:
+    """The listed candidates that nothing refers to, by the definition of garbage."""
+
+    def rows(mask: int) -> pa.Table:
+        return pa.table([pa.array([key(one) for one in addresses(mask)], pa.string())], schema=ADDRESSES)
+
+    listed = [{"address": key(one), "size": 1, "modified": MODIFIED[NEW if young >> one & 1 else OLD], "checksum": "",
+               "slice": "data/slice/"} for one in addresses(candidates)]  # fmt: skip
+    inputs = {
+        garbage.STORED: pa.Table.from_pylist(listed, schema=STORED_OBJECTS),
+        garbage.COMMITTED: rows(live),
+        garbage.MAYBE_GONE: rows(0),
+        garbage.UNCOMMITTED: rows(0),
+    }
+    cutoff = CUTOFF if young_is_kept else SERVER_NOW
+    found, _ = garbage.reference_status(inputs, cutoff, timedelta(seconds=1))
+    kept = found.filter(pc.equal(found["status"], garbage.Status.UNREFERENCED.value))
+    numbers = {key(one): one for one in addresses(candidates)}
+    return sum(bit(numbers[one]) for one in kept["address"].to_pylist())
+
+
+@cache
+def may_be_deleted(marked: int, found: int) -> bool:
+    """Whether the object at a key, as it is looked up right before its delete, is still the one that was marked."""
+    sides = {OLD: [(1, MODIFIED[OLD], "old")], NEW: [(1, MODIFIED[NEW], "new")]}
+    before, now = (
+        [{"address": key(0), "size": size, "modified": modified, "checksum": one, "slice": "", "intended": False}
+         for size, modified, one in sides.get(kind, [])] for kind in (marked, found)
+    )  # fmt: skip
+    check = check_before_delete(
+        pa.Table.from_pylist(before, schema=PENDING), pa.Table.from_pylist(now, schema=FOUND), cutoff=CUTOFF
+    )
+    return bool(len(check.unchanged))
+
+
+# --- path probes ----------------------------------------------------------------------------------------------------
+
+
+def sizes_of(universe: Universe, objects: int) -> frozenset[int]:
+    return frozenset(SIZES[universe.contents[one]] for one in addresses(objects))
+
+
+def of_sizes(universe: Universe, objects: int, sizes: frozenset[int]) -> int:
+    return sum(bit(one) for one in addresses(objects) if SIZES[universe.contents[one]] in sizes)
+
+
+def paths_to_probe(universe: Universe, commit: int, sizes: frozenset[int]) -> frozenset[int]:
+    """The paths of a head at which an entry has one of these sizes: `path_probes.probes`."""
+    tree = universe.commits[commit].tree
+    return frozenset(path for path, entry in enumerate(tree) if entry is not None and SIZES[entry.content] in sizes)

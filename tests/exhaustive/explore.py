@@ -1,0 +1,356 @@
+"""The search: every interleaving of writers and faults with the steps of a mark and a sweep, up to a number of each.
+
+    uv run python -m tests.exhaustive.explore --operations 2 --faults 1
+    uv run python -m tests.exhaustive.explore --operations 3 --scenario "identical content" --processes 2
+
+It goes by the number of events: first everything that happens without any, then with one, and so on, so the first loss
+that is found has the fewest events. States that were seen are not gone through again; only their hashes are kept (64
+bits: among ten million states, one in half a million explorations would confuse two).
+
+An operation right before a question matters only if it changes the answer, alone or by what it makes possible;
+otherwise the same states come about when it happens after the question. So only those are tried there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import Pool
+from typing import NamedTuple
+
+from tests.exhaustive.collector import NEXT, STOPPED, Collector, Step
+from tests.exhaustive.memory import Memory, Since, part
+from tests.exhaustive.operations import OPERATIONS, Operation, Successor, successors
+from tests.exhaustive.scenarios import SCENARIOS, Scenario
+from tests.exhaustive.server import Answer, Question, Server
+from tests.exhaustive.world import BITS, DELETED, NEW, STORED, bit
+
+_BYTES = (1 << BITS) - 1
+REASONS = (Since.STAGED, Since.HEADS, Since.DUMP, Since.ELSEWHERE, Since.HELD)
+"""For each reason of `Reasons`, the bound after which a life by this reason began too late to be seen."""
+FAULTS = (
+    "empty list", "truncated list", "swallowed error", "404", "503", "stale listing", "lost answer", "killed task",
+    "delay", "unreadable",
+)  # fmt: skip
+
+
+class Event(NamedTuple):
+    """An operation or a fault, at a step: `before` is the number of steps that were taken before it."""
+
+    before: int
+    step: str
+    what: Operation | str
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What was lost, and by which events. `at` is the step at which it is lost."""
+
+    scenario: str
+    objects: int
+    events: tuple[Event, ...]
+    at: str
+    steps: int
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much is explored: a mark, a sweep or both in one, and with how many events of which kinds."""
+
+    operations: int
+    faults: int = 0
+    mark: bool = True
+    sweep: bool = True
+    of: tuple[str, ...] = tuple(OPERATIONS)
+    kinds: tuple[str, ...] = FAULTS
+    dump: bool = True
+
+
+@dataclass
+class Found:
+    states: int = 0
+    worlds: int = 0
+    seconds: float = 0.0
+    losses: list[Loss] = field(default_factory=list)
+
+
+History = tuple["History", Event] | None
+State = tuple[int, int, Memory, int, int, History, int]
+"""World, position in the program, memory, operations and faults so far, what happened, and the steps taken."""
+
+
+class Exploration:
+    """All that can happen in one scenario."""
+
+    def __init__(self, scenario: Scenario, scope: Scope, without: Collection[str] = ()) -> None:
+        self.scenario, self.scope, self.without = scenario, scope, frozenset(without)
+        self.universe, world = scenario.build()
+        self.start = self.universe.world(world)
+        self.server = Server(self.universe)
+        self.collector = Collector(
+            self.server, mark=scope.mark, sweep=scope.sweep, without=without, dump=scope.dump,
+            recorded=scenario.recorded,
+        )  # fmt: skip
+        self.found = Found()
+        self._seen: set[int] = set()
+        self._successors: dict[int, list[Successor]] = {}
+        self._relevant: dict[tuple[Question, int, int], list[Successor]] = {}
+        self._after_delete: dict[tuple[int, int], int] = {}
+
+    def run(self, progress: Callable[[Found, int], None] | None = None, *, first: bool = True) -> Found:
+        """Explore. `first`: end with the first number of events at which something is lost."""
+        began = time.monotonic()
+        layer: list[State] = [(self.start, 0, self.beginning(), 0, 0, None, 0)]
+        for events in range(self.scope.operations + self.scope.faults + 1):
+            following: list[State] = []
+            for number, state in enumerate(layer):
+                self.follow(state, following)
+                if progress is not None and number % 4096 == 0:
+                    self.found.seconds = time.monotonic() - began
+                    progress(self.found, events)
+            if first and self.found.losses:
+                break
+            layer = following
+        self.found.losses.sort(key=lambda loss: (len(loss.events), loss.steps))
+        self.found.seconds, self.found.worlds = time.monotonic() - began, len(self.universe.worlds)
+        return self.found
+
+    def beginning(self) -> Memory:
+        """A sweep alone begins with what a mark of the quiet world expired."""
+        if self.scope.mark:
+            return Memory()
+        dead = self.universe.dead(self.start)
+        return Memory(candidates=dead)
+
+    # --- one state after the other ----------------------------------------------------------------------------------
+
+    def follow(self, state: State, following: list[State]) -> None:
+        """Take the steps from a state to the end of the program; note every state in which something else happens."""
+        world, position, memory, operations, faults, history, steps = state
+        program, labels, seen = self.collector.steps, self.collector.labels, self._seen
+        more, wrong = self.scope.operations - operations, self.scope.faults - faults
+        budget = operations * 16 + faults
+        while position < len(program):
+            step = program[position]
+            question = step.ask(memory)
+            if question is None:
+                position += 1
+                continue
+            key = hash((world, position, budget, memory))
+            if key in seen:
+                return
+            seen.add(key)
+            self.found.states += 1
+            if more:
+                for each in self.relevant(question, world, more):
+                    event = Event(steps, step.name, each.operation)
+                    after = self.remember(memory, world, each)
+                    following.append((each.world, position, after, operations + 1, faults, (history, event), steps))
+            answer = self.server.answer(question, world)
+            if wrong:
+                for one in step.wrong(memory, answer):
+                    if one.fault in self.scope.kinds:
+                        event = Event(steps, step.name, one.sentence)
+                        self.go_wrong(step, position, world, memory, one.answer,
+                                      (operations, faults + 1, (history, event), steps), following)  # fmt: skip
+            if step.deletes >= 0 or step.ends:
+                self.measure(step, world, memory, answer, history, steps)
+                if step.deletes >= 0:
+                    world = self.without_object(world, step.deletes)
+            memory, label = step.take(memory, answer)
+            steps += 1
+            if label == NEXT:
+                position += 1
+            elif label == STOPPED:
+                return
+            else:
+                position = labels[label]
+
+    def go_wrong(
+        self, step: Step, position: int, world: int, memory: Memory, answer: Answer,
+        so_far: tuple[int, int, History, int], following: list[State],
+    ) -> None:  # fmt: skip
+        operations, faults, history, steps = so_far
+        if step.deletes >= 0:  # it is deleted all the same
+            self.measure(step, world, memory, answer[1], history, steps)
+            world = self.without_object(world, step.deletes)
+        after, label = step.take(memory, answer)
+        if label != STOPPED:
+            there = position + 1 if label == NEXT else self.collector.labels[label]
+            following.append((world, there, after, operations, faults, history, steps + 1))
+
+    # --- operations -------------------------------------------------------------------------------------------------
+
+    def remember(self, memory: Memory, before: int, each: Successor) -> Memory:
+        """The memory after an operation: lakegc knows nothing of it, but the search does."""
+        absence = memory.absence | self.universe.absence(each.world)
+        moved = memory.moved
+        if each.moved:
+            moved |= (moved & each.moved) << BITS | each.moved
+        rest = tuple.__getitem__(memory, slice(3, None))
+        return tuple.__new__(Memory, (absence, moved, before, *rest))
+
+    def successors(self, world: int) -> list[Successor]:
+        found = self._successors.get(world)
+        if found is None:
+            found = self._successors[world] = successors(self.universe, world, self.scope.of)
+        return found
+
+    def relevant(self, question: Question, world: int, more: int) -> list[Successor]:
+        """The operations that change the answer to a question, or without which a later one could not change it so."""
+        key = (question, world, more)
+        found = self._relevant.get(key)
+        if found is None:
+            found = self._relevant[key] = [
+                each for each in self.successors(world) if self.is_relevant(question, world, each, more)
+            ]
+        return found
+
+    def is_relevant(self, question: Question, world: int, each: Successor, more: int) -> bool:
+        answer = self.server.answer(question, each.world)
+        if answer != self.server.answer(question, world):
+            return True
+        return more > 1 and any(
+            not self.commutes(question, world, each, later) for later in self.relevant(question, each.world, more - 1)
+        )
+
+    def commutes(self, question: Question, world: int, first: Successor, later: Successor) -> bool:
+        """Whether `later` could as well come before the question, and `first` after it."""
+        for other in self.successors(world):
+            if other.operation == later.operation:
+                swapped = next((one for one in self.successors(other.world) if one.operation == first.operation), None)
+                return (
+                    swapped is not None
+                    and swapped.world == later.world
+                    and self.server.answer(question, other.world) == self.server.answer(question, later.world)
+                    and self.is_no_more_absent(other.world, (world, first.world, later.world))
+                )
+        return False
+
+    def is_no_more_absent(self, world: int, others: Sequence[int]) -> bool:
+        absence = 0
+        for one in others:
+            absence |= self.universe.absence(one)
+        return not self.universe.absence(world) & ~absence
+
+    def without_object(self, world: int, address: int) -> int:
+        key = (world, address)
+        found = self._after_delete.get(key)
+        if found is None:
+            before = self.universe.worlds[world]
+            stored = (*before.stored[:address], DELETED, *before.stored[address + 1 :])
+            found = self._after_delete[key] = self.universe.world(before._replace(stored=stored))
+        return found
+
+    # --- losses -----------------------------------------------------------------------------------------------------
+
+    def measure(self, step: Step, world: int, memory: Memory, answer: Answer, history: History, steps: int) -> None:
+        lost = lost_by_mark(memory, answer) if step.ends else lost_by_delete(step.deletes, memory, answer)
+        if lost:
+            self.found.losses.append(
+                Loss(self.scenario.name, lost, tuple(events_of(history)), step.name, steps, self.without)
+            )
+
+
+def lost_by_mark(memory: Memory, answer: Answer) -> int:
+    """The expired objects that have been live ever since the mark began, and were not moved twice in it.
+
+    One that was overwritten since it was listed is found by the lookup before its delete.
+    """
+    live, new = answer
+    excused = part(memory.absence, Since.MARK) | memory.moved >> BITS | new & ~memory.young
+    return 0 if memory.unread else memory.candidates & live & ~excused
+
+
+def lost_by_delete(address: int, memory: Memory, answer: Answer) -> int:
+    """The object, if it is live and a collector could know that.
+
+    A younger object at the key is lost unless it was written after the lookup. An old one isn't if each reason for
+    which it is live began after the bound of this reason, and it was not live at all at some time since the
+    re-verification began; nor if it was moved twice since.
+    """
+    kind, reasons = answer
+    if kind not in STORED or not any(reasons):
+        return 0
+    if kind == NEW:
+        return bit(address) if memory.kind_then == NEW else 0
+    here = bit(address)
+    if memory.moved >> BITS & here:
+        return 0
+    in_time = not part(memory.absence, Since.VERIFICATION) & here or any(
+        lives and not part(memory.absence, since) & here for lives, since in zip(reasons, REASONS, strict=True)
+    )
+    return here if in_time else 0
+
+
+def events_of(history: History) -> Iterator[Event]:
+    found: list[Event] = []
+    while history is not None:
+        history, event = history
+        found.append(event)
+    return reversed(found)
+
+
+# --- the command ----------------------------------------------------------------------------------------------------
+
+
+def explored(scenario: str, scope: Scope, without: Collection[str] = (), *, quiet: bool = True) -> Found:
+    progress = None if quiet else show
+    return Exploration(SCENARIOS[scenario], scope, without).run(progress)
+
+
+def show(found: Found, events: int) -> None:
+    rate = found.states / found.seconds if found.seconds else 0
+    print(f"  {events} events: {found.states:,} states, {rate:,.0f} a second", file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    from tests.exhaustive.traces import table
+
+    parser = argparse.ArgumentParser(prog="tests.exhaustive.explore", description=__doc__.partition("\n")[0])
+    parser.add_argument("--operations", type=int, default=2)
+    parser.add_argument("--faults", type=int, default=0)
+    parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS), default=[])
+    parser.add_argument("--without", action="append", default=[], help="a safeguard to leave out")
+    parser.add_argument("--part", choices=("mark", "sweep", "both"), default="both")
+    parser.add_argument("--without-dump", action="store_true", help="credentials that may not dump commits")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--progress", action="store_true")
+    parser.add_argument("--show", type=int, default=1, help="the number of losses to print")
+    options = parser.parse_args(arguments)
+    scope = Scope(options.operations, options.faults, options.part != "sweep", options.part != "mark",
+                  dump=not options.without_dump)  # fmt: skip
+    names = options.scenario or list(SCENARIOS)
+    total, began = Found(), time.monotonic()
+    for name, found in _each(names, scope, options.without, options.processes, options.progress):
+        print(f"{name}: {found.states:,} states, {found.worlds:,} worlds, {found.seconds:.1f} s, "
+              f"{len(found.losses)} losses", flush=True)  # fmt: skip
+        total.states += found.states
+        total.losses += found.losses
+    minutes = (time.monotonic() - began) / 60
+    print(f"{total.states:,} states with up to {scope.operations} operations and {scope.faults} faults in "
+          f"{minutes:.1f} minutes: {len(total.losses)} losses")  # fmt: skip
+    for loss in sorted(total.losses, key=lambda loss: (len(loss.events), loss.steps))[: options.show]:
+        print(table(loss))
+    return 1 if total.losses else 0
+
+
+def _each(
+    names: Sequence[str], scope: Scope, without: Collection[str], processes: int, progress: bool
+) -> Iterator[tuple[str, Found]]:
+    if processes == 1:
+        for name in names:
+            yield name, explored(name, scope, without, quiet=not progress)
+        return
+    with Pool(processes, maxtasksperchild=1) as pool:
+        waiting = [(name, pool.apply_async(explored, (name, scope, without))) for name in names]
+        for name, result in waiting:
+            yield name, result.get()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

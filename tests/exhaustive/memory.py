@@ -1,0 +1,85 @@
+"""What a mark or sweep knows while it runs, as a tuple of small numbers; sets of objects are bits.
+
+The first three fields aren't its own: they are what the search needs to tell a loss from a life that began too late for
+any collector (see `Since`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from tests.exhaustive.world import BITS
+
+_OBJECTS = (1 << BITS) - 1
+
+
+class Since(IntEnum):
+    """The parts of `Memory.absence`: the objects that were not live, or not for one reason, at some time since …"""
+
+    MARK = 0
+    """… the mark began: not live at all."""
+    VERIFICATION = 1
+    """… the last re-verification began: not live at all."""
+    STAGED = 2
+    """… the last re-verification began: not staged."""
+    HEADS = 3
+    """… the permit to delete was renewed: not reached by what branches retain."""
+    DUMP = 4
+    """… commits were dumped by the watch: not reached by a retained commit on no branch."""
+    ELSEWHERE = 5
+    """… the tables of the other repository were listed by the watch: in none of them."""
+    HELD = 6
+    """… the permit to delete was renewed: not on hold."""
+
+
+class Memory(NamedTuple):
+    """`absence` has the objects of each part of `Since`, `moved` those moved once and, above them, twice. `earlier` is
+    the world before the last operation, which a stale answer shows."""
+
+    absence: int = 0
+    moved: int = 0
+    earlier: int = -1
+
+    candidates: int = 0  # that may still expire, or be deleted
+    young: int = 0  # those of them that were listed as young
+    live: int = 0  # whatever any reading found
+    rules: int = 0  # as when the mark or re-verification began
+    held: int = 0
+    unread: int = 0  # whether the other repository could not be read
+
+    page: int = 0  # of the server's list so far
+    kind: int = 0  # how the list ended: see LISTS
+    repeats: int = 0  # of the list
+    todo: int = 0  # the branches that are read
+    changed: int = 0  # the paths of the branch that are changed
+    found: int = 0  # by the diffs of this reading
+    tries: int = 0  # of the branch
+
+    before: int = 0  # heads: this and the next ones are numbers of values in the collector's table
+    tags: int = 0
+    dumped: int = 0
+    listed: int = 0
+    decided: int = 0  # Decided and Read
+    heads: int = 0  # every head seen: repository, branch, commit
+    probes: int = 0  # paths to probe: repository, branch, path
+    watch: int = 0
+
+    late: int = 0  # LATE_PERMIT, LATE_VERIFICATION
+    kind_then: int = 0  # what was stored at the key when it was looked up, or should have been again
+
+
+LISTS = ("whole", "empty", "none")
+LATE_PERMIT, LATE_VERIFICATION = 1, 2
+
+
+def part(absence: int, which: Since) -> int:
+    return absence >> BITS * which & _OBJECTS
+
+
+def begun(absence: int, now: int, *parts: Since) -> int:
+    """The absence with these parts as they are in a world whose absence is `now`."""
+    for which in parts:
+        there = _OBJECTS << BITS * which
+        absence = absence & ~there | now & there
+    return absence

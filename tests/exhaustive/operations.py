@@ -1,0 +1,346 @@
+"""What writers may do to a world, at any moment: each operation as the server carries it out, at once.
+
+An operation is a name and its arguments. `successors` gives every one that is possible in a world, and the world after
+it. Two calls of a client are two operations, except `move`: a copy and a delete of the old path together, since a world
+between them keeps more than the one after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from tests.exhaustive.world import (
+    ABSENT,
+    BRANCHES,
+    DELETED,
+    ELSEWHERE,
+    LATELY,
+    NEW,
+    OLD,
+    OURS,
+    PATHS,
+    RULES,
+    STORED,
+    TOMBSTONE,
+    Branch,
+    Commit,
+    Entry,
+    Repository,
+    Tree,
+    Universe,
+    World,
+    bit,
+)
+
+FRESH = 2  # the content of an object that is written anew at an old key
+
+
+class Operation(NamedTuple):
+    name: str
+    arguments: tuple[int, ...]
+
+
+class Successor(NamedTuple):
+    """`moved` has the address that a move took from one place to another, as a bit."""
+
+    operation: Operation
+    world: int
+    moved: int = 0
+
+
+Found = Iterator[tuple[tuple[int, ...], World]]
+Operator = Callable[[Universe, World], Found]
+OPERATIONS: dict[str, Operator] = {}
+
+
+def operation(function: Operator) -> Operator:
+    OPERATIONS[function.__name__] = function
+    return function
+
+
+def successors(universe: Universe, number: int, names: Iterable[str]) -> list[Successor]:
+    """Every operation of these names that changes a world, with the world after it."""
+    found = []
+    world = universe.worlds[number]
+    for name in names:
+        for arguments, after in OPERATIONS[name](universe, world):
+            if after != world:
+                moved = bit(arguments[-1]) if name == "move" else 0
+                found.append(Successor(Operation(name, arguments), universe.world(after), moved))
+    return found
+
+
+# --- changes of a world ---------------------------------------------------------------------------------------------
+
+
+def _changed(world: World, repository: int, branch: int, new: Branch | None, *, commit: int | None = None) -> World:
+    """The world with a branch replaced, and a commit added."""
+    found = world.repositories[repository]
+    branches = (*found.branches[:branch], new, *found.branches[branch + 1 :])
+    commits = found.commits if commit is None else found.commits | {commit}
+    return _replaced(world, repository, Repository(branches, commits))
+
+
+def _replaced(world: World, number: int, repository: Repository) -> World:
+    all_of_them = (*world.repositories[:number], repository, *world.repositories[number + 1 :])
+    return world._replace(repositories=all_of_them)
+
+
+def _staged(world: World, repository: int, branch: int, path: int, entry: Entry | None) -> World:
+    found = world.repositories[repository].branches[branch]
+    assert found is not None
+    staged = (*found.staged[:path], entry, *found.staged[path + 1 :])
+    return _changed(world, repository, branch, found._replace(staged=staged))
+
+
+def _deleted(universe: Universe, world: World, repository: int, branch: int, path: int) -> World:
+    """What a delete leaves: a tombstone where something is committed."""
+    found = world.repositories[repository].branches[branch]
+    assert found is not None
+    committed = universe.commits[found.head].tree[path]
+    return _staged(world, repository, branch, path, None if committed is None else TOMBSTONE)
+
+
+def _branches(world: World) -> Iterator[tuple[int, int, Branch]]:
+    for repository, each in enumerate(world.repositories):
+        for number, branch in enumerate(each.branches):
+            if branch is not None:
+                yield repository, number, branch
+
+
+def _nothing() -> Tree:
+    return (None,) * len(PATHS)
+
+
+# --- objects --------------------------------------------------------------------------------------------------------
+
+
+@operation
+def upload(universe: Universe, world: World) -> Found:
+    """A new object, too young for any sweep here: what matters is what it replaces."""
+    for repository, number, branch in _branches(world):
+        if repository == OURS:
+            for path in range(len(PATHS)):
+                for content in (0, 2):
+                    if universe.served(branch, path) != Entry(ELSEWHERE, content):
+                        after = _staged(world, repository, number, path, Entry(ELSEWHERE, content))
+                        yield (repository, number, path, content), after
+
+
+@operation
+def stage(universe: Universe, world: World) -> Found:
+    """An object that is stored already, by its address: a link, an import, or what a client remembered."""
+    for repository, number, branch in _branches(world):
+        for path in range(len(PATHS)):
+            for address, kind in enumerate(world.stored):
+                for spelling in (0, 1) if repository == OURS else (1,):
+                    entry = Entry(address, universe.contents[address], spelling)
+                    if kind in STORED and universe.served(branch, path) != entry:
+                        after = _staged(world, repository, number, path, entry)
+                        yield (repository, number, path, address, spelling), after
+
+
+@operation
+def delete(universe: Universe, world: World) -> Found:
+    for repository, number, branch in _branches(world):
+        for path in range(len(PATHS)):
+            if universe.served(branch, path) is not None:
+                yield (repository, number, path), _deleted(universe, world, repository, number, path)
+
+
+@operation
+def move(universe: Universe, world: World) -> Found:
+    """An object to another place, of the same branch or another one, as it is: the same content and address."""
+    places = [(repository, number, branch, path) for repository, number, branch in _branches(world)
+              for path in range(len(PATHS))]  # fmt: skip
+    for repository, number, branch, path in places:
+        entry = universe.served(branch, path)
+        if entry is None or entry.address < 0:
+            continue
+        for to_repository, to_number, _, to_path in places:
+            if (repository, number, path) != (to_repository, to_number, to_path):
+                there = entry if to_repository == repository else entry._replace(spelling=1)
+                copied = _staged(world, to_repository, to_number, to_path, there)
+                after = _deleted(universe, copied, repository, number, path)
+                yield (repository, number, path, to_repository, to_number, to_path, entry.address), after
+
+
+@operation
+def overwrite(universe: Universe, world: World) -> Found:
+    """New bytes at an old key, linked to a path: a link token may be used twice."""
+    for address, kind in enumerate(world.stored):
+        if kind in (OLD, DELETED):
+            stored = (*world.stored[:address], NEW, *world.stored[address + 1 :])
+            yield (address,), _staged(world._replace(stored=stored), OURS, 0, 0, Entry(address, FRESH))
+
+
+@operation
+def complete_old_upload(universe: Universe, world: World) -> Found:
+    """A multipart upload that began long ago is completed and staged: S3 dates it by its beginning."""
+    for address, kind in enumerate(world.stored):
+        if kind == ABSENT:
+            stored = (*world.stored[:address], OLD, *world.stored[address + 1 :])
+            for path in range(len(PATHS)):
+                after = _staged(
+                    world._replace(stored=stored), OURS, 0, path, Entry(address, universe.contents[address])
+                )
+                yield (address, path), after
+
+
+@operation
+def sweep_by_another_tool(universe: Universe, world: World) -> Found:
+    """Another collector deletes an object that nothing refers to."""
+    for address, kind in enumerate(world.stored):
+        if kind == OLD and universe.dead(universe.world(world)) & bit(address):
+            yield (address,), world._replace(stored=(*world.stored[:address], DELETED, *world.stored[address + 1 :]))
+
+
+# --- branches and commits -------------------------------------------------------------------------------------------
+
+
+@operation
+def commit(universe: Universe, world: World) -> Found:
+    """What is staged with the committed content at another address is no change: the older address stays."""
+    for repository, number, branch in _branches(world):
+        changed = [universe.is_changed(branch, path) for path in range(len(PATHS))]
+        if any(changed):
+            before = universe.commits[branch.head].tree
+            tree = tuple(universe.served(branch, path) if changed[path] else before[path] for path in range(len(PATHS)))
+            made = universe.commit(Commit((branch.head,), tree, LATELY))
+            yield (repository, number), _changed(world, repository, number, Branch(made, _nothing()), commit=made)
+
+
+@operation
+def reset(universe: Universe, world: World) -> Found:
+    for repository, number, branch in _branches(world):
+        if branch.staged != _nothing():
+            yield (repository, number), _changed(world, repository, number, branch._replace(staged=_nothing()))
+
+
+@operation
+def create_branch(universe: Universe, world: World) -> Found:
+    """At any commit, also one that no branch reaches."""
+    for repository, each in enumerate(world.repositories):
+        for number, branch in enumerate(each.branches):
+            if branch is None:
+                for one in sorted(each.commits):
+                    yield (repository, number, one), _changed(world, repository, number, Branch(one, _nothing()))
+
+
+@operation
+def delete_branch(universe: Universe, world: World) -> Found:
+    for repository, number, _ in _branches(world):
+        if number:
+            yield (repository, number), _changed(world, repository, number, None)
+
+
+@operation
+def hard_reset(universe: Universe, world: World) -> Found:
+    """A branch without changes to another commit. What was staged and held to be no change stays staged."""
+    for repository, number, branch in _branches(world):
+        if not any(universe.is_changed(branch, path) for path in range(len(PATHS))):
+            for one in sorted(world.repositories[repository].commits - {branch.head}):
+                yield (repository, number, one), _changed(world, repository, number, branch._replace(head=one))
+
+
+@operation
+def revert(universe: Universe, world: World) -> Found:
+    """The head of a branch without changes is undone: its parent's entries are committed again."""
+    for repository, number, branch in _branches(world):
+        parents = universe.commits[branch.head].parents
+        if parents and not any(universe.is_changed(branch, path) for path in range(len(PATHS))):
+            made = universe.commit(Commit((branch.head,), universe.commits[parents[0]].tree, LATELY))
+            yield (repository, number), _changed(world, repository, number, Branch(made, _nothing()), commit=made)
+
+
+@operation
+def merge(universe: Universe, world: World) -> Found:
+    """The entries of one branch's head into another branch without changes."""
+    for repository, into, branch in _branches(world):
+        for elsewhere, number, source in _branches(world):
+            if elsewhere != repository or number == into or source.head == branch.head:
+                continue
+            if not any(universe.is_changed(branch, path) for path in range(len(PATHS))):
+                mine, theirs = universe.commits[branch.head].tree, universe.commits[source.head].tree
+                tree = tuple(one or two for one, two in zip(theirs, mine, strict=True))
+                made = universe.commit(Commit((branch.head, source.head), tree, LATELY))
+                yield (
+                    (repository, number, into),
+                    _changed(world, repository, into, Branch(made, _nothing()), commit=made),
+                )
+
+
+# --- rules and holds ------------------------------------------------------------------------------------------------
+
+
+@operation
+def change_rules(universe: Universe, world: World) -> Found:
+    for number in range(len(RULES)):
+        yield (number,), world._replace(rules=number)
+
+
+@operation
+def add_hold(universe: Universe, world: World) -> Found:
+    for address, kind in enumerate(world.stored):
+        if kind in STORED:
+            yield (address,), world._replace(held=world.held | bit(address))
+
+
+@operation
+def tag(universe: Universe, world: World) -> Found:
+    """A tag that a hold names, at a commit."""
+    for one in sorted(world.repositories[OURS].commits):
+        yield (one,), world._replace(tag=one)
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+
+def sentence(operation: Operation) -> str:
+    """An operation in words."""
+    name, arguments = operation
+
+    def branch(at: int) -> str:
+        return BRANCHES[arguments[at]][arguments[at + 1]]
+
+    def path(at: int) -> str:
+        return PATHS[arguments[at]]
+
+    match name:
+        case "upload":
+            return f"{branch(0)}: a new object is uploaded to `{path(2)}`"
+        case "stage":
+            form = " by its full address" if arguments[4] and arguments[0] == OURS else ""
+            return f"{branch(0)}: object {arguments[3]} is staged at `{path(2)}`{form}"
+        case "delete":
+            return f"{branch(0)}: `{path(2)}` is deleted"
+        case "move":
+            there = f"`{path(5)}`" if arguments[:2] == arguments[3:5] else f"`{path(5)}` of {branch(3)}"
+            return f"{branch(0)}: object {arguments[6]} is moved from `{path(2)}` to {there}"
+        case "overwrite":
+            return f"object {arguments[0]} is overwritten with new bytes, which main stages at `p`"
+        case "complete_old_upload":
+            return f"main: an upload begun long ago is completed as object {arguments[0]}, and staged at `{path(1)}`"
+        case "sweep_by_another_tool":
+            return f"another tool deletes object {arguments[0]}"
+        case "commit" | "reset" | "revert":
+            done = {"commit": "commits", "reset": "is reset", "revert": "reverts its last commit"}[name]
+            return f"{branch(0)} {done}"
+        case "create_branch":
+            return f"{branch(0)} is created at commit {arguments[2]}"
+        case "delete_branch":
+            return f"{branch(0)} is deleted"
+        case "hard_reset":
+            return f"{branch(0)} is reset to commit {arguments[2]}"
+        case "merge":
+            return f"{branch(0)} is merged into {BRANCHES[arguments[0]][arguments[2]]}"
+        case "change_rules":
+            days, by_branch = RULES[arguments[0]]
+            more = "".join(f", {days} for {name}" for name, days in by_branch.items())
+            return f"the rules become {days} days{more}"
+        case "add_hold":
+            return f"object {arguments[0]} is put on hold"
+        case "tag":
+            return f"commit {arguments[0]} gets a tag that a hold names"
+    raise AssertionError(name)

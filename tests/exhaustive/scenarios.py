@@ -1,0 +1,240 @@
+"""The small worlds that an exploration starts in, each the beginning of some way to lose data.
+
+In all of them time has passed since: what is stored is old, unless a world says otherwise. Object 0 is mostly the one
+in danger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tests.exhaustive.world import (
+    ABSENT,
+    ELSEWHERE,
+    FULL,
+    LATELY,
+    LONG_AGO,
+    NEW,
+    OLD,
+    Branch,
+    Commit,
+    Entry,
+    Repository,
+    Universe,
+    World,
+)
+
+X = Entry(ELSEWHERE, 0)  # an object that is in no danger
+NOTHING = (None, None)
+
+
+def at_p(entry: Entry) -> tuple[Entry | None, Entry | None]:
+    return (entry, None)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A world to start in. `recorded`: the objects that an earlier mark found in the other repository."""
+
+    name: str
+    description: str
+    build: Callable[[], tuple[Universe, World]]
+    recorded: int = 0
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(function: Callable[[], tuple[Universe, World]]) -> Callable[[], tuple[Universe, World]]:
+    name, text = function.__name__.replace("_", " "), (function.__doc__ or "").strip()
+    recorded = 1 if name.startswith("another repository") else 0
+    SCENARIOS[name] = Scenario(name, text, function, recorded)
+    return function
+
+
+def _universe(contents: tuple[int, ...] = (0, 0)) -> Universe:
+    return Universe(contents, tuple(number % 2 for number in range(len(contents))))
+
+
+def _repository(universe: Universe, main: Branch, dev: Branch | None = None, *more: int) -> Repository:
+    heads = {one.head for one in (main, dev) if one is not None}
+    commits, waiting = set(more), [*heads, *more]
+    while waiting:
+        one = waiting.pop()
+        commits.add(one)
+        waiting.extend(universe.commits[one].parents)
+    return Repository((main, dev), frozenset(commits))
+
+
+@scenario
+def staged() -> tuple[Universe, World]:
+    """Object 0 is staged on main."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), NOTHING, LONG_AGO))
+    main = Branch(root, at_p(Entry(0, 0)))
+    return universe, World((OLD,), (_repository(universe, main),))
+
+
+@scenario
+def staged_by_its_full_address() -> tuple[Universe, World]:
+    """Object 0 is staged on main, and spelled in a way that the server's list leaves out."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), NOTHING, LONG_AGO))
+    main = Branch(root, at_p(Entry(0, 0, FULL)))
+    return universe, World((OLD,), (_repository(universe, main),))
+
+
+@scenario
+def committed_by_its_full_address() -> tuple[Universe, World]:
+    """Object 0 is in main's head, spelled as the local adapter spells linked objects."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(Entry(0, 0, FULL)), LONG_AGO))
+    child = universe.commit(Commit((root,), at_p(X._replace(content=2)), LATELY))
+    return universe, World((OLD,), (_repository(universe, Branch(child, NOTHING)),))
+
+
+@scenario
+def identical_content() -> tuple[Universe, World]:
+    """main has an object at p and q; object 0, with the same content, is staged at p: no list shows it."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), (X, X), LONG_AGO))
+    return universe, World((OLD,), (_repository(universe, Branch(root, at_p(Entry(0, 0)))),))
+
+
+@scenario
+def an_expired_commit() -> tuple[Universe, World]:
+    """Object 0 is only in the parent of main's head, which has expired."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(Entry(0, 0)), LONG_AGO))
+    head = universe.commit(Commit((root,), at_p(X._replace(content=2)), LONG_AGO))
+    return universe, World((OLD,), (_repository(universe, Branch(head, NOTHING)),))
+
+
+@scenario
+def an_expired_commit_and_a_rule_of_60_days() -> tuple[Universe, World]:
+    """The same, and there is a rule of 60 days for a branch dev, which doesn't exist."""
+    universe, world = an_expired_commit()
+    return universe, world._replace(rules=2)
+
+
+@scenario
+def a_shared_parent() -> tuple[Universe, World]:
+    """Object 0 is in a commit with two children: one is long ago, main's head; the other lately, dev's head."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(Entry(0, 0)), LONG_AGO))
+    main = universe.commit(Commit((root,), at_p(X._replace(content=2)), LONG_AGO))
+    dev = universe.commit(Commit((root,), at_p(X), LATELY))
+    return universe, World((OLD,), (_repository(universe, Branch(main, NOTHING), Branch(dev, NOTHING)),))
+
+
+@scenario
+def a_shared_parent_the_other_way() -> tuple[Universe, World]:
+    """The same with other contents, so that the ids of the commits sort the other way."""
+    universe = _universe((0,))
+    universe.commit(Commit((), NOTHING, LATELY))
+    root = universe.commit(Commit((), at_p(Entry(0, 0)), LONG_AGO))
+    main = universe.commit(Commit((root,), at_p(X._replace(content=2)), LATELY))
+    dev = universe.commit(Commit((root,), at_p(X), LONG_AGO))
+    return universe, World((OLD,), (_repository(universe, Branch(main, NOTHING), Branch(dev, NOTHING)),))
+
+
+@scenario
+def a_young_commit_on_no_branch() -> tuple[Universe, World]:
+    """Object 0 is in a commit of yesterday, whose branch was deleted."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), NOTHING, LONG_AGO))
+    dangling = universe.commit(Commit((root,), at_p(Entry(0, 0)), LATELY))
+    return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING), None, dangling),))
+
+
+@scenario
+def committed_on_dev() -> tuple[Universe, World]:
+    """Object 0 is in the head of dev, which has just committed it."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), NOTHING, LONG_AGO))
+    dev = universe.commit(Commit((root,), at_p(Entry(0, 0)), LONG_AGO))
+    return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING), Branch(dev, NOTHING)),))
+
+
+@scenario
+def garbage() -> tuple[Universe, World]:
+    """Nothing refers to objects 0 and 1."""
+    universe = _universe((0, 2))
+    root = universe.commit(Commit((), at_p(X), LONG_AGO))
+    return universe, World((OLD, OLD), (_repository(universe, Branch(root, NOTHING)),))
+
+
+@scenario
+def an_upload_in_progress() -> tuple[Universe, World]:
+    """Object 0 is young, and not linked yet."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
+    return universe, World((NEW,), (_repository(universe, Branch(root, NOTHING)),))
+
+
+@scenario
+def an_old_upload_in_progress() -> tuple[Universe, World]:
+    """Object 0 is a multipart upload that began long ago and isn't complete."""
+    universe = _universe((0, 0))
+    root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
+    return universe, World((ABSENT, OLD), (_repository(universe, Branch(root, NOTHING)),))
+
+
+@scenario
+def on_hold() -> tuple[Universe, World]:
+    """Object 0 has a prefix that is on hold."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
+    return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING)),), held=1)
+
+
+@scenario
+def another_repository_stages_it() -> tuple[Universe, World]:
+    """Object 0 is staged in another repository, by its full address."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
+    theirs = universe.commit(Commit((), NOTHING, LONG_AGO))
+    other = _repository(universe, Branch(theirs, at_p(Entry(0, 0, FULL))))
+    return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING)), other))
+
+
+@scenario
+def another_repository_committed_it() -> tuple[Universe, World]:
+    """Object 0 is in a commit of another repository."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
+    theirs = universe.commit(Commit((), at_p(Entry(0, 0, FULL)), LONG_AGO))
+    other = _repository(universe, Branch(theirs, NOTHING))
+    return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING)), other))
+
+
+@scenario
+def identical_content_at_one_path() -> tuple[Universe, World]:
+    """main has an object at p only; object 0, with the same content, is staged at p."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(X), LONG_AGO))
+    return universe, World((OLD,), (_repository(universe, Branch(root, at_p(Entry(0, 0)))),))
+
+
+@scenario
+def another_repository_has_identical_content_at_one_path() -> tuple[Universe, World]:
+    """Another repository has an object of its own at p; object 0, with the same content, is staged at p."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
+    theirs = universe.commit(Commit((), at_p(X), LONG_AGO))
+    other = _repository(universe, Branch(theirs, at_p(Entry(0, 0, FULL))))
+    return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING)), other))
+
+
+@scenario
+def another_repository_has_identical_content() -> tuple[Universe, World]:
+    """Another repository has an object of its own at p and q; object 0, with the same content, is staged at p."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
+    theirs = universe.commit(Commit((), (X, X), LONG_AGO))
+    other = _repository(universe, Branch(theirs, at_p(Entry(0, 0, FULL))))
+    return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING)), other))
+
+
+NAMES: Mapping[str, str] = {one.name: one.description for one in SCENARIOS.values()}

@@ -1,0 +1,174 @@
+"""What the server and the store answer to each request of lakegc, in a given world.
+
+A question is a tuple: its kind, then its particulars. Its answer depends on the world alone, so each is computed once.
+Where a real server was seen to leave something out (formats §2), the answer here leaves it out, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from spark_resources.lakefs_sandbox.gc_api import Oversight, listed_commits
+from spark_resources.lakefs_sandbox.state import BranchRecord
+from tests.exhaustive import decisions
+from tests.exhaustive.world import BITS, NEW, OURS, RELATIVE, STORED, TOMBSTONE, Universe, World, bit
+
+Question: TypeAlias = tuple[Any, ...]
+Answer: TypeAlias = Any
+
+NOT_FOUND = "not found"  # 404
+ENDS = "ends"  # of a scan: the rest is left out, without an error
+NO_ANSWER = "no answer"  # 5xx, or none at all, after all retries
+
+_ANSWERS: dict[str, Callable[..., Answer]] = {}
+
+
+def answers(function: Callable[..., Answer]) -> Callable[..., Answer]:
+    _ANSWERS[function.__name__] = function
+    return function
+
+
+class Server:
+    """Answers questions about the worlds of a universe."""
+
+    def __init__(self, universe: Universe) -> None:
+        self.universe, self.names = universe, decisions.CommitNames(universe)
+        self._known: dict[Question, dict[int, Answer]] = {}
+
+    def answer(self, question: Question, world: int) -> Answer:
+        by_world = self._known.setdefault(question, {})
+        if world not in by_world:
+            kind, *particulars = question
+            by_world[world] = _ANSWERS[kind](self, self.universe.worlds[world], *particulars)
+        return by_world[world]
+
+
+# --- the store ------------------------------------------------------------------------------------------------------
+
+
+@answers
+def listing(server: Server, world: World, folder: int) -> Answer:
+    """The objects of a slice: old ones, and above them the young ones."""
+    found = 0
+    for address, kind in enumerate(world.stored):
+        if kind in STORED and server.universe.slices[address] == folder:
+            found |= bit(address) << (BITS if kind == NEW else 0)
+    return found
+
+
+@answers
+def stored(server: Server, world: World, address: int) -> Answer:
+    return world.stored[address]
+
+
+@answers
+def tables(server: Server, world: World) -> Answer:
+    """The objects of our namespace in the tables of the other repository, whatever commit has them."""
+    return server.universe.reached(one for each in world.repositories[1:] for one in each.commits)
+
+
+# --- branches -------------------------------------------------------------------------------------------------------
+
+
+@answers
+def branches(server: Server, world: World, repository: int) -> Answer:
+    """The head of each branch, -1 for one that doesn't exist."""
+    return tuple(-1 if one is None else one.head for one in world.repositories[repository].branches)
+
+
+@answers
+def listed(server: Server, world: World, branch: int, path: int) -> Answer:
+    """The server's list of staged objects at one path: by content, and relative addresses only (formats §2)."""
+    found = world.repositories[OURS].branches[branch]
+    if found is None or not server.universe.is_changed(found, path):
+        return 0
+    staged = found.staged[path]
+    return bit(staged.address) if staged is not None and staged.spelling == RELATIVE else 0
+
+
+@answers
+def change(server: Server, world: World, repository: int, branch: int, path: int) -> Answer:
+    """Whether the diff of a branch shows something added or changed at a path."""
+    found = world.repositories[repository].branches[branch]
+    if found is None:
+        return NOT_FOUND
+    return server.universe.is_changed(found, path) and found.staged[path] != TOMBSTONE
+
+
+@answers
+def stat(server: Server, world: World, repository: int, branch: int, path: int) -> Answer:
+    """The entry that a branch serves at a path; None if it serves nothing."""
+    found = world.repositories[repository].branches[branch]
+    return NOT_FOUND if found is None else server.universe.served(found, path)
+
+
+# --- commits, rules, holds ------------------------------------------------------------------------------------------
+
+
+@answers
+def dump(server: Server, world: World) -> Answer:
+    return world.repositories[OURS].commits
+
+
+@answers
+def server_list(server: Server, world: World) -> Answer:
+    """The commits that the server lists as retained, with its deviation from the rule (formats §6.6)."""
+    names = server.names
+    graph = names.graph(world.repositories[OURS].commits)
+    heads = names.heads([-1 if one is None else one.head for one in world.repositories[OURS].branches])
+    records = [BranchRecord(branch, head) for branch, head in heads.items()]
+    found = listed_commits(
+        graph, records, decisions.rules(world.rules), now=decisions.SERVER_NOW, oversights={Oversight.PARENT_ORDER}
+    )
+    return names.numbers(found)
+
+
+@answers
+def rules(server: Server, world: World) -> Answer:
+    return world.rules
+
+
+@answers
+def holds(server: Server, world: World) -> Answer:
+    return world.held
+
+
+@answers
+def tags(server: Server, world: World) -> Answer:
+    return world.tag
+
+
+# --- the truth ------------------------------------------------------------------------------------------------------
+
+
+@answers
+def nothing(server: Server, world: World) -> Answer:
+    """For a step that asks nothing, but during which something can go wrong."""
+    return 0
+
+
+@answers
+def absence(server: Server, world: World) -> Answer:
+    """What isn't live, in the form of `Memory.absence`: the beginning of a time in which something may come to life."""
+    return server.universe.absence(server.universe.world(world))
+
+
+@answers
+def begin(server: Server, world: World) -> Answer:
+    """What a mark or re-verification notes when it begins."""
+    return world.rules, world.held, absence(server, world)
+
+
+@answers
+def truth(server: Server, world: World) -> Answer:
+    """What is live, without objects that were written since a mark listed old ones at their keys."""
+    new = sum(bit(address) for address, kind in enumerate(world.stored) if kind == NEW)
+    return server.universe.reasons(server.universe.world(world)).live, new
+
+
+@answers
+def truth_about(server: Server, world: World, address: int) -> Answer:
+    """What is stored at an address, and each reason why it is live."""
+    why = server.universe.reasons(server.universe.world(world))
+    return world.stored[address], tuple(bool(each & bit(address)) for each in why)

@@ -1,0 +1,213 @@
+"""The small world: a store, the branches and commits of one or two repositories, rules and holds.
+
+Everything is a tuple of small numbers, so that a world can be compared, hashed and shared. Objects of our namespace are
+numbered from 0; a set of them is an int with one bit each. Commits are numbered in a table of the universe, by content:
+as on a real server, equal commits are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.support import oracle
+
+ABSENT, OLD, NEW, DELETED = 0, 1, 2, 3
+"""What the store has at an address: nothing yet; an object from before the cutoff of a mark; a younger one; nothing any
+more."""
+STORED = (OLD, NEW)
+
+OURS, OTHER = 0, 1
+ELSEWHERE = -1  # the address of an object that no sweep can reach: too young, or of another namespace
+RELATIVE, FULL = 0, 1  # how an entry spells its address; FULL is a form that the server's list leaves out
+PATHS = ("p", "q")
+BRANCHES = (("main", "dev"), ("other/main", "other/dev"))
+SIZES = (1, 1, 2)  # bytes, by content: two contents of one size, and another one
+BITS = 8  # the most objects of a world
+DAY = oracle.DAY
+NOW = 100 * DAY
+LONG_AGO, LATELY = NOW - 30 * DAY - 1, NOW - 1  # the two dates of commits
+RULES: tuple[tuple[int, dict[str, int]], ...] = ((7, {}), (60, {}), (7, {"dev": 60}))
+"""Default days, and days by branch."""
+
+
+class Entry(NamedTuple):
+    """What a branch or commit has at a path."""
+
+    address: int
+    content: int
+    spelling: int = RELATIVE
+
+
+TOMBSTONE = Entry(-2, -1)
+Tree = tuple[Entry | None, ...]  # an entry a path
+
+
+class Branch(NamedTuple):
+    """A head and what is staged on it: None where nothing is."""
+
+    head: int
+    staged: Tree
+
+
+class Commit(NamedTuple):
+    parents: tuple[int, ...]
+    tree: Tree
+    date: int
+
+
+class Repository(NamedTuple):
+    branches: tuple[Branch | None, ...]
+    commits: frozenset[int]
+
+
+class World(NamedTuple):
+    """`stored` says what the store has by address, `rules` is an index of RULES, `held` has the addresses with a prefix
+    on hold, and `tag` is the commit of a tag that is on hold, or -1."""
+
+    stored: tuple[int, ...]
+    repositories: tuple[Repository, ...]
+    rules: int = 0
+    held: int = 0
+    tag: int = -1
+
+
+def bit(address: int) -> int:
+    return 1 << address if address >= 0 else 0
+
+
+def addresses(mask: int) -> Iterator[int]:
+    return (address for address in range(mask.bit_length()) if mask >> address & 1)
+
+
+def mask_of(entries: Iterable[Entry | None]) -> int:
+    found = 0
+    for entry in entries:
+        if entry is not None:
+            found |= bit(entry.address)
+    return found
+
+
+class Reasons(NamedTuple):
+    """The addresses that are live, by why: staged on any branch, reached by what branches retain, by commits on no
+    branch, by commits of another repository, or on hold."""
+
+    staged: int
+    branches: int
+    dangling: int
+    elsewhere: int
+    held: int
+
+    @property
+    def live(self) -> int:
+        return self.staged | self.branches | self.dangling | self.elsewhere | self.held
+
+
+@dataclass
+class Universe:
+    """All worlds and commits met so far, numbered. `contents` is the content of each object, `slices` its slice."""
+
+    contents: tuple[int, ...]
+    slices: tuple[int, ...]
+    commits: list[Commit] = field(default_factory=list)
+    worlds: list[World] = field(default_factory=list)
+    _commit_ids: dict[Commit, int] = field(default_factory=dict)
+    _world_ids: dict[World, int] = field(default_factory=dict)
+    _reasons: dict[int, Reasons] = field(default_factory=dict)
+    _absence: dict[int, int] = field(default_factory=dict)
+
+    def commit(self, commit: Commit) -> int:
+        found = self._commit_ids.get(commit)
+        if found is None:
+            found = self._commit_ids[commit] = len(self.commits)
+            self.commits.append(commit)
+        return found
+
+    def world(self, world: World) -> int:
+        found = self._world_ids.get(world)
+        if found is None:
+            found = self._world_ids[world] = len(self.worlds)
+            self.worlds.append(world)
+        return found
+
+    # --- what readers see -------------------------------------------------------------------------------------------
+
+    def served(self, branch: Branch, path: int) -> Entry | None:
+        """What a reader of a branch gets at a path."""
+        staged = branch.staged[path]
+        if staged is None:
+            return self.commits[branch.head].tree[path]
+        return None if staged == TOMBSTONE else staged
+
+    def is_changed(self, branch: Branch, path: int) -> bool:
+        """Whether the server holds a path to be changed: it compares contents, never addresses (formats §2)."""
+        staged = branch.staged[path]
+        if staged is None:
+            return False
+        committed = self.commits[branch.head].tree[path]
+        if staged == TOMBSTONE or committed is None:
+            return (staged == TOMBSTONE) != (committed is None)
+        return staged.content != committed.content
+
+    def view(self, branch: Branch) -> Tree:
+        return tuple(self.served(branch, path) for path in range(len(PATHS)))
+
+    # --- what is live -----------------------------------------------------------------------------------------------
+
+    def reasons(self, number: int) -> Reasons:
+        """Why which addresses are live in a world: the truth, by rules that are not lakegc's."""
+        found = self._reasons.get(number)
+        if found is None:
+            found = self._reasons[number] = self._why_live(self.worlds[number])
+        return found
+
+    def absence(self, number: int) -> int:
+        """What isn't live in a world, in the form of `Memory.absence`."""
+        found = self._absence.get(number)
+        if found is None:
+            why, dead = self.reasons(number), self.dead(number)
+            everything = (1 << len(self.contents)) - 1
+            lacking = [everything & ~each for each in why]
+            found = 0
+            for place, mask in enumerate((dead, dead, *lacking)):
+                found |= mask << BITS * place
+            self._absence[number] = found
+        return found
+
+    def dead(self, number: int) -> int:
+        """The stored addresses that nothing refers to."""
+        stored = sum(bit(address) for address, kind in enumerate(self.worlds[number].stored) if kind in STORED)
+        return stored & ~self.reasons(number).live
+
+    def _why_live(self, world: World) -> Reasons:
+        ours, *others = world.repositories
+        heads = {BRANCHES[OURS][number]: one.head for number, one in enumerate(ours.branches) if one is not None}
+        graph = {str(one): oracle.C(tuple(map(str, self.commits[one].parents)), self.commits[one].date)
+                 for one in ours.commits}  # fmt: skip
+        default_days, branch_days = RULES[world.rules]
+        claims = oracle.claims(graph, {name: str(head) for name, head in heads.items()}, default_days, branch_days)
+        retained = {int(one) for one in oracle.retained(claims, NOW)}
+        by_branch = {name: [each for each in found if each.branch is not None] for name, found in claims.items()}
+        behind_heads = {int(one) for one in oracle.retained(by_branch, NOW)}
+        staged = mask_of(entry for each in world.repositories for entry in self._staged(each))
+        tagged = mask_of(self.commits[world.tag].tree) if world.tag >= 0 else 0
+        return Reasons(
+            staged=staged,
+            branches=self.reached(behind_heads),
+            dangling=self.reached(retained - behind_heads),
+            elsewhere=self.reached(one for each in others for one in each.commits),
+            held=world.held | tagged,
+        )
+
+    def _staged(self, repository: Repository) -> Iterator[Entry | None]:
+        for branch in repository.branches:
+            if branch is not None:
+                yield from (entry for entry in branch.staged if entry != TOMBSTONE)
+
+    def reached(self, commits: Iterable[int]) -> int:
+        """The addresses in the trees of commits."""
+        found = 0
+        for one in commits:
+            found |= mask_of(self.commits[one].tree)
+        return found
