@@ -9,8 +9,9 @@ A program is a list of steps. `without` names the safeguards (`safeguards.py`) t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from spark_resources.mark_store.record import CHAIN
@@ -18,14 +19,28 @@ from tests.exhaustive import decisions
 from tests.exhaustive.decisions import Decided, Read, Retention, Watch, inside
 from tests.exhaustive.memory import LATE_PERMIT, LATE_VERIFICATION, LISTS, Memory, Since, begun
 from tests.exhaustive.server import ENDS, NO_ANSWER, NOT_FOUND, Answer, Question, Server
-from tests.exhaustive.world import BITS, BRANCHES, NEW, OLD, OTHER, OURS, PATHS, Entry, bit
+from tests.exhaustive.world import (
+    BITS,
+    BRANCHES,
+    LONG_AGO,
+    NEW,
+    OLD,
+    OTHER,
+    OURS,
+    PATHS,
+    STORED,
+    Entry,
+    Tree,
+    addresses,
+    bit,
+)
 
 NEXT, STOPPED, DONE = "", "stopped", "done"
 """Where a program goes on: at the next step, at a label, or nowhere: it refused to go on, or it is done."""
 NOTHING: Question = ("nothing",)
 EMPTY, NO_LIST = "empty", "none"
 LOST = "lost"
-EXPIRED, OLD_VERIFICATION, KILLED = "expired", "old", "killed"
+EXPIRED, MINUTE, OLD_VERIFICATION, KILLED = "expired", "a minute later", "old", "killed"
 TRIES = 3
 
 
@@ -65,12 +80,13 @@ class Collector:
     """Builds the program of a mark and its sweep over the repositories of a server."""
 
     def __init__(
-        self, server: Server, *, mark: bool, sweep: bool, without: Collection[str] = (), dump: bool = True,
+        self, server: Server, *, mark: str, sweep: bool, without: Collection[str] = (), dump: bool = True,
         recorded: int = 0,
     ) -> None:  # fmt: skip
-        """`dump`: whether commits may be dumped; `recorded`: what an earlier mark found in the other repository."""
+        """`mark` is "full", "incremental", or empty for a sweep of what a quiet mark expired. `dump`: whether commits
+        may be dumped. `recorded`: what an earlier mark found in the other repository."""
         self.server, self.universe, self.without, self.dump = server, server.universe, frozenset(without), dump
-        self.recorded = recorded
+        self.recorded, self.incremental = recorded, mark == "incremental"
         self.retention = Retention(server.names)
         self.branches = [len(each.branches) for each in self.universe.worlds[0].repositories]
         self.steps: list[Step] = []
@@ -80,6 +96,7 @@ class Collector:
         self._numbers: dict[Hashable, int] = {}
         self.none = self.number(frozenset())
         self.in_sweep = False
+        self.first_commits = len(self.universe.commits)
         if mark:
             self.mark()
         if sweep:
@@ -159,7 +176,9 @@ class Collector:
         return Memory(absence=begun(0, absence, Since.MARK), earlier=memory.earlier, rules=rules, held=held), NEXT
 
     def list_store(self) -> None:
-        for folder in sorted(set(self.universe.slices)):
+        if self.incremental:
+            self.find_no_longer_retained()
+        for folder in range(int(self.incremental), decisions.SLICES):
 
             def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
                 old, young = answer & (1 << BITS) - 1, answer >> BITS
@@ -171,14 +190,64 @@ class Collector:
 
             self.step(f"lists slice {folder} of the store", ("listing", folder), take, wrong)
 
+    # --- an incremental mark ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def base_trees(self) -> frozenset[Tree]:
+        """The ranges that the base mark read. It was made long ago, when all commits of that time were retained."""
+        return frozenset(one.tree for one in self.universe.commits[: self.first_commits] if one.date == LONG_AGO)
+
+    def in_trees(self, trees: Iterable[Tree]) -> int:
+        found = 0
+        for tree in trees:
+            for entry in tree:
+                found |= self.inside(entry)
+        return found
+
+    def find_no_longer_retained(self) -> None:
+        """What counted at the base mark and no longer does is looked up, like what no commit had then."""
+        self.step("reads the base mark", NOTHING, self.read_base, self.forge_base)
+        self.step("heads, before the listing", ("branches", OURS), self.keep_number("before"))
+        self.step("dump of all commits, before the listing", ("dump",), self.choose_lookups)
+        for address in range(len(self.universe.contents)):
+            self.step(f"looks up object {address}", self.ask_compared(address), self.find(address))
+
+    def read_base(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
+        return memory._replace(forged=answer), NEXT
+
+    def forge_base(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:
+        """Whoever may write to the namespace can take an address out of the base mark's files."""
+        return [
+            Wrong("forged base", f"the base mark's record of a range was altered: object {one} is missing", bit(one))
+            for one in addresses(self.in_trees(self.base_trees))
+        ]
+
+    def choose_lookups(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
+        heads = self.value(memory.before)
+        read = Read(heads, answer, frozenset(), heads, frozenset(), memory.rules)
+        trees = {self.universe.commits[one].tree for one in self.retention.decide(read).retained}
+        never = (1 << len(self.universe.contents)) - 1 & ~self.in_trees(self.base_trees)
+        return memory._replace(compared=never | self.in_trees(self.base_trees - trees) & ~memory.forged, before=0), NEXT
+
+    def ask_compared(self, address: int) -> Ask:
+        is_listed = decisions.slice_of(address) > 0
+        return lambda memory: None if is_listed or not memory.compared & bit(address) else ("stored", address)
+
+    def find(self, address: int) -> Take:
+        def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
+            here, young = (bit(address) if answer in kinds else 0 for kinds in (STORED, (NEW,)))
+            return memory._replace(candidates=memory.candidates | here, young=memory.young | young), NEXT
+
+        return take
+
+    # --- staged objects ---------------------------------------------------------------------------------------------
+
     def read_uncommitted(self) -> None:
         for part in ("first", "second") if self.has("the second reading") else ("first",):
             self.read_staged(OURS, f"staged objects, {part} reading")
         if self.has_others and self.has("other repositories"):
             for part in ("first", "second") if self.has("the second reading") else ("first",):
                 self.read_staged(OTHER, f"the other repository's staged objects, {part} reading")
-
-    # --- staged objects ---------------------------------------------------------------------------------------------
 
     def read_staged(self, repository: int, name: str) -> None:
         """One reading: the server's list (of our repository), then the branches' diffs, path by path."""
@@ -247,7 +316,8 @@ class Collector:
                 return self.unreadable(memory, f"{label}: end of diffs")
             return memory._replace(todo=sum(1 << number for number, one in enumerate(answer) if one >= 0)), NEXT
 
-        self.step("branches", ("branches", repository), list_branches, self.wrong_branches(repository))
+        self.step("branches", self.unless_unread(("branches", repository)), list_branches,
+                  self.wrong_branches(repository))  # fmt: skip
         for branch in range(self.branches[repository]):
             self.label(f"{label}: {branch}")
             for path in range(len(PATHS)):
@@ -325,7 +395,7 @@ class Collector:
         """Our repository that can't be read stops everything; another one a sweep, unless that safeguard is off."""
         if repository == OURS:
             return memory, STOPPED
-        if self.has("an unread repository counts") and self.in_sweep:
+        if self.has("an unread repository counts") and memory.sweeping:
             return memory, STOPPED
         carried = self.recorded if self.has("an unread repository counts") else 0
         return memory._replace(unread=1, live=memory.live | carried, changed=0, tries=0), following
@@ -372,7 +442,7 @@ class Collector:
         def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             if answer == memory.rules or not self.has("rules and holds stay the same"):
                 return memory, NEXT
-            return (memory, "sweep: re-verification") if self.in_sweep else (memory, STOPPED)
+            return (memory, "sweep: re-verification") if memory.sweeping else (memory, STOPPED)
 
         self.step(f"the rules, {when}", ("rules",), take)
 
@@ -382,13 +452,22 @@ class Collector:
         if dumped is not None and not self.has("commits on no branch"):
             heads = [one for one in (*before, *answer) if one >= 0]
             dumped = dumped & self.server.names.with_ancestors(heads)
-        read = Read(before, dumped, self.value(memory.listed), answer, self.value(memory.tags), memory.rules)
+        listed = self.value(memory.listed) if self.has("the server's list of commits") else frozenset()
+        read = Read(before, dumped, listed, answer, self.value(memory.tags), memory.rules)
         decided = self.retention.decide(
             read, the_rule=self.has("the rule, not only the server's list"), heads_before=self.has("heads twice")
         )
-        live = memory.live | self.reached(decided.retained)
-        found = self.number((decided, read))
-        return memory._replace(live=live, decided=found, before=0, dumped=0, listed=0, tags=0), NEXT
+        trees = frozenset(self.universe.commits[one].tree for one in decided.retained)
+        memory = memory._replace(decided=self.number((decided, read)), before=0, dumped=0, listed=0, tags=0)
+        if memory.sweeping:
+            return memory._replace(live=memory.live | self.in_trees(trees - self.value(memory.proven))), NEXT
+        known = self.base_trees if self.incremental else frozenset()
+        trusted = known if self.has("earlier marks' ranges are read again") else frozenset()
+        return memory._replace(
+            live=memory.live | self.in_trees(trees - known),
+            known_live=self.in_trees(trees & known) & ~memory.forged,
+            proven=self.number(trees - trusted),
+        ), NEXT
 
     def reached(self, commits: Collection[int]) -> int:
         found = 0
@@ -400,13 +479,17 @@ class Collector:
     def read_ranges(self) -> None:
         """Tables never change, so reading those of our repository asks nothing."""
         if self.has_others and self.has("other repositories"):
+            self.step("lists and reads the tables of the other repository", self.unless_unread(("tables",)),
+                      self.read_tables, self.no_answer)  # fmt: skip
 
-            def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
-                if answer == NO_ANSWER:
-                    return self.unreadable(memory, NEXT, OTHER)
-                return memory._replace(live=memory.live | answer), NEXT
+    def read_tables(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
+        if answer == NO_ANSWER:
+            return self.unreadable(memory, NEXT, OTHER)
+        return memory._replace(live=memory.live | answer), NEXT
 
-            self.step("lists and reads the tables of the other repository", ("tables",), take, self.no_answer)
+    def unless_unread(self, question: Question) -> Ask:
+        """A repository that could not be read once can't be read later in the same mark either."""
+        return lambda memory: None if memory.unread and question[1:] != (OURS,) else question
 
     def no_answer(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:
         return [Wrong("unreadable", "the other repository can't be read", NO_ANSWER)]
@@ -428,10 +511,15 @@ class Collector:
         self.local("decides", self.decide)
 
     def compare(self, memory: Memory, decides: str) -> tuple[Memory, str]:
-        left = decisions.unreferenced(
-            memory.candidates, memory.young, memory.live, young_is_kept=self.has("young is kept")
-        )
-        return memory._replace(candidates=left), NEXT if left else decides
+        kept = self.has("young is kept")
+        if self.incremental and not memory.sweeping:
+            left = decisions.unreferenced_since(
+                memory.candidates, memory.young, memory.live, known=self.in_trees(self.base_trees) & ~memory.forged,
+                known_live=memory.known_live, compared=memory.compared, young_is_kept=kept,
+            )  # fmt: skip
+        else:
+            left = decisions.unreferenced(memory.candidates, memory.young, memory.live, young_is_kept=kept)
+        return memory._replace(candidates=left, compared=0, known_live=0), NEXT if left else decides
 
     def check_holds(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         if answer == memory.held or not self.has("rules and holds stay the same"):
@@ -443,17 +531,23 @@ class Collector:
         held = memory.held if self.has("holds") else 0
         left = memory.candidates & ~memory.live & ~held
         kept = Memory(memory.absence, memory.moved, memory.earlier, candidates=left, young=memory.young & left,
-                      rules=memory.rules, held=memory.held, unread=memory.unread)  # fmt: skip
+                      rules=memory.rules, held=memory.held, unread=memory.unread, proven=memory.proven,
+                      forged=memory.forged)  # fmt: skip
         if not left:
             return kept, DONE
-        return kept._replace(decided=memory.decided) if self.in_sweep else kept, NEXT
+        return kept._replace(decided=memory.decided, sweeping=1) if memory.sweeping else kept, NEXT
 
     def probe_paths(self, number: int) -> None:
         with self.within(f"{self.part}path probes, pass {number}"):
             label = self.part
             self.step("heads", ("branches", OURS), self.see_heads(OURS), self.wrong_branches(OURS))
             if self.has_others and self.has("other repositories"):
-                self.step("heads of the other repository", ("branches", OTHER), self.see_heads(OTHER), self.no_answer)
+                self.step(
+                    "heads of the other repository",
+                    self.unless_unread(("branches", OTHER)),
+                    self.see_heads(OTHER),
+                    self.no_answer,
+                )
             self.local("choose paths", self.choose_paths)
             for repository in range(len(self.branches)):
                 for branch in range(self.branches[repository]):
@@ -541,6 +635,9 @@ class Collector:
         self.read_staged(OURS, "staged objects, at the end")
         if self.has_others and self.has("other repositories"):
             self.read_staged(OTHER, "the other repository's staged objects, at the end")
+            if self.has("other repositories' tables at the end"):
+                self.step("the other repository's tables, at the end", self.unless_unread(("tables",)),
+                          self.read_tables, self.no_answer)  # fmt: skip
         self.step("heads, at the end", ("branches", OURS), self.new_heads, self.wrong_branches(OURS))
         self.step("tags, at the end", ("tags",), self.new_tags)
         if self.dump:
@@ -573,6 +670,7 @@ class Collector:
     def sweep(self) -> None:
         """A re-verification, then a round: the watch of heads, and each object that is still garbage."""
         with self.within("sweep"):
+            self.step("verifies the mark's files", NOTHING, self.verify_files, self.alter_files)
             self.label("sweep: re-verification")
             self.step("re-verification begins", ("begin",), self.begin_verification)
             if self.has("the re-verification"):
@@ -594,11 +692,23 @@ class Collector:
             for address in range(len(self.universe.contents)):
                 self.delete(address)
 
+    def verify_files(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
+        """The approval names a digest of everything that it covers."""
+        if answer and self.has("the approval names this very set"):
+            return memory, STOPPED
+        return memory._replace(candidates=memory.candidates | answer, forged=0), NEXT
+
+    def alter_files(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:
+        return [
+            Wrong("altered mark", f"object {one} is added to the files of the approved mark", bit(one))
+            for one in range(len(self.universe.contents)) if not memory.candidates & bit(one)
+        ]  # fmt: skip
+
     def begin_verification(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         rules, held, now = answer
         absence = begun(memory.absence, now, Since.VERIFICATION, Since.STAGED)
         return Memory(absence=absence, earlier=memory.earlier, candidates=memory.candidates, young=memory.young,
-                      rules=rules, held=held), NEXT  # fmt: skip
+                      rules=rules, held=held, proven=memory.proven, sweeping=1), NEXT  # fmt: skip
 
     def read_commits_only(self) -> None:
         """Without a re-verification, a watch still needs to know which commits were retained."""
@@ -609,9 +719,11 @@ class Collector:
     def watch_round(self) -> None:
         """What is looked at before the first permit of a round: other repositories, commits on no branch, heads."""
         self.local("a round begins", self.begin_watch)
+        self.label("sweep: watch")
         if self.has_others and self.has("other repositories are watched"):
             self.step("the watch of other repositories begins", ("absence",), self.since(Since.ELSEWHERE))
-            self.step("the watch lists the other repository's tables", ("tables",), self.revive_elsewhere,
+            self.step("the watch lists the other repository's tables",
+                      self.unless_unread(("tables",)), self.revive_elsewhere,
                       self.no_answer)  # fmt: skip
         elif self.has_others:
             self.step("no watch of other repositories", ("absence",), self.since(Since.ELSEWHERE))
@@ -711,6 +823,7 @@ class Collector:
     def delays(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:
         return (
             Wrong("delay", "the task waits until its permit has expired", (EXPIRED, answer)),
+            Wrong("delay", "the task waits for a minute", (MINUTE, answer)),
             Wrong("delay", "the task waits for half an hour", (OLD_VERIFICATION, answer)),
             Wrong("killed task", "the task is killed; the sweep is resumed half an hour later", (KILLED, answer)),
         )
@@ -722,12 +835,16 @@ class Collector:
             if isinstance(answer, int):
                 return memory, NEXT
             what, now = answer
-            permit = (Since.HEADS, Since.HELD, Since.DUMP, Since.ELSEWHERE)
-            everything = (Since.VERIFICATION, Since.STAGED)
-            parts = permit if what == EXPIRED else (*permit, *everything)
+            parts = [Since.HEADS, Since.HELD]
+            if what != EXPIRED:
+                parts += [Since.DUMP, Since.ELSEWHERE]
+            if what in (OLD_VERIFICATION, KILLED):
+                parts += [Since.VERIFICATION, Since.STAGED]
             after = memory._replace(absence=begun(memory.absence, now, *parts), late=LATE_PERMIT)
             if what == EXPIRED:
                 return (after, "sweep: permit") if self.has("a permit expires") else (after, NEXT)
+            if what == MINUTE:
+                return (after, "sweep: watch") if self.has("the watch is repeated") else (after, "sweep: permit")
             if what == KILLED:
                 return after, "sweep: re-verification" if self.has("a resumed sweep re-verifies") else this
             after = after._replace(late=LATE_VERIFICATION)

@@ -48,6 +48,7 @@ SERVER_NOW = EPOCH + timedelta(microseconds=NOW)
 CUTOFF = SERVER_NOW - timedelta(days=1)
 MODIFIED = {OLD: CUTOFF - timedelta(days=9), NEW: CUTOFF + timedelta(hours=1)}
 HOLD_OF_TAGS = made_hold({"id": "tagged", "tags": "*", "owner": "a", "reason": "b"})
+SLICES = 2  # the first is closed, so an incremental mark doesn't list it; the second still receives objects
 NAMESPACE = Namespace.parse("local://lake", aliases=("local:///srv/lake",))
 ONE_SPELLING = Namespace.parse("local://lake")
 
@@ -55,8 +56,16 @@ ONE_SPELLING = Namespace.parse("local://lake")
 # --- addresses ------------------------------------------------------------------------------------------------------
 
 
+def slice_of(address: int) -> int:
+    return address % SLICES
+
+
+def folder(number: int) -> str:
+    return f"data/slice-{number}/"
+
+
 def key(address: int) -> str:
-    return f"data/slice/object-{address}"
+    return f"{folder(slice_of(address))}object-{address}"
 
 
 @cache
@@ -237,23 +246,48 @@ def must_repeat(kind: str, changed: int) -> bool:
 @cache
 def unreferenced(candidates: int, young: int, live: int, *, young_is_kept: bool = True) -> int:
     """The listed candidates that nothing refers to, by the definition of garbage."""
+    inputs = {**_listed(candidates, young), garbage.COMMITTED: _rows(live), garbage.UNCOMMITTED: _rows(0)}
+    found, _ = garbage.reference_status(inputs, _cutoff(young_is_kept), timedelta(seconds=1))
+    return _unreferenced(found)
 
-    def rows(mask: int) -> pa.Table:
-        return pa.table([pa.array([key(one) for one in addresses(mask)], pa.string())], schema=ADDRESSES)
 
-    listed = [{"address": key(one), "size": 1, "modified": MODIFIED[NEW if young >> one & 1 else OLD], "checksum": "",
-               "slice": "data/slice/"} for one in addresses(candidates)]  # fmt: skip
+@cache
+def unreferenced_since(
+    candidates: int, young: int, live: int, *, known: int, known_live: int, compared: int, young_is_kept: bool = True
+) -> int:
+    """The same for an incremental mark: `known` are the objects that counted as committed at its base mark."""
     inputs = {
-        garbage.STORED: pa.Table.from_pylist(listed, schema=STORED_OBJECTS),
-        garbage.COMMITTED: rows(live),
-        garbage.MAYBE_GONE: rows(0),
-        garbage.UNCOMMITTED: rows(0),
-    }
-    cutoff = CUTOFF if young_is_kept else SERVER_NOW
-    found, _ = garbage.reference_status(inputs, cutoff, timedelta(seconds=1))
+        **_listed(candidates, young),
+        garbage.COMMITTED: _rows(live),
+        garbage.UNCOMMITTED: _rows(0),
+        garbage.LOOKED_UP: _rows(compared),
+        garbage.KNOWN: pa.Table.from_pylist(
+            [{"address": key(one), "before": bool(known & bit(one)), "live": bool(known_live & bit(one)),
+              "again": False} for one in addresses(known | known_live)], schema=garbage.KNOWN_ADDRESSES,
+        ),
+    }  # fmt: skip
+    folders = pa.array([folder(number) for number in range(1, SLICES)])
+    found, _ = garbage.incremental_reference_status(inputs, _cutoff(young_is_kept), timedelta(seconds=1), folders)
+    return _unreferenced(found)
+
+
+def _cutoff(young_is_kept: bool) -> datetime:
+    return CUTOFF if young_is_kept else SERVER_NOW
+
+
+def _rows(mask: int) -> pa.Table:
+    return pa.table([pa.array([key(one) for one in addresses(mask)], pa.string())], schema=ADDRESSES)
+
+
+def _listed(candidates: int, young: int) -> dict[str, pa.Table]:
+    rows = [{"address": key(one), "size": 1, "modified": MODIFIED[NEW if young >> one & 1 else OLD], "checksum": "",
+             "slice": folder(slice_of(one))} for one in addresses(candidates)]  # fmt: skip
+    return {garbage.STORED: pa.Table.from_pylist(rows, schema=STORED_OBJECTS), garbage.MAYBE_GONE: _rows(0)}
+
+
+def _unreferenced(found: pa.Table) -> int:
     kept = found.filter(pc.equal(found["status"], garbage.Status.UNREFERENCED.value))
-    numbers = {key(one): one for one in addresses(candidates)}
-    return sum(bit(numbers[one]) for one in kept["address"].to_pylist())
+    return sum(bit(int(one.rpartition("-")[2])) for one in kept["address"].to_pylist())
 
 
 @cache

@@ -22,18 +22,19 @@ from multiprocessing import Pool
 from typing import NamedTuple
 
 from tests.exhaustive.collector import NEXT, STOPPED, Collector, Step
+from tests.exhaustive.decisions import Read
 from tests.exhaustive.memory import Memory, Since, part
 from tests.exhaustive.operations import OPERATIONS, Operation, Successor, successors
 from tests.exhaustive.scenarios import SCENARIOS, Scenario
 from tests.exhaustive.server import Answer, Question, Server
-from tests.exhaustive.world import BITS, DELETED, NEW, STORED, bit
+from tests.exhaustive.world import BITS, DELETED, NEW, OURS, STORED, bit
 
 _BYTES = (1 << BITS) - 1
 REASONS = (Since.STAGED, Since.HEADS, Since.DUMP, Since.ELSEWHERE, Since.HELD)
 """For each reason of `Reasons`, the bound after which a life by this reason began too late to be seen."""
 FAULTS = (
     "empty list", "truncated list", "swallowed error", "404", "503", "stale listing", "lost answer", "killed task",
-    "delay", "unreadable",
+    "delay", "unreadable", "altered mark", "forged base",
 )  # fmt: skip
 
 
@@ -63,7 +64,7 @@ class Scope:
 
     operations: int
     faults: int = 0
-    mark: bool = True
+    mark: str = "full"
     sweep: bool = True
     of: tuple[str, ...] = tuple(OPERATIONS)
     kinds: tuple[str, ...] = FAULTS
@@ -123,8 +124,13 @@ class Exploration:
         """A sweep alone begins with what a mark of the quiet world expired."""
         if self.scope.mark:
             return Memory()
-        dead = self.universe.dead(self.start)
-        return Memory(candidates=dead)
+        heads, tags = (self.server.answer(one, self.start) for one in (("branches", OURS), ("tags",)))
+        dumped, listed = (self.server.answer((one,), self.start) for one in ("dump", "server_list"))
+        world = self.universe.worlds[self.start]
+        read = Read(heads, dumped, listed, heads, frozenset({tags} - {-1}), world.rules)
+        retained = self.collector.retention.decide(read).retained
+        proven = frozenset(self.universe.commits[one].tree for one in retained)
+        return Memory(candidates=self.universe.dead(self.start), proven=self.collector.number(proven))
 
     # --- one state after the other ----------------------------------------------------------------------------------
 
@@ -249,21 +255,29 @@ class Exploration:
     # --- losses -----------------------------------------------------------------------------------------------------
 
     def measure(self, step: Step, world: int, memory: Memory, answer: Answer, history: History, steps: int) -> None:
-        lost = lost_by_mark(memory, answer) if step.ends else lost_by_delete(step.deletes, memory, answer)
+        lost = (
+            lost_by_mark(memory, answer, self.scenario.recorded)
+            if step.ends
+            else lost_by_delete(step.deletes, memory, answer)
+        )
         if lost:
             self.found.losses.append(
                 Loss(self.scenario.name, lost, tuple(events_of(history)), step.name, steps, self.without)
             )
 
 
-def lost_by_mark(memory: Memory, answer: Answer) -> int:
+def lost_by_mark(memory: Memory, answer: Answer, recorded: int) -> int:
     """The expired objects that have been live ever since the mark began, and were not moved twice in it.
 
-    One that was overwritten since it was listed is found by the lookup before its delete.
+    One that was overwritten since it was listed is found by the lookup before its delete. While another repository
+    can't be read, what an earlier mark `recorded` there is kept; nothing else of it is promised, and a brake says so.
     """
     live, new = answer
     excused = part(memory.absence, Since.MARK) | memory.moved >> BITS | new & ~memory.young
-    return 0 if memory.unread else memory.candidates & live & ~excused
+    found = memory.candidates & live & ~excused
+    if memory.forged:  # an incremental mark with unsigned ones before it isn't handed to a sweep that believes it
+        return 0
+    return found & recorded if memory.unread else found
 
 
 def lost_by_delete(address: int, memory: Memory, answer: Answer) -> int:
@@ -316,13 +330,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--faults", type=int, default=0)
     parser.add_argument("--scenario", action="append", choices=sorted(SCENARIOS), default=[])
     parser.add_argument("--without", action="append", default=[], help="a safeguard to leave out")
-    parser.add_argument("--part", choices=("mark", "sweep", "both"), default="both")
+    parser.add_argument("--mark", choices=("full", "incremental", "none"), default="full")
+    parser.add_argument("--no-sweep", action="store_true")
     parser.add_argument("--without-dump", action="store_true", help="credentials that may not dump commits")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--progress", action="store_true")
     parser.add_argument("--show", type=int, default=1, help="the number of losses to print")
     options = parser.parse_args(arguments)
-    scope = Scope(options.operations, options.faults, options.part != "sweep", options.part != "mark",
+    scope = Scope(options.operations, options.faults, options.mark.replace("none", ""), not options.no_sweep,
                   dump=not options.without_dump)  # fmt: skip
     names = options.scenario or list(SCENARIOS)
     total, began = Found(), time.monotonic()

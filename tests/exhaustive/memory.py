@@ -41,9 +41,13 @@ class Memory(NamedTuple):
     moved: int = 0
     earlier: int = -1
 
+    sweeping: int = 0  # whether a sweep has begun
     candidates: int = 0  # that may still expire, or be deleted
     young: int = 0  # those of them that were listed as young
     live: int = 0  # whatever any reading found
+    compared: int = 0  # of an incremental mark: that it looked up one by one
+    known_live: int = 0  # of an incremental mark: by its base mark's record of ranges that count now
+    forged: int = 0  # left out of that record by somebody who may write to the namespace
     rules: int = 0  # as when the mark or re-verification began
     held: int = 0
     unread: int = 0  # whether the other repository could not be read
@@ -61,6 +65,7 @@ class Memory(NamedTuple):
     dumped: int = 0
     listed: int = 0
     decided: int = 0  # Decided and Read
+    proven: int = 0  # trees that the approved mark read, so a re-verification doesn't
     heads: int = 0  # every head seen: repository, branch, commit
     probes: int = 0  # paths to probe: repository, branch, path
     watch: int = 0

@@ -212,6 +212,23 @@ def commit(universe: Universe, world: World) -> Found:
 
 
 @operation
+def import_object(universe: Universe, world: World) -> Found:
+    """An object of our namespace is committed by its full address, to a branch without changes."""
+    for repository, number, branch in _branches(world):
+        if any(universe.is_changed(branch, path) for path in range(len(PATHS))):
+            continue
+        before = universe.commits[branch.head].tree
+        for path in range(len(PATHS)):
+            for address, kind in enumerate(world.stored):
+                entry = Entry(address, universe.contents[address], 1)
+                if kind in STORED and before[path] != entry:
+                    tree = (*before[:path], entry, *before[path + 1 :])
+                    made = universe.commit(Commit((branch.head,), tree, LATELY))
+                    after = _changed(world, repository, number, Branch(made, _nothing()), commit=made)
+                    yield (repository, number, path, address), after
+
+
+@operation
 def reset(universe: Universe, world: World) -> Found:
     for repository, number, branch in _branches(world):
         if branch.staged != _nothing():
@@ -315,6 +332,8 @@ def sentence(operation: Operation) -> str:
             return f"{branch(0)}: object {arguments[3]} is staged at `{path(2)}`{form}"
         case "delete":
             return f"{branch(0)}: `{path(2)}` is deleted"
+        case "import_object":
+            return f"{branch(0)}: object {arguments[3]} is imported to `{path(2)}`, which makes a commit"
         case "move":
             there = f"`{path(5)}`" if arguments[:2] == arguments[3:5] else f"`{path(5)}` of {branch(3)}"
             return f"{branch(0)}: object {arguments[6]} is moved from `{path(2)}` to {there}"

@@ -54,7 +54,7 @@ def scenario(function: Callable[[], tuple[Universe, World]]) -> Callable[[], tup
 
 
 def _universe(contents: tuple[int, ...] = (0, 0)) -> Universe:
-    return Universe(contents, tuple(number % 2 for number in range(len(contents))))
+    return Universe(contents)
 
 
 def _repository(universe: Universe, main: Branch, dev: Branch | None = None, *more: int) -> Repository:
@@ -100,6 +100,15 @@ def identical_content() -> tuple[Universe, World]:
     universe = _universe((0,))
     root = universe.commit(Commit((), (X, X), LONG_AGO))
     return universe, World((OLD,), (_repository(universe, Branch(root, at_p(Entry(0, 0)))),))
+
+
+@scenario
+def a_retained_commit() -> tuple[Universe, World]:
+    """Object 1 is only in the parent of main's head, which is retained. Nothing refers to object 0."""
+    universe = _universe((0, 0))
+    root = universe.commit(Commit((), at_p(Entry(1, 0)), LONG_AGO))
+    head = universe.commit(Commit((root,), at_p(X._replace(content=2)), LATELY))
+    return universe, World((OLD, OLD), (_repository(universe, Branch(head, NOTHING)),))
 
 
 @scenario
@@ -210,6 +219,14 @@ def another_repository_committed_it() -> tuple[Universe, World]:
 
 
 @scenario
+def identical_content_at_the_other_path() -> tuple[Universe, World]:
+    """The same, but object 0 is staged at q."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), (X, X), LONG_AGO))
+    return universe, World((OLD,), (_repository(universe, Branch(root, (None, Entry(0, 0)))),))
+
+
+@scenario
 def identical_content_at_one_path() -> tuple[Universe, World]:
     """main has an object at p only; object 0, with the same content, is staged at p."""
     universe = _universe((0,))
@@ -235,6 +252,16 @@ def another_repository_has_identical_content() -> tuple[Universe, World]:
     theirs = universe.commit(Commit((), (X, X), LONG_AGO))
     other = _repository(universe, Branch(theirs, at_p(Entry(0, 0, FULL))))
     return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING)), other))
+
+
+@scenario
+def garbage_beside_another_repository() -> tuple[Universe, World]:
+    """Nothing refers to object 0; there is another repository."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
+    theirs = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
+    ours, other = (_repository(universe, Branch(one, NOTHING)) for one in (root, theirs))
+    return universe, World((OLD,), (ours, other))
 
 
 NAMES: Mapping[str, str] = {one.name: one.description for one in SCENARIOS.values()}

@@ -52,7 +52,7 @@ def listing(server: Server, world: World, folder: int) -> Answer:
     """The objects of a slice: old ones, and above them the young ones."""
     found = 0
     for address, kind in enumerate(world.stored):
-        if kind in STORED and server.universe.slices[address] == folder:
+        if kind in STORED and decisions.slice_of(address) == folder:
             found |= bit(address) << (BITS if kind == NEW else 0)
     return found
 

@@ -106,10 +106,9 @@ class Reasons(NamedTuple):
 
 @dataclass
 class Universe:
-    """All worlds and commits met so far, numbered. `contents` is the content of each object, `slices` its slice."""
+    """All worlds and commits met so far, numbered. `contents` is the content of each object."""
 
     contents: tuple[int, ...]
-    slices: tuple[int, ...]
     commits: list[Commit] = field(default_factory=list)
     worlds: list[World] = field(default_factory=list)
     _commit_ids: dict[Commit, int] = field(default_factory=dict)

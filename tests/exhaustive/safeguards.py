@@ -1,0 +1,260 @@
+"""What protects live objects, each as a switch: without it, the search finds how one is lost.
+
+    uv run python -m tests.exhaustive.safeguards            # the smallest loss without each of them
+    uv run python -m tests.exhaustive.safeguards --everywhere "path probes"     # in every scenario
+
+Some protect from the same loss twice over, the later one also where the earlier one errs. Then none is lost without one
+of them, in the scopes that were explored; `also` names those that are left out together with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tests.exhaustive.explore import Exploration, Loss, Scope
+from tests.exhaustive.scenarios import SCENARIOS
+
+
+class Safeguard(NamedTuple):
+    """A safeguard: the invariant that it belongs to, and what it does. In `scenario` the smallest loss without it has
+    so many operations and faults. `past`: by what name such a loss was found before, if it was."""
+
+    name: str
+    invariant: int
+    what: str
+    scenario: str
+    operations: int = 0
+    faults: int = 0
+    also: tuple[str, ...] = ()
+    mark: str = "full"
+    dump: bool = True
+    past: str = ""
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        return frozenset((self.name, *self.also))
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.operations, self.faults, self.mark, dump=self.dump)
+
+
+CLOSING = "the closing reading"
+SAFEGUARDS = (
+    Safeguard(
+        "the re-verification", 1,
+        "A sweep reads again what is live before it deletes.",
+        "an expired commit", operations=1, past="late revival",
+    ),
+    Safeguard(
+        "a re-verification expires", 1,
+        "No delete is sent when the last re-verification is older than a bound.",
+        "an expired commit", operations=1, faults=1,
+    ),
+    Safeguard(
+        "heads are watched", 1,
+        "While a sweep deletes, branch heads are listed, and what a new one reaches is kept.",
+        "an expired commit", operations=1, past="late revival",
+    ),
+    Safeguard(
+        "the rule behind new heads", 1,
+        "By a new head the rule is applied again: it also retains commits behind it.",
+        "an expired commit and a rule of 60 days", operations=1,
+    ),
+    Safeguard(
+        "a permit expires", 1,
+        "Deletes need a permit of a few seconds, which each listing of heads renews.",
+        "an expired commit", operations=1, faults=1,
+    ),
+    Safeguard(
+        "commits on no branch are watched", 1,
+        "Before a round and every minute, all commits are dumped: some are on no branch.",
+        "an expired commit", operations=2,
+    ),
+    Safeguard(
+        "the watch is repeated", 1,
+        "The watch of commits and of other repositories goes on as long as a round does.",
+        "garbage beside another repository", operations=1, faults=1,
+    ),
+    Safeguard(
+        "other repositories are watched", 1,
+        "New tables of other repositories are read before and while a round deletes.",
+        "garbage beside another repository", operations=1,
+    ),
+    Safeguard(
+        "changed rules end a round", 1,
+        "Changed rules, holds and tags on hold end a round; the mark is re-verified.",
+        "an expired commit", operations=1,
+    ),
+    Safeguard(
+        "the object is looked up", 1,
+        "Right before its delete, the object at a key must still be the one that was marked.",
+        "an expired commit", operations=1,
+    ),
+    Safeguard(
+        "the listing first", 2,
+        "The store is listed before what is staged is read: later readings can only show more.",
+        "an old upload in progress", operations=1, also=(CLOSING,),
+    ),
+    Safeguard(
+        "staged before commits", 2,
+        "What is staged is read before commits: an object moves from there to here.",
+        "staged", operations=1, also=(CLOSING,),
+    ),
+    Safeguard(
+        "the second reading", 2,
+        "What is staged is read twice: one reading misses an object that is moved.",
+        "staged", operations=1, also=(CLOSING,),
+    ),
+    Safeguard(
+        CLOSING, 2,
+        "Staged objects, heads and new commits are read once more, after the path probes.",
+        "identical content at one path", operations=1,
+    ),
+    Safeguard(
+        "other repositories' tables at the end", 2,
+        "New tables of other repositories are read once more, too.",
+        "another repository has identical content at one path", operations=2,
+    ),
+    Safeguard(
+        "the diffs of branches", 2,
+        "The diff of each branch is paged, and each changed path is looked up.",
+        "staged by its full address", past="other spelling",
+    ),
+    Safeguard(
+        "the list is repeated", 2,
+        "The server's list is requested again if it is empty though something is staged.",
+        "staged", faults=1, also=("the diffs of branches", "the second reading", CLOSING), past="empty list",
+    ),
+    Safeguard(
+        "diffs that fail", 2,
+        "The diff that is paged fails where the server can't read a record.",
+        "staged", faults=1, also=("the second reading", CLOSING),
+    ),
+    Safeguard(
+        "a deletion is confirmed", 2,
+        "A branch that isn't found is listed again before it counts as deleted.",
+        "identical content", operations=1, faults=1,
+    ),
+    Safeguard(
+        "path probes", 2,
+        "Each path whose entry has a candidate's size is asked for: no list shows identical content.",
+        "identical content", past="identical content re-staged",
+    ),
+    Safeguard(
+        "probes twice", 2,
+        "Paths are probed twice: one pass misses an object that is moved between two of them.",
+        "identical content at the other path", operations=1,
+    ),
+    Safeguard(
+        "a doubt keeps", 2,
+        "Without a clear answer to a probe, every candidate of this size is kept.",
+        "identical content at the other path", operations=1, faults=1,
+    ),
+    Safeguard(
+        "heads twice", 2,
+        "Heads are read before and after the server prepares its list; each is retained.",
+        "committed on dev", operations=1, also=("the server's list of commits", CLOSING), dump=False,
+    ),
+    Safeguard(
+        "the rule, not only the server's list", 2,
+        "The rule is applied to the whole graph: the server's list leaves out some retained commits.",
+        "a shared parent", past="shared parent",
+    ),
+    Safeguard(
+        "commits on no branch", 2,
+        "All commits are dumped: the rule retains young ones that no branch reaches.",
+        "a young commit on no branch", also=("the server's list of commits", CLOSING),
+    ),
+    Safeguard(
+        "the server's list of commits", 2,
+        "What the server lists is retained, too: without a dump, only it knows commits on no branch.",
+        "a young commit on no branch", dump=False,
+    ),
+    Safeguard(
+        "other repositories", 2,
+        "What other repositories refer to in this namespace is live.",
+        "another repository stages it",
+    ),
+    Safeguard(
+        "an unread repository counts", 2,
+        "A repository that can't be read stops a sweep; in a mark, what earlier marks found there is kept.",
+        "another repository stages it", faults=1, past="unread neighbour",
+    ),
+    Safeguard(
+        "every spelling of an address", 5,
+        "An address is compared in one form, whatever its spelling.",
+        "committed by its full address", past="other spelling",
+    ),
+    Safeguard(
+        "young is kept", 6,
+        "What is younger than the minimum age is kept: an upload may not be linked yet.",
+        "an upload in progress", operations=1,
+    ),
+    Safeguard(
+        "rules and holds stay the same", 7,
+        "Rules and holds that change during a mark, or before its approval, stop it.",
+        "on hold", operations=1,
+    ),
+    Safeguard(
+        "the approval names this very set", 7,
+        "An approval names a digest of everything that it covers; a sweep verifies it.",
+        "a retained commit", faults=1,
+    ),
+    Safeguard(
+        "holds", 7,
+        "What is on hold is kept.",
+        "on hold",
+    ),
+    Safeguard(
+        "earlier marks' ranges are read again", 8,
+        "Without signatures, a sweep reads the ranges again that an incremental mark took from earlier ones.",
+        "a retained commit", faults=1, mark="incremental", past="forged base",
+    ),
+    Safeguard(
+        "a retry looks again", 10,
+        "Before a retry of a delete, the object is looked up again: the first one may have succeeded.",
+        "an expired commit", operations=1, faults=1,
+    ),
+    Safeguard(
+        "a resumed sweep re-verifies", 10,
+        "A sweep that was killed begins again with a re-verification.",
+        "an expired commit", operations=1, faults=1,
+    ),
+)  # fmt: skip
+BY_NAME = {one.name: one for one in SAFEGUARDS}
+PAST = ("identical content re-staged", "shared parent", "empty list", "other spelling", "unread neighbour",
+        "forged base", "late revival")  # fmt: skip
+"""The losses that were found in earlier versions of lakegc."""
+
+
+def smallest_loss(safeguard: Safeguard, scenario: str = "") -> Loss | None:
+    """The loss with the fewest events, then steps, without a safeguard, in its scenario or another one."""
+    exploration = Exploration(SCENARIOS[scenario or safeguard.scenario], safeguard.scope, safeguard.left_out)
+    return next(iter(exploration.run().losses), None)
+
+
+def losses(chosen: Sequence[str]) -> Iterator[tuple[Safeguard, Loss | None]]:
+    return ((one, smallest_loss(one)) for one in SAFEGUARDS if not chosen or one.name in chosen)
+
+
+def main(arguments: Sequence[str]) -> int:
+    from tests.exhaustive.traces import table
+
+    everywhere, chosen = "--everywhere" in arguments, [one for one in arguments if one != "--everywhere"]
+    missing = 0
+    for safeguard, loss in losses(chosen):
+        print(f"\n{safeguard.name}")
+        if everywhere:
+            for name in SCENARIOS:
+                found = smallest_loss(safeguard, name)
+                print(f"  {name}: {'-' if found is None else f'{len(found.events)} events, {found.steps} steps'}")
+        missing += loss is None
+        print("NOTHING IS LOST" if loss is None else table(loss))
+    return missing
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
