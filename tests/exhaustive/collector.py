@@ -291,7 +291,7 @@ class Collector:
         why = "a branch was deleted while the server scanned: its list is"
         return (
             Wrong("empty list", f"{why} empty", EMPTY),
-            Wrong("empty list", f"{why} 404, branch not found", NO_LIST),
+            Wrong("404", f"{why} 404, branch not found", NO_LIST),
         )
 
     def end_list(self, label: str) -> Take:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pool
@@ -23,15 +24,13 @@ from typing import NamedTuple
 
 from tests.exhaustive.collector import NEXT, STOPPED, Collector, Step
 from tests.exhaustive.decisions import Read
-from tests.exhaustive.memory import Memory, Since, part
-from tests.exhaustive.operations import OPERATIONS, Operation, Successor, successors
+from tests.exhaustive.invisible import LOST, judge_delete, judge_mark
+from tests.exhaustive.memory import Memory
+from tests.exhaustive.operations import HONEST, Operation, Successor, successors
 from tests.exhaustive.scenarios import SCENARIOS, Scenario
 from tests.exhaustive.server import Answer, Question, Server
-from tests.exhaustive.world import BITS, DELETED, NEW, OURS, STORED, bit
+from tests.exhaustive.world import BITS, DELETED, OURS, bit
 
-_BYTES = (1 << BITS) - 1
-REASONS = (Since.STAGED, Since.HEADS, Since.DUMP, Since.ELSEWHERE, Since.HELD)
-"""For each reason of `Reasons`, the bound after which a life by this reason began too late to be seen."""
 FAULTS = (
     "empty list", "truncated list", "swallowed error", "404", "503", "stale listing", "lost answer", "killed task",
     "delay", "unreadable", "altered mark", "forged base",
@@ -66,7 +65,7 @@ class Scope:
     faults: int = 0
     mark: str = "full"
     sweep: bool = True
-    of: tuple[str, ...] = tuple(OPERATIONS)
+    of: tuple[str, ...] = HONEST
     kinds: tuple[str, ...] = FAULTS
     dump: bool = True
 
@@ -77,6 +76,7 @@ class Found:
     worlds: int = 0
     seconds: float = 0.0
     losses: list[Loss] = field(default_factory=list)
+    excused: Counter[str] = field(default_factory=Counter)  # deletes of live objects, by what is `invisible` in them
 
 
 History = tuple["History", Event] | None
@@ -255,50 +255,23 @@ class Exploration:
     # --- losses -----------------------------------------------------------------------------------------------------
 
     def measure(self, step: Step, world: int, memory: Memory, answer: Answer, history: History, steps: int) -> None:
-        lost = (
-            lost_by_mark(memory, answer, self.scenario.recorded)
-            if step.ends
-            else lost_by_delete(step.deletes, memory, answer)
-        )
+        lost = 0
+        for address, why in self.judge(step, memory, answer).items():
+            if why == LOST:
+                lost |= bit(address)
+            else:
+                self.found.excused[why] += 1
         if lost:
             self.found.losses.append(
                 Loss(self.scenario.name, lost, tuple(events_of(history)), step.name, steps, self.without)
             )
 
-
-def lost_by_mark(memory: Memory, answer: Answer, recorded: int) -> int:
-    """The expired objects that have been live ever since the mark began, and were not moved twice in it.
-
-    One that was overwritten since it was listed is found by the lookup before its delete. While another repository
-    can't be read, what an earlier mark `recorded` there is kept; nothing else of it is promised, and a brake says so.
-    """
-    live, new = answer
-    excused = part(memory.absence, Since.MARK) | memory.moved >> BITS | new & ~memory.young
-    found = memory.candidates & live & ~excused
-    if memory.forged:  # an incremental mark with unsigned ones before it isn't handed to a sweep that believes it
-        return 0
-    return found & recorded if memory.unread else found
-
-
-def lost_by_delete(address: int, memory: Memory, answer: Answer) -> int:
-    """The object, if it is live and a collector could know that.
-
-    A younger object at the key is lost unless it was written after the lookup. An old one isn't if each reason for
-    which it is live began after the bound of this reason, and it was not live at all at some time since the
-    re-verification began; nor if it was moved twice since.
-    """
-    kind, reasons = answer
-    if kind not in STORED or not any(reasons):
-        return 0
-    if kind == NEW:
-        return bit(address) if memory.kind_then == NEW else 0
-    here = bit(address)
-    if memory.moved >> BITS & here:
-        return 0
-    in_time = not part(memory.absence, Since.VERIFICATION) & here or any(
-        lives and not part(memory.absence, since) & here for lives, since in zip(reasons, REASONS, strict=True)
-    )
-    return here if in_time else 0
+    def judge(self, step: Step, memory: Memory, answer: Answer) -> dict[int, str]:
+        """What becomes of each live object that a step expires or deletes."""
+        if step.ends:
+            return judge_mark(memory, answer, self.scenario.recorded)
+        why = judge_delete(step.deletes, memory, answer)
+        return {} if why is None else {step.deletes: why}
 
 
 def events_of(history: History) -> Iterator[Event]:

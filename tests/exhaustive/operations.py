@@ -21,6 +21,7 @@ from tests.exhaustive.world import (
     OURS,
     PATHS,
     RULES,
+    SIZES,
     STORED,
     TOMBSTONE,
     Branch,
@@ -288,6 +289,20 @@ def merge(universe: Universe, world: World) -> Found:
                 )
 
 
+@operation
+def stage_with_a_wrong_size(universe: Universe, world: World) -> Found:
+    """An object by its address, declared to be what is committed at the path, which has another size."""
+    for repository, number, branch in _branches(world):
+        for path in range(len(PATHS)):
+            committed = universe.commits[branch.head].tree[path]
+            for address, kind in enumerate(world.stored):
+                if repository != OURS or kind not in STORED or committed is None:
+                    continue
+                if SIZES[committed.content] != SIZES[universe.contents[address]]:
+                    entry = Entry(address, committed.content)
+                    yield (repository, number, path, address), _staged(world, repository, number, path, entry)
+
+
 # --- rules and holds ------------------------------------------------------------------------------------------------
 
 
@@ -311,6 +326,10 @@ def tag(universe: Universe, world: World) -> Found:
         yield (one,), world._replace(tag=one)
 
 
+HONEST = tuple(name for name in OPERATIONS if name != "stage_with_a_wrong_size")
+"""What an exploration tries: every operation but the one that nothing can show."""
+
+
 # --- for people -----------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +349,8 @@ def sentence(operation: Operation) -> str:
         case "stage":
             form = " by its full address" if arguments[4] and arguments[0] == OURS else ""
             return f"{branch(0)}: object {arguments[3]} is staged at `{path(2)}`{form}"
+        case "stage_with_a_wrong_size":
+            return f"{branch(0)}: object {arguments[3]} is staged at `{path(2)}` with the size of the committed one"
         case "delete":
             return f"{branch(0)}: `{path(2)}` is deleted"
         case "import_object":

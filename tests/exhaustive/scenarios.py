@@ -47,7 +47,7 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(function: Callable[[], tuple[Universe, World]]) -> Callable[[], tuple[Universe, World]]:
-    name, text = function.__name__.replace("_", " "), (function.__doc__ or "").strip()
+    name, text = function.__name__.replace("_", " "), " ".join((function.__doc__ or "").split())
     recorded = 1 if name.startswith("another repository") else 0
     SCENARIOS[name] = Scenario(name, text, function, recorded)
     return function
@@ -122,15 +122,17 @@ def an_expired_commit() -> tuple[Universe, World]:
 
 @scenario
 def an_expired_commit_and_a_rule_of_60_days() -> tuple[Universe, World]:
-    """The same, and there is a rule of 60 days for a branch dev, which doesn't exist."""
+    """Object 0 is only in the parent of main's head, which has expired. A rule of 60 days is for a branch dev, which doesn't
+    exist."""
     universe, world = an_expired_commit()
     return universe, world._replace(rules=2)
 
 
-@scenario
-def a_shared_parent() -> tuple[Universe, World]:
-    """Object 0 is in a commit with two children: one is long ago, main's head; the other lately, dev's head."""
+def _shared_parent(others: int) -> tuple[Universe, World]:
+    """Which commits the server lists depends on their ids, and these on how many `others` there are before them."""
     universe = _universe((0,))
+    for number in range(others):
+        universe.commit(Commit((), NOTHING, LATELY - 1 - number))
     root = universe.commit(Commit((), at_p(Entry(0, 0)), LONG_AGO))
     main = universe.commit(Commit((root,), at_p(X._replace(content=2)), LONG_AGO))
     dev = universe.commit(Commit((root,), at_p(X), LATELY))
@@ -138,14 +140,17 @@ def a_shared_parent() -> tuple[Universe, World]:
 
 
 @scenario
-def a_shared_parent_the_other_way() -> tuple[Universe, World]:
-    """The same with other contents, so that the ids of the commits sort the other way."""
-    universe = _universe((0,))
-    universe.commit(Commit((), NOTHING, LATELY))
-    root = universe.commit(Commit((), at_p(Entry(0, 0)), LONG_AGO))
-    main = universe.commit(Commit((root,), at_p(X._replace(content=2)), LATELY))
-    dev = universe.commit(Commit((root,), at_p(X), LONG_AGO))
-    return universe, World((OLD,), (_repository(universe, Branch(main, NOTHING), Branch(dev, NOTHING)),))
+def a_shared_parent() -> tuple[Universe, World]:
+    """Object 0 is in a commit with two children: main's head, of long ago, and dev's, of lately. The server doesn't
+    list the commit, since it comes to it from main first."""
+    return _shared_parent(1)
+
+
+@scenario
+def a_shared_parent_that_the_server_lists() -> tuple[Universe, World]:
+    """Object 0 is in a commit with two children: main's head, of long ago, and dev's, of lately. The server lists the
+    commit, since it comes to it from dev first."""
+    return _shared_parent(0)
 
 
 @scenario
@@ -159,11 +164,28 @@ def a_young_commit_on_no_branch() -> tuple[Universe, World]:
 
 @scenario
 def committed_on_dev() -> tuple[Universe, World]:
-    """Object 0 is in the head of dev, which has just committed it."""
+    """Object 0 is in the head of dev, a commit of long ago."""
     universe = _universe((0,))
     root = universe.commit(Commit((), NOTHING, LONG_AGO))
     dev = universe.commit(Commit((root,), at_p(Entry(0, 0)), LONG_AGO))
     return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING), Branch(dev, NOTHING)),))
+
+
+@scenario
+def committed_on_dev_lately() -> tuple[Universe, World]:
+    """Object 0 is in the head of dev, a commit of yesterday, which the default rule retains if dev is deleted."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), NOTHING, LONG_AGO))
+    dev = universe.commit(Commit((root,), at_p(Entry(0, 0)), LATELY))
+    return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING), Branch(dev, NOTHING)),))
+
+
+@scenario
+def staged_at_the_other_path() -> tuple[Universe, World]:
+    """Object 0 is staged at q of main."""
+    universe = _universe((0,))
+    root = universe.commit(Commit((), NOTHING, LONG_AGO))
+    return universe, World((OLD,), (_repository(universe, Branch(root, (None, Entry(0, 0)))),))
 
 
 @scenario
@@ -209,6 +231,17 @@ def another_repository_stages_it() -> tuple[Universe, World]:
 
 
 @scenario
+def another_repository_stages_it_at_the_other_path() -> tuple[Universe, World]:
+    """Object 0 is staged at q in another repository, by its full address."""
+    universe, world = another_repository_stages_it()
+    ours, other = world.repositories
+    main, dev = other.branches
+    assert main is not None
+    moved = other._replace(branches=(main._replace(staged=main.staged[::-1]), dev))
+    return universe, world._replace(repositories=(ours, moved))
+
+
+@scenario
 def another_repository_committed_it() -> tuple[Universe, World]:
     """Object 0 is in a commit of another repository."""
     universe = _universe((0,))
@@ -220,7 +253,7 @@ def another_repository_committed_it() -> tuple[Universe, World]:
 
 @scenario
 def identical_content_at_the_other_path() -> tuple[Universe, World]:
-    """The same, but object 0 is staged at q."""
+    """main has an object at p and q; object 0, with the same content, is staged at q: no list shows it."""
     universe = _universe((0,))
     root = universe.commit(Commit((), (X, X), LONG_AGO))
     return universe, World((OLD,), (_repository(universe, Branch(root, (None, Entry(0, 0)))),))

@@ -1,11 +1,95 @@
+"""A loss for people: its steps, and the tables of `docs/safety.md`.
+
+uv run python -m tests.exhaustive.traces            # renew the tables of docs/safety.md
+"""
+
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 from tests.exhaustive import operations
+from tests.exhaustive.explore import Loss
+from tests.exhaustive.invisible import INVISIBLE
+from tests.exhaustive.safeguards import SAFEGUARDS, Safeguard, smallest_loss
+from tests.exhaustive.scenarios import SCENARIOS
+from tests.exhaustive.world import addresses
+
+PAGE = Path(__file__).parents[2] / "docs" / "safety.md"
+BEGIN, END = "<!-- {} -->", "<!-- end of {} -->"
+INVARIANTS = {
+    1: "Re-verified, up to the delete",
+    2: "Order, and everything more than once",
+    5: "Inside only",
+    6: "Young is kept",
+    7: "Approved means this set",
+    8: "Re-verified by what can't be forged",
+    10: "Receipts and retries",
+}
 
 
-def table(loss) -> str:
-    lines = [f"{loss.scenario}: lost {loss.objects:b} at {loss.at}"]
+def table(loss: Loss) -> str:
+    """A loss as lines of text."""
+    lines = [f"{loss.scenario}: {SCENARIOS[loss.scenario].description}"]
+    return "\n".join([*lines, *(f"  {number}. {each}" for number, each in enumerate(steps(loss), 1))])
+
+
+def steps(loss: Loss) -> Iterator[str]:
+    """The events of a loss, each with where lakegc is then, and the step at which it is lost."""
     for event in loss.events:
-        what = event.what if isinstance(event.what, str) else operations.sentence(event.what)
-        lines.append(f"  before/at step {event.before} [{event.step}]: {what}")
-    return "\n".join(lines)
+        if isinstance(event.what, str):
+            yield f"{event.what} *(at {event.step})*"
+        else:
+            yield f"{operations.sentence(event.what)} *(before {event.step})*"
+    objects = " and ".join(f"object {one}" for one in addresses(loss.objects))
+    done = "expires, and is live" if loss.at.endswith("is finished") else "is deleted, and is live"
+    yield f"{objects} {done}"
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def safeguards_table() -> str:
+    """For each safeguard, the smallest loss without it."""
+    rows = ["| safeguard | without it, in this world | step by step |", "| --- | --- | --- |"]
+    for invariant, heading in INVARIANTS.items():
+        rows.append(f"| **{heading}** | | |")
+        rows += [row(one) for one in SAFEGUARDS if one.invariant == invariant]
+    return "\n".join(rows)
+
+
+def row(safeguard: Safeguard) -> str:
+    scenario = SCENARIOS[safeguard.scenario].description
+    if safeguard.overlap:
+        return f"| {safeguard.what} | nothing is lost: others protect from the same | {safeguard.overlap} |"
+    loss = smallest_loss(safeguard)
+    assert loss is not None, f"nothing is lost without '{safeguard.name}'"
+    cell = "<br>".join(f"{number}. {one}" for number, one in enumerate(steps(loss), 1))
+    also = f" Also left out: {', '.join(safeguard.also)}." if safeguard.also else ""
+    return f"| {safeguard.what}{also} | {scenario} | {cell} |"
+
+
+def invisible_table() -> str:
+    rows = ["| a live object is lost if | why no collector can see it | what an operator does |", "| --- | --- | --- |"]
+    return "\n".join([*rows, *(f"| {one.how} | {one.why} | {one.remedy} |" for one in INVISIBLE)])
+
+
+def with_tables(page: str) -> str:
+    """The page with its tables as they are now."""
+    for name, text in (("safeguards", safeguards_table()), ("invisible losses", invisible_table())):
+        begin, end = BEGIN.format(name), END.format(name)
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        assert after or rest.endswith(end), f"{name} has no place on the page"
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return page
+
+
+def main() -> int:
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""One run of a mark and its sweep, with given events: what the search finds can be repeated, with or without a
+safeguard, and held against a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from tests.exhaustive.collector import NEXT, STOPPED, Step
+from tests.exhaustive.explore import Event, Exploration, Scope
+from tests.exhaustive.invisible import LOST
+from tests.exhaustive.operations import Operation
+from tests.exhaustive.scenarios import SCENARIOS
+from tests.exhaustive.server import Answer
+from tests.exhaustive.world import STORED, World, bit
+
+
+@dataclass
+class Outcome:
+    """How a run ended: the `expired` objects of its mark (None if it stopped before), those that its sweep `deleted`,
+    those `lost`, and the world at the end. `taken` has the names of the steps, `left` the events that never came."""
+
+    expired: int | None = None
+    deleted: int = 0
+    lost: int = 0
+    stopped: bool = False
+    world: World | None = None
+    taken: list[str] = field(default_factory=list)
+    left: list[Event] = field(default_factory=list)
+
+
+def play(scenario: str, scope: Scope, events: Sequence[Event], without: Collection[str] = ()) -> Outcome:
+    """Run a scenario's mark and sweep; each event happens at the next step of its name."""
+    return Player(Exploration(SCENARIOS[scenario], scope, without), events).run()
+
+
+class Player:
+    def __init__(self, exploration: Exploration, events: Sequence[Event]) -> None:
+        self.exploration, self.waiting, self.outcome = exploration, list(events), Outcome()
+        self.world, self.memory = exploration.start, exploration.beginning()
+
+    def run(self) -> Outcome:
+        collector, position = self.exploration.collector, 0
+        while position < len(collector.steps):
+            step = collector.steps[position]
+            if step.ask(self.memory) is None:
+                position += 1
+                continue
+            self.outcome.taken.append(step.name)
+            label = self.take(step)
+            if label == STOPPED:
+                self.outcome.stopped = True
+                break
+            position = position + 1 if label == NEXT else collector.labels[label]
+        self.outcome.left = self.waiting
+        self.outcome.world = self.exploration.universe.worlds[self.world]
+        return self.outcome
+
+    def take(self, step: Step) -> str:
+        """Let the operations before a step happen, then the step, with the wrong answer that is due at it."""
+        server, wrong = self.exploration.server, ""
+        while self.waiting and self.waiting[0].step == step.name and not wrong:
+            what = self.waiting.pop(0).what
+            if isinstance(what, str):
+                wrong = what
+            else:
+                self.operate(what)
+        question = step.ask(self.memory)
+        assert question is not None
+        answer = server.answer(question, self.world)
+        self.measure(step, answer)
+        if wrong:
+            answer = next(one.answer for one in step.wrong(self.memory, answer) if one.sentence == wrong)
+        self.memory, label = step.take(self.memory, answer)
+        return label
+
+    def operate(self, operation: Operation) -> None:
+        """Do what a writer does, if it is possible now."""
+        for each in self.exploration.successors(self.world):
+            if each.operation == operation:
+                self.memory = self.exploration.remember(self.memory, self.world, each)
+                self.world = each.world
+                return
+
+    def measure(self, step: Step, answer: Answer) -> None:
+        if not step.ends and step.deletes < 0:
+            return
+        judged = self.exploration.judge(step, self.memory, answer)
+        self.outcome.lost |= sum(bit(address) for address, why in judged.items() if why == LOST)
+        if step.ends:
+            self.outcome.expired = self.memory.candidates
+        else:
+            self.outcome.deleted |= bit(step.deletes) if answer[0] in STORED else 0
+            self.world = self.exploration.without_object(self.world, step.deletes)

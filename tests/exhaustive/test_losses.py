@@ -1,0 +1,84 @@
+"""In the small, nothing live is lost, whatever happens; and without any of the safeguards, something is."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.exhaustive.explore import Exploration, Scope
+from tests.exhaustive.invisible import INVISIBLE
+from tests.exhaustive.operations import OPERATIONS
+from tests.exhaustive.safeguards import PAST, SAFEGUARDS, Safeguard, smallest_loss
+from tests.exhaustive.scenarios import SCENARIOS
+from tests.exhaustive.traces import PAGE, table, with_tables
+
+EACH = [one for one in SAFEGUARDS if not one.overlap]
+OVERLAPPING = [one for one in SAFEGUARDS if one.overlap]
+
+
+@pytest.mark.parametrize("mark", ["full", "incremental"])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_nothing_is_lost_by_one_operation_and_one_fault(name: str, mark: str) -> None:
+    """At any moment of a mark, its approval and a sweep. With more of both: `tests.exhaustive.explore`."""
+    found = Exploration(SCENARIOS[name], Scope(1, 1, mark)).run()
+
+    assert [table(loss) for loss in found.losses] == []
+    assert found.states > 1000
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_nothing_is_lost_without_the_permission_to_dump_commits(name: str) -> None:
+    """Except a commit that no branch shows: nobody sees it then until the next mark."""
+    found = Exploration(SCENARIOS[name], Scope(1, 0, dump=False)).run()
+
+    assert [table(loss) for loss in found.losses] == []
+
+
+@pytest.mark.parametrize("safeguard", EACH, ids=[one.name for one in EACH])
+def test_without_a_safeguard_something_is_lost(safeguard: Safeguard) -> None:
+    loss = smallest_loss(safeguard)
+
+    assert loss is not None
+    assert len(loss.events) == safeguard.operations + safeguard.faults
+
+
+@pytest.mark.parametrize("safeguard", OVERLAPPING, ids=[one.name for one in OVERLAPPING])
+def test_without_a_safeguard_that_others_overlap_nothing_is_lost(safeguard: Safeguard) -> None:
+    """If this fails, it is needed after all: say by which loss."""
+    assert smallest_loss(safeguard) is None
+
+
+@pytest.mark.parametrize("name", PAST)
+def test_losses_of_earlier_versions_are_found_again_without_their_corrections(name: str) -> None:
+    assert PAST[name].losses()
+
+
+def test_each_invisible_loss_comes_about_and_no_other() -> None:
+    """What excuses the delete of a live object is on the list, and the list has nothing that never happens."""
+    excused: Counter[str] = Counter()
+    for name in ("an expired commit", "garbage beside another repository", "identical content at one path"):
+        excused += Exploration(SCENARIOS[name], Scope(2)).run().excused
+    wrong_size = ("stage_with_a_wrong_size", "commit")
+    lost = Exploration(SCENARIOS["garbage"], Scope(1, of=wrong_size)).run().losses
+
+    assert lost
+    assert excused.keys() | {"declared with a wrong size"} == {one.name for one in INVISIBLE}
+
+
+def test_every_operation_is_tried() -> None:
+    tried = {
+        each.operation.name
+        for name in SCENARIOS
+        for exploration in [Exploration(SCENARIOS[name], Scope(1, of=tuple(OPERATIONS)))]
+        for each in exploration.successors(exploration.start)
+    }
+
+    assert tried == OPERATIONS.keys()
+
+
+def test_the_page_of_safety_is_up_to_date() -> None:
+    """Renew it with `python -m tests.exhaustive.traces`."""
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert with_tables(page) == page
