@@ -43,7 +43,8 @@ def decide_commits(run: MarkRun) -> None:
         listed = server_list(run)
         after = run.lakefs.branches(repository)
         tags |= holds_in_force.tags_seen(run, holds)  # after the branches, to see a tag that replaced a branch
-        commits = completed(run, dumped, {*before.values(), *after.values(), *tagged_commits(holds, tags)})
+        named = {*before.values(), *after.values(), *tagged_commits(holds, tags), *(one for one, _ in listed or ())}
+        commits = completed(run, dumped, named)
         verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
         verdicts = with_server_list(verdicts, listed or [])
         verdicts = with_earlier_heads(verdicts, before, commits)
@@ -129,21 +130,22 @@ def checked(commit: Commit) -> Commit:
     return commit
 
 
-def completed(run: MarkRun, dumped: Graph | None, heads: set[str]) -> Graph:
-    """The graph, completed with heads (and tags on hold) and ancestors of all commits that the dump lacks.
+def completed(run: MarkRun, dumped: Graph | None, named: set[str]) -> Graph:
+    """The graph, completed with these commits and ancestors of all commits that the dump lacks: heads, tags on hold,
+    and what the server lists as retained.
 
-    Without a dump, the graph has only these heads and their ancestors; dangling commits are then retained only if the
-    server lists them.
+    Without a dump, the graph has only these and their ancestors; dangling commits are then retained only if the server
+    lists them. What is behind those is decided on by the rule all the same: the server's list can lack it (formats §6).
     """
     repository = run.partition.repository
     if dumped is None:
         graph: Graph = {}
-        for head in sorted(heads):
-            if head not in graph:
-                graph |= {commit.id: checked(commit) for commit in run.lakefs.log(repository, head)}
+        for one in sorted(named):
+            if one not in graph:
+                graph |= {commit.id: checked(commit) for commit in run.lakefs.log(repository, one)}
         return graph
     graph = dict(dumped)
-    starts = heads | {parent for commit in graph.values() for parent in commit.parents}
+    starts = named | {parent for commit in graph.values() for parent in commit.parents}
     return graph | {commit.id: commit for commit in unknown_ancestors(run.lakefs, repository, dumped, starts)}
 
 

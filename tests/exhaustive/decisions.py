@@ -176,10 +176,10 @@ class Retention:
         """As `decide_commits`. Without the rule, the server's list and the heads are believed alone."""
         names, before = self.names, read.before if heads_before else ()
         heads = {one for one in (*before, *read.after, *read.tags) if one >= 0}
-        known = names.with_ancestors(heads | (read.dumped or set()))
+        known = names.with_ancestors(heads | read.listed | (read.dumped or set()))
         commits, now_heads = names.graph(known), names.heads(read.after)
         if not the_rule:
-            return Decided(frozenset(heads | read.listed), known | read.listed)
+            return Decided(frozenset(heads | read.listed), known)
         verdicts = retained_commits(commits.values(), now_heads, rules(read.rule), now=SERVER_NOW)
         listed = [(one, names.commit(number).metarange_id) for number in sorted(read.listed)
                   for one in [names.name(number)]]  # fmt: skip
@@ -189,7 +189,7 @@ class Retention:
         on_hold = commits_on_hold([HOLD_OF_TAGS], commits, seen, rules(read.rule), now=SERVER_NOW)
         verdicts = with_holds(verdicts, on_hold)
         retained = names.numbers(one.commit_id for one in verdicts if one.retained)
-        return Decided(retained, known | read.listed)
+        return Decided(retained, known)
 
     def tagged(self, commits: Iterable[int]) -> set[tuple[str, str]]:
         return {("tag", self.names.name(one)) for one in commits}

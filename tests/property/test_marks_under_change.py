@@ -161,6 +161,29 @@ def test_a_lost_range_of_an_old_commit_stops_a_mark_without_a_dump(sandbox: Sand
         marked(sandbox.settings, "lake")
 
 
+@pytest.mark.parametrize("number", range(6))
+def test_without_a_dump_what_is_behind_a_listed_commit_on_no_branch_is_live(sandbox: Sandbox, number: int) -> None:
+    """The rule retains the parent of a young commit. The server's list has the commit, but not always its parent:
+    whether it does depends on the ids of commits, so on the `number` in a message."""
+    lake = sandbox.create("lake")
+    set_rules(lake, Rules(7))
+    garbage = with_garbage(lake)
+    live = lake.put("main", "a", b"live")
+    parent = lake.commit("main", f"parent {number}", date=days_ago(30))
+    lake.create_branch("dev", "main")
+    lake.put("main", "a", b"newer")
+    lake.commit("main", "long ago", date=days_ago(30))
+    lake.put("dev", "a", b"another")
+    lake.commit("dev", "lately")
+    lake.delete_branch("dev")
+
+    with no_dump():
+        mark = marked(sandbox.settings, "lake")
+
+    assert lake.stat(parent.id, "a").address == live.address
+    assert mark.expired == {garbage}
+
+
 @pytest.mark.parametrize(
     "address",
     [
