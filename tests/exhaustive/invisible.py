@@ -27,8 +27,8 @@ class Invisible(NamedTuple):
 INVISIBLE = (
     Invisible(
         "revived in the last seconds",
-        "An old object becomes live by a new branch, a revert, a rule, a hold or a tag, after heads were listed for the "
-        "last time before.",
+        "An old object becomes live by a new branch, a revert, a rule, a hold or a tag, after the last listing of "
+        "heads.",
         "Between the last look and the delete there is always some time: seconds here.",
         "The report names it. With quarantine, `lakegc undo` brings it back.",
     ),

@@ -52,6 +52,8 @@ class Player:
                 self.outcome.stopped = True
                 break
             position = position + 1 if label == NEXT else collector.labels[label]
+        if self.outcome.expired is None and not self.outcome.stopped:
+            self.outcome.expired = 0  # nothing is left before the mark's end
         self.outcome.left = self.waiting
         self.outcome.world = self.exploration.universe.worlds[self.world]
         return self.outcome
@@ -59,6 +61,7 @@ class Player:
     def take(self, step: Step) -> str:
         """Let the operations before a step happen, then the step, with the wrong answer that is due at it."""
         server, wrong = self.exploration.server, ""
+        self.before(step.name)
         while self.waiting and self.waiting[0].step == step.name and not wrong:
             what = self.waiting.pop(0).what
             if isinstance(what, str):
@@ -73,6 +76,9 @@ class Player:
             answer = next(one.answer for one in step.wrong(self.memory, answer) if one.sentence == wrong)
         self.memory, label = step.take(self.memory, answer)
         return label
+
+    def before(self, name: str) -> None:
+        """For what else may happen before a step."""
 
     def operate(self, operation: Operation) -> None:
         """Do what a writer does, if it is possible now."""

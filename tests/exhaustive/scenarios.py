@@ -122,8 +122,8 @@ def an_expired_commit() -> tuple[Universe, World]:
 
 @scenario
 def an_expired_commit_and_a_rule_of_60_days() -> tuple[Universe, World]:
-    """Object 0 is only in the parent of main's head, which has expired. A rule of 60 days is for a branch dev, which doesn't
-    exist."""
+    """Object 0 is only in the parent of main's head, which has expired. A rule of 60 days is for a branch dev, which
+    doesn't exist."""
     universe, world = an_expired_commit()
     return universe, world._replace(rules=2)
 
