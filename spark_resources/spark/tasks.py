@@ -6,10 +6,12 @@ longer than the job. The same function runs in either place. See `partitioning` 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -101,17 +103,26 @@ class Tasks:
         return collected(self.frame(), step, schema)
 
     def _mapped_here(self, step: Step, schema: pa.Schema) -> pa.Table:
+        given_up = threading.Event()
+
         def process(number: int) -> list[pa.Table]:
             _piece.set(number)
-            return [
-                pa.Table.from_batches([batch]).cast(schema) for batch in step(iter(self.pieces[number].to_batches()))
-            ]
+            batches = step(iter(self.pieces[number].to_batches()))
+            until_given_up = takewhile(lambda _: not given_up.is_set(), batches)
+            return [pa.Table.from_batches([batch]).cast(schema) for batch in until_given_up]
 
         if len(self.pieces) == 1:
             found = [process(0)]
         else:
             with ThreadPoolExecutor(max(len(self.pieces), 1)) as pool:
-                found = list(pool.map(process, range(len(self.pieces))))
+                processed = [pool.submit(process, number) for number in range(len(self.pieces))]
+                try:
+                    ended, _ = wait(processed, return_when=FIRST_EXCEPTION)
+                    for future in ended:
+                        future.result()  # raises what it failed with
+                    found = [future.result() for future in processed]
+                finally:  # after a failure or Ctrl-C, the other threads end at their next batch
+                    given_up.set()
         return pa.concat_tables([schema.empty_table(), *(table for tables in found for table in tables)])
 
 

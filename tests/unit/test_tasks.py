@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -88,6 +89,24 @@ def test_an_error_of_one_task_is_raised_with_its_class_and_message(tasks: Tasks,
 
     with pytest.raises(DamagedData, match="table n3 is damaged"), errors_from_executors():
         use(tasks, failing, RESULT)
+
+
+@pytest.mark.timeout(60)
+def test_a_failed_task_on_the_driver_ends_the_others_at_their_next_batch(spark: SparkSession) -> None:
+    """Nobody waits for the result of a large branch after another one could not be read."""
+    begun = threading.Event()
+
+    def one_fails_and_the_others_never_end(batches: Batches) -> Batches:
+        [name] = next(batches).column(0).to_pylist()
+        if name == "n3":
+            assert begun.wait(30)
+            raise DamagedData("table n3 is damaged")
+        while True:
+            begun.set()
+            yield pa.RecordBatch.from_pylist([{"name": name, "process": 0}], RESULT)
+
+    with pytest.raises(DamagedData, match="table n3 is damaged"):
+        id_tasks(lambda: spark, "name", NAMES, batch=1, here=5).collected(one_fails_and_the_others_never_end, RESULT)
 
 
 def test_files_of_several_tasks_never_have_the_same_name(tasks: Tasks, tmp_path: Path) -> None:
