@@ -75,7 +75,7 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
                 report.count(listed=len(table), bytes=pc.sum(found["size"], min_count=0).as_py())
                 yield from found.to_batches()
 
-    tasks = id_tasks(run.spark, "file", list(files), batch=1)
+    tasks = id_tasks(run.spark, "file", list(files), batch=1, here=0)
     dataset, report = write_produced(tasks, produce, run.place, run.mark.folder("namespace_slices"), STORED_OBJECTS)
     notes.wrote(dataset)
     listed = report.counters["listed"]
