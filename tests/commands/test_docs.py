@@ -31,6 +31,8 @@ NOT_OURS = {
     "--select", "--partition", "--tags",  # Dagster's
     "--check", "--no-dev",  # ruff's, uv's
     "--objects", "--commits", "--runs", "--size", "--factor", "--pairs", "--wait", "--files",  # of benchmarks
+    "--operations", "--faults", "--mark", "--scenario", "--without", "--processes", "--progress",  # of the model
+    "--seed",
 }  # fmt: skip
 
 # one process for all: what tests import is imported once

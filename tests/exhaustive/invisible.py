@@ -45,6 +45,12 @@ INVISIBLE = (
         "As above.",
     ),
     Invisible(
+        "committed and left without a dump",
+        "Credentials may not dump references; a commit is made, and no branch leads to it when heads are listed.",
+        "Only a dump of references has all commits.",
+        "Allow `fs:ListBranches`, `fs:ListTags` and `fs:ListCommits`.",
+    ),
+    Invisible(
         "imported elsewhere within a minute",
         "Another repository commits an old object of this namespace between two looks at its tables.",
         "Tables of other repositories are listed every minute, or when a branch there has a new head.",

@@ -214,7 +214,8 @@ def commit(universe: Universe, world: World) -> Found:
 
 @operation
 def import_object(universe: Universe, world: World) -> Found:
-    """An object of our namespace is committed by its full address, to a branch without changes."""
+    """An object of our namespace is committed by its full address, to a branch without changes. In our own repository,
+    where that is a stage and a commit, identical content would be no change."""
     for repository, number, branch in _branches(world):
         if any(universe.is_changed(branch, path) for path in range(len(PATHS))):
             continue
@@ -222,7 +223,9 @@ def import_object(universe: Universe, world: World) -> Found:
         for path in range(len(PATHS)):
             for address, kind in enumerate(world.stored):
                 entry = Entry(address, universe.contents[address], 1)
-                if kind in STORED and before[path] != entry:
+                committed = before[path]
+                identical = committed is not None and committed.content == entry.content
+                if kind in STORED and committed != entry and not (identical and repository == OURS):
                     tree = (*before[:path], entry, *before[path + 1 :])
                     made = universe.commit(Commit((branch.head,), tree, LATELY))
                     after = _changed(world, repository, number, Branch(made, _nothing()), commit=made)

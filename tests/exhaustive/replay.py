@@ -103,11 +103,21 @@ class RandomPlayer(Player):
         if name not in MARK | SWEEP:
             return
         while len(self.done) < self.most and self.rng.random() < 0.25:
-            possible = self.exploration.successors(self.world)
+            possible = [each for each in self.exploration.successors(self.world) if self.can_be_done(each.operation)]
             if possible:
                 each = self.rng.choice(possible)
                 self.done.append((Event(0, name, each.operation), each))
                 self.operate(each.operation)
+
+    def can_be_done(self, operation: Operation) -> bool:
+        """An import of identical content isn't a stage and a commit, which is how the sandbox does it here."""
+        if operation.name != "import_object":
+            return True
+        universe, (repository, number, path, address) = self.exploration.universe, operation.arguments
+        branch = universe.worlds[self.world].repositories[repository].branches[number]
+        assert branch is not None
+        committed = universe.commits[branch.head].tree[path]
+        return committed is None or committed.content != universe.contents[address]
 
 
 @dataclass(frozen=True)

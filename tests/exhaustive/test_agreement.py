@@ -1,0 +1,119 @@
+"""The model says what the code does: its rules are the code's, and its runs end as real ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import chain, combinations
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakegc_assets.rules import keep_reasons, path_probes
+from lakegc_assets.rules.keep_reasons import KEEP_REASONS
+from spark_resources.mark_store.record import CHAIN
+from tests.exhaustive import decisions
+from tests.exhaustive.collector import Collector
+from tests.exhaustive.explore import Exploration, Scope
+from tests.exhaustive.replay import difference, random_run, real_run
+from tests.exhaustive.scenarios import SCENARIOS
+from tests.exhaustive.world import SIZES, Commit, Entry, Universe, addresses, bit
+from tests.support.mark_runs import SharedSpark, environment
+
+RUNS = int(os.environ.get("LAKEGC_MODEL_REPLAYS", "8"))
+
+
+@pytest.mark.timeout(0)  # as long as the number of runs takes
+def test_random_runs_of_the_model_end_as_real_ones_in_the_sandbox(tmp_path: Path) -> None:
+    """The same objects expire, and the same are deleted, with the same operations at the same moments."""
+    different, whole = [], 0
+    for number in range(RUNS):
+        run = random_run(Random(number), operations=3, sweep=number % 4 == 3)
+        (folder := tmp_path / f"{number}").mkdir()
+        real = real_run(run, folder)
+        if not real.left:
+            whole += 1
+            different += [f"{run}: {why}" for why in [difference(run, real)] if why]
+
+    assert different == []
+    assert whole > RUNS // 2
+
+
+@pytest.fixture(scope="module")
+def spark() -> SparkSession:
+    with environment({}):
+        return SharedSpark().spark_session
+
+
+OBJECTS = (0, 1, 2)  # of contents 0, 1 and 2: two have one size
+TREES = ((Entry(-1, 0), None), (None, Entry(-1, 2)), (Entry(-1, 1), Entry(-1, 2)), (None, None))
+
+
+def subsets() -> Sequence[tuple[int, ...]]:
+    return list(chain.from_iterable(combinations(OBJECTS, size) for size in range(len(OBJECTS) + 1)))
+
+
+def test_the_paths_that_the_model_probes_are_those_of_the_rule(spark: SparkSession) -> None:
+    universe = Universe(contents=OBJECTS)
+    commits = [universe.commit(Commit((), tree, 0)) for tree in TREES]
+    for objects in subsets():
+        sizes = decisions.sizes_of(universe, sum(map(bit, objects)))
+        expected = {(one, path) for one in commits for path in decisions.paths_to_probe(universe, one, sizes)}
+
+        found = path_probes.probes(*frames(spark, universe, commits, objects)).collect()
+
+        assert {(int(row["branch"]), int(row["path"])) for row in found} == expected
+
+
+def frames(spark: SparkSession, universe: Universe, commits: Sequence[int], objects: Sequence[int]) -> Any:
+    """The entries of heads, their ranges, and candidates, as the rule takes them; a commit is a branch and a range."""
+    entries = [("lake", str(one), str(path), SIZES[entry.content]) for one in commits
+               for path, entry in enumerate(universe.commits[one].tree) if entry is not None]  # fmt: skip
+    branches = [("lake", str(one), str(one)) for one in commits]
+    sizes = [(decisions.key(one), SIZES[universe.contents[one]]) for one in objects]
+    return (
+        spark.createDataFrame(entries, "repository string, range_id string, path string, size long"),
+        spark.createDataFrame(branches, "repository string, branch string, range_id string"),
+        spark.createDataFrame(sizes, "address string, size long"),
+    )
+
+
+def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule(spark: SparkSession) -> None:
+    """One that is served, and with a probe that has no clear result, those of its size."""
+    universe = Universe(contents=OBJECTS)
+    everything = sum(map(bit, OBJECTS))
+    schema = "repository string, branch string, path string, size long, address string, unclear string"
+    rows = [(decisions.key(one), SIZES[one]) for one in OBJECTS]
+    objects = spark.createDataFrame(rows, "address string, size long")
+    for served in (None, *OBJECTS):
+        for unclear in (None, *set(SIZES)):
+            probed = [("lake", "main", "p", 1, None if served is None else decisions.key(served), None)]
+            probed += [("lake", "main", "q", unclear, None, "no answer")] if unclear is not None else []
+            sizes = frozenset({unclear} - {None})
+            expected = (bit(served) if served is not None else 0) | decisions.of_sizes(universe, everything, sizes)
+
+            found = objects.transform(keep_reasons.served(spark.createDataFrame(probed, schema)))
+
+            kept = {row["address"] for row in found.where("found IS NOT NULL").collect()}
+            assert kept == {decisions.key(one) for one in addresses(expected)}
+
+
+def test_the_model_reads_in_the_order_of_the_code() -> None:
+    """That of `CHAIN`; then the reasons to keep, in their order."""
+    assert CHAIN[1:] == ("uncommitted_addresses", "retained_commits", "committed_addresses", "expired_set")
+    assert [reason.name for reason in KEEP_REASONS] == ["other_repository", "branch", "meanwhile", "hold"]
+    steps = [step.name for step in program("another repository stages it").steps]
+    found = [
+        next(number for number, name in enumerate(steps) if words in name)
+        for words in ("lists slice", "first reading", "dump of all commits", "tables of the other", "compares",
+                      "path probes, pass 1", "path probes, pass 2", "at the end", "decides", "is approved",
+                      "re-verification begins", "the watch", "is looked up", "is deleted")
+    ]  # fmt: skip
+    assert found == sorted(found)
+
+
+def program(name: str) -> Collector:
+    return Exploration(SCENARIOS[name], Scope(0)).collector
