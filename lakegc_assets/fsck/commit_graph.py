@@ -200,17 +200,17 @@ def fetch_missing(repository: str, lakefs: LakeFS, graph: Graph) -> None:
 def reached(commits: Mapping[str, Commit], heads: Mapping[str, str]) -> dict[str, int]:
     """For each commit the branches that reach it, as a bit mask over the sorted branch names."""
     masks: dict[str, int] = dict.fromkeys(commits, 0)
-    waiting = dict.fromkeys(commits, 0)  # the number of children not visited yet
+    children_left = dict.fromkeys(commits, 0)  # the number of children not visited yet
     for place, branch in enumerate(sorted(heads)):
         masks[heads[branch]] = masks.get(heads[branch], 0) | 1 << place
     for commit in commits.values():
         for parent in commit.parents:
-            waiting[parent] = waiting.get(parent, 0) + 1
-    order = [one for one in commits if not waiting[one]]
+            children_left[parent] = children_left.get(parent, 0) + 1
+    order = [one for one in commits if not children_left[one]]
     for one in order:  # grows during iteration; a cycle, possible only through damage, is left out
         for parent in commits[one].parents if one in commits else ():
             masks[parent] = masks.get(parent, 0) | masks[one]
-            waiting[parent] -= 1
-            if not waiting[parent]:
+            children_left[parent] -= 1
+            if not children_left[parent]:
                 order.append(parent)
     return masks

@@ -95,15 +95,15 @@ def trusted_ranges(mark: Mark) -> list[str]:
 
 def read_before(run: MarkRun, chain: MarkChain) -> pa.Array:
     """The ids of the ranges that needn't be read, because the approved mark or an earlier one read them."""
-    if run.proven is not None:
-        return run.proven
+    if run.trusted_ranges is not None:
+        return run.trusted_ranges
     return pa.array(sorted(chain.refs), pa.string())
 
 
 def write_left_between(run: MarkRun, notes: StepNotes, candidates: Candidates, refs: pa.Table) -> None:
     """Write the ranges that counted when this mark listed but no longer do (RANGE_IDS). Empty unless a commit expired
     in between."""
-    if run.proven is not None:
+    if run.trusted_ranges is not None:
         return
     rows = [{"range_id": one} for one in sorted(candidates.left_between(refs["range_id"].to_pylist()))]
     notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LEFT_BETWEEN_PART), rows, RANGE_IDS), LEFT_BETWEEN_PART)
@@ -151,7 +151,7 @@ def committed_ranges(
     known = chain.known_metaranges
     new = [one for one in counted if one not in known]
     notes.facts["metaranges_read"] = len(new)
-    is_base = run.proven is None and can_be_base(run)
+    is_base = run.trusted_ranges is None and can_be_base(run)
     folder, pairs_folder = (run.mark.folder(ASSET, part) for part in (RANGES_PART, METARANGES_PART))
     found, *pairs = write_ranges_of(run.spark, run.place, new, folder, pairs_folder=pairs_folder if is_base else "")
     of_heads, ids = frozenset[str](), frozenset[str]()

@@ -146,7 +146,7 @@ class MarkRun:
     spark: Callable[[], SparkSession]
     limits: Limits
     log_message: LogMessage
-    proven: pa.Array | None = None
+    trusted_ranges: pa.Array | None = None
     """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
     unread_released: Released | None = None
     """In a sweep: the only other repositories that may stay unread."""

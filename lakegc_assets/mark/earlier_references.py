@@ -46,7 +46,7 @@ def trusted_tables(run: MarkRun, before: Mark | None) -> pa.ChunkedArray:
     If they aren't, an incremental mark trusts them all the same, a full mark reads everything, and a re-verification
     skips what the approved mark read itself.
     """
-    if run.place.seal is None and run.proven is not None:
+    if run.place.seal is None and run.trusted_ranges is not None:
         return read_by_approved(run)
     trusted = run.place.seal is not None or run.mark.record.incremental
     return clean_tables(run, before if trusted else None, (CLEAN_PART, KNOWN_PART))

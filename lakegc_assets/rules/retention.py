@@ -252,18 +252,18 @@ def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
 
 def _children_first(graph: Mapping[str, Commit]) -> list[Commit]:
     """All commits, each after its children on main lines. Raises `DamagedData` for a cycle."""
-    waiting = dict.fromkeys(graph, 0)  # number of children not yet processed
+    children_left = dict.fromkeys(graph, 0)  # number of children not yet processed
     for commit in graph.values():
         if commit.main_parent is not None:
-            waiting[commit.main_parent] += 1
-    order = [commit for commit in graph.values() if not waiting[commit.id]]
+            children_left[commit.main_parent] += 1
+    order = [commit for commit in graph.values() if not children_left[commit.id]]
     for commit in order:  # grows during the iteration
         if (parent := commit.main_parent) is not None:
-            waiting[parent] -= 1
-            if not waiting[parent]:
+            children_left[parent] -= 1
+            if not children_left[parent]:
                 order.append(graph[parent])
     if len(order) < len(graph):
-        in_cycle = min(commit_id for commit_id, children in waiting.items() if children)
+        in_cycle = min(commit_id for commit_id, children in children_left.items() if children)
         raise DamagedData(
             f"commit {in_cycle} is in a cycle of first parents, which is impossible since commit ids are hashes over "
             "their parents. The commit graph is damaged: run `lakegc fsck` on the repository."

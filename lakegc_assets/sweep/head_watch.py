@@ -49,7 +49,7 @@ def verified_by(run: MarkRun) -> Verified:
     commits |= {row["commit_id"] for row in run.rows(ASSET, HEADS, HEADS_PART)}
     manifest = all_rows(run.place, run.mark.dataset(COMMITTED, RANGES_PART), RANGE_REFS)
     read = pa.array([row["range_id"] for row in manifest], pa.string())
-    before = pa.array([], pa.string()) if run.proven is None else run.proven
+    before = pa.array([], pa.string()) if run.trusted_ranges is None else run.trusted_ranges
     return Verified(frozenset(commits), pa.concat_arrays([read, before]), run)
 
 
@@ -141,7 +141,7 @@ class HeadWatch:
         Raises the error of a failed request, and `Unavailable` if commits were not dumped and kept, or other
         repositories' heads not listed, in time.
         """
-        if self.permit.given.stopped:
+        if self.permit.is_stopped:
             return
         began = self.place.store().now()
         with self._stopping_if_too_much(), self._lock:
@@ -167,7 +167,7 @@ class HeadWatch:
     def dump_commits(self) -> None:
         """Keep the objects of commits that no listing of branches shows, if a dump is due. Raises the error of a failed
         request."""
-        if self.newly_retained is None or self.permit.given.stopped or seconds_passed() < self._dump_due_at:
+        if self.newly_retained is None or self.permit.is_stopped or seconds_passed() < self._dump_due_at:
             return
         began = seconds_passed()
         dumped = dumped_graph(self.newly_retained.run)
@@ -184,7 +184,7 @@ class HeadWatch:
         if self.others is not None:
             self.others.begin_round()
             self.list_other_heads()
-            while self.others.waiting and not self.permit.given.stopped:
+            while self.others.has_waiting and not self.permit.is_stopped:
                 self.list_other_heads()
 
     def list_other_heads(self) -> None:
@@ -192,13 +192,13 @@ class HeadWatch:
 
         Raises the error of a failed request.
         """
-        if self.others is None or self.permit.given.stopped:
+        if self.others is None or self.permit.is_stopped:
             return
         began = seconds_passed()
         with self._stopping_if_too_much():
             self.others.check_next(self._keep_referred)
             pause = self.every.total_seconds()
-            self._others_delay.succeeded(began - pause, seconds_passed(), cycle_is_over=not self.others.waiting)
+            self._others_delay.succeeded(began - pause, seconds_passed(), cycle_is_over=not self.others.has_waiting)
             self._others_failure = ""
 
     def _keep_referred(self, keys: pa.Array) -> None:

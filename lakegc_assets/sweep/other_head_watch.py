@@ -88,7 +88,7 @@ class OtherHeads:
             self._waiting = []
 
     @property
-    def waiting(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether the current cycle has repositories left."""
         return bool(self._waiting)
 

@@ -3,10 +3,10 @@
     <folder of receipts>/<round>/permit.json             until when deletes may be sent, or why the round was stopped
     <folder of receipts>/<round>/revived-<number>.parquet   addresses that became live during the round
 
-It carries an HMAC with a secret that the driver makes for the round and gives to its tasks, never to the store: whoever
-may write to the namespace can take a permit away, but not give one. An earlier one that is put back ends when it would
-have. The driver renews the permit after each listing of branch heads. It needn't reach a task to stop it: a permit that
-isn't renewed expires by itself, whether the driver, its network or the lakeFS server has failed.
+It carries an HMAC with a secret that the driver makes for the round and gives to its tasks, never to the store: anyone
+who can write to the namespace can take a permit away, but not give one. An earlier permit that is put back expires when
+it would have anyway. The driver renews the permit after each listing of branch heads. It needn't reach a task to stop
+it: a permit that isn't renewed expires by itself, whether the driver, its network or the lakeFS server has failed.
 """
 
 from __future__ import annotations
@@ -80,9 +80,14 @@ class PermitIssuer:
     """The driver's side of the permit of one round. Thread-safe."""
 
     def __init__(self, receipts: Receipts, round_number: int, secret: bytes) -> None:
-        self._receipts, self._round, self._secret, self.given = receipts, round_number, secret, Permit()
+        self._receipts, self._round, self._secret, self._issued = receipts, round_number, secret, Permit()
         self._unwritten: list[pa.Array] = []
         self._lock = threading.Lock()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the round was stopped, so that this permit is never renewed."""
+        return bool(self._issued.stopped)
 
     def give(self, until: datetime) -> None:
         """Permit deletes until then, by the store's clock. Does nothing once the round is stopped.
@@ -90,20 +95,20 @@ class PermitIssuer:
         First writes the addresses that `revive` could not write. Raises, without a permit, if that fails again.
         """
         with self._lock:
-            if not self.given.stopped:
+            if not self.is_stopped:
                 self._write_revived()
-                self._write(replace(self.given, until=until))
+                self._write(replace(self._issued, until=until))
 
     def pause(self) -> None:
         """Permit no deletes until the permit is given again."""
         with self._lock:
-            self._write(replace(self.given, until=NEVER))
+            self._write(replace(self._issued, until=NEVER))
 
     def stop(self, why: str) -> None:
         """Permit no more deletes in this round."""
         with self._lock:
-            if not self.given.stopped:
-                self._write(replace(self.given, until=NEVER, stopped=why))
+            if not self.is_stopped:
+                self._write(replace(self._issued, until=NEVER, stopped=why))
 
     def revive(self, addresses: pa.Array) -> None:
         """Exclude these addresses from deletion in this round, as soon as tasks read the permit again.
@@ -115,20 +120,20 @@ class PermitIssuer:
             try:
                 self._write_revived()
             except LakegcError:
-                self._write(replace(self.given, until=NEVER))
+                self._write(replace(self._issued, until=NEVER))
                 raise
 
     def _write_revived(self) -> None:
         while self._unwritten:
-            number, data = len(self.given.revived), parquet_bytes(pa.table([self._unwritten[0]], schema=ADDRESSES))
+            number, data = len(self._issued.revived), parquet_bytes(pa.table([self._unwritten[0]], schema=ADDRESSES))
             self._receipts.store.write(revived_key(self._receipts, self._round, number), data)
-            self._write(replace(self.given, revived=(*self.given.revived, hashlib.sha256(data).hexdigest())))
+            self._write(replace(self._issued, revived=(*self._issued.revived, hashlib.sha256(data).hexdigest())))
             del self._unwritten[0]
 
     def _write(self, permit: Permit) -> None:
         key = permit_key(self._receipts, self._round)
         self._receipts.store.write(key, permit.to_json(self._secret, key))
-        self.given = permit
+        self._issued = permit
 
 
 class PermitWatch:
