@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from spark_resources.errors import duration, plural
 
-__all__ = ["a_month", "age", "duration", "harmless", "money", "part", "plural", "size"]
+__all__ = ["a_month", "age", "duration", "escaped_name", "money", "part", "plural", "size"]
 
 
 def size(count: int) -> str:
@@ -44,7 +44,7 @@ def age(span: timedelta) -> str:
     return plural(seconds, "second")
 
 
-def harmless(name: str) -> str:
+def escaped_name(name: str) -> str:
     """A key that is safe to show on a terminal: characters that would move the cursor or change colours are escaped."""
     if name.isprintable():
         return name

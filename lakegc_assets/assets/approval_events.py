@@ -22,30 +22,30 @@ BY_HAND = (
 )
 
 
-def materialization(partition_key: str, proposal: Proposal, given: Approval) -> dg.AssetMaterialization:
+def materialization(partition_key: str, proposal: Proposal, approval: Approval) -> dg.AssetMaterialization:
     """The event that shows an approval in the graph, with what was approved, by whom and until when."""
     counts = proposal.record.counts
     metadata: dict[str, Any] = {
-        "by": given.who,
-        "how": given.how,
+        "by": approval.who,
+        "how": approval.how,
         "objects": counts["expired"],
         "bytes": counts["expired_bytes"],
-        **{f"released.{brake}": reason for brake, reason in sorted(given.released.items())},
-        "ends": dg.MetadataValue.timestamp(given.until),
-        DIGEST: given.digest,
+        **{f"released.{brake}": reason for brake, reason in sorted(approval.released.items())},
+        "ends": dg.MetadataValue.timestamp(approval.until),
+        DIGEST: approval.digest,
     }
     known = {name: value for name, value in metadata.items() if value is not None}
-    return dg.AssetMaterialization(APPROVAL, description=f"by {given.who}", partition=partition_key, metadata=known)
+    return dg.AssetMaterialization(APPROVAL, description=f"by {approval.who}", partition=partition_key, metadata=known)
 
 
-def report_approval(instance: dg.DagsterInstance, partition_key: str, proposal: Proposal, given: Approval) -> None:
+def report_approval(instance: dg.DagsterInstance, partition_key: str, proposal: Proposal, approval: Approval) -> None:
     """Report an approval that was given outside Dagster, so that the graph shows it and the sensor acts on it.
 
     Raises `LakegcError` if Dagster can't record it.
     """
     try:
         instance.add_dynamic_partitions(str(PARTITIONS.name), [partition_key])
-        instance.report_runless_asset_event(materialization(partition_key, proposal, given))
+        instance.report_runless_asset_event(materialization(partition_key, proposal, approval))
     except Exception as error:
         raise LakegcError(f"the approval was recorded, but reporting it to Dagster failed: {error}") from error
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakegc_assets.backup.context import BackupRun, logging_copies, tasks_for
-from lakegc_assets.backup.manifest import NEVER, SCHEMA, SUMMARY, Backup, read_backup
+from lakegc_assets.backup.manifest import INCOMPLETE, SCHEMA, SUMMARY, Backup, read_backup
 from lakegc_assets.rules.delete_check import how_changed
 from spark_resources.copying.backup_keys import OBJECTS, RENAMED
 from spark_resources.copying.backup_task import WANTED, backup_rows
@@ -136,7 +136,7 @@ def finished(run: BackupRun, began: datetime, start: float) -> Backup:
     rows = listed_rows(run).persist()
     totals = rows.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
     objects = {row["outcome"]: row["count(1)"] for row in totals}
-    refuse_unfinished(run, rows, objects)
+    refuse_incomplete(run, rows, objects)
     marked = sum(objects.values())
     key = f"{run.folder}backed_up/{run.log.next_run():04d}/"
     spread = rows.repartitionByRange(1 + marked // ROWS_PER_FILE, "address").sortWithinPartitions("address")
@@ -178,18 +178,18 @@ def listed_rows(run: BackupRun) -> DataFrame:
     )
 
 
-def refuse_unfinished(run: BackupRun, rows: DataFrame, objects: dict[str, int]) -> None:
+def refuse_incomplete(run: BackupRun, rows: DataFrame, objects: dict[str, int]) -> None:
     """Raise `SweptWithFailures` if an object has no copy, unless it vanished, changed or is in an archive tier."""
     from pyspark.sql import functions as F
 
-    failed = sum(objects.get(bad, 0) for bad in NEVER)
+    failed = sum(objects.get(outcome, 0) for outcome in INCOMPLETE)
     if not failed:
         return
-    bad = rows.where(F.col("outcome").isin(*NEVER)).orderBy("address").limit(NAMED).collect()
-    named = "; ".join(f"{row['address']!r}: {row['why']}" for row in bad)
+    examples = rows.where(F.col("outcome").isin(*INCOMPLETE)).orderBy("address").limit(NAMED).collect()
+    named = "; ".join(f"{row['address']!r}: {row['why']}" for row in examples)
     subject = run.marked.subject
     raise SweptWithFailures(
         f"{failed:,} of {sum(objects.values()):,} objects of mark {subject.mark_id} of {subject.repository} could "
-        f"not be copied, so the backup is incomplete: {named}{' …' if failed > len(bad) else ''}. Run the same "
+        f"not be copied, so the backup is incomplete: {named}{' …' if failed > len(examples) else ''}. Run the same "
         "command again; finished copies are kept."
     )

@@ -17,7 +17,7 @@ from spark_resources.stores.place import Place
 BACKUP_FORMAT = 1
 SUMMARY = "backup.json"
 BEGUN = "begun.json"
-NEVER = (CopyStatus.FAILED.value, CopyStatus.TAKEN.value)  # outcomes that no complete backup has
+INCOMPLETE = (CopyStatus.FAILED.value, CopyStatus.TAKEN.value)  # outcomes that no complete backup has
 SCHEMA = BACKED_UP
 
 
@@ -89,7 +89,7 @@ class Backup(Record):
         return text
 
     def verify(self, data: bytes) -> None:
-        if sum(self.objects.values()) != self.marked or any(self.objects.get(bad) for bad in NEVER):
+        if sum(self.objects.values()) != self.marked or any(self.objects.get(bad) for bad in INCOMPLETE):
             raise ValueError("its counts don't add up")
 
     @classmethod

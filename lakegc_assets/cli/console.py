@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from lakegc_assets.cli.escaping import escaped
-from lakegc_assets.formatting import age, harmless, size
+from lakegc_assets.formatting import age, escaped_name, size
 
 __all__ = [
-    "EscapingConsole", "age", "cell", "console", "harmless", "outcomes", "print_command", "print_sentence",
+    "EscapingConsole", "age", "cell", "console", "escaped_name", "outcomes", "print_command", "print_sentence",
     "print_table", "printing", "size", "typed",
 ]  # fmt: skip
 
@@ -66,7 +66,7 @@ def print_command(what: str, line: str) -> None:
 
 def print_table(title: str, table: Table) -> None:
     """Print a table under its title, which may be wider than the table."""
-    _print_wrapped(Text(harmless(title), style="italic", overflow="ignore"))
+    _print_wrapped(Text(escaped_name(title), style="italic", overflow="ignore"))
     console().print(table)
 
 
@@ -85,7 +85,7 @@ def typed(question: str) -> str:
 
 def cell(name: str) -> Text:
     """An external name as a table cell: escaped, and with brackets shown literally instead of read as markup."""
-    return Text(harmless(name))
+    return Text(escaped_name(name))
 
 
 def outcomes(

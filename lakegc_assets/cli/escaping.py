@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import TextIO
 
-from lakegc_assets.formatting import harmless
+from lakegc_assets.formatting import escaped_name
 from spark_resources.errors import LakegcWarning
 
 _COLOURS = {"red": "\x1b[31m", "yellow": "\x1b[33m"}
@@ -16,7 +16,7 @@ _COLOURS = {"red": "\x1b[31m", "yellow": "\x1b[33m"}
 
 def escaped(text: str) -> str:
     """Text that is safe to show on a terminal; line breaks are kept."""
-    return text if text.isprintable() else "\n".join(map(harmless, text.split("\n")))
+    return text if text.isprintable() else "\n".join(map(escaped_name, text.split("\n")))
 
 
 def print_text(text: str = "", *, end: str = "\n", file: TextIO | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from lakegc_assets.cli.console import harmless, print_command, print_sentence, print_table, size
+from lakegc_assets.cli.console import escaped_name, print_command, print_sentence, print_table, size
 from lakegc_assets.cli.escaping import print_error, print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
@@ -51,7 +51,7 @@ def run(repository: str, *, missing: Path | None) -> Report:
     with session() as spark:
         write_lost = (lambda lost: left_out.extend(write_list(missing, lost))) if missing else None
         report = check(CheckRun(target, server.lakefs, spark, publish, write_lost))
-    report.hints += [f"{harmless(one)} contains a line break and was not written to {missing}." for one in left_out]
+    report.hints += [f"{escaped_name(one)} contains a line break and was not written to {missing}." for one in left_out]
     return report
 
 
@@ -90,7 +90,7 @@ def show(report: Report, *, missing: Path | None, as_json: bool) -> int:
         show_notes(report, missing)
     if report.sound:
         return SOUND
-    print_error(f"lakegc: {harmless(verdict(report))}")
+    print_error(f"lakegc: {escaped_name(verdict(report))}")
     return DAMAGED
 
 
@@ -140,12 +140,14 @@ def show_problems(report: Report) -> None:
 
 
 def finding_words(one: Finding) -> str:
-    return harmless(f"{one.what} {one.id}: {one.why}{needs_words(one.needs)}")
+    return escaped_name(f"{one.what} {one.id}: {one.why}{needs_words(one.needs)}")
 
 
 def lost_words(one: LostObject) -> str:
     how = " and ".join(word for word, is_so in (("committed", one.committed), ("staged", one.staged)) if is_so)
-    return harmless(f"{one.address} ({how}{f' at {one.path}' if one.path is not None else ''}){needs_words(one.needs)}")
+    return escaped_name(
+        f"{one.address} ({how}{f' at {one.path}' if one.path is not None else ''}){needs_words(one.needs)}"
+    )
 
 
 def needs_words(needs: Needs) -> str:

@@ -17,7 +17,7 @@ from lakegc_assets.approval import proposals
 from lakegc_assets.cli import brakes_table
 from lakegc_assets.cli.console import (
     cell,
-    harmless,
+    escaped_name,
     print_command,
     print_sentence,
     print_table,
@@ -222,7 +222,7 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
 def as_table(rows: Sequence[Row]) -> Table:
     """Marks of one repository. Ids are never truncated, however narrow the terminal, so that they can be copied."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    longest = max(len(harmless(row.mark_id)) for row in rows)
+    longest = max(len(escaped_name(row.mark_id)) for row in rows)
     table.add_column("mark", no_wrap=True, min_width=longest)
     table.add_column("state", min_width=len("in quarantine"))
     table.add_column("objects", justify="right", no_wrap=True)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.cli.console import age, harmless, size
+from lakegc_assets.cli.console import age, escaped_name, size
 from lakegc_assets.cli.escaping import print_text
 from spark_resources.model import EXPIRED_OBJECTS
 
@@ -27,8 +27,8 @@ def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Se
     if form == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(names)
-        shown = harmless if sys.stdout.isatty() else str  # keys are unchanged in a file, but escaped on a terminal
-        writer.writerows([shown(as_cell(row[name])) for name in names] for row in rows)
+        escape = escaped_name if sys.stdout.isatty() else str  # keys are unchanged in a file, but not on a terminal
+        writer.writerows([escape(as_cell(row[name])) for name in names] for row in rows)
     elif form == "jsonl":
         for row in rows:
             print_text(as_json_line(row))
@@ -39,11 +39,11 @@ def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Se
             separator = ","
         print_text("\n]" if separator == "," else "[]")
     else:
-        none = True
+        empty = True
         for row in rows:
-            none = False
+            empty = False
             print_text(as_line(row, now, first))
-        if none:
+        if empty:
             print_text("Nothing changed." if first else "Nothing is expired.")
 
 
@@ -66,9 +66,9 @@ def with_times_as_text(table: pa.Table) -> pa.Table:
 def as_line(row: Mapping[str, Any], now: datetime, first: Sequence[str]) -> str:
     known = row["size"] is not None  # objects of a foreign mark may be gone by now
     large, old = (size(row["size"]), age(now - row["modified"])) if known else ("gone", "")
-    was = f"  {harmless(row['path'])}" if row["path"] is not None else ""
+    was = f"  {escaped_name(row['path'])}" if row["path"] is not None else ""
     begun = f"{', '.join(row[name] for name in first if row[name]):<51}" if first else ""
-    return f"{begun}{large:>10}  {old:>10}  {harmless(row['address'])}{was}  ({row['reason']})"
+    return f"{begun}{large:>10}  {old:>10}  {escaped_name(row['address'])}{was}  ({row['reason']})"
 
 
 def as_json_line(row: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from lakegc_assets.cli.console import EscapingConsole, harmless
+from lakegc_assets.cli.console import EscapingConsole, escaped_name
 from lakegc_assets.cli.escaping import print_error
 
 POLL_SECONDS = 0.5
@@ -55,7 +55,7 @@ def shown() -> Iterator[Callable[[str], None]]:
         watcher = threading.Thread(target=_watch, args=(bars, bar, ended), daemon=True)
         watcher.start()
         try:
-            yield lambda sentence: bars.reset(bar, description=harmless(sentence), total=None)
+            yield lambda sentence: bars.reset(bar, description=escaped_name(sentence), total=None)
         finally:
             ended.set()
             watcher.join()

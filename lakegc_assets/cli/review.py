@@ -31,7 +31,7 @@ KINDS = ("reason", "age", "prefix", "slice")
 SHOWN = {"largest": 5, "newest": 5, "sample": 10}
 TITLES = {"largest": "The largest", "newest": "The newest", "sample": "A random sample"}
 LETTERS = 50  # maximum length of a commit's message
-NEVER = (
+NEVER_COMMITTED = (
     "Objects that no commit and no staged change refers to were overwritten, deleted or reset while staged, or "
     "uploaded and never linked. A mark can't distinguish these cases."
 )
@@ -199,7 +199,7 @@ def costs(review: Review) -> str:
 def why_not_more(review: Review) -> list[str]:
     """Notes on unknown reasons, and on objects that were kept because a path probe had no clear result."""
     reasons = {label.name for label in review.totals.by["reason"]}
-    found = [NEVER] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
+    found = [NEVER_COMMITTED] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
     if "unexplained" in review.facts:
         found.append(
             f"Some expired commits could not be read, so objects may lack their commits: {review.facts['unexplained']}"

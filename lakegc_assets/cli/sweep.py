@@ -13,7 +13,7 @@ import dagster as dg
 
 from lakegc_assets.approval.foreign_marks import begun
 from lakegc_assets.cli.console import (
-    harmless,
+    escaped_name,
     outcomes,
     print_command,
     print_sentence,
@@ -114,7 +114,7 @@ def what_was_done(report: Report, left: int) -> Iterator[str]:
             f"{plural(report.late_objects, 'object')} became live while being deleted, and "
             f"{'is' if report.late_objects == 1 else 'are'} now missing for readers:"
         )
-        yield from (f"  {harmless(address)}" for address in report.late[:LATE_SHOWN])
+        yield from (f"  {escaped_name(address)}" for address in report.late[:LATE_SHOWN])
         if report.late_objects > LATE_SHOWN:
             yield f"  … and {report.late_objects - LATE_SHOWN:,} more, in the report"
 

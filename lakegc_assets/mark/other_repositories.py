@@ -46,7 +46,7 @@ from lakegc_assets.mark.earlier_references import (
     trusted_tables,
 )
 from lakegc_assets.mark.mark_chain import MarkChain
-from lakegc_assets.mark.path_probes import inside, unless_gone
+from lakegc_assets.mark.path_probes import key_inside, unless_gone
 from lakegc_assets.mark.uncommitted_readings import BRANCHES_HERE, staged_addresses
 from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about
@@ -236,7 +236,7 @@ def reading_staged(run: MarkRun) -> Producer:
             with reading_of(row["repository"], unread):
                 for address in staged_addresses(lakefs, row["repository"], row["branch"]):
                     report.count(asked=1)
-                    keys.append(inside(address, namespace))
+                    keys.append(key_inside(address, namespace))
             here = pa.array([key for key in keys if key is not None], pa.string())
             yield pa.RecordBatch.from_arrays([here], schema=ADDRESSES)
 

@@ -175,7 +175,7 @@ def served_batch(
     for row in window:
         why = None if row["path"] in served else unclear or "the server returned no result"
         why = not_text(row["repository"], row["branch"]) if row["path"] is None else why
-        rows.append({**row, "address": inside(served.get(row["path"]), namespace), "unclear": why})
+        rows.append({**row, "address": key_inside(served.get(row["path"]), namespace), "unclear": why})
     return pa.RecordBatch.from_pylist(rows, schema=SERVED)
 
 
@@ -186,7 +186,8 @@ def not_text(repository: str, branch: str) -> str:
     )
 
 
-def inside(address: str | None, namespace: Namespace) -> str | None:
+def key_inside(address: str | None, namespace: Namespace) -> str | None:
+    """The key of a reported address if it lies inside the namespace; raises if that is unclear."""
     if address is None:
         return None
     where, key = namespace.place_of_reported(address)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-from lakegc_assets.formatting import harmless, size
+from lakegc_assets.formatting import escaped_name, size
 from lakegc_assets.mark.figures import in_markdown, new_figure
 from lakegc_assets.mark.totals import EVERYTHING_ELSE, Sum, Totals, in_words
 
@@ -28,7 +28,7 @@ def bars(totals: Totals, kind: str) -> list[tuple[str, Sum]]:
     others = Sum()
     for _, one in [*known[BARS:], *(one for one in found if one[0] == EVERYTHING_ELSE)]:
         others.add(one.objects, one.bytes)
-    shown = [(harmless(in_words(kind, label)), one) for label, one in known[:BARS]]
+    shown = [(escaped_name(in_words(kind, label)), one) for label, one in known[:BARS]]
     return [*shown, ("all others", others)] if others.objects else shown
 
 

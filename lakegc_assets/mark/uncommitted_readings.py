@@ -16,7 +16,7 @@ from itertools import islice
 import pyarrow as pa
 
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.path_probes import WINDOW, at_inexact_paths, inside, is_branch, serve
+from lakegc_assets.mark.path_probes import WINDOW, at_inexact_paths, is_branch, key_inside, serve
 from spark_resources.errors import DamagedData, Interrupted, NotFound
 from spark_resources.lakefs import LakeFS, UncommittedLists
 from spark_resources.lakefs.branch_diff import whole_diff
@@ -141,7 +141,7 @@ def changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, TaskReport]:
             found = staged_addresses(lakefs, repository, branch)
             while addresses := list(islice(found, WINDOW)):
                 report.count(asked=len(addresses))
-                keys = [key for key in (inside(address, namespace) for address in addresses) if key is not None]
+                keys = [key for key in (key_inside(address, namespace) for address in addresses) if key is not None]
                 yield pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], schema=ADDRESSES)
 
     return write_produced(

@@ -33,9 +33,9 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
 
 
 def in_backup(run: SweepRun, approved: DataFrame, backup: tuple[Place, Backup]) -> DataFrame:
-    """The approved objects that the backup now holds with the same size and checksum. The others get a receipt each.
+    """The approved objects that the backup now holds with the same size and checksum.
 
-    The next sweep compares those failed objects again.
+    Each of the others gets a receipt that says why it isn't deleted; the next sweep compares it again.
     """
     number = run.next_number()
     rows = listed_with_copies(run.spark(), *backup)

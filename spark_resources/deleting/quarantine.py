@@ -115,7 +115,7 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
     purge. `store` is the sender's store, but with retries.
     """
 
-    def copied(key: str) -> DeleteResult:
+    def copied_to_quarantine(key: str) -> DeleteResult:
         target = quarantine_key(mark_id, key)
         try:
             copy_verified(store, key, target)
@@ -128,7 +128,7 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
             raise
         return DeleteResult(key, Deletion.DELETED)
 
-    results, not_begun = each_in_threads(sender, keys, prefix, copied)
+    results, not_begun = each_in_threads(sender, keys, prefix, copied_to_quarantine)
     succeeded = [each.key for each in results if each.deletion is Deletion.DELETED]
     failed = [SendResult(each.key, each, 1) for each in results if each.deletion is Deletion.FAILED]
     sent, _ = sender.send(succeeded, prefix)
@@ -145,10 +145,10 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
     retries.
     """
 
-    def back(key: str) -> DeleteResult:
-        return restored_key(store, key, sizes[key], mark_id)
+    def restored(key: str) -> DeleteResult:
+        return restore_key(store, key, sizes[key], mark_id)
 
-    results, not_begun = each_in_threads(sender, list(sizes), "", back)
+    results, not_begun = each_in_threads(sender, list(sizes), "", restored)
     succeeded = {quarantine_key(mark_id, each.key): each for each in results if each.deletion is Deletion.DELETED}
     removed, _ = sender.send(list(succeeded), "")
     # a copy that couldn't be removed is harmless: the object itself is restored
@@ -159,18 +159,18 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
     ]
 
 
-def restored_key(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
+def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
     """Restore one object to its original key; `ALREADY_GONE` if it is restored already and its copy removed.
 
     Nothing is overwritten, as far as the store's copies can be conditional: see `Streams.copy`.
     """
     in_quarantine = quarantine_key(mark_id, key)
     copy = stat_or_none(store, in_quarantine)
-    there = stat_or_none(store, key)  # last, for stores that ignore the condition
+    original = stat_or_none(store, key)  # last, for stores that ignore the condition
     if copy is None:
-        if there is None:
+        if original is None:
             return DeleteResult(key, Deletion.FAILED, "Lost", f"neither {key!r} nor its quarantined copy exists")
-        if size not in (None, there.size):
+        if size not in (None, original.size):
             return DeleteResult(
                 key, Deletion.FAILED, "Lost", f"its quarantined copy doesn't exist, and another object is at {key!r}"
             )
@@ -182,15 +182,15 @@ def restored_key(store: Store, key: str, size: int | None, mark_id: str) -> Dele
             "Differs",
             f"{in_quarantine!r} has {copy.size} bytes; the quarantined object had {size}",
         )
-    if there is None:
+    if original is None:
         try:
             store.streams.copy(store.streams, copy, key)
         except AlreadyExists:  # created in the meantime, or the response to an earlier request for it was lost
-            there = store.stat(key)
+            original = store.stat(key)
         else:
             if not same_content(store, store.stat(key), copy):
                 raise _differs(store, in_quarantine, key)
-    if there is not None and not same_content(store, there, copy):
+    if original is not None and not same_content(store, original, copy):
         return DeleteResult(
             key,
             Deletion.FAILED,

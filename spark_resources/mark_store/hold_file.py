@@ -40,7 +40,7 @@ _ID = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _SPECIAL = re.compile(r"[*?\[]")
-_TO_DAYS = 365_000
+_MAX_DAYS = 365_000
 
 
 # --- patterns and times ---------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def _checked_end(text: str) -> str:
     return text
 
 
-def _checked_words(text: str) -> str:
+def _checked_text(text: str) -> str:
     if not text.strip():
         raise ValueError("must not be empty")
     if any(ord(char) < 32 and char not in "\n\t" for char in text):
@@ -95,12 +95,12 @@ def _checked_words(text: str) -> str:
 
 
 def _checked_days(text: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,6}", text) or not 0 < int(text) <= _TO_DAYS:
-        raise ValueError(f"'{text}' is not a number of days from 1 to {_TO_DAYS}")
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 0 < int(text) <= _MAX_DAYS:
+        raise ValueError(f"'{text}' is not a number of days from 1 to {_MAX_DAYS}")
     return text
 
 
-def _checked_yes(text: str) -> str:
+def _checked_boolean(text: str) -> str:
     if text not in ("true", "false"):
         raise ValueError(f"'{text}' is neither true nor false")
     return text
@@ -124,7 +124,7 @@ def _checked_prefix(prefix: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(checked_pattern)]
-Words = Annotated[str, Field(max_length=1000), AfterValidator(_checked_words)]
+FreeText = Annotated[str, Field(max_length=1000), AfterValidator(_checked_text)]
 
 
 # --- holds ----------------------------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ class Hold(BaseModel):
     kind: ClassVar[str]  # the field that selects the objects on hold
 
     id: Annotated[str, Field(pattern=_ID)]
-    owner: Words
-    reason: Words
+    owner: FreeText
+    reason: FreeText
     until: Annotated[str, AfterValidator(_checked_end)] | None = None
 
     @property
@@ -166,7 +166,7 @@ class TagHold(Hold):
 
     kind: ClassVar[str] = "tags"
     tags: Pattern
-    history: Annotated[str, AfterValidator(_checked_yes)] = "false"
+    history: Annotated[str, AfterValidator(_checked_boolean)] = "false"
 
     @property
     def with_history(self) -> bool:

@@ -223,7 +223,8 @@ def put_range_ref(ref: RangeRef) -> Record:
 # --- refs dumps -----------------------------------------------------------------------------------------------------
 
 
-def _dumped(record: Record, kinds: dict[int, int], what: str, repeated: frozenset[int] = frozenset()) -> _Message:
+def _dump_message(record: Record, kinds: dict[int, int], what: str, repeated: frozenset[int] = frozenset()) -> _Message:
+    """The message of a dump's record, which must be stored under its id."""
     message = _Message(split_value(record.value).data, kinds, what, repeated=repeated)
     if message.bytes(1) != record.key:
         raise InvalidTable(f"{what} is stored under a key other than its id")
@@ -232,7 +233,7 @@ def _dumped(record: Record, kinds: dict[int, int], what: str, repeated: frozense
 
 def commit(record: Record) -> Commit:
     """The commit of a dump's record."""
-    message = _dumped(record, _COMMIT_FIELDS, "a commit", frozenset({6, 7}))
+    message = _dump_message(record, _COMMIT_FIELDS, "a commit", frozenset({6, 7}))
     if not message.has(4):
         raise InvalidTable(f"commit {message.text(1)} has no creation date")
     return Commit(
@@ -267,7 +268,7 @@ def put_commit(commit: Commit) -> Record:
 
 def branch(record: Record) -> Branch:
     """The branch of a dump's record."""
-    message = _dumped(record, _BRANCH_FIELDS, "a branch", frozenset({4}))
+    message = _dump_message(record, _BRANCH_FIELDS, "a branch", frozenset({4}))
     return Branch(message.text(1), message.text(2), message.text(3), message.texts(4), bool(message.number(5)))
 
 
@@ -286,7 +287,7 @@ def put_branch(branch: Branch) -> Record:
 
 def tag(record: Record) -> Tag:
     """The tag of a dump's record."""
-    message = _dumped(record, _TAG_FIELDS, "a tag")
+    message = _dump_message(record, _TAG_FIELDS, "a tag")
     return Tag(message.text(1), message.text(2))
 
 

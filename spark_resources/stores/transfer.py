@@ -206,8 +206,8 @@ def parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
         yield b"".join(buffered)
 
 
-def plain_text(values: Mapping[str, str], names: re.Pattern[str]) -> dict[str, str]:
-    """The metadata that fit into headers: names that match a pattern, printable ASCII values without outer spaces."""
+def header_metadata(values: Mapping[str, str], names: re.Pattern[str]) -> dict[str, str]:
+    """The metadata that fits into headers: names that match a pattern, printable ASCII values without outer spaces."""
     return {
         name: value
         for name, value in values.items()

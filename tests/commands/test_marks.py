@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.cli import review as reviews
-from lakegc_assets.cli.console import harmless
+from lakegc_assets.cli.console import escaped_name
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.mark_store.record import MarkRecord
@@ -180,7 +180,7 @@ def test_hostile_keys_are_escaped_one_a_line_in_the_list_for_people(hostile: Mar
     check_harmless("".join(lines))
     assert len(lines) == len(HOSTILE) + 1
     for key in HOSTILE:
-        assert [line for line in lines if f"  {harmless(key)}  (no commit and no staged change" in line]
+        assert [line for line in lines if f"  {escaped_name(key)}  (no commit and no staged change" in line]
 
 
 def test_keys_are_exact_in_the_lists_for_scripts(hostile: Marked) -> None:
@@ -213,7 +213,7 @@ def test_csv_is_escaped_on_a_terminal(hostile: Marked) -> None:
         reviews.show("hostile", "m1", every=True, form="csv")
 
     check_harmless(screen.getvalue().replace("\r\n", "\n"))
-    assert harmless("data/s/two\nlines") in screen.getvalue()
+    assert escaped_name("data/s/two\nlines") in screen.getvalue()
 
 
 def test_an_empty_expired_set_is_reported_in_every_format(still: Marked, lakegc: Lakegc) -> None:

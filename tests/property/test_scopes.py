@@ -17,7 +17,7 @@ from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import AddressType, Rules
 from tests.support.mark_runs import NO_MINIMUM_AGE, marked
 
-NEVER = ["dummy", "0a1b2c-00001", "folder/x", "data-x/y", "_lakefs/retention/gc/x"]
+NEVER_CANDIDATES = ["dummy", "0a1b2c-00001", "folder/x", "data-x/y", "_lakefs/retention/gc/x"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         staged, dropped = put("staged"), put("dropped")
         lake.delete("main", ["dropped"])
         lake.objects.file(lost).unlink()
-        for key in ("data/direct", "legacy", "data/!ab/slice/id", "data/sibling", *NEVER):
+        for key in ("data/direct", "legacy", "data/!ab/slice/id", "data/sibling", *NEVER_CANDIDATES):
             lake.objects.write(key, key.encode())
         sibling = replace(again, path=b"sibling", address="local://lake-other/data/sibling")
         lake.stage("main", [replace(sibling, address_type=AddressType.FULL)])

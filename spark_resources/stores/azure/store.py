@@ -44,7 +44,7 @@ from spark_resources.stores.retry import RetryPolicy, retried, write_on_conditio
 from spark_resources.stores.settings import StoreSettings
 
 # Keys that Azure refuses or folds (a backslash becomes a slash, a final dot is dropped), or that a URL can't carry.
-NEVER = frozenset(
+UNHOLDABLE = frozenset(
     {
         keys.DOT_SEGMENT, keys.DOT_AT_END, keys.BACKSLASH, keys.NUL, keys.NEWLINE, keys.CARRIAGE_RETURN, keys.CONTROL,
         keys.NOT_XML,
@@ -52,7 +52,7 @@ NEVER = frozenset(
 )  # fmt: skip
 # Hierarchical accounts list in the order of a directory walk, so byte order can't be assumed.
 AZURE = Capabilities(
-    byte_order=False, reports_missing_deletes=True, delete_batch=BATCH, md5_etags=True, unholdable=NEVER
+    byte_order=False, reports_missing_deletes=True, delete_batch=BATCH, md5_etags=True, unholdable=UNHOLDABLE
 )
 
 OWN = "_lakefs/retention/gc/lakegc/"
@@ -73,7 +73,7 @@ class AzureStore:
             capabilities,
             reports_missing_deletes=True,
             delete_batch=min(capabilities.delete_batch, BATCH),
-            unholdable=capabilities.unholdable | NEVER,
+            unholdable=capabilities.unholdable | UNHOLDABLE,
         )
         self.where = f"{namespace.uri} at {self.place.endpoint}" if settings.azure_endpoint_url else namespace.uri
         keys.check_prefix(self._prefix, self.where, self._capabilities.unholdable)

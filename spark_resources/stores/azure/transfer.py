@@ -27,8 +27,8 @@ from spark_resources.stores.transfer import (
     ObjectProperties,
     Streams,
     Written,
+    header_metadata,
     parts,
-    plain_text,
     require_size,
 )
 
@@ -100,7 +100,7 @@ class AzureStreams:
         arguments: dict[str, Any] = {
             _FIELDS[name]: value for name, value in properties.headers.items() if name in _FIELDS and value.isascii()
         }
-        metadata = plain_text(properties.metadata, _NAME)
+        metadata = header_metadata(properties.metadata, _NAME)
         all_parts = parts(pieces, max(self._part, -(-properties.size // _MAX_BLOCKS)))
         first = list(islice(all_parts, 2))
         if len(first) < 2:

@@ -114,13 +114,13 @@ def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, own
 def _session(profile: str | None) -> boto3.session.Session:
     """A new session, so that credentials are read again, but with the cached service models."""
     session = botocore.session.get_session()
-    session.register_component("data_loader", _models())
+    session.register_component("data_loader", _model_loader())
     return boto3.session.Session(botocore_session=session, profile_name=profile)
 
 
 @lru_cache(maxsize=1)
-def _models() -> Any:
-    """boto3's service models; loading them takes most of the time it takes to create a client."""
+def _model_loader() -> Any:
+    """The loader of botocore's service models, shared because they take most of the time of creating a client."""
     return botocore.session.get_session().get_component("data_loader")
 
 

@@ -27,8 +27,8 @@ from spark_resources.stores.transfer import (
     ObjectProperties,
     Streams,
     Written,
+    header_metadata,
     parts,
-    plain_text,
     refuse_other_start,
     require_size,
     resumed,
@@ -272,6 +272,6 @@ def _arguments_of(properties: ObjectProperties) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         _ARGUMENTS[name]: value for name, value in properties.headers.items() if value.isascii() and name in _ARGUMENTS
     }
-    if metadata := plain_text(properties.metadata, _NAME):
+    if metadata := header_metadata(properties.metadata, _NAME):
         arguments["Metadata"] = metadata
     return arguments
