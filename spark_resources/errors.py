@@ -7,7 +7,7 @@
     │   ├── NothingToDo         exit 3   already done, or not due: nothing was changed
     │   └── DamagedData         exit 3   missing or invalid data (invariants 3 and 4)
     │       ├── Untrusted                a record without a valid signature by a known key
-    │       └── UnknownFormat            a record in a format that this lakegc doesn't know
+    │       └── UnknownFormat            a record in a format that this version of lakegc doesn't know
     ├── SweptWithFailures       exit 4   a sweep ended, but some objects could not be deleted, or were no longer garbage
     └── Unavailable             exit 1   the server or the store could not be used
         ├── Transient                    a temporary failure: retried by the retry policy, and only there
@@ -74,7 +74,7 @@ class Untrusted(DamagedData):
 
 
 class UnknownFormat(DamagedData):
-    """Raised for a record in a format that this lakegc doesn't know: a newer version wrote it."""
+    """Raised for a record in a format that this version of lakegc doesn't know: a newer version wrote it."""
 
 
 class SweptWithFailures(LakegcError):

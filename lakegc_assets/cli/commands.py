@@ -216,7 +216,7 @@ def approve(
         str | None, typer.Option(metavar="NAME", help="name of the approver; the current user by default")
     ] = None,
     for_reference: Annotated[
-        bool, typer.Option("--for-reference", help="let the reference collector sweep it (without re-verification)")
+        bool, typer.Option("--for-reference", help="let the reference collector sweep it, without re-verification")
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
@@ -233,9 +233,7 @@ def revoke(
     mark_id: Annotated[
         str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID of the reference collector's")
     ],
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="name of who revokes it; the current user by default")
-    ] = None,
+    by: Annotated[str | None, typer.Option(metavar="NAME", help="who revokes it; the current user by default")] = None,
 ) -> None:
     """Revoke an approval before its sweep has started."""
     from lakegc_assets.cli import approve as approvals

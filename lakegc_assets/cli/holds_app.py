@@ -50,10 +50,10 @@ def add(
     ] = None,
     days: Annotated[int | None, typer.Option(help="with --branches: minimum number of days")] = None,
     paths: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="hold what any commit has at matching paths")
+        str | None, typer.Option(metavar="PATTERN", help="hold the objects that any commit has at matching paths")
     ] = None,
     prefix: Annotated[
-        str | None, typer.Option(metavar="KEY", help="hold stored objects whose keys start with this")
+        str | None, typer.Option(metavar="KEY", help="hold stored objects whose keys start with KEY")
     ] = None,
     until: Annotated[
         str | None, typer.Option(help="last day (UTC), or a time with its zone; no end by default")

@@ -18,7 +18,7 @@ sandbox_app = typer.Typer(help="Run a local lakeFS-compatible server to experime
 
 @sandbox_app.command()
 def up(
-    folder: Annotated[Path, typer.Option(help="folder for its data")] = Path("lakegc-sandbox"),
+    folder: Annotated[Path, typer.Option(help="folder for the data of the sandbox")] = Path("lakegc-sandbox"),
     port: Annotated[int, typer.Option(help="port on 127.0.0.1; 0 picks a free one")] = 8000,
     store: Annotated[str | None, StoreOption] = None,
     request_log: Annotated[

@@ -154,7 +154,7 @@ def entries_of(
 def forgery(commit: Commit) -> str | None:
     """Why a commit doesn't match its id (formats §3); None if it does."""
     if commit.version not in KNOWN_VERSIONS:
-        return f"it has version {commit.version}, which this lakegc doesn't support"
+        return f"it has version {commit.version}, which this version of lakegc doesn't support"
     try:
         found = sstable.commit_id(commit)
     except (OverflowError, UnicodeEncodeError) as error:

@@ -87,7 +87,7 @@ def trusted_ranges(mark: Mark) -> list[str]:
     ranges = [row["range_id"] for row in rows_of(mark, (ASSET, RANGES_PART), RANGE_REFS)]
     if mark.place.seal is not None or not mark.record.incremental:
         return ranges
-    if FROM_BASE_PART not in mark.record.step(ASSET).datasets:  # written by an older lakegc
+    if FROM_BASE_PART not in mark.record.step(ASSET).datasets:  # written by an older version of lakegc
         return []
     from_base = {row["range_id"] for row in rows_of(mark, (ASSET, FROM_BASE_PART), RANGE_IDS)}
     return [one for one in ranges if one not in from_base]

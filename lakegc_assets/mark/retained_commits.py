@@ -120,7 +120,8 @@ def checked(commit: Commit) -> Commit:
     """The commit itself, if it matches its id (formats §3)."""
     if commit.version not in KNOWN_VERSIONS:
         raise DamagedData(
-            f"commit {commit.id} has version {commit.version}, which this lakegc doesn't support. Update lakegc."
+            f"commit {commit.id} has version {commit.version}, which this version of lakegc doesn't support. Update "
+            "lakegc."
         )
     if sstable.commit_id(commit) != commit.id:
         raise DamagedData(

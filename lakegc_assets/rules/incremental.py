@@ -147,7 +147,7 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
     """Why an incremental mark with this base might differ from a full one; "" if it can't."""
     which = f"mark {base.mark_id}"
     if base.format != RECORD_FORMAT:
-        return f"{which} was made by an earlier lakegc (format {base.format}; now {RECORD_FORMAT})"
+        return f"{which} was made by an earlier version of lakegc (format {base.format}; now {RECORD_FORMAT})"
     if (base.repository, base.repository_created, base.namespace) != (
         record.repository, record.repository_created, record.namespace,
     ):  # fmt: skip

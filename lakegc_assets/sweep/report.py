@@ -118,7 +118,7 @@ class Report(Record):
         if rest["format"] == 1:
             rest |= {"verifications": rest.pop("proofs"), "format": REPORT_FORMAT}
         if rest["format"] != REPORT_FORMAT:
-            raise ValueError(f"format {rest['format']}; this lakegc knows 1 and {REPORT_FORMAT}")
+            raise ValueError(f"format {rest['format']}; this version of lakegc knows 1 and {REPORT_FORMAT}")
         return rest
 
     @classmethod

@@ -174,8 +174,8 @@ class Connection:
             )
         if response.status == 403 and "read-only" in response.message.lower().replace("read only", "read-only"):
             return Forbidden(
-                f"{failed}: the repository is read-only{reason} A read-only repository can't be marked: collect it "
-                "where it is written."
+                f"{failed}: the repository is read-only{reason} A read-only repository can't be marked: run "
+                "lakegc against the server that writes to it."
             )
         if response.status in (401, 403):
             return Forbidden(

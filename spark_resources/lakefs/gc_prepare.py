@@ -67,7 +67,7 @@ def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
         body = _uncommitted_page(connection, name, run_id, token)
         pages += 1
         if run_id not in ("", body.nonempty_text("run_id")):
-            raise DamagedData(f"{body.what}: page {pages} belongs to another run than the first page", invariant=3)
+            raise DamagedData(f"{body.what}: page {pages} belongs to a different run than the first page", invariant=3)
         run_id = body.nonempty_text("run_id")
         if location := body.text("gc_uncommitted_location"):
             files[location] = files.get(location, 0) + 1

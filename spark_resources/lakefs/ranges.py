@@ -237,8 +237,8 @@ def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProp
     found = sstable.read_properties(data, name=name)
     if found.type not in KNOWN_TABLES or found.entity not in KNOWN_ENTITIES:
         raise DamagedData(
-            f"table {name} in {where}/_lakefs/ contains {found.type} of {found.entity or 'objects'}, which this lakegc "
-            "doesn't support. Update lakegc."
+            f"table {name} in {where}/_lakefs/ contains {found.type} of {found.entity or 'objects'}, which this "
+            "version of lakegc doesn't support. Update lakegc."
         )
     if (found.type, found.entity) == ("ranges", OBJECTS):
         return found

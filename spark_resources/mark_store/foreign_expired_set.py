@@ -34,7 +34,7 @@ def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> Referenc
     found = [one for one in reference_marks(place, ours=ours) if name in (one.mark_id, f"{one.layout}/{one.mark_id}")]
     if len(found) > 1:
         names = ", ".join(f"'{one.layout}/{one.mark_id}'" for one in found)
-        raise WrongUsage(f"there are {len(found)} marks {name} of the reference collector. Choose one of {names}")
+        raise WrongUsage(f"the reference collector has {len(found)} marks named {name}. Choose one of {names}")
     if found or name in ours or "/" in name:
         return found[0] if found else None
     for folder in LEFTOVERS:

@@ -342,8 +342,8 @@ def _fields_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]
     for _, value in formats:
         if value.value != FORMAT:
             raise UnknownFormat(
-                f"{where} is of format {str(value.value)[:60]!r}, but this lakegc supports {FORMAT}. What is on "
-                "hold is unknown, so nothing is marked or swept. Update lakegc."
+                f"{where} is of format {str(value.value)[:60]!r}, but this version of lakegc supports {FORMAT}. What "
+                "is on hold is unknown, so nothing is marked or swept. Update lakegc."
             )
     return [pair for pair in pairs if pair not in formats]
 

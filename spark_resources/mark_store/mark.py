@@ -356,7 +356,7 @@ def previous_mark(place: Place, record: MarkRecord) -> Previous | None:
 def claim_namespace(place: Place, repository: str, created: datetime) -> None:
     """Write the owner file of a namespace, or raise `Refused` if another repository has written one (invariant 5).
 
-    Raises `UnknownFormat` for one that a newer lakegc wrote. A file without a format is of the first format.
+    Raises `UnknownFormat` for one that a newer version of lakegc wrote. A file without a format is of the first format.
     """
     store = place.store()
     mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}

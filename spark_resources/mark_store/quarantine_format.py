@@ -34,7 +34,7 @@ class SinceSweep(Record):
 
 
 def refuse_unknown_quarantine(place: Place) -> None:
-    """Raise `UnknownFormat` if a newer lakegc wrote the `quarantine.json` of any mark in this namespace.
+    """Raise `UnknownFormat` if a newer version of lakegc wrote the `quarantine.json` of any mark in this namespace.
 
     Sends one request per mark. A file that isn't JSON is ignored here: lists of marks and reports name it.
     """

@@ -79,8 +79,8 @@ class Written(TypedDict):
 def _known_format(found: object, info: ValidationInfo) -> object:
     if type(found) is not int or found not in (EARLIER_FORMAT, RECORD_FORMAT):
         raise UnknownFormat(
-            f"{info.context} is of format {found}; this lakegc knows {EARLIER_FORMAT} and {RECORD_FORMAT}. Update "
-            "lakegc."
+            f"{info.context} is of format {found}; this version of lakegc knows {EARLIER_FORMAT} and {RECORD_FORMAT}. "
+            "Update lakegc."
         )
     return found
 
@@ -171,9 +171,9 @@ def refuse_earlier_format(record: MarkRecord, what: str) -> None:
         name = f"{record.repository} {record.mark_id}"
         aside = f" Its quarantined objects can still be restored (lakegc undo {name}) or purged (lakegc purge {name})."
         raise Refused(
-            f"mark {record.mark_id} of {record.repository} was made by an earlier lakegc (format {record.format}; this "
-            f"one writes {RECORD_FORMAT}), so it can't be {what}. Make a new mark: lakegc mark {record.repository}."
-            + (aside if record.state in SWEEP_BEGUN else ""),
+            f"mark {record.mark_id} of {record.repository} was made by an earlier version of lakegc (format "
+            f"{record.format}; this one writes {RECORD_FORMAT}), so it can't be {what}. Make a new mark: lakegc mark "
+            f"{record.repository}." + (aside if record.state in SWEEP_BEGUN else ""),
             invariant=7,
         )
 

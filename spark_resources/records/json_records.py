@@ -66,11 +66,11 @@ def as_plain(value: object) -> object:
 
 
 def check_format(found: object, known: int, where: str) -> None:
-    """Raise `UnknownFormat` if a record has another format than the known one."""
+    """Raise `UnknownFormat` if a record has a format other than the known one."""
     if type(found) is not int or found != known:
         raise UnknownFormat(
-            f"{where} is of format {found!r}, but this lakegc knows {known}: it was written by a newer lakegc, so "
-            "what it protects is unknown. Nothing was done. Update lakegc."
+            f"{where} is of format {found!r}, but this version of lakegc knows {known}: it was written by a newer "
+            "version of lakegc, so what it protects is unknown. Nothing was done. Update lakegc."
         )
 
 

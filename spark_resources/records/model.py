@@ -50,8 +50,8 @@ class Record:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
-        """Parse a record. Raises `UnknownFormat` for one that a newer lakegc wrote, and `damaged` for anything else
-        that isn't as declared."""
+        """Parse a record. Raises `UnknownFormat` for one that a newer version of lakegc wrote, and `damaged` for
+        anything else that isn't as declared."""
         try:
             plain = read_json(data)
             declared = cls.as_declared(plain) if isinstance(plain, dict) else plain

@@ -86,8 +86,8 @@ class Signature:
         try:
             if plain["format"] != FORMAT:
                 raise Untrusted(
-                    f"{where} has a signature of format {plain['format']!r}, but this lakegc knows {FORMAT}. Update "
-                    "lakegc"
+                    f"{where} has a signature of format {plain['format']!r}, but this version of lakegc knows "
+                    f"{FORMAT}. Update lakegc"
                 )
             written = datetime.fromisoformat(plain["written"])
             if written.tzinfo is None or plain.keys() != {"format", "key", "written", "number", "hmac"}:
@@ -130,7 +130,7 @@ class Seal:
         if key is None:
             known = ", ".join(one.id for one in (keys.current, *keys.retired))
             raise Untrusted(
-                f"{where} is signed with the key of id {signature.key}; the known ids are {known}. If that is an "
+                f"{where} is signed with key {signature.key}, which is not among the known keys ({known}). If it is an "
                 f"older key of yours, add it to {RETIRED_VARIABLE}."
             )
         if not hmac.compare_digest(key.hmac(self._message(name, content, signature)), signature.hmac):

@@ -202,7 +202,7 @@ def test_an_approval_counts_for_the_layout_it_names_alone(lake: Lake) -> None:
     """Two marks in two layouts may share an id."""
     leave(lake)
     leave(lake, "committed")
-    with pytest.raises(WrongUsage, match="2 marks t1"):
+    with pytest.raises(WrongUsage, match="2 marks named t1"):
         lake.proposal("t1")
     lake.approve("committed/t1", **later(lake))
 

@@ -67,7 +67,8 @@ def test_approval_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox) -> No
     digest = target_record(sandbox, "marked").digest or ""
     outcome = lakegc(sandbox.settings, "approve", REPOSITORY, "marked", "--yes", "--digest", digest)
 
-    outcome.stopped(3, "mark marked of lake was made by an earlier lakegc (format 1", "can't be approved", MARK_NEW)
+    made_by = "mark marked of lake was made by an earlier version of lakegc (format 1"
+    outcome.stopped(3, made_by, "can't be approved", MARK_NEW)
     assert "undo" not in outcome.err
     assert not record_file(sandbox, "marked/approval.json").exists()
     assert "is no longer approved" in lakegc.output(sandbox.settings, "revoke", REPOSITORY, "approved")
@@ -80,7 +81,7 @@ def test_a_sweep_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, mark_i
     before = objects(sandbox)
     outcome = lakegc(sandbox.settings, "sweep", REPOSITORY, mark_id)
 
-    outcome.stopped(3, f"mark {mark_id} of lake was made by an earlier lakegc", "can't be swept", MARK_NEW)
+    outcome.stopped(3, f"mark {mark_id} of lake was made by an earlier version of lakegc", "can't be swept", MARK_NEW)
     assert ("lakegc purge lake swept" in outcome.err) == (mark_id == "swept")
     assert objects(sandbox) == before
 
@@ -90,7 +91,7 @@ def test_an_unfinished_sweep_of_an_earlier_format_is_not_resumed(lakegc: Lakegc,
     alter(record_file(sandbox, "swept/mark.json"), lambda plain: {**plain, "state": "swept with failures"})
 
     lakegc(sandbox.settings, "sweep", REPOSITORY, "swept").stopped(
-        3, "made by an earlier lakegc", "lakegc undo lake swept"
+        3, "made by an earlier version of lakegc", "lakegc undo lake swept"
     )
 
 
@@ -99,7 +100,7 @@ def test_an_unfinished_mark_is_not_resumed(sandbox: Sandbox) -> None:
     alter(record_file(sandbox, "marked/mark.json"), lambda plain: {**plain, "state": "failed", "finished": None})
     mark = Mark.open(target_of(sandbox.settings, REPOSITORY).place, "marked")
 
-    with pytest.raises(Refused, match=r"made by an earlier lakegc .* so it can't be resumed"):
+    with pytest.raises(Refused, match=r"made by an earlier version of lakegc .* so it can't be resumed"):
         mark.check_unfinished()
 
 
@@ -108,7 +109,7 @@ def test_a_review_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, comma
     """What a mark of then wrote has other names by now."""
     which = ("marked",) if command == "review" else ("approved", "marked")
 
-    lakegc(sandbox.settings, command, REPOSITORY, *which).stopped(3, "made by an earlier lakegc", MARK_NEW)
+    lakegc(sandbox.settings, command, REPOSITORY, *which).stopped(3, "made by an earlier version of lakegc", MARK_NEW)
 
 
 def test_a_new_mark_is_full_says_why_and_keeps_what_is_on_hold(lakegc: Lakegc, sandbox: Sandbox) -> None:
@@ -117,7 +118,7 @@ def test_a_new_mark_is_full_says_why_and_keeps_what_is_on_hold(lakegc: Lakegc, s
     table = lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     record = target_record(sandbox, "new")
 
-    assert "full (mark marked was made by an earlier lakegc (format 1; now 2))" in " ".join(table.split())
+    assert "full (mark marked was made by an earlier version of lakegc (format 1; now 2))" in " ".join(table.split())
     assert (record.format, record.incremental) == (RECORD_FORMAT, False)
     assert (record.previous or {})["mark_id"] == "marked"
     assert record.holds["ids"] == ["imported", "releases"]
@@ -139,7 +140,7 @@ def test_a_mark_that_names_one_of_them_as_its_base_is_full_and_says_why(lakegc: 
 
     basis = target_record(sandbox, "new").basis
     assert (basis["incremental"], basis["chain"]) == (False, [])
-    assert basis["why"] == "mark approved was made by an earlier lakegc (format 1; now 2)"
+    assert basis["why"] == "mark approved was made by an earlier version of lakegc (format 1; now 2)"
 
 
 def test_undo_restores_objects_quarantined_by_an_earlier_version(lakegc: Lakegc, sandbox: Sandbox) -> None:
@@ -179,7 +180,7 @@ def test_purge_restores_objects_of_an_earlier_format_that_are_live_again(lakegc:
     assert len(quarantined.keys() - objects(sandbox).keys()) == 3
 
 
-# --- what a newer lakegc writes -------------------------------------------------------------------------------------
+# --- what a newer version of lakegc writes ---------------------------------------------------------------------------
 
 
 def newer_holds(sandbox: Sandbox) -> None:
@@ -205,7 +206,7 @@ PROTECTING = {
 
 @pytest.mark.parametrize("name", PROTECTING)
 def test_an_unknown_format_of_what_protects_stops_mark_and_sweep(lakegc: Lakegc, sandbox: Sandbox, name: str) -> None:
-    """Holds, lease, owner and quarantine: what a newer lakegc means by them is not known, so nothing is deleted."""
+    """What a newer version means by holds, lease, owner and quarantine is not known, so nothing is deleted."""
     lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     digest = target_record(sandbox, "new").digest or ""
     lakegc.output(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", digest)
@@ -234,7 +235,7 @@ def test_a_mark_of_an_unknown_format_is_listed_and_nothing_is_done_by_it(lakegc:
     place = target_of(sandbox.settings, REPOSITORY).place
 
     assert states == {"swept": "swept", "approved": "approved", "marked": "unknown format"}
-    with pytest.raises(UnknownFormat, match=r"of format 3; this lakegc knows 1 and 2\. Update lakegc"):
+    with pytest.raises(UnknownFormat, match=r"of format 3; this version of lakegc knows 1 and 2\. Update lakegc"):
         Mark.open(place, "marked")
     for command in ("sweep", "approve", "undo"):
         lakegc(sandbox.settings, command, REPOSITORY, "marked").stopped(3 if command != "approve" else 2)

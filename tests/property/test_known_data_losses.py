@@ -358,7 +358,7 @@ def test_commits_of_an_unknown_version_stop_the_mark() -> None:
     known = Commit("", (), datetime(2026, 1, 1, tzinfo=UTC), "")
     known = replace(known, id=commit_id(known))
     assert checked(known) == known
-    with pytest.raises(DamagedData, match="has version 2, which this lakegc doesn't support"):
+    with pytest.raises(DamagedData, match="has version 2, which this version of lakegc doesn't support"):
         checked(replace(known, version=2))
 
 

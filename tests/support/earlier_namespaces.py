@@ -1,4 +1,4 @@
-"""Namespaces that an earlier lakegc wrote (see `tests/formats/README.md`), unpacked to be worked on."""
+"""Namespaces that an earlier version of lakegc wrote (see `tests/formats/README.md`), unpacked to be worked on."""
 
 from __future__ import annotations
 

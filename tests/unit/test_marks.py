@@ -373,7 +373,8 @@ def test_a_record_of_another_format_is_refused_with_what_to_do(place: Place, oth
     place.store().write(KEY, json.dumps(plain).encode())
 
     with pytest.raises(
-        DamagedData, match=f"{re.escape(KEY)} is of format {other}; this lakegc knows 1 and 2. Update lakegc."
+        DamagedData,
+        match=f"{re.escape(KEY)} is of format {other}; this version of lakegc knows 1 and 2. Update lakegc.",
     ):
         Mark.open(place, "m1")
 

@@ -201,7 +201,7 @@ class AzureStore:
             data: bytes = download.readall()
         if not download.properties.etag:
             raise Unavailable(
-                f"the response with {key!r} in {self.where} lacks an ETag. Check that this is an Azure endpoint."
+                f"the response for {key!r} in {self.where} lacks an ETag. Check that this is an Azure endpoint."
             )
         self.check_object(key, download.properties)
         return data, unquoted(download.properties.etag)
