@@ -272,7 +272,7 @@ def few_in_path_order(run: MarkRun, paths: pa.Table) -> Tasks:
 
 
 def in_path_order(run: MarkRun, paths: DataFrame, count: int) -> DataFrame:
-    """These `count` paths in their order, divided among at most twice as many tasks as there are cores."""
+    """The `count` rows of `paths`, sorted by path and range-partitioned into at most two tasks per core."""
     tasks = min(2 * run.spark().sparkContext.defaultParallelism, 1 + count // PATHS_WORTH_A_TASK)
     return paths.repartitionByRange(tasks, *PATH_COLUMNS[:3]).sortWithinPartitions(*PATH_COLUMNS[:3])
 

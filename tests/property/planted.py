@@ -91,7 +91,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
         ),
         NO_CLOSING_READ,
     ),
-    # the server's answers about equal sizes are not heard
+    # the server's responses about objects of equal size are ignored
     "same bytes": (
         Edit(
             "lakegc_assets/mark/restaged_content.py",
@@ -114,21 +114,23 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
 
 
 def main(chosen: list[str]) -> int:
+    if unknown := [name for name in chosen if name not in FAULTS]:
+        raise SystemExit(f"there is no fault {unknown[0]!r}; the known ones are {', '.join(map(repr, FAULTS))}")
     missed = 0
     for name in chosen or list(FAULTS):
         began = time.monotonic()
         output = run(FAULTS[name])
         steps, marks = (found_after(output, what) for what in ("steps", "marks"))
         missed += steps is None
-        word = f"found after {steps} steps, at mark {marks}" if steps is not None else "NOT FOUND"
-        print(f"{name}: {word}, {time.monotonic() - began:.0f} s", flush=True)
+        verdict = f"found after {steps} steps, at mark {marks}" if steps is not None else "NOT FOUND"
+        print(f"{name}: {verdict}, {time.monotonic() - began:.0f} s", flush=True)
         if steps is None:
             print("\n".join(line for line in output.splitlines() if line.startswith("E ")) or output[-3000:])
     return missed
 
 
 def run(edits: tuple[Edit, ...]) -> str:
-    """What the model says about the code with these edits."""
+    """The output of the model's test on the code with these edits."""
     with tempfile.TemporaryDirectory() as copy:
         for name in COPIED:
             source = ROOT / name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.property.planted import FAULTS, ROOT
+from tests.property.planted import FAULTS, ROOT, main
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -12,3 +12,9 @@ def test_each_planted_fault_changes_existing_code(name: str) -> None:
     """Otherwise nobody would notice that the model doesn't look for it any more."""
     for edit in FAULTS[name]:
         assert (ROOT / edit.file).read_text(encoding="utf-8").count(edit.before) == 1, edit
+
+
+def test_an_unknown_fault_is_refused_with_the_known_names() -> None:
+    """Nothing is run, even if other names are known."""
+    with pytest.raises(SystemExit, match=r"no fault 'same byte'; the known ones are 'order of reads', .*'same bytes'"):
+        main(["same bytes", "same byte"])
