@@ -156,7 +156,7 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
 
 
 def refuse_strange(run: RestoreRun, rows: DataFrame) -> None:
-    """Raise `Refused` for a key that no mark can name: whoever can write to the backup could plant records of marks."""
+    """Raise `Refused` for a key that no mark can name: anyone with write access to it could plant records of marks."""
     local, where = run.target.blockstore == "local", f"the list of {run.folder} in {run.source.store().where}"
 
     def check(batches: Batches, _: TaskReport) -> None:

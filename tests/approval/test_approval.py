@@ -232,7 +232,7 @@ def test_a_mark_in_another_repositorys_namespace_is_refused(lake: Lake) -> None:
 
 
 def test_an_approval_with_another_digest_is_refused(lake: Lake) -> None:
-    """Whoever names a digest approves that set and no other."""
+    """An approval that names a digest covers that set and no other."""
     lake.marked()
 
     refuses(lake, Refused, "which is another set", digest="0" * 64)
@@ -719,7 +719,7 @@ def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch
 
 
 def test_a_summary_written_during_a_revocation_is_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever wrote it finds that the approval was revoked, and removes it."""
+    """The process that wrote it finds that the approval was revoked, and removes it."""
     lake.marked()
     written = approve.write_reference_summary
 
@@ -757,7 +757,7 @@ def test_the_summary_has_the_form_that_the_reference_collector_writes(lake: Lake
 
 @pytest.mark.parametrize("how", ["revoked", "expired", "proposed"])
 def test_the_summary_is_removed_when_its_approval_is_revoked_or_expires(lake: Lake, how: str) -> None:
-    """Whoever lists or proposes a mark whose approval has expired removes its summary."""
+    """Listing or proposing a mark whose approval has expired removes its summary."""
     lake.marked()
     given = lake.approve(for_reference=True)
     assert withdraw_stale_summaries(lake.place, now=given.until - timedelta(seconds=1)) == []

@@ -70,7 +70,7 @@ def test_a_refused_approval_prints_the_command_that_would_succeed_and_asks_nothi
 
 
 def test_one_refusal_names_every_tripped_brake_and_every_needless_release(lakegc: Lakegc, lake: Lake) -> None:
-    """Whoever approves needs only one further try."""
+    """The approver needs only one further try."""
     lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
 
     outcome = by_script(lakegc, lake, "--release", "age", "--because", "so", "--release", "jump", "--because", "so")

@@ -212,7 +212,7 @@ def plant(lake: ApprovalLake, to: str, *addresses: str) -> None:
 def test_keys_that_no_mark_can_name_are_not_restored(
     commands: Commands, lake: ApprovalLake, tmp_path: Path, planted: str
 ) -> None:
-    """The list of a backup isn't signed. Whoever can write to it could plant marks, approvals, holds or summaries of
+    """The list of a backup isn't signed. Anyone who can write to it could plant marks, approvals, holds or summaries of
     marks, and objects that other tools take for those."""
     to = str(tmp_path / "to")
     lake.marked(ADDRESSES)

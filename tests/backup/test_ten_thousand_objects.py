@@ -97,7 +97,7 @@ class Lake:
     def run_and_kill(self, arguments: tuple[str, ...], store: Store, trace: str, **more: str) -> None:
         """Run a command and kill it once a first file of its log is there.
 
-        Whoever held the lease is dead, and nobody waits for its ten minutes here.
+        The process that held the lease is dead, and the ten minutes until it expires are skipped here.
         """
         home = self.folder / "home"
         home.mkdir(exist_ok=True)

@@ -63,8 +63,7 @@ MIXED = {
 
 
 def test_a_report_shows_rescued_and_failed_objects_with_their_reasons(lake: Lake, lakegc: Lakegc) -> None:
-    """Whoever closed the terminal after a sweep can still read what happened to every object, and where that is
-    recorded."""
+    """After the terminal is closed, it can still be read what happened to every object, and where that is recorded."""
     swept(lake, MIXED, late=("data/s/a",))
     shown = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
     found = json.loads(lakegc.output(lake.sandbox.settings, "report", lake.name, "latest", "--format", "json"))

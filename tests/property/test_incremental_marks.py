@@ -324,8 +324,8 @@ def test_a_resumed_mark_whose_base_was_replaced_becomes_full(lake: Lake) -> None
     assert "monday" in found.record.basis["why"]
 
 
-def test_a_mark_is_not_resumed_with_another_base_than_it_began_with(lake: Lake) -> None:
-    """Whoever asks for a full mark, or for another base, doesn't get one that was begun differently."""
+def test_a_mark_is_not_resumed_with_a_base_other_than_its_first(lake: Lake) -> None:
+    """A request for a full mark, or for another base, isn't met with a mark that was begun differently."""
     lake.mark("m1")
     lake.steps("m2", CHAIN[0])
     for options in (FULL_MARK, MarkOptions(min_age=timedelta(0), allow_young=True, since="m1-again")):

@@ -154,7 +154,7 @@ def test_a_key_is_used_only_for_its_own_account() -> None:
     assert hasattr(other.client.credential, "get_token")
 
 
-def test_the_machines_identity_is_refused_without_tls() -> None:
+def test_the_default_azure_credential_is_refused_without_tls() -> None:
     """Its token would be sent in the clear."""
     with pytest.raises(WrongUsage, match="HTTPS"):
         open_store(Namespace.parse(URI), StoreSettings(azure_endpoint_url="http://127.0.0.1:1/account"))

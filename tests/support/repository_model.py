@@ -444,7 +444,7 @@ class RepositoryModel:
         return self._keys(self._live_entries(now)) | self.on_hold(now)
 
     def on_hold(self, now: datetime) -> set[str]:
-        """Every key that a hold names, whoever else does."""
+        """Every key that a hold names, even if something else refers to it, too."""
         found: set[str] = set()
         for hold in self.holds.values():
             if hold.until <= micros(now) - micros(now) % oracle.SECOND:

@@ -122,7 +122,7 @@ def test_the_lease_of_a_dead_process_without_tasks_is_taken_over_at_once(lake: L
 
 
 def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake: Lake) -> None:
-    """Whoever takes over waits until each task of the dead process has seen it, and what it sent before has ended."""
+    """The new holder waits until each task of the dead process has seen the takeover and has no request left."""
     dead = leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
     watch = LeaseWatch(lake.store, dead.token, lake.clock)
     watch.check(at_least=REQUEST)
@@ -143,7 +143,7 @@ def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake:
 
 
 def test_an_interrupted_takeover_keeps_the_lease_until_the_dead_processs_tasks_have_stopped(lake: Lake) -> None:
-    """They are still there for whoever comes next."""
+    """The next process still finds what the lease says about these tasks."""
     leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
 
     def wait(_: float) -> None:
@@ -180,7 +180,7 @@ def test_a_takeover_after_a_killed_takeover_still_waits_for_the_first_processs_t
 
 
 def test_the_lease_of_a_process_that_may_be_alive_is_not_taken_over(lake: Lake) -> None:
-    """Nobody knows that a process of another machine is dead, or one of a version that doesn't record its process."""
+    """Nobody can tell that it is dead if it runs on another machine, or if its version doesn't record processes."""
     dead = leave_dead(lake, tasks_stop_after=timedelta(0))
     assert dead.process is not None
     for process in (replace(dead.process, boot="another"), this_process(), None):
@@ -191,7 +191,7 @@ def test_the_lease_of_a_process_that_may_be_alive_is_not_taken_over(lake: Lake) 
 
 
 def test_a_round_records_in_the_lease_how_long_its_tasks_may_continue(lake: Lake) -> None:
-    """It does so before they begin, so whoever takes over from a killed process knows how long to wait."""
+    """It does so before they begin, so a process that takes over from a killed one knows how long to wait."""
     lease = lake.take("Ada")
     with lease.watched(REQUEST, lambda: True):
         found = Holder.from_json(lake.store.read(LEASE_KEY), "here")

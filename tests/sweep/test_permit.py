@@ -136,7 +136,7 @@ FORGERIES: dict[str, Callable[[Task, bytes, datetime], bytes]] = {
 @pytest.mark.parametrize("action", TAKES_AWAY)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_permit_permits_nothing(task: Task, action: Action, forgery: str) -> None:
-    """Whoever can write to the namespace lacks the round's secret, which only its driver and its tasks have."""
+    """Anyone else who can write to the namespace lacks the round's secret, which only its driver and its tasks have."""
     rows, config = task.write("a"), task.config(action)
     task.store.copy("data/s/a", "_lakefs/retention/gc/quarantine/m1/data/s/a")
     task.permit().stop("branch 'x' has a new head")
@@ -193,7 +193,7 @@ def test_keys_that_became_live_during_the_round_are_left_alone(task: Task) -> No
 
 
 def test_no_permit_is_given_before_the_keys_that_became_live_are_written(task: Task) -> None:
-    """The first attempt to write them may fail: whoever found them doesn't find them again."""
+    """The first attempt to write them may fail, and the watch doesn't find the same keys again."""
     rows, config = task.write("a", "b"), task.config()
     permit, key = task.permit(), revived_key(task.receipts, 1, 0)
     task.store.write(f"{key}/in the way", b"")

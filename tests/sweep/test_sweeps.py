@@ -69,7 +69,7 @@ def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
     return {one.key for page in store.pages("data/") for one in page.objects}
 
 
-def test_exactly_the_approved_set_is_deleted_once_approved_and_without_another_runs_lease(
+def test_exactly_the_approved_set_is_deleted_and_only_with_an_approval_and_a_free_lease(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """Before, a sweep is refused and nothing is deleted; the message about a lease says who and until when. Afterwards

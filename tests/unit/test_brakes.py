@@ -217,7 +217,7 @@ def test_an_unfinished_mark_or_a_missing_count_is_an_error() -> None:
 
 
 def test_a_mark_is_compared_with_the_newest_earlier_mark_of_its_scope(place: Place) -> None:
-    """It has to be finished, and of the same repository and creation of the repository."""
+    """It has to be finished, and made for this repository, not for an earlier one of the same name."""
     day = timedelta(days=1)
     for mark_id, changes in {
         "oldest": {"start": START - 5 * day},

@@ -55,7 +55,7 @@ def test_help_imports_nothing_that_takes_long(helps: dict[str, Any]) -> None:
 
 
 def test_every_command_has_help(helps: dict[str, Any]) -> None:
-    """Commands in groups have it too; it begins with the usage and exits with 0."""
+    """So has every command in a group. The help begins with the usage, and the exit code is 0."""
     assert {"", "mark", "sweep", "holds", "holds lake add", "sandbox up"} <= set(helps)
     for code, text, _ in helps.values():
         assert code == 0

@@ -418,7 +418,7 @@ def test_every_page_of_staged_objects_is_requested(script: Script, lake: LakeFS)
 
 
 def test_an_empty_location_means_that_nothing_is_staged(script: Script, lake: LakeFS) -> None:
-    """The server says so with it; whoever reads the lists compares them (formats §2)."""
+    """The server says so with it; the code that reads the lists compares them (formats §2)."""
     script.on(UNCOMMITTED, staged(""))
 
     lists = lake.prepare_uncommitted("lake")

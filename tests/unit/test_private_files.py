@@ -60,7 +60,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_file_or_folder_of_another_user_is_refused(tmp_path: Path) -> None:
-    """Whoever made it can change what is in it."""
+    """Its owner can change what is in it."""
     for path in (private_folder(tmp_path / "folder"), tmp_path / "file"):
         path.touch()
         os.chown(path, 12345, 12345)

@@ -142,7 +142,7 @@ def test_settings_arrive_in_the_jvm_as_they_were_given(sessions: dict[str, Any])
 
 
 def test_sockets_of_workers_lie_in_a_folder_of_this_user_only(sessions: dict[str, Any]) -> None:
-    """They ask for no secret, so whoever can open one of them can have a worker run anything."""
+    """They ask for no secret, so anyone who can open one of them can have a worker run any code."""
     assert sessions["modes"] == {"folder": "0o700", "log": "0o600"}
     assert sessions["sockets"]["in it"] > 0
     assert sessions["sockets"]["beside it"] == 0

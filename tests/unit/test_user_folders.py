@@ -67,7 +67,7 @@ def test_a_link_in_place_of_the_fallback_is_not_followed(temporary: Path, tmp_pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_folder_of_another_user_is_not_used_as_the_fallback(temporary: Path) -> None:
-    """Whoever made it could change what is in it."""
+    """Its owner could change what is in it."""
     (temporary / MINE).mkdir()
     os.chown(temporary / MINE, 12345, 12345)
 
@@ -118,7 +118,7 @@ def test_history_stays_in_a_home_that_can_be_written_to(temporary: Path, monkeyp
 
 
 def test_a_dagster_home_that_cannot_be_made_is_refused_by_its_name(temporary: Path) -> None:
-    """Whoever named a folder wants that one, and no other."""
+    """A folder that was named is not replaced by another one."""
     (temporary / "file").touch()
 
     with pytest.raises(WrongUsage, match=r"DAGSTER_HOME is .*/file/dagster, which can't be created"):
