@@ -259,9 +259,9 @@ def verify(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> Non
     paths = rows.join(back.select("address"), "address", "left_semi").where("path is not null")
     paths = paths.select("path", "commit_id").distinct()
     done.paths = paths.count()
-    asked = [(row["commit_id"], row["path"]) for row in paths.orderBy("path").take(ASKED)]
-    done.asked = len(asked)
-    done.read, done.unread = read_through(run.lakefs, run.backup.subject.repository, asked)
+    requested = [(row["commit_id"], row["path"]) for row in paths.orderBy("path").take(ASKED)]
+    done.asked = len(requested)
+    done.read, done.unread = read_through(run.lakefs, run.backup.subject.repository, requested)
     lines.unpersist()
 
 
@@ -285,7 +285,7 @@ def stored(run: RestoreRun, rows: DataFrame) -> int:
     return run_tasks(rows, count).counters["stored"]
 
 
-def read_through(lakefs: LakeFS, repository: str, asked: Sequence[tuple[str, str]]) -> tuple[int, dict[str, str]]:
+def read_through(lakefs: LakeFS, repository: str, requested: Sequence[tuple[str, str]]) -> tuple[int, dict[str, str]]:
     """Read the first byte of each path of a commit. Returns how many could be read, and why the others couldn't."""
 
     def one(place: tuple[str, str]) -> str:
@@ -295,5 +295,5 @@ def read_through(lakefs: LakeFS, repository: str, asked: Sequence[tuple[str, str
             return str(error)
 
     with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
-        results = list(zip(asked, pool.map(one, asked), strict=True))
+        results = list(zip(requested, pool.map(one, requested), strict=True))
     return sum(not why for _, why in results), {path: why for (_, path), why in results if why}

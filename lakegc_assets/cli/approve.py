@@ -51,60 +51,61 @@ class ApproveOptions:
     for_reference: bool = False
 
 
-def approve(repository: str, mark_id: str, asked: ApproveOptions, *, as_json: bool) -> tuple[Proposal, Approval]:
+def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: bool) -> tuple[Proposal, Approval]:
     """Show a mark, ask for confirmation, and record its approval. Raises before anything is written."""
-    released = released_brakes(asked.releases, asked.reasons)
-    if asked.yes and asked.digest is None:
+    released = released_brakes(options.releases, options.reasons)
+    if options.yes and options.digest is None:
         raise WrongUsage(
             "--yes requires --digest, the digest of the set that was reviewed. To see it: "
             f"{command('review', repository, mark_id)}"
         )
-    if not asked.yes and not sys.stdin.isatty():
+    if not options.yes and not sys.stdin.isatty():
         raise WrongUsage("approval needs a terminal to prompt for confirmation. In a script, pass --yes and --digest.")
     server = Server.configured()
     target = probed(server.target(repository))
     proposal = propose(target, named(target.place, repository, mark_id), now=target.place.store().now())
     limits, alone = BrakeLimits.of(server.settings), server.settings.single_deployment
     try:
-        if not asked.yes:
+        if not options.yes:
             now = proposal.store.now()
-            request = request_of(proposal, asked, released, now=now)
+            request = request_of(proposal, options, released, now=now)
             approval.check(proposal, request, server.lakefs, limits, now=now, single_deployment=alone)
-            ask(proposal, asked)
+            ask(proposal, options)
         now = proposal.store.now()
-        request = request_of(proposal, asked, released, now=now)
+        request = request_of(proposal, options, released, now=now)
         given = approval.approve(proposal, request, server.lakefs, limits, now=now, single_deployment=alone)
     except (StoppedByBrakes, BrakeNotTripped) as error:
-        again = whole_command(proposal, asked, released, error.tripped)
+        again = whole_command(proposal, options, released, error.tripped)
         raise type(error)(f"{error}\nThe whole command, with your reasons:\n  {again}") from None
     show_approval(proposal, given, as_json=as_json)
     return proposal, given
 
 
 def request_of(
-    proposal: Proposal, asked: ApproveOptions, released: Mapping[str, str], *, now: datetime
+    proposal: Proposal, options: ApproveOptions, released: Mapping[str, str], *, now: datetime
 ) -> ApprovalRequest:
     """The approval request for the typed options. `now` by the store's clock."""
     return ApprovalRequest(
-        who=single_line(asked.by, "the name after --by") if asked.by is not None else me(),
+        who=single_line(options.by, "the name after --by") if options.by is not None else me(),
         how=ENTRANCE,
         when=now,
         released=released,
-        until=None if asked.until is None else end_of(asked.until, now=now),
-        digest=asked.digest if asked.digest is not None else proposal.digest,
-        for_reference=asked.for_reference,
+        until=None if options.until is None else end_of(options.until, now=now),
+        digest=options.digest if options.digest is not None else proposal.digest,
+        for_reference=options.for_reference,
     )
 
 
 def whole_command(
-    proposal: Proposal, asked: ApproveOptions, released: Mapping[str, str], tripped: Sequence[str]
+    proposal: Proposal, options: ApproveOptions, released: Mapping[str, str], tripped: Sequence[str]
 ) -> str:
     """The typed command, changed to release exactly the tripped brakes."""
-    options = [part for name, value in (("--until", asked.until), ("--by", asked.by), ("--digest", asked.digest))
-             if value is not None for part in (name, value)]  # fmt: skip
-    options += [name for name, given in (("--yes", asked.yes), ("--for-reference", asked.for_reference)) if given]
+    values = {"--until": options.until, "--by": options.by, "--digest": options.digest}
+    arguments = [part for name, value in values.items() if value is not None for part in (name, value)]
+    flags = {"--yes": options.yes, "--for-reference": options.for_reference}
+    arguments += [name for name, is_set in flags.items() if is_set]
     releases = [part for name in tripped for part in ("--release", name, "--because", released.get(name, "WHY"))]
-    return command("approve", proposal.target.repository.id, mark_name(proposal), *options, *releases)
+    return command("approve", proposal.target.repository.id, mark_name(proposal), *arguments, *releases)
 
 
 def mark_name(proposal: Proposal) -> str:
@@ -172,15 +173,15 @@ def me() -> str:
 # --- confirmation and output ----------------------------------------------------------------------------------------
 
 
-def ask(proposal: Proposal, asked: ApproveOptions) -> None:
+def ask(proposal: Proposal, options: ApproveOptions) -> None:
     """Show what would be approved, and ask for confirmation. Raises `WrongUsage` if it isn't given."""
-    show(proposal, asked)
+    show(proposal, options)
     answer = typed(f"Type '{YES}' to approve the deletion of these objects, anything else to cancel: ")
     if answer.strip() != YES:
         raise WrongUsage(f"'{answer.strip()}' is not '{YES}': nothing was approved")
 
 
-def show(proposal: Proposal, asked: ApproveOptions) -> None:
+def show(proposal: Proposal, options: ApproveOptions) -> None:
     record, counts = proposal.record, proposal.record.counts
     table = Table(show_header=False)
     rows = (
@@ -188,7 +189,7 @@ def show(proposal: Proposal, asked: ApproveOptions) -> None:
         ("to be deleted", f"{plural(counts['expired'], 'object')}, {size(counts['expired_bytes'])}"),
         ("of", f"{plural(counts['candidates'], 'object')}, {size(counts['candidate_bytes'])}"),
         ("deletion method", proposal.store.delete_effect().value),
-        ("released", ", ".join(asked.releases) or "none"),
+        ("released", ", ".join(options.releases) or "none"),
     )
     for name, value in rows:
         table.add_row(name, cell(value))
@@ -198,7 +199,7 @@ def show(proposal: Proposal, asked: ApproveOptions) -> None:
     print_command(
         "List every object with its reason", command("review", record.repository, mark_name(proposal), "--list")
     )
-    if asked.for_reference:
+    if options.for_reference:
         print_sentence(f"Warning: {TO_THE_REFERENCE}")
 
 

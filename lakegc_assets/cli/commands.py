@@ -223,8 +223,10 @@ def approve(
     """Approve the expired set of one mark. Shows it, prompts, and records the approval; deletes nothing."""
     from lakegc_assets.cli import approve as approvals
 
-    asked = approvals.ApproveOptions(digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference)
-    approvals.report_to_dagster(*approvals.approve(repository, mark_id, asked, as_json=output is Format.JSON))
+    options = approvals.ApproveOptions(
+        digest, yes, tuple(release or ()), tuple(because or ()), until, by, for_reference
+    )
+    approvals.report_to_dagster(*approvals.approve(repository, mark_id, options, as_json=output is Format.JSON))
 
 
 @app.command()

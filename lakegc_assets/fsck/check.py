@@ -226,9 +226,9 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
     wanted = sorted(set(ids))
     if not wanted:
         return {}
-    asked = context.run.spark().createDataFrame(pa.table({"range_id": wanted}, schema=RANGE_IDS))
+    wanted_rows = context.run.spark().createDataFrame(pa.table({"range_id": wanted}, schema=RANGE_IDS))
     rows = (
-        context.found.join(F.broadcast(asked), "range_id")
+        context.found.join(F.broadcast(wanted_rows), "range_id")
         .groupBy("range_id")
         .agg(
             F.collect_set(F.when(F.col("head"), F.col("metarange_id"))).alias("heads"),

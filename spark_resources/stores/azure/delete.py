@@ -98,11 +98,11 @@ class _Batch:
         responses = seen[-1] if seen else SubResponses({}, None)
         if responses.whole_batch is not None and not responses.by_number:
             return self._refused(responses.whole_batch.status, responses.whole_batch.to_result(), until)
-        no_answer = _failed_with(
+        no_result = _failed_with(
             "NoAnswer", "the store's response doesn't name this blob, so it may or may not be deleted", transient=True
         )
         by_number = {number: each.to_result() for number, each in responses.by_number.items()}
-        return {name: by_number.get(number, no_answer) for number, name in enumerate(self.names)}
+        return {name: by_number.get(number, no_result) for number, name in enumerate(self.names)}
 
     def _refused(self, status: int, to_result: _ToResult, until: float) -> dict[str, _ToResult]:
         if status in _THROTTLED or not (400 <= status < 500 or status in _BATCHES_UNSUPPORTED):

@@ -79,11 +79,11 @@ def _delete_batch(client: GCSClient, bucket: str, full_keys: Sequence[str]) -> d
         response = client.delete_now_or_never(_PATH, data=data, headers=headers)
     except Errors as error:
         return dict.fromkeys(full_keys, _failed(*code_and_message(error), transient=is_transient(error)))
-    no_answer = _failed(
+    no_result = _failed(
         "NoAnswer", "the store's response doesn't name this key, so it may or may not be deleted", transient=True
     )
     found = results_in(response.headers.get("Content-Type", ""), response.content)
-    return {full_key: found.get(number, no_answer) for number, full_key in enumerate(full_keys)}
+    return {full_key: found.get(number, no_result) for number, full_key in enumerate(full_keys)}
 
 
 def results_in(content_type: str, body: bytes) -> Mapping[int, _ToResult]:

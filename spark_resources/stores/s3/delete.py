@@ -79,10 +79,10 @@ def _delete_batch(
         results_of[failed["Key"]] = _failed_with(
             code, failed.get("Message", ""), transient=code in {*TRANSIENT_ERROR_CODES, UNKNOWN}
         )
-    no_answer = _failed_with(
+    no_result = _failed_with(
         "NoAnswer", "the store's response doesn't name this key, so it may or may not be deleted", transient=True
     )
-    return {full_key: results_of.get(full_key, no_answer) for full_key in full_keys}
+    return {full_key: results_of.get(full_key, no_result) for full_key in full_keys}
 
 
 def _one_by_one(
