@@ -79,16 +79,16 @@ class Lake:
     def proposal(self, name: str = "m1") -> Proposal:
         return propose(self.target, name, now=self.now)
 
-    def request(self, **asked: Any) -> ApprovalRequest:
-        return replace(ApprovalRequest("Ada", "a test", self.now), **asked)
+    def request(self, **fields: Any) -> ApprovalRequest:
+        return replace(ApprovalRequest("Ada", "a test", self.now), **fields)
 
     def approve(
-        self, name: str = "m1", *, proposal: Proposal | None = None, now: datetime | None = None, **asked: Any
+        self, name: str = "m1", *, proposal: Proposal | None = None, now: datetime | None = None, **fields: Any
     ) -> Approval:
         """Approve a mark now, as one would who just reviewed it."""
         found = proposal or self.proposal(name)
         time = now or self.now
-        request = self.request(**{"when": time, **asked})
+        request = self.request(**{"when": time, **fields})
         return approval.approve(found, request, self.lakefs, LIMITS, now=time, single_deployment=False)
 
     def revoke(self, name: str = "m1", *, proposal: Proposal | None = None) -> None:

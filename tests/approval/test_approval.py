@@ -29,11 +29,11 @@ from tests.support.finished_marks import COUNTS
 DAY = timedelta(days=1)
 
 
-def refuses(lake: Lake, kind: type[LakegcError], *words: str, **asked: Any) -> None:
+def refuses(lake: Lake, kind: type[LakegcError], *words: str, **options: Any) -> None:
     """Check that approving raises this, with these words, and leaves no approval."""
     before = {key: lake.place.store().read(key) for key in lake.files() if "m1" in key}
     with pytest.raises(kind) as refused:
-        lake.approve(**asked)
+        lake.approve(**options)
     assert type(refused.value) is kind
     assert refused.value.exit_code in (2, 3)
     for word in words:
@@ -294,18 +294,18 @@ def test_an_approved_mark_is_not_approved_again(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("options", "words"),
     [
         ({"who": " "}, "approver's name"),
         ({"who": "Ada\u202e"}, "unprintable characters"),
         ({"who": "A" * 1001}, "longer than"),
     ],
 )
-def test_an_approval_without_a_readable_name_is_refused(lake: Lake, asked: dict[str, Any], words: str) -> None:
+def test_an_approval_without_a_readable_name_is_refused(lake: Lake, options: dict[str, Any], words: str) -> None:
     """A name is needed that can be shown on a terminal."""
     lake.marked()
 
-    refuses(lake, WrongUsage, words, **asked)
+    refuses(lake, WrongUsage, words, **options)
 
 
 def test_an_approval_whose_end_has_passed_is_refused(lake: Lake) -> None:
@@ -320,13 +320,13 @@ def test_a_store_without_conditional_writes_is_refused(lake: Lake) -> None:
     lake.marked()
     capabilities = replace(lake.place.store().capabilities, conditional_writes=False)
     weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, capabilities=capabilities)))
-    asked = {"request": lake.request(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
+    arguments = {"request": lake.request(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(lake.place.store()), "capabilities", property(lambda _: capabilities))
         with pytest.raises(Refused, match="conditional writes"):
-            approve.approve(weak, **asked, single_deployment=False)
-        approve.approve(weak, **asked, single_deployment=True)
+            approve.approve(weak, **arguments, single_deployment=False)
+        approve.approve(weak, **arguments, single_deployment=True)
 
 
 # --- altered between mark and approval, and after ---------------------------------------------------------------------
@@ -708,9 +708,9 @@ def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch
     noted = approve.note_end
     later: list[Approval] = []
 
-    def interrupted(*found: Any, **asked: Any) -> bool:
+    def interrupted(*found: Any, **options: Any) -> bool:
         later.append(lake.approve(who="Grace"))
-        return noted(*found, **asked)
+        return noted(*found, **options)
 
     monkeypatch.setattr(approve, "note_end", interrupted)
     lake.revoke()

@@ -61,9 +61,9 @@ def later(lake: Lake) -> dict[str, Any]:
     return {"now": lake.now + timedelta(seconds=1)}
 
 
-def refuses(lake: Lake, kind: type[LakegcError], *words: str, name: str = "t1", **asked: Any) -> None:
+def refuses(lake: Lake, kind: type[LakegcError], *words: str, name: str = "t1", **options: Any) -> None:
     with pytest.raises(kind) as refused:
-        lake.approve(name, **{**later(lake), **asked})
+        lake.approve(name, **{**later(lake), **options})
     for word in words:
         assert word in str(refused.value)
     assert not (lake.folder / approval_key("t1")).exists()

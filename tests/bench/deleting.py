@@ -48,8 +48,8 @@ def loop(server: SeaweedFS, prefix: str, keys: list[str]) -> float:
     client, began = server.client(), time.monotonic()
     for start in range(0, len(keys), 1000):
         batch = [{"Key": prefix + key} for key in keys[start : start + 1000]]
-        answer = client.delete_objects(Bucket=BUCKET, Delete={"Objects": batch})  # type: ignore[typeddict-item]
-        assert not answer.get("Errors")
+        response = client.delete_objects(Bucket=BUCKET, Delete={"Objects": batch})  # type: ignore[typeddict-item]
+        assert not response.get("Errors")
     return time.monotonic() - began
 
 

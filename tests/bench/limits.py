@@ -116,10 +116,10 @@ def decoding(tables: dict[str, bytes], *, proving: bool) -> tuple[int, float]:
     decoder = VectorisedDecoder()
 
     def entries(one: str) -> int:
-        asked: dict[str, Any] = {"name": one, "columns": ("address", "address_type"), "decoder": decoder}
+        arguments: dict[str, Any] = {"name": one, "columns": ("address", "address_type"), "decoder": decoder}
         if proving:
-            return sstable.read_verified_entries(tables[one], **asked)[0].num_rows
-        return sstable.read_entries(tables[one], **asked).num_rows
+            return sstable.read_verified_entries(tables[one], **arguments)[0].num_rows
+        return sstable.read_entries(tables[one], **arguments).num_rows
 
     def decoded(ids: list[str]) -> int:
         return sum(map(entries, ids))

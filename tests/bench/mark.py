@@ -44,7 +44,7 @@ from tests.bench.stores import BUCKET, REPOSITORY, STORES, Serving
 MARKS = "_lakefs/retention/gc/"
 AT_ONCE = 8  # requests of each process that lists for the limit
 MIB, GIB = 1 << 20, 1 << 30
-_TOLD = re.compile(r"\[ *[\d.]+ s\] (.*)")
+_PROGRESS_LINE = re.compile(r"\[ *[\d.]+ s\] (.*)")
 _METRIC = re.compile(
     rf'^SeaweedFS_s3_(request_total|bucket_traffic_(?:sent|received)_bytes_total){{bucket="{BUCKET}"([^}}]*)}} (\S+)',
     re.M,
@@ -142,8 +142,8 @@ class Counters:
     def read(self, at: float | None = None) -> Reading:
         now, requests, lists, sent = at or time.monotonic(), 0.0, 0.0, 0.0
         if self._served.metrics_port:
-            with suppress(OSError), urlopen(f"http://127.0.0.1:{self._served.metrics_port}/metrics") as answer:
-                for name, labels, value in _METRIC.findall(answer.read().decode()):
+            with suppress(OSError), urlopen(f"http://127.0.0.1:{self._served.metrics_port}/metrics") as response:
+                for name, labels, value in _METRIC.findall(response.read().decode()):
                     requests += float(value) if name == "request_total" else 0
                     lists += float(value) if 'type="LIST"' in labels else 0
                     sent += float(value) if name != "request_total" else 0
@@ -183,10 +183,10 @@ def lakegc(
     assert process.stderr is not None
     for line in process.stderr:
         said.append(line)
-        told = _TOLD.search(line)
-        if told is None:
+        matched = _PROGRESS_LINE.search(line)
+        if matched is None:
             continue
-        reading, following = counters.read(), phase_of(told[1])
+        reading, following = counters.read(), phase_of(matched[1])
         if now == SPARK and not split and watch.first_worker is not None:
             split = True
             at, used = max(last.at, watch.first_worker), max(last.processor, watch.at_first_worker)
@@ -277,7 +277,7 @@ def add_limits(run: Measured, found: Made, served: Serving, history: History, fo
     """The limits of a run's phases, measured now."""
     phases, record = run.phases, found.mark.record
     phases[LISTING].limit = limit_of_listing(served, history, folder)
-    phases[LISTING].of_limit = "answers not parsed" if served.store and served.metrics_port else "files"
+    phases[LISTING].of_limit = "responses not parsed" if served.store and served.metrics_port else "files"
     refs = all_rows(found.place, found.mark.dataset("committed_addresses", "ranges"), RANGE_REFS)
     tables = limits.fetched(found.place, [row["range_id"] for row in refs])
     entries, phases[RANGES].limit = limits.decoding(tables, proving=False)

@@ -91,11 +91,11 @@ def measured(environment: dict[str, str], *command: str) -> None:
         "code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode;"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, code)"
     )
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program, lakegc, *command],
         env={**os.environ, **environment}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    peak, code = map(int, told.stdout.split())
+    peak, code = map(int, completed.stdout.split())
     print(f"{time.monotonic() - begun:7.1f} s  {peak / 1024:6.0f} MiB  lakegc {' '.join(command)} (exit {code})")
 
 

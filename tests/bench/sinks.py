@@ -51,9 +51,9 @@ class Bucket:
     prefix: str  # with the bucket, without slashes at its ends
 
     def put(self, key: str, data: bytes) -> None:
-        with self._connected() as (sender, answers):
+        with self._connected() as (sender, responses):
             self._send(sender, key, data)
-            _answered(answers)
+            _read_response(responses)
 
     def fill(self, objects: Iterable[tuple[str, int, int]]) -> None:
         keys = [key for key, _, _ in objects]
@@ -61,31 +61,31 @@ class Bucket:
             list(pool.map(self._fill, np.array_split(np.array(keys), CONNECTIONS)))
 
     def _fill(self, keys: Iterable[str]) -> None:
-        with self._connected() as (sender, answers):
+        with self._connected() as (sender, responses):
             for key in keys:
                 self._send(sender, key, b"")
-                _answered(answers)
+                _read_response(responses)
 
     @contextmanager
     def _connected(self) -> Iterator[tuple[socket.socket, BinaryIO]]:
         with socket.create_connection(("127.0.0.1", self.port)) as sender:
             sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with sender.makefile("rb") as answers:
-                yield sender, answers
+            with sender.makefile("rb") as responses:
+                yield sender, responses
 
     def _send(self, sender: socket.socket, key: str, data: bytes) -> None:
         head = f"PUT /{self.prefix}/{key} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
         sender.sendall(head.encode() + data)
 
 
-def _answered(answers: BinaryIO) -> None:
+def _read_response(responses: BinaryIO) -> None:
     """Read one response. Raises `OSError` where it isn't a success."""
-    status, length = answers.readline(), 0
-    while (line := answers.readline()) not in (b"\r\n", b""):
+    status, length = responses.readline(), 0
+    while (line := responses.readline()) not in (b"\r\n", b""):
         name, _, value = line.partition(b":")
         if name.lower() == b"content-length":
             length = int(value)
-    body = answers.read(length)
+    body = responses.read(length)
     if status[9:10] != b"2":
         raise OSError(f"the store answered {status!r} {body[:200]!r}")
 

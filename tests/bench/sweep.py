@@ -44,7 +44,7 @@ def main() -> None:
         deleting = measured.phases[DELETING]
         deleting.count, deleting.unit = expired, "objects"
         left = sum(len(page.objects) for page in served.place().store().pages("data/"))
-        title = f"sweep of {size.name}: {expired:,} objects, answers {chosen.latency * 1000:g} ms late, {left:,} left"
+        title = f"sweep of {size.name}: {expired:,} objects, responses {chosen.latency * 1000:g} ms late, {left:,} left"
         show(measured, title, chosen.report)
 
 

@@ -144,8 +144,8 @@ def test_the_commands_that_the_demo_prints_work(demo: Demo, lakegc: Lakegc) -> N
     with subprocess.Popen(command, env=fresh(demo.home), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             settings = settings_in(printed_until(process, "Ctrl-C ends"))
-            with urllib.request.urlopen(f"{settings['endpoint_url']}/api/v1/healthcheck", timeout=60) as answer:
-                assert answer.status < 300
+            with urllib.request.urlopen(f"{settings['endpoint_url']}/api/v1/healthcheck", timeout=60) as response:
+                assert response.status < 300
             listed = lakegc(settings, "review", "worked-example", "demo", "--list")
             totals = json.loads(lakegc(settings, "review", "worked-example", "--format", "json").out)
             process.terminate()

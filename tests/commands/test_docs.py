@@ -215,7 +215,7 @@ def test_every_documented_run_of_pytest_selects_tests() -> None:
 
 @a_page
 def test_named_modules_exist_and_are_named_on_two_pages_only(page: Path) -> None:
-    """Who moves a module finds here what to change."""
+    """A contributor who moves a module finds here what to change."""
     paths = re.findall(r"(?<![\w/.])(?:lakegc_assets|spark_resources|tests)/[\w/.-]*\w/?", text(page))
     modules = [name.replace(".", "/") + ".py" for name in re.findall(r"\btests\.\w+\.\w+", text(page))]
 

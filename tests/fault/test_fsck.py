@@ -72,13 +72,13 @@ class Moved(Recording):
         return Namespace.parse(f"s3://{self.bucket}/lake")
 
     def api(self, name: str) -> Any:
-        answer = super().api(name)
+        response = super().api(name)
         if name == "commits_reachable_from_branches":
-            answer["commits"] = [each | self.forged.get(each["id"], {}) for each in answer["commits"]]
+            response["commits"] = [each | self.forged.get(each["id"], {}) for each in response["commits"]]
         if name == "refs_dump" and not self.dump_allowed:
-            answer["status"] = 403
+            response["status"] = 403
         old = str(self.meta["storage_namespace"]).rstrip("/")
-        return json.loads(json.dumps(answer).replace(old, self.namespace.uri))
+        return json.loads(json.dumps(response).replace(old, self.namespace.uri))
 
 
 @dataclass(frozen=True)

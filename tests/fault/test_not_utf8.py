@@ -63,8 +63,8 @@ def test_the_repository_and_branch_of_a_path_that_is_not_utf8_are_named(tmp_path
         found = marked(sandbox.settings, "lake")
 
     assert kept not in found.expired
-    (told,) = found.facts("expired_set")["unclear"]
-    assert "branch 'main' of repository 'neighbour'" in told
+    (why,) = found.facts("expired_set")["unclear"]
+    assert "branch 'main' of repository 'neighbour'" in why
 
 
 def test_all_changes_after_a_non_utf8_path_are_read(lake: Lake) -> None:

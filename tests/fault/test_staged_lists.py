@@ -49,7 +49,7 @@ class Lake:
         return Marker().mark(self.settings, self.repository.id, mark_id, chosen)
 
     def link(self, path: str) -> str:
-        """Stage what a client wrote where the server told it to."""
+        """Stage what a client wrote to the address that the server gave it."""
         location = self.repository.new_location("main", path)
         key = location.removeprefix(self.repository.objects.location(""))
         self.store.write(key, path.encode())

@@ -53,15 +53,15 @@ class ShownOnce:
     path: str
     truthful: int
     other: str
-    answers: int = 0
+    responses: int = 0
     shown: list[str] = field(default_factory=list)
 
     def stat(self, response: dict[str, Any]) -> None:
         for one in response.get("results", [response]):
             if one.get("path") == self.path:
-                if self.answers != self.truthful:
+                if self.responses != self.truthful:
                     one["physical_address"] = self.other
-                self.answers += 1
+                self.responses += 1
 
 
 def test_objects_seen_staged_by_one_reading_alone_are_live(lake: Lake) -> None:
@@ -88,7 +88,7 @@ def test_objects_seen_staged_by_one_reading_alone_are_live(lake: Lake) -> None:
     expired = Marker().mark(lake.settings, lake.name, "m1", OPTIONS).expired
 
     assert scans.readings >= 2
-    assert all(one.answers >= 2 for one in watched)
+    assert all(one.responses >= 2 for one in watched)
     assert garbage.address in expired
     assert not expired & {one.address for one in (*during, *full)}
 

@@ -50,8 +50,8 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
     seen = References([history.heads], set(tags.items()))
     holds = [product_hold(number, hold, end) for number, (hold, end) in enumerate(several)]
 
-    told = commits_on_hold(holds, commits, seen, history.rules(), now=moment(history.now))
-    judged = with_holds(history.verdicts().values(), told)
+    on_hold = commits_on_hold(holds, commits, seen, history.rules(), now=moment(history.now))
+    judged = with_holds(history.verdicts().values(), on_hold)
 
     by_rules = oracle.retained(history.claims(), history.now)
     expected = {
@@ -68,7 +68,7 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
         for number, (hold, end) in enumerate(several)
     }
     for number, (hold, _) in enumerate(several):
-        found = {commit for commit, ids in told.items() if f"h{number}" in ids}
+        found = {commit for commit, ids in on_hold.items() if f"h{number}" in ids}
         # a hold of branches retains what the rules retain, too, whatever they do it by
         assert found - by_rules == expected[f"h{number}"] - by_rules
         event(f"{hold.kind}: {'more than the rules' if found - by_rules else 'nothing more'}")
@@ -87,17 +87,17 @@ def test_a_branch_seen_by_one_of_two_readings_is_on_hold() -> None:
     graph = {one.id: one for one in history.product_commits()}
 
     for readings in ([{"dev": "b"}, {}], [{}, {"dev": "b"}]):
-        told = commits_on_hold([hold], graph, References(readings), history.rules(), now=moment(NOW))
-        assert told == {"a": ("dev",), "b": ("dev",)}
+        on_hold = commits_on_hold([hold], graph, References(readings), history.rules(), now=moment(NOW))
+        assert on_hold == {"a": ("dev",), "b": ("dev",)}
 
 
 def test_a_hold_ends_at_the_given_moment_to_the_second() -> None:
-    """The machine's clock isn't asked."""
+    """The machine's clock isn't read."""
     hold = TagHold(id="h", tags="*", until="2027-01-01T00:00:00Z", **WHOSE)
     graph = {one.id: one for one in History({"a": oracle.C((), NOW)}, {}, 1, {}, NOW).product_commits()}
 
-    def told(now: datetime) -> bool:
+    def is_on_hold(now: datetime) -> bool:
         return bool(commits_on_hold([hold], graph, References([{}], {("t", "a")}), None, now=now))
 
-    assert told(datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC))
-    assert not told(datetime(2027, 1, 1, tzinfo=UTC))
+    assert is_on_hold(datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC))
+    assert not is_on_hold(datetime(2027, 1, 1, tzinfo=UTC))

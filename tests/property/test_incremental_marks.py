@@ -189,8 +189,8 @@ def test_an_address_whose_history_was_not_looked_up_stops_the_mark(lake: Lake, m
     lake.mark("m1")
     lake.write("data/stray")
     lake.days(1)
-    asked = incremental_comparison.addresses_of
-    monkeypatch.setattr(incremental_comparison, "addresses_of", lambda *of: asked(*of)[1:])
+    addresses_of = incremental_comparison.addresses_of
+    monkeypatch.setattr(incremental_comparison, "addresses_of", lambda *of: addresses_of(*of)[1:])
 
     with pytest.raises(DamagedData, match="1 address, such as"):
         lake.mark("m2")

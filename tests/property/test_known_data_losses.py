@@ -66,14 +66,14 @@ class Quiet:
 
     Of its commits the first is expired; the second is retained and no branch's head, so that no reader asks for it.
     `killed` has, for each sentence of the first mark, its state in the namespace, and why it could not be approved.
-    `told` has the requests that the server answered and the sentences of the second one, in order.
+    `log_lines` are the requests that the server answered and the messages of the second mark, in order.
     """
 
     lake: SandboxRepository
     second: Commit
     mark: Marked
     killed: Sequence[tuple[str, MarkState, str]]
-    told: Sequence[str]
+    log_lines: Sequence[str]
     garbage: set[str]
     readded: Entry
     spelt: dict[str, str]
@@ -82,8 +82,8 @@ class Quiet:
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quiet]:
-    told: list[str] = []
-    with Sandbox(tmp_path_factory.mktemp("quiet"), request_log=told.append) as sandbox:
+    log_lines: list[str] = []
+    with Sandbox(tmp_path_factory.mktemp("quiet"), request_log=log_lines.append) as sandbox:
         lake, now = sandbox.create("lake"), sandbox.now()
         settings = {**sandbox.settings, "trusted_repositories": "*"}
         set_rules(lake, Rules(7))
@@ -106,10 +106,10 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quiet]:
         copied = {"copy of once": once.address, "copy of again": again.address}
         free = {garbage(lake, f"garbage {number}").address for number in range(2)}
         killed = killed_at(settings, "writing the expired set")
-        told.clear()
-        with listening(told.append):
+        log_lines.clear()
+        with listening(log_lines.append):
             mark = Marker().mark(settings, "lake", "m1", NO_AGE)
-        yield Quiet(lake, second, mark, killed, list(told), free, readded, spelt, copied)
+        yield Quiet(lake, second, mark, killed, list(log_lines), free, readded, spelt, copied)
 
 
 def spellings(lake: SandboxRepository, configured: Path, where: str) -> dict[str, str]:
@@ -190,7 +190,7 @@ def test_uncommitted_is_read_before_committed_and_copies_last(quiet: Quiet) -> N
         " ranges with ": "ranges",
         "probing branches": "served",
     }
-    order = [name for line in quiet.told for words, name in marks.items() if words in line]
+    order = [name for line in quiet.log_lines for words, name in marks.items() if words in line]
     first, last = order.index("graph"), len(order) - order[::-1].index("commits")
 
     assert order[:first] == ["listing", "staged", "staged"]

@@ -240,17 +240,17 @@ def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "answer", "words"),
+    ("call", "result", "words"),
     [
         ("dump_refs", {"return_value": None}, "legal, reports of lake name commits or paths"),
         ("tags", {"side_effect": Forbidden("no right")}, "tagged, with-history of lake name tags"),
     ],
 )
-def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, answer: Any, words: str) -> None:
+def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, result: Any, words: str) -> None:
     """They need the commit graph, or the right to list tags."""
     world.hold(EVERY_KIND)
 
-    with mock.patch.object(LakeFS, call, **answer), pytest.raises(Refused, match=words):
+    with mock.patch.object(LakeFS, call, **result), pytest.raises(Refused, match=words):
         world.mark(f"no-{call}".replace("_", "-"))
 
     world.has_no_finished_mark(f"no-{call}".replace("_", "-"))

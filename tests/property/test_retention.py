@@ -41,8 +41,8 @@ class History(NamedTuple):
         return Rules(self.default_days, self.branch_days)
 
     def verdicts(self) -> dict[str, Verdict]:
-        told = retained_commits(self.product_commits(), self.heads, self.rules(), now=moment(self.now))
-        return {verdict.commit_id: verdict for verdict in told}
+        verdicts = retained_commits(self.product_commits(), self.heads, self.rules(), now=moment(self.now))
+        return {verdict.commit_id: verdict for verdict in verdicts}
 
     def retained(self) -> set[str]:
         return {name for name, verdict in self.verdicts().items() if verdict.retained}
@@ -116,10 +116,10 @@ def is_whole(history: History) -> bool:
 @settings(patient, max_examples=400)
 def test_the_single_pass_retains_exactly_what_the_walks_retain(history: History) -> None:
     """The walks are those of formats §6. Every commit gets a verdict."""
-    told = history.verdicts()
+    verdicts = history.verdicts()
 
-    assert set(told) == set(history.commits)
-    assert {name for name, verdict in told.items() if verdict.retained} == oracle.retained(
+    assert set(verdicts) == set(history.commits)
+    assert {name for name, verdict in verdicts.items() if verdict.retained} == oracle.retained(
         history.claims(), history.now
     )
 
@@ -218,9 +218,9 @@ def test_the_union_with_the_servers_list_has_exactly_both(history: History, name
 @patient
 def test_without_rules_all_commits_are_retained(history: History) -> None:
     """Their dates, heads and versions don't matter."""
-    told = retained_commits(history.product_commits(), history.heads, None, now=moment(history.now))
+    verdicts = retained_commits(history.product_commits(), history.heads, None, now=moment(history.now))
 
-    assert {(verdict.commit_id, verdict.why) for verdict in told if verdict.retained} == {
+    assert {(verdict.commit_id, verdict.why) for verdict in verdicts if verdict.retained} == {
         (name, Reason.NO_RULES) for name in history.commits
     }
 
@@ -272,10 +272,10 @@ def test_a_line_of_100_000_commits_is_judged_to_its_root() -> None:
     """Retained are the head and what stands behind a young child."""
     commits = line(100_000)
 
-    told = retained_commits(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
+    verdicts = retained_commits(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
 
     # A day has 1440 minutes; the child on the cutoff itself may have been cut off to it, so it counts as young.
-    kept = [verdict.commit_id for verdict in told if verdict.retained]
+    kept = [verdict.commit_id for verdict in verdicts if verdict.retained]
     assert kept == [commit.id for commit in commits[-1 - 1441 :]]
 
 
@@ -285,10 +285,10 @@ def test_20_000_branches_on_a_shared_line_are_judged_in_one_pass() -> None:
     heads = {f"branch{place:05}": commits[place + 20_000].id for place in range(20_000)}
     longest = {"branch19999": 365}
 
-    told = retained_commits(commits, heads, Rules(0, longest), now=moment(NOW))
+    verdicts = retained_commits(commits, heads, Rules(0, longest), now=moment(NOW))
 
-    assert [verdict.commit_id for verdict in told if verdict.retained] == [commit.id for commit in commits]
-    assert {verdict.branch for verdict in told if verdict.why is Reason.CHILD_YOUNG} == {"branch19999"}
+    assert [verdict.commit_id for verdict in verdicts if verdict.retained] == [commit.id for commit in commits]
+    assert {verdict.branch for verdict in verdicts if verdict.why is Reason.CHILD_YOUNG} == {"branch19999"}
 
 
 def test_of_50_000_branches_from_one_parent_the_longest_rule_retains_it() -> None:
@@ -298,9 +298,9 @@ def test_of_50_000_branches_from_one_parent_the_longest_rule_retains_it() -> Non
     children = [Commit(f"child{number:05}", ("parent",), old, "c") for number in range(50_000)]
     heads = {child.id: child.id for child in children}
 
-    told = retained_commits([root, parent, *children], heads, Rules(1, {"child31415": 6}), now=moment(NOW))
+    verdicts = retained_commits([root, parent, *children], heads, Rules(1, {"child31415": 6}), now=moment(NOW))
 
-    behind = {verdict.commit_id: verdict for verdict in told if verdict.why is not Reason.HEAD}
+    behind = {verdict.commit_id: verdict for verdict in verdicts if verdict.why is not Reason.HEAD}
     assert {(name, verdict.retained, verdict.branch) for name, verdict in behind.items()} == {
         ("parent", True, "child31415"),
         ("root", True, "child31415"),

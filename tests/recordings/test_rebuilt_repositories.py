@@ -22,7 +22,7 @@ from tests.support.rebuilt_repositories import History, Rebuilt, rebuild, rebuil
 from tests.support.recording_folders import AT_HAND
 from tests.support.replay_server import load_recording
 
-TOLD = ["worked-example", "same-bytes", "shared-parent"]
+SMALL = ["worked-example", "same-bytes", "shared-parent"]
 NEAR = timedelta(minutes=1)  # the sandbox's clock runs on between setting it and using it
 
 
@@ -37,35 +37,35 @@ def history(name: str) -> History:
     return History(load_recording(AT_HAND / name))
 
 
-def recorded_file(told: History, pattern: str) -> list[bytes]:
-    return [path.read_bytes() for path in (told.recording.path / "namespace/_lakefs").glob(pattern) if path.is_file()]
+def recorded_file(source: History, pattern: str) -> list[bytes]:
+    return [path.read_bytes() for path in (source.recording.path / "namespace/_lakefs").glob(pattern) if path.is_file()]
 
 
 # --- the same inputs ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*TOLD, "random-1", "random-2", "random-20", "no-rules", "empty"])
+@pytest.mark.parametrize("name", [*SMALL, "random-1", "random-2", "random-20", "no-rules", "empty"])
 def test_recorded_entries_and_dates_give_the_recorded_ids(sandbox: Sandbox, name: str) -> None:
     """The ids of commits and of all their tables are compared; merges and reverts are made anew."""
-    told = history(name)
-    made = rebuild_commits(told, sandbox)
+    source = history(name)
+    made = rebuild_commits(source, sandbox)
 
-    assert made.commits == {commit: commit for commit in told.commits}
-    assert {branch.id: branch.commit_id for branch in made.lake.branches(hidden=True)} == told.heads
+    assert made.commits == {commit: commit for commit in source.commits}
+    assert {branch.id: branch.commit_id for branch in made.lake.branches(hidden=True)} == source.heads
     dumped = dump_refs(made.lake)["commits_meta_range_id"]
-    assert {each.id for each in _dumped_commits(made, dumped)} == told.commits.keys()
+    assert {each.id for each in _dumped_commits(made, dumped)} == source.commits.keys()
 
 
 def test_rebuilt_ranges_are_the_recorded_ones(sandbox: Sandbox) -> None:
     """Every kind of path, address and operation gives the same rows to the last bit. Not every metarange has its id: it
     has an estimate of each range's size, which depends on the compressor."""
-    told = history("everything")
-    made = rebuild_commits(told, sandbox)
+    source = history("everything")
+    made = rebuild_commits(source, sandbox)
 
-    for commit in told.commits.values():
+    for commit in source.commits.values():
         ours = made.lake.commit_of(made.commits[commit.id])
         rebuilt = [ref.id for ref in made.lake.committed.ranges(ours.metarange_id)]
-        assert rebuilt == [ref.id for ref in told.ranges(commit)], commit.message
+        assert rebuilt == [ref.id for ref in source.ranges(commit)], commit.message
 
 
 def _dumped_commits(made: Rebuilt, dump: str) -> Iterator[Any]:
@@ -74,23 +74,23 @@ def _dumped_commits(made: Rebuilt, dump: str) -> Iterator[Any]:
         yield from read_commits(tables.read(f"_lakefs/{part.id}"), name=part.id)
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", SMALL)
 def test_the_sandbox_prepares_and_serves_the_recorded_lists(sandbox: Sandbox, name: str) -> None:
     """With its oversights, it lists the commits and the staged addresses that the recorded server listed."""
-    told = history(name)
-    lake = rebuild(told, sandbox, uploading=False).lake
+    source = history(name)
+    lake = rebuild(source, sandbox, uploading=False).lake
     xids = Xids(1, sandbox.now)
 
     listed = lake.objects.read(_key(lake, prepare_commits(lake, xids, ALL_OVERSIGHTS).commits_location))
     page = prepare_uncommitted(lake, xids, None, page_size=1000, oversights=ALL_OVERSIGHTS)
 
-    for recorded in recorded_file(told, "retention/gc/commits/*/commits.csv"):
+    for recorded in recorded_file(source, "retention/gc/commits/*/commits.csv"):
         assert sorted(parse_commits_csv(listed, where="here")) == sorted(parse_commits_csv(recorded, where="there"))
     folder = sandbox.local_path / name / _key(lake, page.location) if page.location else None
     ours = [file.read_bytes() for file in folder.iterdir()] if folder else []
-    assert _addresses(ours) == _addresses(recorded_file(told, "retention/gc/uncommitted/*/uncommitted/*"))
-    root = f"{told.recording.namespace.uri}/"
-    for branch, objects in told.served.items():
+    assert _addresses(ours) == _addresses(recorded_file(source, "retention/gc/uncommitted/*/uncommitted/*"))
+    root = f"{source.recording.namespace.uri}/"
+    for branch, objects in source.served.items():
         served, _ = lake.listing(branch, amount=10_000)
         assert {entry.path.decode(): entry.address for entry in served if not isinstance(entry, str)} == {
             str(each["path"]): str(each["physical_address"]).removeprefix(root) for each in objects
@@ -110,19 +110,19 @@ def _addresses(files: list[bytes]) -> list[str]:
 # --- the same history -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", SMALL)
 def test_a_mark_of_a_rebuilt_history_gives_the_recorded_verdicts_and_expired_set(sandbox: Sandbox, name: str) -> None:
     """Objects were uploaded, committed, merged and staged again at the recorded times."""
-    told = history(name)
-    made = rebuild(told, sandbox, uploading=True)
-    assert _stored(made) == {made.addresses[key] for key in told.recording.listing if key.startswith("data/")}
+    source = history(name)
+    made = rebuild(source, sandbox, uploading=True)
+    assert _stored(made) == {made.addresses[key] for key in source.recording.listing if key.startswith("data/")}
 
     with sandbox:
-        mark = marked(sandbox.settings, told.recording.repository)
+        mark = marked(sandbox.settings, source.recording.repository)
 
-    assert mark.expired == {made.addresses[key] for key in told.recording.expired()}
+    assert mark.expired == {made.addresses[key] for key in source.recording.expired()}
     verdicts = {row["commit_id"]: row for row in mark.verdicts()}
-    expected = retained_commits(told.commits.values(), told.heads, told.rules, now=told.recording.recorded_at)
+    expected = retained_commits(source.commits.values(), source.heads, source.rules, now=source.recording.recorded_at)
     assert verdicts.keys() == {made.commits[each.commit_id] for each in expected}
     for each in expected:
         got = verdicts[made.commits[each.commit_id]]

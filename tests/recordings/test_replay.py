@@ -189,14 +189,14 @@ def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
         )
         upload_to_s3(recording, client)
 
-        answer = client.list_objects_v2(Bucket="golden")
+        response = client.list_objects_v2(Bucket="golden")
     finally:
         server.stop()
-    stored = {each["Key"]: each["Size"] for each in answer["Contents"]}
+    stored = {each["Key"]: each["Size"] for each in response["Contents"]}
     assert stored == {f"tiny/{key}": len(data) for key, data in recording.objects()}
     assert stored["tiny/data/s/1,token"] == 100
-    date = datetime.strptime(answer["ResponseMetadata"]["HTTPHeaders"]["date"], "%a, %d %b %Y %H:%M:%S %Z")
-    assert date.replace(tzinfo=UTC) - max(each["LastModified"] for each in answer["Contents"]) > timedelta(seconds=1)
+    date = datetime.strptime(response["ResponseMetadata"]["HTTPHeaders"]["date"], "%a, %d %b %Y %H:%M:%S %Z")
+    assert date.replace(tzinfo=UTC) - max(each["LastModified"] for each in response["Contents"]) > timedelta(seconds=1)
 
 
 def test_the_expected_set_is_read_as_it_was_written(recording: Recording) -> None:

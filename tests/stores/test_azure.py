@@ -319,7 +319,7 @@ GONE = "<Error><Code>BlobNotFound</Code><Message>The specified blob does not exi
 DENIED = "<Error><Code>AuthorizationPermissionMismatch</Code><Message>no</Message></Error>"
 
 
-def batch_answer(*fixed_server: tuple[str | None, int, str]) -> bytes:
+def batch_response(*fixed_server: tuple[str | None, int, str]) -> bytes:
     """A response to a batch: number of the request (None: it isn't named), status, and document."""
     parts = []
     for number, status, document in fixed_server:
@@ -333,7 +333,7 @@ def batch_answer(*fixed_server: tuple[str | None, int, str]) -> bytes:
 
 def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
     """Wherever they stand; a request without a response has failed."""
-    body = batch_answer(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
+    body = batch_response(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
     with replying(202, body, MIXED) as fixed_server:
         results = at(fixed_server).delete_many(["a", "b", "c", "d", "e"])
 
@@ -348,7 +348,9 @@ def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
 
 def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
     """A 404 means that a blob is gone only with Azure's own code for it."""
-    body = batch_answer(("0", 404, GONE.replace("BlobNotFound", "ContainerNotFound")), ("1", 404, ""), ("2", 404, GONE))
+    body = batch_response(
+        ("0", 404, GONE.replace("BlobNotFound", "ContainerNotFound")), ("1", 404, ""), ("2", 404, GONE)
+    )
     with replying(202, body, MIXED) as fixed_server:
         results = at(fixed_server).delete_many(["a", "b", "c"])
 
@@ -364,10 +366,10 @@ def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
     [
         (b"", MIXED),
         (b"--batchresponse_1\r\n", MIXED),
-        (batch_answer(("0", 202, ""))[:60], MIXED),
+        (batch_response(("0", 202, ""))[:60], MIXED),
         (b"<html>Hello</html>", {"Content-Type": "text/html"}),
-        (batch_answer(("7", 202, ""), ("x", 202, ""), (None, 202, "")), MIXED),
-        (batch_answer(("0", 202, "")).replace(b"HTTP/1.1 202", b"Accepted"), MIXED),
+        (batch_response(("7", 202, ""), ("x", 202, ""), (None, 202, "")), MIXED),
+        (batch_response(("0", 202, "")).replace(b"HTTP/1.1 202", b"Accepted"), MIXED),
     ],
 )
 def test_an_unreadable_response_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
@@ -381,7 +383,7 @@ def test_an_unreadable_response_to_a_batch_deletes_nothing(body: bytes, headers:
 
 def test_only_plain_digits_are_a_request_number() -> None:
     """Other characters that look like digits aren't."""
-    body = batch_answer(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
+    body = batch_response(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
 
     found = sub_responses(MIXED["Content-Type"], body)
 
@@ -391,7 +393,7 @@ def test_only_plain_digits_are_a_request_number() -> None:
     }
 
 
-@pytest.mark.parametrize("body", [batch_answer(("0", 503, ""), ("1", 503, "")), batch_answer((None, 503, ""))])
+@pytest.mark.parametrize("body", [batch_response(("0", 503, ""), ("1", 503, "")), batch_response((None, 503, ""))])
 def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> None:
     """A sweep may send these keys again."""
     body = body.replace(b"x-ms-request-id: 1", b"x-ms-error-code: ServerBusy")
@@ -441,7 +443,7 @@ def proxy(azurite: Azurite) -> Iterator[Proxy]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version: ClassVar[str] = "HTTP/1.1"
 
-        def answer(self) -> None:
+        def respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             between.seen.append((self.command, self.path))
             status, headers, data = between.before(self.command, self.path) or self.forwarded(body)
@@ -458,10 +460,10 @@ def proxy(azurite: Azurite) -> Iterator[Proxy]:
 
         def forwarded(self, body: bytes) -> PlainResponse:
             sent = {each: value for each, value in self.headers.items() if each.lower() != "connection"}
-            answer = pool.request(self.command, origin + self.path, body=body, headers=sent)
-            return answer.status, {each.lower(): value for each, value in answer.headers.items()}, answer.data
+            response = pool.request(self.command, origin + self.path, body=body, headers=sent)
+            return response.status, {each.lower(): value for each, value in response.headers.items()}, response.data
 
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = respond  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             pass

@@ -20,11 +20,11 @@ def test_every_key_has_one_result_in_the_given_order(store: Store, provider: Pro
     hostile = [key for key in hostile if not provider.capabilities.unholdable & kinds_of(key)]
     write_all(store, [*present, *hostile, "data/kept"])
     missing = [f"data/missing/{number}" for number in range(1_100)]
-    asked = [*missing[:700], *hostile, *reversed(present), *missing[700:], present[0], "\ud800"]
+    requested = [*missing[:700], *hostile, *reversed(present), *missing[700:], present[0], "\ud800"]
 
-    results = store.delete_many(asked)
+    results = store.delete_many(requested)
 
-    assert [result.key for result in results] == asked
+    assert [result.key for result in results] == requested
     assert all_keys(store) == ["data/kept"]
     by_key = {result.key: result.deletion for result in results[:-2]}
     assert {by_key[key] for key in [*present[1:], *hostile]} == {Deletion.DELETED}

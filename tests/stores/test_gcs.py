@@ -63,7 +63,7 @@ Request = tuple[str, str, Mapping[str, str], bytes]  # method, path with query, 
 
 @contextmanager
 def scripted(
-    answer: Callable[[Request], tuple[int, dict[str, str], bytes]],
+    respond: Callable[[Request], tuple[int, dict[str, str], bytes]],
 ) -> Iterator[tuple[FixedServer, list[Request]]]:
     """A server on a free loopback port with scripted responses, and the requests that it got."""
     received: list[Request] = []
@@ -71,17 +71,17 @@ def scripted(
     class Handler(BaseHTTPRequestHandler):
         protocol_version: ClassVar[str] = "HTTP/1.1"
 
-        def answer(self) -> None:
+        def respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             received.append((self.command, self.path, dict(self.headers.items()), body))
-            status, headers, data = answer(received[-1])
+            status, headers, data = respond(received[-1])
             self.send_response_only(status)
             for name, value in {"Content-Length": str(len(data)), "Date": self.date_time_string(), **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_PUT = do_POST = do_DELETE = answer  # noqa: N815
+        do_GET = do_PUT = do_POST = do_DELETE = respond  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             pass
@@ -391,11 +391,11 @@ def copying(*steps: Mapping[str, object]) -> Callable[[Request], tuple[int, dict
     fine = {"done": True, "resource": item("ns/copy", size="10")}
     left = chain(steps, repeat(fine))
 
-    def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
+    def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
         document = item("ns/data/x", size="10") if request[0] == "GET" else next(left)
         return 200, JSON, json.dumps(document).encode()
 
-    return answer
+    return respond
 
 
 def test_a_copy_in_steps_continues_until_it_is_done() -> None:
@@ -460,12 +460,12 @@ def service_account(folder: Path, token_uri: str) -> Path:
 def test_the_account_of_the_credentials_file_is_used(tmp_path: Path) -> None:
     """It is asked for a token, which goes with every request."""
 
-    def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
+    def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
         if request[1] == "/token":
             return 200, JSON, b'{"access_token": "of-the-file", "expires_in": 3600, "token_type": "Bearer"}'
         return 200, JSON, listing()
 
-    with scripted(answer) as (fixed_server, received):
+    with scripted(respond) as (fixed_server, received):
         file = service_account(tmp_path, f"{fixed_server.url}/token")
         store = at(fixed_server.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
         assert received == []
@@ -488,12 +488,12 @@ def test_a_refused_account_is_named_by_every_method(tmp_path: Path) -> None:
 def test_a_delete_is_not_sent_after_a_late_or_refused_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Getting a token may take longer than the permission to delete lasts."""
 
-    def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
+    def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
         if request[1] == "/token":
             return 200, JSON, b'{"access_token": "of-the-file", "expires_in": 3600, "token_type": "Bearer"}'
         return 401, JSON, refusal(401, "authError").encode()
 
-    with scripted(answer) as (fixed_server, received):
+    with scripted(respond) as (fixed_server, received):
         file = service_account(tmp_path, f"{fixed_server.url}/token")
         store = at(fixed_server.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
         with monkeypatch.context() as slow:

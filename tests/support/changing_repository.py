@@ -25,7 +25,7 @@ from tests.support.replay_server import serving
 from tests.support.repository_model import ANY_TIME, DURING_MARK, RepositoryModel
 from tests.support.tampering_proxy import Between
 
-MOMENTS = 60  # about as many answers and sentences as a mark has
+MOMENTS = 60  # about as many responses and messages as a mark has
 SOON = timedelta(seconds=3)
 COUNTED: Counter[str] = Counter()
 """What a test counts, and shows at its end."""

@@ -18,14 +18,14 @@ WHY = "as planned"
 
 @dataclass(frozen=True)
 class Batches:
-    """How a store is asked for many deletes, and how it answers. `refusal` is its own word for a key that has to stay.
+    """How a store is asked for many deletes, and how it responds. `refusal` is its own word for a key that has to stay.
 
-    `answer` is given each object's whole name in the order of the request, and what became of it.
+    `respond` is given each object's whole name in the order of the request, and what became of it.
     """
 
     refusal: str
     names: Callable[[bytes], list[str]]
-    answer: Callable[[Sequence[tuple[str, DeleteResult]]], CustomResponse]
+    respond: Callable[[Sequence[tuple[str, DeleteResult]]], CustomResponse]
 
 
 def refusing(batches: Batches, refused: set[str], store: Store) -> Plan:
@@ -41,7 +41,7 @@ def refusing(batches: Batches, refused: set[str], store: Store) -> Plan:
         keys = ["data/" + name.partition("/data/")[2] for name in names]
         if not refused & set(keys):
             return None
-        return batches.answer([(name, outcome(key)) for name, key in zip(names, keys, strict=True)])
+        return batches.respond([(name, outcome(key)) for name, key in zip(names, keys, strict=True)])
 
     return plan
 
@@ -53,7 +53,7 @@ def xml_names(body: bytes) -> list[str]:
     return [unescape(key) for key in keys_in(body)]
 
 
-def xml_answer(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
+def xml_response(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
     each = [
         f"<Error><Key>{escape(name)}</Key><Code>{result.code}</Code><Message>{WHY}</Message></Error>"
         if result.deletion is Deletion.FAILED
@@ -72,7 +72,7 @@ def mixed_names(body: bytes) -> list[str]:
     return [unquote(urlsplit(path.decode()).path) for path in re.findall(rb"^DELETE (\S+) HTTP", body, re.MULTILINE)]
 
 
-def azure_answer(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
+def azure_response(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
     statuses = {Deletion.DELETED: 202, Deletion.ALREADY_GONE: 404}
 
     def part(result: DeleteResult) -> str:
@@ -83,7 +83,7 @@ def azure_answer(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
     return mixed(202, {str(number): part(result) for number, (_, result) in enumerate(results)})
 
 
-def google_answer(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
+def google_response(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
     statuses = {Deletion.DELETED: 204, Deletion.ALREADY_GONE: 404}
 
     def part(result: DeleteResult) -> str:
@@ -102,6 +102,6 @@ def mixed(status: int, parts: dict[str, str]) -> CustomResponse:
     return CustomResponse(status, {"content-type": "multipart/mixed; boundary=b"}, f"{body}--b--\r\n".encode())
 
 
-S3 = Batches("AccessDenied", xml_names, xml_answer)
-AZURE = Batches("BlobImmutableDueToPolicy", mixed_names, azure_answer)
-GOOGLE = Batches("retentionPolicyNotMet", mixed_names, google_answer)
+S3 = Batches("AccessDenied", xml_names, xml_response)
+AZURE = Batches("BlobImmutableDueToPolicy", mixed_names, azure_response)
+GOOGLE = Batches("retentionPolicyNotMet", mixed_names, google_response)

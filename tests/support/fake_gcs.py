@@ -57,8 +57,8 @@ class FakeGCS:
         data = None if document is None else json.dumps(document).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self.endpoint_url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return json.load(response)
 
 
 def binary() -> Path | None:

@@ -33,7 +33,7 @@ COUNTS: Mapping[str, int] = {
 
 
 def finished_record(mark_id: str = "m1", *, start: datetime = START, **changes: Any) -> MarkRecord:
-    """The record of a mark that ended nine minutes after its start, unless told otherwise."""
+    """The record of a mark that ended, by default, nine minutes after its start."""
     whole = MarkRecord(
         mark_id=mark_id,
         state=MarkState.MARKED,

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 def one_at_a_time(application: WSGIApplication) -> WSGIApplication:
     turn = threading.Lock()
 
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def respond(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         with turn:
             return application(environ, start_response)
 
-    return answer
+    return respond
 
 
 if __name__ == "__main__":

@@ -282,7 +282,7 @@ class RepositoryModel:
 
     @operation
     def link(self, a: int, b: int, c: int) -> None:
-        """A client writes where it was told to, and mostly links it: on the local adapter that is a full address."""
+        """A client writes to the address it was given, and mostly links it: a full address on the local adapter."""
         branch, path, data = self.branch(a), PATHS[b % len(PATHS)], CONTENTS[c % len(CONTENTS)]
         location = self.repository.new_location(branch, path)
         self._write(location, data)
@@ -501,7 +501,7 @@ class RepositoryModel:
     ) -> set[str]:
         """What the oracle lets go at a moment, with or without what holds keep.
 
-        The size of an object keeps it only where a question about it has no clear answer; on a quiet server each has
+        The size of an object keeps it only where a path probe has no clear result; on a quiet server each has
         one, so nothing is allowed for equal sizes. A time in a listing may be up to a grain before the true one.
         """
         try:

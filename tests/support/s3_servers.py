@@ -225,7 +225,7 @@ def _running(command: list[str], folder: Path) -> Iterator[Callable[[], bool]]:
 
 
 def _remove_sockets(command: list[str]) -> None:
-    """SeaweedFS names a socket in /tmp for each of its internal ports, whatever it is told, and leaves it there."""
+    """SeaweedFS creates a socket in /tmp for each of its internal ports, whatever its options, and leaves it there."""
     for option in command:
         name, _, port = option.removeprefix("-").partition("=")
         if name.endswith(".port.grpc"):

@@ -52,14 +52,14 @@ Scripted = Response | Callable[[Request], Any]
 class Script:
     """Sends the scripted responses in order, the last one repeatedly; records the requests."""
 
-    answers: dict[str, list[Scripted]] = field(default_factory=dict)
+    responses: dict[str, list[Scripted]] = field(default_factory=dict)
     received: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
 
-    def on(self, call: str, *answers: Scripted) -> Script:
+    def on(self, call: str, *responses: Scripted) -> Script:
         """`call` is method and path below the API, e.g. `GET /config`; `lake` stands for the repository's path."""
         method, path = call.split(" ")
         path = path.replace("lake", REPO, 1) if path.startswith("lake") else f"/api/v1{path}"
-        self.answers[f"{method} {path}"] = list(answers)
+        self.responses[f"{method} {path}"] = list(responses)
         return self
 
     def calls(self) -> list[str]:
@@ -70,13 +70,13 @@ class Script:
         call = f"{request.method} {request.url.path}"
         body = await request.body()
         self.received.append((call, dict(request.query_params), json.loads(body) if body else None))
-        left = self.answers.get(call, [reply(404, NO_CALL)])
-        answer = left.pop(0) if len(left) > 1 else left[0]
-        if callable(answer) and not isinstance(answer, Response):
-            answer = await answer(request) if answer is hang else answer(request)
-        if "date" not in answer.headers:
-            answer.headers["Date"] = DATE
-        await answer(scope, receive, send)
+        left = self.responses.get(call, [reply(404, NO_CALL)])
+        response = left.pop(0) if len(left) > 1 else left[0]
+        if callable(response) and not isinstance(response, Response):
+            response = await response(request) if response is hang else response(request)
+        if "date" not in response.headers:
+            response.headers["Date"] = DATE
+        await response(scope, receive, send)
 
 
 def settings(endpoint: str) -> LakeFSSettings:

@@ -45,8 +45,8 @@ class Cluster:
 
     def alive(self) -> int:
         """The workers that the master knows."""
-        with urllib.request.urlopen(self.status_url, timeout=5) as answer:
-            status: dict[str, Any] = json.load(answer)
+        with urllib.request.urlopen(self.status_url, timeout=5) as response:
+            status: dict[str, Any] = json.load(response)
         return sum(worker["state"] == "ALIVE" for worker in status["workers"])
 
     def kill_a_worker(self) -> None:

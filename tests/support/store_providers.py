@@ -291,7 +291,7 @@ def replying(status: int, body: bytes, headers: dict[str, str] | None = None) ->
     class Handler(BaseHTTPRequestHandler):
         protocol_version: ClassVar[str] = "HTTP/1.1"
 
-        def answer(self) -> None:
+        def respond(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             seen.append((self.command, self.path))
             self.send_response_only(status)
@@ -302,7 +302,7 @@ def replying(status: int, body: bytes, headers: dict[str, str] | None = None) ->
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = respond  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             pass

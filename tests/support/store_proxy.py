@@ -30,8 +30,8 @@ class Fault(StrEnum):
     BUSY = "503 before it is done"
     BROKEN = "500 before it is done"
     BROKEN_AFTER = "500 after it is done"
-    CUT = "the answer is cut off in the middle"
-    SLOW = "the answer comes too late"
+    CUT = "the response is cut off in the middle"
+    SLOW = "the response comes too late"
     HALF = "half of a batch isn't answered for"
     ERRORS = "half of a batch is said to have failed, and is done"
     DENIED = "every key of a batch is refused"
@@ -107,20 +107,20 @@ class StoreProxy:
             return status, {"content-type": "application/xml"}, text.encode(), False
         if fault is Fault.DENIED:
             return 200, {"content-type": "application/xml"}, delete_result(body, ok=False, code="AccessDenied"), False
-        answer = self._forward(request, path, body)
+        response = self._forward(request, path, body)
         if fault is Fault.TWICE:
-            answer = self._forward(request, path, body)
+            response = self._forward(request, path, body)
         if fault is Fault.BROKEN_AFTER:
             return 500, {"content-type": "application/xml"}, ERROR.format("InternalError").encode(), False
         if fault is Fault.SLOW:
             time.sleep(self.slow_s)
         self.done(kind_of(request.method, path))
-        data = answer.data
+        data = response.data
         if fault is Fault.HALF:
             data = halved(body, None)
         if fault is Fault.ERRORS:
             data = halved(body, "InternalError")
-        return answer.status, dict(answer.headers), data, fault is Fault.CUT
+        return response.status, dict(response.headers), data, fault is Fault.CUT
 
     def _forward(self, request: Request, path: str, body: bytes) -> urllib3.BaseHTTPResponse:
         # the signature covers the host that was asked: it stays

@@ -161,8 +161,8 @@ class Ui:
     def graphql(self, query: str) -> Any:
         question = json.dumps({"query": query}).encode()
         request = urllib.request.Request(f"{self.address}/graphql", question, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)["data"]
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)["data"]
 
     def is_on(self, path: str) -> bool:
         state = self.graphql(_SWITCH % (path.rpartition("/")[2], LOCATION))["instigationStateOrError"]

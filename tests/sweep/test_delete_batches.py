@@ -97,7 +97,7 @@ def test_each_key_of_a_batch_has_its_own_result(tmp_path: Path) -> None:
 
 def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) -> None:
     """A store may turn out to take no batches while one is under way."""
-    asked: list[int] = []
+    checks: list[int] = []
 
     class Single(Troubled):
         batch = 10
@@ -119,13 +119,13 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
     keys = written(store, *(f"{number}" for number in range(8)))
 
     def may_send() -> None:
-        asked.append(len(store.batches))
-        if len(asked) == 6:
+        checks.append(len(store.batches))
+        if len(checks) == 6:
             raise Refused("no more")
 
     sent, stopped = sender(store, may_send).send(keys, "data/s/")
 
-    assert asked == [0, 1, 2, 3, 4, 5]
+    assert checks == [0, 1, 2, 3, 4, 5]
     assert [len(batch) for batch in store.batches] == [8, 1, 1, 1, 1]
     assert sorted(each.key for each in sent) == keys
     assert sum(each.result is not None for each in sent) == 5
@@ -142,11 +142,11 @@ def test_a_key_that_is_always_refused_fails_after_a_bounded_number_of_tries(tmp_
 
 
 def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> None:
-    """What was answered stays answered."""
-    store, asked = Troubled(tmp_path, lambda *_: ""), iter(range(99))
+    """Results that the store has reported stay as they are."""
+    store, checks = Troubled(tmp_path, lambda *_: ""), iter(range(99))
 
     def may_send() -> None:
-        if next(asked) >= 2:
+        if next(checks) >= 2:
             raise Refused("the lease is lost")
 
     keys = written(store, *(f"{number:05}" for number in range(25)))
@@ -161,10 +161,10 @@ def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> N
 
 def test_a_stop_between_two_tries_gives_no_result(tmp_path: Path) -> None:
     """A key whose response was lost is neither deleted nor failed."""
-    store, asked = Troubled(tmp_path, lambda *_: "NoAnswer"), iter(range(99))
+    store, checks = Troubled(tmp_path, lambda *_: "NoAnswer"), iter(range(99))
 
     def may_send() -> None:
-        if next(asked):
+        if next(checks):
             raise Refused("the re-verification is too old")
 
     sent, stopped = sender(store, may_send).send(written(store, "a"), "data/s/")
@@ -219,10 +219,10 @@ class SlowLookups:
     takes: Callable[[Sequence[str]], float]
     replaced: Callable[[], None] = lambda: None  # called right after the objects are read
     seconds: float = 0.0
-    asked: list[list[str]] = field(default_factory=list)
+    requests: list[list[str]] = field(default_factory=list)
 
     def __call__(self, keys: Sequence[str]) -> RecheckedKeys:
-        self.asked.append(list(keys))
+        self.requests.append(list(keys))
         marked = [key for key in keys if self.store.read(key) == b"x"]
         self.replaced()
         self.seconds += self.takes(keys)
@@ -240,7 +240,7 @@ def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: 
     """The look-up has seen the old object, and responds half a minute later."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a")
-    lookups = SlowLookups(store, lambda _: 30.0 if len(lookups.asked) == 1 else 0.1, seconds=10.0)
+    lookups = SlowLookups(store, lambda _: 30.0 if len(lookups.requests) == 1 else 0.1, seconds=10.0)
 
     def replace_it() -> None:
         store.write("data/s/a", b"new")
@@ -256,10 +256,10 @@ def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Pat
     """A second for each key: two keys are fast enough."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, *(f"{number}" for number in range(8)))
-    lookups = SlowLookups(store, lambda asked: float(len(asked)))
+    lookups = SlowLookups(store, lambda keys: float(len(keys)))
     sent, stopped = lookups.sender().send(keys, "data/s/")
 
-    assert [len(asked) for asked in lookups.asked] == [8, 4, 2, 2, 4, 2, 2]
+    assert [len(keys) for keys in lookups.requests] == [8, 4, 2, 2, 4, 2, 2]
     assert store.batches == [keys[:2], keys[2:4], keys[4:6], keys[6:]]
     assert by_key(sent) == dict.fromkeys(keys, ("deleted", "", 1))
     assert (stopped, left(store)) == (None, set())
@@ -269,7 +269,7 @@ def test_a_key_whose_lookups_are_always_slow_fails_and_stays(tmp_path: Path) -> 
     """The other keys of its batch are deleted."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b", "slow")
-    lookups = SlowLookups(store, lambda asked: 5.0 if "data/s/slow" in asked else 0.1)
+    lookups = SlowLookups(store, lambda keys: 5.0 if "data/s/slow" in keys else 0.1)
     sent, stopped = lookups.sender().send(keys, "data/s/")
     [why] = [each.result.message for each in sent if each.result and each.key == "data/s/slow"]
 
@@ -279,7 +279,7 @@ def test_a_key_whose_lookups_are_always_slow_fails_and_stays(tmp_path: Path) -> 
         "data/s/slow": ("failed", "TooSlow", 0),
     }
     assert "was not deleted" in why
-    assert lookups.asked.count(["data/s/slow"]) == MAX_SLOW_LOOKUPS
+    assert lookups.requests.count(["data/s/slow"]) == MAX_SLOW_LOOKUPS
     assert (stopped, left(store)) == (None, {"data/s/slow"})
 
 
@@ -294,5 +294,5 @@ def test_waits_for_the_permit_do_not_count_as_slow_lookups(tmp_path: Path) -> No
 
     sent, _ = lookups.sender(may_send).send(keys, "data/s/")
 
-    assert lookups.asked == [keys] * 7
+    assert lookups.requests == [keys] * 7
     assert by_key(sent) == dict.fromkeys(keys, ("deleted", "", 1))

@@ -88,17 +88,17 @@ def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: S
     earth-mover/icechunk: icechunk-storage/src/storage.rs
     """
     proxy.plan = every(3, "delete", Fault.DENIED)
-    told = finish_sweep_alone(run, KEYS)
+    first_report = finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
     first, there = outcomes(run), left(run)
     failed = {key for key, outcome in first.items() if outcome == "failed"}
-    again = finish_sweep_alone(run, KEYS)
+    second_report = finish_sweep_alone(run, KEYS)
 
     assert 0 < len(failed) < len(KEYS)
     assert first.keys() == set(KEYS)
     assert there == OTHERS | failed
-    assert told.objects == {"deleted": len(KEYS) - len(failed), "failed": len(failed)}
-    assert again.objects == {"deleted": len(failed)}
+    assert first_report.objects == {"deleted": len(KEYS) - len(failed), "failed": len(failed)}
+    assert second_report.objects == {"deleted": len(failed)}
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
     assert left(run) == OTHERS
 

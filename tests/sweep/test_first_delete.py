@@ -84,11 +84,11 @@ def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> N
     first, *others = lake.keys
     lake.refuse(set(lake.keys))
     refused, left = lake.sweep(), lake.left
-    asked = [keys for keys in lake.changes if keys]
+    requests = [keys for keys in lake.changes if keys]
     status = lake.lakegc.output(lake.settings, "status", "lake")
 
     refused.stopped(1, repr(first), "AccessDenied", "s3:DeleteObject", "access key", "lakegc sweep lake m1", "Grant")
-    assert asked == [{first}]
+    assert requests == [{first}]
     assert left == set(lake.keys)
     assert lake.state is MarkState.SWEEPING
     assert "sweeping" in status
@@ -96,13 +96,13 @@ def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> N
     lake.changes.clear()
     lake.refuse(set(others[1:3]))
     partly = lake.sweep()
-    asked = [keys for keys in lake.changes if keys]
+    requests = [keys for keys in lake.changes if keys]
 
     assert partly.code == 4, partly.err
     assert f"2 objects could not be deleted, for example {others[1]!r}: AccessDenied" in partly.out
     assert "grant the permission" in partly.out
-    assert asked[0] == {first}
-    assert set().union(*asked) <= set(lake.keys)
+    assert requests[0] == {first}
+    assert set().union(*requests) <= set(lake.keys)
     assert lake.left == set(others[1:3])
 
     lake.refuse(set())

@@ -99,7 +99,7 @@ def plant(lake: Lake, *keys: str) -> None:
 def test_a_foreign_mark_whose_approval_is_revoked_before_the_first_delete_is_not_swept(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    """Listing the store can take hours. Who revokes is told that nothing will be deleted."""
+    """Listing the store can take hours. The revocation reports that nothing will be deleted."""
     approved(lake)
     listed, move_to, proposal = foreign_marks.write_listed, Mark.move_to, lake.proposal("t1")
 

@@ -73,10 +73,10 @@ def test_a_lookup_agrees_with_a_full_listing(store: Store, share: float) -> None
     wanted = chunk([one for one in every if chance.random() < share]).to_batches()[0]
     for start in range(0, wanted.num_rows, 37):
         part = pa.Table.from_batches([wanted.slice(start, 37)])
-        asked = set(part["address"].to_pylist())
-        seen = {key: found for key, found in by_key(lookup.look_up(part)).items() if key in asked}
+        addresses = set(part["address"].to_pylist())
+        seen = {key: found for key, found in by_key(lookup.look_up(part)).items() if key in addresses}
 
-        assert seen == {key: listed[key] for key in asked & listed.keys()}
+        assert seen == {key: listed[key] for key in addresses & listed.keys()}
 
 
 def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Store, provider: Provider) -> None:

@@ -288,7 +288,7 @@ def test_identical_content_re_staged_in_another_repository_is_live(
     sandbox: Sandbox, server: Between, lake: SandboxRepository
 ) -> None:
     """No list and no diff of that repository shows it, yet its branch serves the staged address: the mark and every
-    re-verification probe the path. Where they get no clear answer, the object is kept as well."""
+    re-verification probe the path. Where the probe has no clear result, the object is kept as well."""
     other, third = sandbox.repository("other"), sandbox.repository("third")
     before, later, unclear, free = (garbage(lake, name) for name in ("before", "late", "unclear", "nobody's object"))
     stage_again_elsewhere(other, before, "before", b"before")

@@ -21,14 +21,14 @@ class Clock:
 
 
 def measured_rate(
-    pace: Pace, clock: Clock, keys: int, *, prefixes: tuple[str, ...] = ONE, answer_s: float = 0.0
+    pace: Pace, clock: Clock, keys: int, *, prefixes: tuple[str, ...] = ONE, response_s: float = 0.0
 ) -> float:
     """The keys a second at which so many are sent, batch by batch, each answered with success after so many seconds."""
     began, left, number = clock.seconds, keys, 0
     while left:
         batch = min(left, pace.batch(BATCH))
         prefix = prefixes[number % len(prefixes)]
-        clock.seconds += pace.take(prefix, batch) + answer_s
+        clock.seconds += pace.take(prefix, batch) + response_s
         pace.succeeded(prefix)
         left, number = left - batch, number + 1
     return keys / (clock.seconds - began)
@@ -96,7 +96,7 @@ def test_batches_waiting_for_responses_do_not_raise_the_rate() -> None:
     """A rate far above what the store does would slow nothing down when it is halved."""
     clock = Clock()
     pace = Pace(clock)
-    bears = measured_rate(pace, clock, 200 * BATCH, answer_s=0.2)
+    bears = measured_rate(pace, clock, 200 * BATCH, response_s=0.2)
 
     assert pace.rate("data/s/") <= 4 * bears
     pace.throttled("data/s/")

@@ -1,6 +1,6 @@
 """Objects that become live again between any two steps of a sweep, by each way that lakeFS knows.
 
-A moment is whatever the sweep does that can be seen from outside: each twentieth answer of the server, each sentence,
+A moment is whatever the sweep does that can be seen from outside: each twentieth response of the server, each sentence,
 and each intent, delete and receipt. At every moment of one sweep another object comes back, by the next of the six
 ways. LAKEGC_ALL_RACES=1 makes six sweeps, so that each way is tried at every moment; every
 second one of them deletes for good.
@@ -35,7 +35,7 @@ from tests.support.store_proxy import store_proxy
 
 WAYS = ("commit", "revert", "branch from an old commit", "merge", "link", "restage")
 RACES = 150  # more than a sweep has moments
-ANSWERS_A_RACE = 20
+RESPONSES_A_RACE = 20
 FIRST_OF_ALL, CLOSING = "reading staged addresses (first", "re-verifying deleted objects"
 EFFECTS = ("intent", "delete", "receipt")
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
@@ -60,7 +60,7 @@ class Moments:
 
     races: list[Race]
     seen: int = 0
-    answers: int = 0
+    responses: int = 0
     sentences: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -68,10 +68,10 @@ class Moments:
         self.sentences.append(message)
         self.moment()
 
-    def answer(self) -> None:
+    def on_response(self) -> None:
         """A response of the server; what changes all the time is asked for path by path, so that there are many."""
-        self.answers += 1
-        if self.answers % ANSWERS_A_RACE == 0:
+        self.responses += 1
+        if self.responses % RESPONSES_A_RACE == 0:
             self.moment()
 
     def moment(self) -> None:
@@ -175,7 +175,7 @@ def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restor
     moments = Moments(races)
     quarantine = offset % 2 == 0
     report = swept(sandbox, moments, SweepOptions(quarantine=quarantine))
-    assert moments.seen < RACES, f"{moments.answers} answers are too many for so few races"
+    assert moments.seen < RACES, f"{moments.responses} responses are too many for so few races"
     run, still = races[: moments.seen], {one.key for page in store.pages("data/") for one in page.objects}
     gone = {race.address for race in run if race.address not in still}
     late = [race for race in run if race.address in gone]
@@ -205,6 +205,6 @@ def swept(sandbox: Sandbox, moments: Moments, options: SweepOptions) -> Report:
             "s3_endpoint_url": proxy.endpoint,
         }
         proxy.done = lambda kind: moments.moment() if kind in EFFECTS else None
-        between.moment = moments.answer
+        between.moment = moments.on_response
         with listening(moments.sentence):
             return Sweeper().sweep(settings, "lake", "m1", options)

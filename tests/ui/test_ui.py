@@ -50,7 +50,7 @@ def approved(ui: Ui, by_hand: Run, sandbox: Sandbox) -> Approved:
     assert by_hand.status == "SUCCESS"
     before = Approved(stored(sandbox), ui.runs("sweep"))
     ui.report_by_hand(MARK, "by Ada")
-    ui.events("sweep_approval", MARK, 2)  # the event, and the sensor's answer to it
+    ui.events("sweep_approval", MARK, 2)  # the event, and the sensor's reaction to it
     ui.approve(MARK, by="Ada", digest=digest(sandbox)[:12], release=RELEASED)
     assert ui.ended_run(MARK, job="approve").status == "SUCCESS"
     return before

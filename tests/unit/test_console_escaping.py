@@ -116,7 +116,7 @@ def test_the_text_of_a_server_in_a_message_is_escaped(
         with environment({"endpoint_url": endpoint, **login}):
             code = main.run([*(["--debug"] if debug else []), *arguments])
 
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert code
-    assert "all is well" in told.err or "\\x1b[2Joption" in told.err
-    check_harmless(told.err + told.out)
+    assert "all is well" in printed.err or "\\x1b[2Joption" in printed.err
+    check_harmless(printed.err + printed.out)

@@ -84,10 +84,10 @@ def test_the_version_and_the_short_help_are_printed() -> None:
 def test_a_shell_can_complete_commands(shell: str) -> None:
     """What `lakegc --install-completion` puts into a shell's settings, and what that asks for when Tab is pressed."""
     program = Path(sys.executable).with_name("lakegc")
-    asked = {"_LAKEGC_COMPLETE": "complete_bash", "COMP_WORDS": "lakegc re", "COMP_CWORD": "1"}
+    completion = {"_LAKEGC_COMPLETE": "complete_bash", "COMP_WORDS": "lakegc re", "COMP_CWORD": "1"}
     script, completed = (
         subprocess.run([program, *typed], env=environ, capture_output=True, text=True, timeout=60, check=False)
-        for typed, environ in ((["--show-completion", shell], None), ([], {**os.environ, **asked}))
+        for typed, environ in ((["--show-completion", shell], None), ([], {**os.environ, **completion}))
     )
 
     assert (script.returncode, "_LAKEGC_COMPLETE" in script.stdout) == (0, True)
@@ -114,6 +114,6 @@ import sys
 from lakegc_assets.cli import diff as diffs, fsck, holds, mark as marks, review as reviews
 print(*sorted({"dagster", "pyspark", "matplotlib", "numba", "pandas"} & set(sys.modules)))
 """
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
-    assert (told.returncode, told.stdout) == (0, "\n"), told.stderr
+    assert (completed.returncode, completed.stdout) == (0, "\n"), completed.stderr

@@ -27,9 +27,9 @@ ANSWERS = {
 def fake_java(folder: Path, says: str, *, exits: int = 0) -> dict[str, str]:
     """An environment whose PATH has only a `java` that says this on stderr, where Java says its version."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "answer").write_text(f"{says}\nOpenJDK Runtime Environment (build …)\n")
+    (folder / "output").write_text(f"{says}\nOpenJDK Runtime Environment (build …)\n")
     java = folder / "java"
-    java.write_text(f"#!/bin/sh\n/bin/cat '{folder}/answer' >&2\nexit {exits}\n")
+    java.write_text(f"#!/bin/sh\n/bin/cat '{folder}/output' >&2\nexit {exits}\n")
     java.chmod(0o755)
     return {"PATH": str(folder)}
 

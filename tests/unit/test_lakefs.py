@@ -267,11 +267,11 @@ def test_a_404_means_no_rules_only_if_the_repository_exists(script: Script, lake
 
 
 @pytest.mark.parametrize(
-    "answer", [reply(404, NO_CALL), reply(404, {}), Response(b"nope", 404, media_type="text/plain")]
+    "response", [reply(404, NO_CALL), reply(404, {}), Response(b"nope", 404, media_type="text/plain")]
 )
-def test_a_404_that_is_not_about_rules_is_an_error(script: Script, lake: LakeFS, answer: Response) -> None:
+def test_a_404_that_is_not_about_rules_is_an_error(script: Script, lake: LakeFS, response: Response) -> None:
     """A proxy, or a server without the call, says nothing about the rules."""
-    script.on("GET lake/settings/gc_rules", answer)
+    script.on("GET lake/settings/gc_rules", response)
 
     with pytest.raises(Unavailable) as raised:
         lake.rules("lake")
@@ -338,7 +338,7 @@ def test_a_failed_task_is_an_error_with_the_server_s_message(script: Script, lak
 
 
 @pytest.mark.parametrize(
-    ("answers", "calls"),
+    ("responses", "calls"),
     [
         ({ASYNC: reply(404, NO_RULES)}, [ASYNC]),
         (
@@ -353,11 +353,11 @@ def test_a_failed_task_is_an_error_with_the_server_s_message(script: Script, lak
     ids=["at once", "by the task", "by the older call"],
 )
 def test_a_repository_without_rules_gives_none(
-    script: Script, lake: LakeFS, answers: dict[str, Response], calls: list[str]
+    script: Script, lake: LakeFS, responses: dict[str, Response], calls: list[str]
 ) -> None:
     """The server says so in three forms, none of which is a reason to try another call."""
-    for call, answer in answers.items():
-        script.on(call, answer)
+    for call, response in responses.items():
+        script.on(call, response)
 
     assert lake.prepare_commits("lake") is None
     assert script.calls() == calls
@@ -518,26 +518,26 @@ def test_a_dump_that_is_not_available_is_none(script: Script, lake: LakeFS, stat
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("response", "error"),
     [
         (reply(401, {"message": "who?"}), Forbidden),
         (reply(404, {"message": "repository not found"}), NotFound),
     ],
 )
 def test_a_repository_that_cannot_be_read_is_not_a_missing_dump(
-    script: Script, lake: LakeFS, answer: Response, error: type[LakegcError]
+    script: Script, lake: LakeFS, response: Response, error: type[LakegcError]
 ) -> None:
     """Wrong credentials and a missing repository are errors."""
-    script.on(DUMP, answer).on(SUBMIT, answer).on("GET lake", answer)
+    script.on(DUMP, response).on(SUBMIT, response).on("GET lake", response)
 
     with pytest.raises(error):
         lake.dump_refs("lake")
 
 
-@pytest.mark.parametrize("answer", [reply(500, {"message": "kv"}), reply(201, {"branches_meta_range_id": "b"})])
-def test_a_failed_dump_is_an_error(script: Script, lake: LakeFS, answer: Response) -> None:
+@pytest.mark.parametrize("response", [reply(500, {"message": "kv"}), reply(201, {"branches_meta_range_id": "b"})])
+def test_a_failed_dump_is_an_error(script: Script, lake: LakeFS, response: Response) -> None:
     """So is one that lacks a table."""
-    script.on(DUMP, answer)
+    script.on(DUMP, response)
 
     with pytest.raises((Unavailable, DamagedData)):
         lake.dump_refs("lake")
@@ -605,7 +605,7 @@ def test_a_404_that_no_listing_confirms_is_an_error(script: Script, lake: LakeFS
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         reply(404, NO_CALL),
         reply(404, {}),
@@ -616,9 +616,9 @@ def test_a_404_that_no_listing_confirms_is_an_error(script: Script, lake: LakeFS
         reply(503, {"message": "slow down"}),
     ],
 )
-def test_an_unclear_response_is_an_error_and_not_absence(script: Script, lake: LakeFS, answer: Response) -> None:
+def test_an_unclear_response_is_an_error_and_not_absence(script: Script, lake: LakeFS, response: Response) -> None:
     """Only lakeFS's own clear message means that the branch doesn't have the object."""
-    script.on(STAT, answer).on(LS, page([]))
+    script.on(STAT, response).on(LS, page([]))
 
     with pytest.raises(Unavailable):
         lake.stat("lake", "main", "a")
@@ -739,7 +739,7 @@ def test_the_time_of_the_server_is_the_date_of_its_responses(script: Script, lak
     assert lake.server_time() == datetime(2026, 11, 21, 8, 50, tzinfo=UTC)
 
     script.on("GET lake/tags", page([]))
-    script.answers["GET " + REPO + "/tags"][0].headers["Date"] = "Sat, 21 Nov 2026 09:00:00 GMT"  # type: ignore[union-attr]
+    script.responses["GET " + REPO + "/tags"][0].headers["Date"] = "Sat, 21 Nov 2026 09:00:00 GMT"  # type: ignore[union-attr]
     lake.tags("lake")
     assert lake.last_date == datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 

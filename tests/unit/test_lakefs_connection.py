@@ -73,7 +73,7 @@ FINE = page([ref("main")])
         short,
         hang,
     ],
-    ids=["429", "500", "502", "503", "504", "short answer", "no answer"],
+    ids=["429", "500", "502", "503", "504", "truncated response", "no response"],
 )
 def test_a_transient_fault_is_retried(script: Script, lake: LakeFS, fault: Scripted) -> None:
     """The request succeeds once the fault is over."""
@@ -136,7 +136,7 @@ def test_a_refusal_is_not_retried(script: Script, lake: LakeFS, status: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("answer", "error", "words"),
+    ("response", "error", "words"),
     [
         (
             reply(401, {"message": "error authenticating request"}),
@@ -164,11 +164,11 @@ def test_a_refusal_is_not_retried(script: Script, lake: LakeFS, status: int) -> 
     ids=["401", "no permission", "403", "404", "no such call", "html", "bytes", "redirect", "time-out", "short"],
 )
 def test_a_refusal_says_what_was_requested_and_what_to_check(
-    script: Script, lake: LakeFS, answer: Scripted, error: type[LakegcError], words: list[str]
+    script: Script, lake: LakeFS, response: Scripted, error: type[LakegcError], words: list[str]
 ) -> None:
     """It names the server, and never shows a secret."""
     lake = LakeFS(replace(lake.settings, read_timeout_s=0.1))
-    script.on("GET lake/branches", answer)
+    script.on("GET lake/branches", response)
 
     with pytest.raises(error) as raised:
         lake.branches("lake")

@@ -20,9 +20,9 @@ class Clock:
         return sum(self.waits)
 
 
-def polled(answers: Iterator[str | None], **more: Any) -> tuple[str | None, list[float]]:
+def polled(results: Iterator[str | None], **more: Any) -> tuple[str | None, list[float]]:
     clock = Clock()
-    found = poll(lambda: next(answers), seconds=clock.seconds, sleep=clock.waits.append, **more)
+    found = poll(lambda: next(results), seconds=clock.seconds, sleep=clock.waits.append, **more)
     return found, clock.waits
 
 
@@ -31,9 +31,9 @@ def test_a_result_that_is_there_at_once_is_not_waited_for() -> None:
 
 
 def test_the_wait_doubles_up_to_its_maximum() -> None:
-    answers = iter([None, None, None, None, "done"])
+    results = iter([None, None, None, None, "done"])
 
-    assert polled(answers, timeout_s=60, first_wait_s=1, longest_wait_s=3) == ("done", [1, 2, 3, 3])
+    assert polled(results, timeout_s=60, first_wait_s=1, longest_wait_s=3) == ("done", [1, 2, 3, 3])
 
 
 def test_the_last_poll_comes_at_the_timeout() -> None:

@@ -85,8 +85,8 @@ def expected_status(
             flags[name] |= {row["address"]} if row[name] else set()
     looked_at = of[garbage.LOOKED_UP] if known else set()
     rows, counts = [], dict.fromkeys((*COUNTS, "again", "again_bytes") if known else COUNTS, 0)
-    told = {*youngest, *of[garbage.COMMITTED], *of[garbage.UNCOMMITTED], *looked_at, *flags["again"]}
-    for one in told:
+    addresses = {*youngest, *of[garbage.COMMITTED], *of[garbage.UNCOMMITTED], *looked_at, *flags["again"]}
+    for one in addresses:
         listed, staged = youngest.get(one), one in of[garbage.UNCOMMITTED]
         seen = listed is not None or one in looked_at or folder_of(one) in folders
         if one in flags["before"] and not seen:
@@ -307,9 +307,9 @@ def test_a_file_without_wanted_rows_counts_as_read(
         grouped = co_group(
             spark, place, [stored, replace(live, select=select, max_rows=3)], count_by_address, COUNTED, persist
         )
-        told = {row["address"] for row in grouped.rows.collect() if row["live"]}
-        assert "data/\n\x00" not in told
-        assert (len(told) > 0) == bool(least)
+        kept = {row["address"] for row in grouped.rows.collect() if row["live"]}
+        assert "data/\n\x00" not in kept
+        assert (len(kept) > 0) == bool(least)
 
 
 def test_a_changed_file_stops_the_co_grouping(

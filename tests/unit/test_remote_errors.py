@@ -46,13 +46,13 @@ def test_a_failed_task_says_what_failed_and_what_to_do(
     spark: SparkSession, work: Callable[[SparkSession], object], words: list[str]
 ) -> None:
     """A task that raises, a worker that dies and a full heap are one line each, without the path of a class."""
-    with pytest.raises(LakegcError) as told, errors_from_executors():
+    with pytest.raises(LakegcError) as raised, errors_from_executors():
         work(spark)
 
     for word in words:
-        assert word in str(told.value)
-    assert "\n" not in str(told.value)
-    assert "org.apache" not in str(told.value)
+        assert word in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert "org.apache" not in str(raised.value)
 
 
 def test_a_response_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ def test_a_response_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_pat
     it would run on the driver with all of its credentials."""
     witness = tmp_path / "it ran"
     pickled = base64.b64encode(f"cposix\nsystem\n(S'touch \"{witness}\"'\ntR.".encode()).decode()
-    with replying(200, b"", {"Last-Modified": f"lakegc-error[{pickled}]"}) as answers:
-        settings = answers.settings()
+    with replying(200, b"", {"Last-Modified": f"lakegc-error[{pickled}]"}) as server:
+        settings = server.settings()
 
         def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from batches
@@ -79,9 +79,9 @@ def test_a_text_without_the_nonce_of_this_process_is_not_a_lakegc_error(spark: S
 
     def quotes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
-        raise ValueError(f"a strange answer: {forged}")
+        raise ValueError(f"a strange response: {forged}")
 
-    with pytest.raises(LakegcError, match="ValueError: a strange answer") as raised, errors_from_executors():
+    with pytest.raises(LakegcError, match="ValueError: a strange response") as raised, errors_from_executors():
         spark.range(0, 1, 1, 1).mapInArrow(on_executor(quotes), "id long").collect()
     assert type(raised.value) is LakegcError
 
@@ -109,9 +109,9 @@ def test_an_error_arrives_with_its_class_message_and_invariant(
 
 
 @pytest.mark.parametrize(
-    "told",
+    "error_text",
     ["not JSON", '["list"]', '{"class": "SystemExit", "message": "m", "invariant": null}', '{"class": []}', "[" * 9999],
 )
-def test_a_damaged_or_foreign_error_text_is_not_read_as_an_error(told: str) -> None:
+def test_a_damaged_or_foreign_error_text_is_not_read_as_an_error(error_text: str) -> None:
     """It is reported like any failure of Spark."""
-    assert from_text(f"lakegc-error[n1:{base64.b64encode(told.encode()).decode()}]", "n1") is None
+    assert from_text(f"lakegc-error[n1:{base64.b64encode(error_text.encode()).decode()}]", "n1") is None

@@ -58,7 +58,7 @@ class Crowd:
         return Place(Namespace.parse("s3://b/l"), self.settings(**more).store())
 
 
-def answer_of(url: str) -> object:
+def response_to(url: str) -> object:
     """A page of a listing is empty and has a next one, so that paths are probed one by one."""
     query = parse_qs(urlsplit(url).query)
     if "/diff" in url:
@@ -80,7 +80,7 @@ def crowd() -> Iterator[Crowd]:
                 found.come_and_go()
             body = NOTHING_LISTED if "list-type=2" in self.path else b"content"
             if "/api/v1/" in self.path:
-                body = json.dumps(answer_of(self.path)).encode()
+                body = json.dumps(response_to(self.path)).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json" if "/api/v1/" in self.path else "application/xml")
             self.send_header("ETag", '"tag"')

@@ -128,7 +128,7 @@ def test_a_path_probe_that_fails_is_unclear(error: LakegcError) -> None:
 
 
 def probe_results(server: Branches, requested: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
-    """Branch, address and whether the answer is clear, of each probe."""
+    """Branch, address and whether the result is clear, of each probe."""
     batches = probed_batches(requested, server.as_lakefs(), NAMESPACE)
     rows = [row for batch in batches for row in batch.to_pylist()]
     return [(row["branch"], row["address"], row["unclear"] is None) for row in rows]

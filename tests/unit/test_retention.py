@@ -61,10 +61,10 @@ def test_the_documented_example_retains_the_documented_commits() -> None:
 
 def test_every_verdict_names_branch_days_and_the_end_of_retention() -> None:
     """Every verdict names the branch, its days, and the moment at which that rule lets go."""
-    told = verdicts(EXAMPLE, {"main": "m0326", "dev": "d0323"}, Rules(30, {"main": 21, "dev": 7}))
+    by_id = verdicts(EXAMPLE, {"main": "m0326", "dev": "d0323"}, Rules(30, {"main": 21, "dev": 7}))
 
     def reason_of(name: str) -> tuple[Reason, str | None, int | None, datetime | None]:
-        return told[name].why, told[name].branch, told[name].days, told[name].until
+        return by_id[name].why, by_id[name].branch, by_id[name].days, by_id[name].until
 
     assert reason_of("m0326") == (Reason.HEAD, "main", 21, None)
     assert reason_of("d0323") == (Reason.HEAD, "dev", 7, None)
@@ -75,9 +75,9 @@ def test_every_verdict_names_branch_days_and_the_end_of_retention() -> None:
 
 def test_a_verdict_has_the_date_message_and_metarange_of_its_commit() -> None:
     """A reviewer reads them."""
-    (told,) = retained_commits([commit("a", created=march(1), metarange="abc")], {"main": "a"}, Rules(7), now=NOW)
+    (verdict,) = retained_commits([commit("a", created=march(1), metarange="abc")], {"main": "a"}, Rules(7), now=NOW)
 
-    assert (told.created, told.message, told.metarange_id) == (march(1), "message of a", "abc")
+    assert (verdict.created, verdict.message, verdict.metarange_id) == (march(1), "message of a", "abc")
 
 
 # --- starting points --------------------------------------------------------------------------------------------------
@@ -108,22 +108,22 @@ def test_dangling_commits_younger_than_the_default_rule_are_retained() -> None:
     """They have neither a branch nor a child; their own date decides."""
     young, old = commit("young", created=NOW - 3 * DAY), commit("old", created=NOW - 9 * DAY)
 
-    told = verdicts([commit("a"), young, old], {"main": "a"}, Rules(5, {"main": 99}))
+    by_id = verdicts([commit("a"), young, old], {"main": "a"}, Rules(5, {"main": 99}))
 
-    assert (told["young"].retained, told["young"].why) == (True, Reason.DANGLING)
-    assert (told["young"].branch, told["young"].days) == (None, 5)
-    assert told["young"].until == NOW - 3 * DAY + 5 * DAY + SECOND
-    assert (told["old"].retained, told["old"].why) == (False, Reason.EXPIRED_DANGLING)
+    assert (by_id["young"].retained, by_id["young"].why) == (True, Reason.DANGLING)
+    assert (by_id["young"].branch, by_id["young"].days) == (None, 5)
+    assert by_id["young"].until == NOW - 3 * DAY + 5 * DAY + SECOND
+    assert (by_id["old"].retained, by_id["old"].why) == (False, Reason.EXPIRED_DANGLING)
 
 
 def test_ancestors_of_a_dangling_commit_are_retained_by_the_default_rule() -> None:
     """The dates of their children decide."""
     line = [commit("a", created=march(1)), commit("b", "a", created=march(2)), commit("c", "b", created=NOW - DAY)]
 
-    told = verdicts([commit("m"), *line], {"main": "m"}, Rules(5, {"main": 99}))
+    by_id = verdicts([commit("m"), *line], {"main": "m"}, Rules(5, {"main": 99}))
 
-    assert {name for name in "abc" if told[name].retained} == {"b", "c"}
-    assert (told["b"].why, told["b"].branch, told["b"].days) == (Reason.CHILD_YOUNG, None, 5)
+    assert {name for name in "abc" if by_id[name].retained} == {"b", "c"}
+    assert (by_id["b"].why, by_id["b"].branch, by_id["b"].days) == (Reason.CHILD_YOUNG, None, 5)
 
 
 def test_a_commit_that_is_only_a_merge_parent_is_dangling() -> None:
@@ -134,10 +134,10 @@ def test_a_commit_that_is_only_a_merge_parent_is_dangling() -> None:
         commit("merge", "root", "side", created=NOW - DAY),
     ]
 
-    told = verdicts(commits, {"main": "merge"}, Rules(5))
+    by_id = verdicts(commits, {"main": "merge"}, Rules(5))
 
-    assert (told["side"].retained, told["side"].why) == (False, Reason.EXPIRED_DANGLING)
-    assert told["root"].retained
+    assert (by_id["side"].retained, by_id["side"].why) == (False, Reason.EXPIRED_DANGLING)
+    assert by_id["root"].retained
 
 
 def test_the_main_parent_of_a_version_0_merge_is_its_last_one() -> None:
@@ -193,10 +193,10 @@ def test_the_days_of_a_longer_rule_apply_behind_the_head_of_a_branch_with_a_shor
         commit("c", "b", created=NOW - 9 * DAY),
     ]
 
-    told = verdicts(commits, {"long": "c", "short": "b"}, Rules(1, {"long": 21, "short": 2}))
+    by_id = verdicts(commits, {"long": "c", "short": "b"}, Rules(1, {"long": 21, "short": 2}))
 
-    assert (told["b"].why, told["b"].branch) == (Reason.HEAD, "short")
-    assert (told["a"].retained, told["a"].branch) == (True, "long")
+    assert (by_id["b"].why, by_id["b"].branch) == (Reason.HEAD, "short")
+    assert (by_id["a"].retained, by_id["a"].branch) == (True, "long")
 
 
 def test_the_days_of_a_longer_rule_apply_behind_a_head_on_a_branch_with_a_shorter_one() -> None:
@@ -207,9 +207,9 @@ def test_the_days_of_a_longer_rule_apply_behind_a_head_on_a_branch_with_a_shorte
         commit("c", "b", created=NOW - 9 * DAY),
     ]
 
-    told = verdicts(commits, {"short": "c", "long": "b"}, Rules(1, {"long": 21, "short": 2}))["a"]
+    verdict = verdicts(commits, {"short": "c", "long": "b"}, Rules(1, {"long": 21, "short": 2}))["a"]
 
-    assert (told.retained, told.branch, told.days) == (True, "long", 21)
+    assert (verdict.retained, verdict.branch, verdict.days) == (True, "long", 21)
 
 
 def test_a_merge_does_not_retain_its_second_parent() -> None:
@@ -246,11 +246,11 @@ def test_the_boundary_is_rounded_towards_retention(before_now: timedelta, kept: 
     commits = [commit("a", created=march(1)), commit("b", "a", created=NOW - before_now)]
     dangling = commit("x", created=NOW - before_now)
 
-    told = verdicts([*commits, dangling], {"main": "b"}, Rules(5))
+    by_id = verdicts([*commits, dangling], {"main": "b"}, Rules(5))
 
-    assert told["a"].why is (Reason.CHILD_YOUNG if kept else Reason.EXPIRED_BEHIND_CHILD)
-    assert told["x"].why is (Reason.DANGLING if kept else Reason.EXPIRED_DANGLING)
-    for verdict in (told["a"], told["x"]):
+    assert by_id["a"].why is (Reason.CHILD_YOUNG if kept else Reason.EXPIRED_BEHIND_CHILD)
+    assert by_id["x"].why is (Reason.DANGLING if kept else Reason.EXPIRED_DANGLING)
+    for verdict in (by_id["a"], by_id["x"]):
         assert verdict.retained is kept
         assert verdict.until is not None
         assert (verdict.until > NOW) is kept
@@ -288,10 +288,10 @@ def test_very_many_days_retain_for_ever(days: int) -> None:
 
 def test_without_rules_every_commit_is_retained() -> None:
     """A dangling one is, too, and no verdict names a branch or a date."""
-    told = verdicts([*EXAMPLE, commit("lost", created=march(1))], {"main": "m0326"}, None)
+    by_id = verdicts([*EXAMPLE, commit("lost", created=march(1))], {"main": "m0326"}, None)
 
-    assert {name for name, verdict in told.items() if verdict.retained} == {"lost", *(c.id for c in EXAMPLE)}
-    assert {(v.why, v.branch, v.days, v.until) for v in told.values()} == {(Reason.NO_RULES, None, None, None)}
+    assert {name for name, verdict in by_id.items() if verdict.retained} == {"lost", *(c.id for c in EXAMPLE)}
+    assert {(v.why, v.branch, v.days, v.until) for v in by_id.values()} == {(Reason.NO_RULES, None, None, None)}
 
 
 # --- graphs that are not whole ----------------------------------------------------------------------------------------
@@ -371,29 +371,29 @@ def server_and_rule(*listed: tuple[str, str]) -> dict[str, Verdict]:
 
 def test_a_commit_that_the_server_does_not_list_is_retained_by_the_rule() -> None:
     """A commit that the rule retains stays retained, by the rule, though the server's list lacks it."""
-    told = server_and_rule(("c", "range-of-c"))
+    by_id = server_and_rule(("c", "range-of-c"))
 
-    assert (told["b"].retained, told["b"].why, told["b"].server_listed) == (True, Reason.CHILD_YOUNG, False)
-    assert (told["c"].retained, told["c"].why, told["c"].server_listed) == (True, Reason.HEAD, True)
-    assert not told["a"].retained
+    assert (by_id["b"].retained, by_id["b"].why, by_id["b"].server_listed) == (True, Reason.CHILD_YOUNG, False)
+    assert (by_id["c"].retained, by_id["c"].why, by_id["c"].server_listed) == (True, Reason.HEAD, True)
+    assert not by_id["a"].retained
 
 
 def test_a_commit_that_only_the_server_lists_is_retained() -> None:
     """No date says when that ends."""
-    told = server_and_rule(("a", "range-of-a"))["a"]
+    verdict = server_and_rule(("a", "range-of-a"))["a"]
 
-    assert (told.retained, told.why, told.server_listed) == (True, Reason.SERVER, True)
-    assert (told.branch, told.days, told.until) == (None, None, None)
-    assert (told.created, told.message) == (march(1), "message of a")
+    assert (verdict.retained, verdict.why, verdict.server_listed) == (True, Reason.SERVER, True)
+    assert (verdict.branch, verdict.days, verdict.until) == (None, None, None)
+    assert (verdict.created, verdict.message) == (march(1), "message of a")
 
 
 def test_a_listed_commit_that_the_graph_lacks_is_retained() -> None:
     """It has the metarange of the server's list, and its place in the order of ids."""
-    told = server_and_rule(("bb", "elsewhere"), ("bb", "elsewhere"))
+    by_id = server_and_rule(("bb", "elsewhere"), ("bb", "elsewhere"))
 
-    assert list(told) == ["a", "b", "bb", "c"]
-    assert (told["bb"].retained, told["bb"].why, told["bb"].metarange_id) == (True, Reason.SERVER, "elsewhere")
-    assert (told["bb"].created, told["bb"].message) == (None, None)
+    assert list(by_id) == ["a", "b", "bb", "c"]
+    assert (by_id["bb"].retained, by_id["bb"].why, by_id["bb"].metarange_id) == (True, Reason.SERVER, "elsewhere")
+    assert (by_id["bb"].created, by_id["bb"].message) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -95,16 +95,16 @@ def test_no_retries_means_one_request() -> None:
 
 
 def test_nested_policies_do_not_multiply_their_attempts() -> None:
-    asked = 0
+    attempts = 0
 
     def act() -> str:
-        nonlocal asked
-        asked += 1
+        nonlocal attempts
+        attempts += 1
         raise Transient("away")
 
     with pytest.raises(Unavailable):
         SOON.call(lambda: SOON.call(act))
-    assert asked == 3
+    assert attempts == 3
 
 
 def test_a_retried_method_uses_the_policy_of_its_object() -> None:
@@ -131,13 +131,13 @@ def test_a_transient_error_can_be_pickled() -> None:
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
 def test_a_conditional_write_whose_response_was_lost_is_recognised_by_its_bytes(refused: Unavailable) -> None:
     """Otherwise a run that has the lease would refuse itself."""
-    act = failing(Transient("the answer was lost"), refused)
+    act = failing(Transient("the response was lost"), refused)
     assert write_on_condition(SOON, act, lambda: (b"mine", "tag"), b"mine") == "tag"
 
 
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
 def test_another_runs_write_is_never_mistaken_for_ones_own(refused: Unavailable) -> None:
-    act = failing(Transient("the answer was lost"), refused)
+    act = failing(Transient("the response was lost"), refused)
     with pytest.raises(type(refused)):
         write_on_condition(SOON, act, lambda: (b"another's", "tag"), b"mine")
 

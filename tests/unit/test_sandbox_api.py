@@ -1,4 +1,4 @@
-"""The sandbox's HTTP API, called by the real `lakefs-sdk`: what each operation answers, and what it refuses."""
+"""The sandbox's HTTP API, called by the real `lakefs-sdk`: how each operation responds, and what it refuses."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def raw(
 
 
 def test_the_configuration_names_the_local_block_store(api: Any) -> None:
-    """The health check answers with nothing."""
+    """The response of the health check is empty."""
     assert api.config_api.get_config().storage_config.blockstore_type == "local"
     assert api.internal_api.get_lake_fs_version().version.startswith("sandbox-")
     assert api.health_check_api.health_check() is None
@@ -265,9 +265,14 @@ def test_a_range_of_bytes_is_served(sandbox: Sandbox, api: Any, tmp_path: Path) 
     """It is 206 with its position; a range outside the object is 416."""
     upload(api, tmp_path, "a", b"0123456789")
     path = f"/repositories/{REPOSITORY}/refs/main/objects?path=a"
-    for asked, expected in (("bytes=2-4", b"234"), ("bytes=7-", b"789"), ("bytes=-3", b"789"), ("bytes=8-99", b"89")):
-        status, data, headers = raw(sandbox, "GET", path, Range=asked)
-        assert (status, data) == (206, expected), asked
+    for byte_range, expected in (
+        ("bytes=2-4", b"234"),
+        ("bytes=7-", b"789"),
+        ("bytes=-3", b"789"),
+        ("bytes=8-99", b"89"),
+    ):
+        status, data, headers = raw(sandbox, "GET", path, Range=byte_range)
+        assert (status, data) == (206, expected), byte_range
         assert headers["content-range"].endswith("/10")
     assert raw(sandbox, "GET", path, Range="bytes=10-12")[0] == 416
 
@@ -313,12 +318,12 @@ def test_a_deleted_path_is_not_served(api: Any, tmp_path: Path) -> None:
         api.objects_api.get_object(REPOSITORY, "main", "e")
 
 
-def listed(api: Any, ref: str = "main", **asked: Any) -> list[str]:
+def listed(api: Any, ref: str = "main", **options: Any) -> list[str]:
     """Every path of a listing, page by page."""
     seen: list[str] = []
     after = ""
     while True:
-        page = api.objects_api.list_objects(REPOSITORY, ref, after=after, **asked)
+        page = api.objects_api.list_objects(REPOSITORY, ref, after=after, **options)
         seen += [each.path for each in page.results]
         if not page.pagination.has_more:
             return seen

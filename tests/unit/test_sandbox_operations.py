@@ -1,4 +1,4 @@
-"""What the sandbox does with branches and commits, requested by the real `lakefs-sdk`: answers, statuses, what is
+"""What the sandbox does with branches and commits, requested by the real `lakefs-sdk`: responses, statuses, what is
 live."""
 
 from __future__ import annotations
@@ -308,12 +308,12 @@ def test_an_import_replaces_everything_under_its_destination(
 # --- differences ------------------------------------------------------------------------------------------------------
 
 
-def diff(api: Any, left: str, right: str, **asked: Any) -> list[tuple[str, str]]:
+def diff(api: Any, left: str, right: str, **options: Any) -> list[tuple[str, str]]:
     """Every difference with its kind, page by page."""
     found: list[tuple[str, str]] = []
     after = ""
     while True:
-        page = api.refs_api.diff_refs("lake", left, right, amount=2, after=after, **asked)
+        page = api.refs_api.diff_refs("lake", left, right, amount=2, after=after, **options)
         found += [(each.path, each.type) for each in page.results]
         if not page.pagination.has_more:
             return found

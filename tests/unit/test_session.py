@@ -288,10 +288,10 @@ print(*sorted({"pyarrow", "boto3", "pandas"} - set(sys.modules)))
 """
     environ = {"PATH": os.environ["PATH"]}
     command = [sys.executable, "-c", code]
-    told = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    completed = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
-    assert told.returncode == 0, told.stderr
-    threads, not_imported = told.stdout.split("\n")[:2]
+    assert completed.returncode == 0, completed.stderr
+    threads, not_imported = completed.stdout.split("\n")[:2]
     count, *named = threads.split()
     assert len(named) == 1, threads
     assert int(count) <= 2

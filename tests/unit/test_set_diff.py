@@ -68,9 +68,9 @@ def test_at_most_one_table_of_each_set_is_read_ahead() -> None:
             read[which] += 1
             yield pa.table({"address": pa.array([f"{number:05}-{which}"], pa.string())})
 
-    told = 0
+    differing = 0
     for _, rows in changes(counted("before"), counted("after")):
-        told += len(rows)
-        assert read["before"] + read["after"] <= told + 2
+        differing += len(rows)
+        assert read["before"] + read["after"] <= differing + 2
 
-    assert told == 400
+    assert differing == 400

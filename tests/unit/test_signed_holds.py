@@ -143,7 +143,7 @@ def test_a_file_written_by_hand_is_accepted_once_somebody_signs_it(place: Place)
 
         assert seen.missing == missing
         assert read_holds(place).ids == tuple(hold.id for hold in seen.holds)
-        assert read_holds(place).number == newest_recorded(place).number, "the mark isn't told of it"
+        assert read_holds(place).number == newest_recorded(place).number, "the mark doesn't learn of it"
     place.store().write(HOLDS_KEY, BY_HAND)
     seen = read_unsigned(place)
     place.store().write(HOLDS_KEY, BY_HAND + b"# changed since\n")

@@ -11,8 +11,8 @@ from spark_resources.stores.s3 import client as s3_client
 
 
 def answered(code: str, message: str, status: int) -> ClientError:
-    answer = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return ClientError(answer, "ListObjectsV2")  # type: ignore[arg-type]
+    response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(response, "ListObjectsV2")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_messages_of_s3_that_end_with_a_full_stop_get_no_second_one(error: Clien
 
 
 def test_messages_of_google_that_end_with_a_full_stop_get_no_second_one() -> None:
-    """Credentials that have expired are told by Google's library in whole sentences."""
+    """Google's library reports expired credentials in whole sentences."""
     error = RefreshError("Reauthentication is needed. Please run gcloud auth login.")  # type: ignore[no-untyped-call]
     error_text = str(gcs_client.as_lakegc_error(error, "gs://bucket", "list", None))
 
