@@ -185,7 +185,7 @@ def check_foreign(proposal: Proposal) -> None:
     if found is None or foreign_files(proposal.target, found).digest != proposal.digest:
         raise Refused(
             f"the files of {proposal.name} have changed since the review: one was altered, added or removed. Review "
-            "it again.",
+            "the mark again.",
             invariant=7,
         )
 

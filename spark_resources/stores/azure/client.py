@@ -76,7 +76,7 @@ def container_of(namespace: Namespace, endpoint_url: str | None) -> Container:
     if host is None or not _CONTAINER.match(name) or re.search(r"[%?#]", namespace.path):
         raise WrongUsage(
             f"{namespace.uri} can't be a namespace in Azure: expected https://<account>.{DOMAINS[0]}/<container>/"
-            "<path>, without user name, port and percent-encoded characters"
+            "<path>, without user name, port or percent-encoded characters"
         )
     account, domain = host.groups()
     endpoint = endpoint_url.rstrip("/") if endpoint_url is not None else f"https://{account}.{domain}"

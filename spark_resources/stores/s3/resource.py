@@ -20,10 +20,12 @@ from spark_resources.stores.settings import StoreSettings
 class StoreS3Resource(S3Resource):
     """An `S3Resource` whose client is a store's client; executors receive its `settings` instead."""
 
-    path_style: bool | None = Field(default=None, description="None: path style where an endpoint is set.")
+    path_style: bool | None = Field(
+        default=None, description="Use path-style addressing; by default, only if an endpoint is set."
+    )
     ca_bundle: str | None = Field(default=None, description="A file with the certificate authorities to trust.")
-    connect_timeout: float = Field(default=10.0, description="Seconds.")
-    read_timeout: float = Field(default=60.0, description="Seconds.")
+    connect_timeout: float = Field(default=10.0, description="Connect timeout in seconds.")
+    read_timeout: float = Field(default=60.0, description="Read timeout in seconds.")
 
     def settings(self) -> StoreSettings:
         """The fields as store settings. Raises `WrongUsage` for unsigned requests or unverified connections."""
