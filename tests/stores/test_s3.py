@@ -69,7 +69,7 @@ def listing(*keys: str, more: str = "<IsTruncated>false</IsTruncated>", encoding
 
 
 def test_the_tag_of_a_plain_upload_is_an_md5_where_the_store_is_known_for_it(server: S3Server) -> None:
-    """Without that knowledge nothing is certain."""
+    """Of an unknown store, nothing is known about its ETags."""
     store = on(server, "plain")
     store.write("data/x", b"content")
 
@@ -453,7 +453,7 @@ def test_encoded_keys_are_decoded_to_what_they_were(key: str, safe: str) -> None
     ],
 )
 def test_times_are_read_in_every_iso_8601_form(written: str, meant: str) -> None:
-    """They are never younger or older than they are."""
+    """A misread time would make an object look younger or older than it is."""
     [row] = parsed(listing("ns/data/x").replace(b"2026-03-31T10:00:00.123Z", written.encode())).objects.to_pylist()
 
     assert row["modified"].isoformat() == meant

@@ -65,7 +65,7 @@ def digest(sandbox: Sandbox) -> str:
 def night(ui: Ui, approved: Approved) -> str:
     """The mark id of a night: the schedule was turned on, and off again after its first occasion.
 
-    Meanwhile a partition was launched that is none.
+    Meanwhile a run was launched for a partition whose name is invalid.
     """
     page = ui.open("/automation")
     expect(page.get_by_text("mark_repositories")).to_be_visible()
@@ -132,7 +132,7 @@ def test_a_mark_can_be_made_by_hand(ui: Ui, by_hand: Run) -> None:
 
 
 def test_a_failed_check_explains_itself(ui: Ui, by_hand: Run) -> None:
-    """It shows what it promises, what its failure means, and what was measured."""
+    """The page shows what the check promises, what its failure means, and what was measured."""
     assert by_hand.status == "SUCCESS"
 
     page = ui.open("/assets/expired_set?view=checks&checkDetail=identical_content_probed")

@@ -180,7 +180,7 @@ def test_other_files_are_not_marks_of_the_reference_collector(place: Place) -> N
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[1]", b"{", b'"success"'])
-def test_an_unreadable_summary_is_an_empty_one(place: Place, data: bytes) -> None:
+def test_an_unreadable_summary_counts_as_empty(place: Place, data: bytes) -> None:
     """It exists, but doesn't say that the collector succeeded."""
     leave(place, "unified/m1/deleted/part-0.parquet")
     place.store().write(f"{GC}unified/m1/summary.json", data)

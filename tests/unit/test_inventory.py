@@ -174,7 +174,7 @@ def test_an_incomplete_or_ambiguous_list_is_an_error(tmp_path: Path, text: str, 
         read(open_inventory(str(tmp_path / "list.csv"), StoreSettings(), taken=NOON))
 
 
-def test_a_key_of_digits_stays_the_text_that_it_is(tmp_path: Path) -> None:
+def test_a_key_of_digits_is_read_as_text(tmp_path: Path) -> None:
     """This holds with blanks in the header, too."""
     (tmp_path / "list.csv").write_text("size, key, time\n1,0012,2026-01-01T00:00:00Z\n")
 

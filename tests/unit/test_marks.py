@@ -242,7 +242,7 @@ def test_the_folders_of_a_mark_follow_from_its_id() -> None:
 
 
 def test_only_folders_with_a_record_are_marks(place: Place) -> None:
-    """The lease, the owner of the namespace and a folder with nothing but files are none."""
+    """The lease, the owner of the namespace and a folder with nothing but files are not."""
     for mark_id in ("m2", "m1", "m10"):
         begun(place, mark_id=mark_id)
     write_rows(place, asset_folder("m3", "expired_set"), [], ADDRESSES)
@@ -489,7 +489,7 @@ OTHER_SETS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", OTHER_SETS)
-def test_another_set_has_another_digest(what: str) -> None:
+def test_a_different_set_has_a_different_digest(what: str) -> None:
     """It depends on rows, live ranges, scope, cutoff, rules, namespace and repository (invariant 7), and on the numbers
     that brakes compare."""
     assert digest_of(record()) != digest_of(record(**OTHER_SETS[what]))

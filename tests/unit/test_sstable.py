@@ -410,8 +410,8 @@ def test_properties_are_read_without_the_records() -> None:
         read_records(bytes(data), name=NAME)
 
 
-def test_small_jobs_are_read_without_compiling() -> None:
-    """Much data is read with compiled loops, and once they exist little data is, too."""
+def test_a_few_entries_are_decoded_without_compiling() -> None:
+    """Large tables are decoded by compiled loops; once these are compiled, small tables use them, too."""
     code = """
 from spark_resources.sstable.decoders import VECTORISED_FROM, default_decoder
 print(*(default_decoder(size).name for size in (0, VECTORISED_FROM - 1, VECTORISED_FROM, 0)))
