@@ -31,17 +31,17 @@ def listening(listener: LogMessage) -> Iterator[None]:
 
 
 @contextmanager
-def logging_progress(log_message: LogMessage, doing: str, how_far: Callable[[], str]) -> Iterator[None]:
-    """Log `doing` once, and the result of `how_far` every few seconds (LOG_EVERY_S) while the context lasts.
+def logging_progress(log_message: LogMessage, doing: str, progress: Callable[[], str]) -> Iterator[None]:
+    """Log `doing` once, and the result of `progress` every few seconds (LOG_EVERY_S) while the context lasts.
 
-    A `LakegcError` from `how_far` is ignored.
+    A `LakegcError` from `progress` is ignored.
     """
     stop = threading.Event()
 
     def repeat() -> None:
         while not stop.wait(LOG_EVERY_S):
             try:
-                sentence = how_far()
+                sentence = progress()
             except LakegcError:
                 continue  # harmless: only this progress report is lost
             log_message(sentence)

@@ -51,7 +51,7 @@ class Proposal:
         return read_approval(self.target.place, self.record.mark_id)
 
     def status(self, found: Approval | None, *, now: datetime) -> ApprovalStatus:
-        """Whether an approval is valid. `now` by the store's clock."""
+        """The status of an approval. `now` by the store's clock."""
         if self.foreign is None:
             return approval_status(self.record, found, now=now)
         return foreign_approval_status(found, layout=self.foreign.layout, now=now)
@@ -163,7 +163,7 @@ def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
 
 
 def foreign_approval(place: Place, foreign: ReferenceMark, *, now: datetime) -> ApprovalStatus:
-    """Whether lakegc's approval of a foreign mark is valid. `now` by the store's clock."""
+    """The status of lakegc's approval of a foreign mark. `now` by the store's clock."""
     try:
         found = read_approval(place, foreign.mark_id)
     except (DamagedData, WrongUsage):  # an id that lakegc can't use has no approval

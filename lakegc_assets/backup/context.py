@@ -194,11 +194,11 @@ def logging_copies(
     """Report the progress of a run, from the logs that its tasks have written."""
     began = time.monotonic()
 
-    def how_far() -> str:
+    def progress() -> str:
         done, copied = log.progress_of(run)
         return sentence_of(done, objects, copied, size, time.monotonic() - began)
 
-    return logging_progress(log_message, f"{doing} {plural(objects, 'object')}", how_far)
+    return logging_progress(log_message, f"{doing} {plural(objects, 'object')}", progress)
 
 
 def sentence_of(done: int, objects: int, copied: int, size: int | None, seconds: float) -> str:

@@ -21,8 +21,8 @@ from lakegc_assets.fsck.tables import (
     RANGES,
     UNREFERRED_TABLE,
     finding_of,
-    holders_of,
     ranges_of_metaranges,
+    references_to,
     verified_ranges,
 )
 from lakegc_assets.mark.context import Target
@@ -250,15 +250,15 @@ def find_lost(context: Context, absent: DataFrame) -> None:
     if count:
         if count <= ALWAYS_LOOKED_UP or count * 2 <= report.verified["live"]:  # otherwise it is the wrong store or path
             run.log_message(f"looking up {plural(count, 'live object')} missing from the listing")
-            there_not = absent.select("address").transform(not_listed_now(run.target.place))
-            lost = absent.join(there_not, "address").persist()
+            still_missing = absent.select("address").transform(not_listed_now(run.target.place))
+            lost = absent.join(still_missing, "address").persist()
         named = lost.orderBy("address").limit(NAMED).collect()
     report.lost_count = lost.count() if len(named) == NAMED else len(named)
     if run.write_lost:
         rows = lost.select("address").orderBy("address").toLocalIterator() if len(named) == NAMED else named
         run.write_lost(row["address"] for row in rows)
     if named:
-        report.lost = with_holders(context, named)
+        report.lost = with_references(context, named)
         report.lost_branches = tuple(sorted({branch for one in report.lost for branch in one.needs.branches}))
         hint_at_listing(run, report)
 
@@ -271,23 +271,23 @@ def hint_at_listing(run: CheckRun, report: Report) -> None:
         )
 
 
-def with_holders(context: Context, named: list[Row]) -> list[LostObject]:
+def with_references(context: Context, named: list[Row]) -> list[LostObject]:
     """The lost objects with the paths, commits and branches that refer to them."""
     run = context.run
     run.log_message(f"finding the paths and branches of {plural(len(named), 'lost object')}")
     ranges = pa.Table.from_pylist([row for row in context.ranges if row["live"]], schema=RANGES)
     committed = [row["address"] for row in named if row["committed"]]
-    held: dict[str, list[tuple[str, str]]] = {}
-    for row in holders_of(run.spark(), run.target.place, ranges, committed).collect() if committed else ():
-        held.setdefault(row["address"], []).append((row["range_id"], row["path"]))
-    metaranges = metaranges_of_ranges(context, {range_id for each in held.values() for range_id, _ in each})
+    references: dict[str, list[tuple[str, str]]] = {}
+    for row in references_to(run.spark(), run.target.place, ranges, committed).collect() if committed else ():
+        references.setdefault(row["address"], []).append((row["range_id"], row["path"]))
+    metaranges = metaranges_of_ranges(context, {range_id for each in references.values() for range_id, _ in each})
     branches = staged_on(context, {row["address"] for row in named if row["staged"]})
     found = []
     for row in named:
-        at = held.get(row["address"], [])
-        ids = {one for range_id, _ in at for one in metaranges.get(range_id, ())}
+        places = references.get(row["address"], [])
+        ids = {one for range_id, _ in places for one in metaranges.get(range_id, ())}
         needs = context.graph.needs(commit for one in ids for commit in context.by_metarange.get(one, []))
-        paths = {path for _, path in at}
+        paths = {path for _, path in places}
         for branch, path in branches.get(row["address"], []):
             needs = replace(needs, branches=tuple(sorted({*needs.branches, branch})))
             paths.add(path)

@@ -182,11 +182,11 @@ def addresses_of_range(
 
 # --- paths of an address --------------------------------------------------------------------------------------------
 
-HOLDERS = pa.schema([("address", pa.string()), ("range_id", pa.string()), ("path", pa.string())])
+REFERENCES = pa.schema([("address", pa.string()), ("range_id", pa.string()), ("path", pa.string())])
 
 
-def holders_of(spark: SparkSession, place: Place, ranges: pa.Table, addresses: Sequence[str]) -> DataFrame:
-    """Which of these ranges (rows of RANGES) have one of the addresses, and at which path: HOLDERS."""
+def references_to(spark: SparkSession, place: Place, ranges: pa.Table, addresses: Sequence[str]) -> DataFrame:
+    """Which of these ranges (rows of RANGES) have one of the addresses, and at which path (columns of REFERENCES)."""
     wanted, known = frozenset(addresses), pa.array(addresses, pa.string())
 
     def read(batches: Batches) -> Batches:
@@ -204,9 +204,9 @@ def holders_of(spark: SparkSession, place: Place, ranges: pa.Table, addresses: S
             found = [(path, key) for path, key in inside_paths(possible(batch, known), place) if key in wanted]
             if found:
                 paths = [path.decode(errors="backslashreplace") for path, _ in found]
-                yield batch_of(HOLDERS, address=[key for _, key in found], range_id=range_id, path=paths)
+                yield batch_of(REFERENCES, address=[key for _, key in found], range_id=range_id, path=paths)
 
-    return range_tasks(lambda: spark, ranges).mapped(read, HOLDERS)
+    return range_tasks(lambda: spark, ranges).mapped(read, REFERENCES)
 
 
 def possible(batch: pa.RecordBatch, addresses: pa.Array) -> pa.RecordBatch:

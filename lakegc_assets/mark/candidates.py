@@ -59,7 +59,7 @@ class Candidates(ABC):
         """Write which of these ranges are skipped because earlier marks read them."""
 
     @abstractmethod
-    def left_between(self, ranges: Sequence[str]) -> frozenset[str]:
+    def no_longer_counted(self, ranges: Sequence[str]) -> frozenset[str]:
         """The ranges that counted as committed at listing time but aren't among these, which count now. Objects only in
         them were not looked up, so the next mark has to do that."""
 
@@ -94,7 +94,7 @@ class FullListing(Candidates):
     def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
         pass
 
-    def left_between(self, ranges: Sequence[str]) -> frozenset[str]:
+    def no_longer_counted(self, ranges: Sequence[str]) -> frozenset[str]:
         return frozenset()
 
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
@@ -142,7 +142,7 @@ class Incremental(Candidates):
         folder = self.run.mark.folder(COMMITTED, FROM_BASE_PART)
         notes.wrote(write_rows(self.run.place, folder, rows, RANGE_IDS), FROM_BASE_PART)
 
-    def left_between(self, ranges: Sequence[str]) -> frozenset[str]:
+    def no_longer_counted(self, ranges: Sequence[str]) -> frozenset[str]:
         return self.chain.counted - self.ranges - set(ranges)
 
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:

@@ -105,7 +105,7 @@ def write_left_between(run: MarkRun, notes: StepNotes, candidates: Candidates, r
     in between."""
     if run.trusted_ranges is not None:
         return
-    rows = [{"range_id": one} for one in sorted(candidates.left_between(refs["range_id"].to_pylist()))]
+    rows = [{"range_id": one} for one in sorted(candidates.no_longer_counted(refs["range_id"].to_pylist()))]
     notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LEFT_BETWEEN_PART), rows, RANGE_IDS), LEFT_BETWEEN_PART)
 
 

@@ -84,7 +84,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The distinct sizes of objects: as `rows` (column size), and on the driver unless they are too many."""
+    """The distinct sizes of objects: as `rows` (column size), and on the driver unless there are too many."""
 
     rows: DataFrame
     few: pa.Array | None

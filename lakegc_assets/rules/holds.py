@@ -81,7 +81,7 @@ def _named_by(
 
 
 def tagged_commits(holds: Iterable[Hold], tags: Iterable[Named], *, history: bool | None = None) -> set[str]:
-    """The commits of the tags that holds name; if `history` is given, only for holds with (or without) history."""
+    """The commits of all tags that match a hold. `history` limits this to holds with, or without, history."""
     named = [hold for hold in holds if isinstance(hold, TagHold) and history in (None, hold.with_history)]
     return {commit_id for tag, commit_id in tags if any(fnmatchcase(tag, hold.tags) for hold in named)}
 

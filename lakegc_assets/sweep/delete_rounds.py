@@ -216,11 +216,11 @@ def reporting_progress(
     """Report the progress of a round, from the receipts that its tasks have written."""
     began = time.monotonic()
 
-    def how_far() -> str:
+    def progress() -> str:
         done = receipts.finished_rows(number)
         seconds = time.monotonic() - began
         rate = done / seconds
         left = f", {duration(timedelta(seconds=(rows - done) / rate))} left" if done else ""
         return f"{done:,} of {plural(rows, 'object')} done, {rate:,.0f} a second{left}"
 
-    return logging_progress(run.log_message, f"{doing} {plural(rows, 'object')}", how_far)
+    return logging_progress(run.log_message, f"{doing} {plural(rows, 'object')}", progress)

@@ -64,8 +64,8 @@ class NewlyRetained:
             raise TooMuchChanged(f"a hold of {repository} names a new tag")
 
     def commits(self, branches: Mapping[str, str]) -> set[str]:
-        """The commits that these branches retain and that were not retained before. Raises `TooMuchChanged` if they are
-        too many."""
+        """The commits that these branches retain and that were not retained before. Raises `TooMuchChanged` if there
+        are too many."""
         if not (changed := changed_branches(self.branches, branches)):
             return set()
         heads = {branches[one] for one in changed if one in branches}

@@ -183,7 +183,7 @@ class PermitWatch:
                     )
                 self._wait(self._every_s)
 
-    def lasts(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the permit that was read last is still valid."""
         return self._now() < self._permit.until
 

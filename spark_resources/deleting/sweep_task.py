@@ -170,7 +170,7 @@ class _Task:
                 lease.check(at_least=config.request_time)  # so may this, if the store responds slowly
                 if now() >= config.verified_until:
                     raise ReverificationTooOld("the last re-verification of these objects is too old")
-                if permit.lasts() or not config.action.needs_permit:
+                if permit.is_valid() or not config.action.needs_permit:
                     return
 
         sender = Sender(

@@ -52,7 +52,7 @@ class SandboxRepository(StagingArea):
             if not changes and not allow_empty:
                 raise no_changes("commit")
             metarange = self.committed.written(parent.metarange_id, changes)
-            return self._committed(branch, Commit(
+            return self._record_commit(branch, Commit(
                 id="", parents=(parent.id,), created=date or self.clock.now(), metarange_id=metarange,
                 generation=parent.generation + 1, committer=committer, message=message, metadata=metadata or {},
             ))  # fmt: skip
@@ -77,7 +77,7 @@ class SandboxRepository(StagingArea):
                 self.committed, source=foreign.metarange_id, dest=dest.metarange_id, base=base.metarange_id,
                 strategy=chosen,
             )  # fmt: skip
-            return self._committed(into, Commit(
+            return self._record_commit(into, Commit(
                 id="", parents=(dest.id,) if squash else (dest.id, foreign.id), created=date or self.clock.now(),
                 metarange_id=metarange, generation=max(dest.generation, foreign.generation) + 1, committer=committer,
                 message=message or f"Merge '{source}' into '{into}'",
@@ -108,7 +108,7 @@ class SandboxRepository(StagingArea):
             )  # fmt: skip
             if metarange == head.metarange_id and not allow_empty:
                 raise no_changes("update branch")
-            return self._committed(branch, Commit(
+            return self._record_commit(branch, Commit(
                 id="", parents=(head.id,), created=self.clock.now(), metarange_id=metarange,
                 generation=head.generation + 1, committer=committer, message=message or f"Revert {ref}",
                 metadata=metadata or {},
@@ -133,7 +133,7 @@ class SandboxRepository(StagingArea):
                 strategy=STRATEGIES[""],
             )  # fmt: skip
             origin = {"cherry-pick-origin": picked.id, "cherry-pick-committer": picked.committer}
-            return self._committed(branch, Commit(
+            return self._record_commit(branch, Commit(
                 id="", parents=(head.id,), created=self.clock.now(), metarange_id=metarange,
                 generation=head.generation + 1, committer=committer, message=message or picked.message,
                 metadata={**(picked.metadata if metadata is None else metadata), **origin},
@@ -174,7 +174,7 @@ class SandboxRepository(StagingArea):
                 for record in self.committed.under(head.metarange_id, source.destination.encode())
             }
             changes = [Staged(*item) for item in sorted({**replaced, **found}.items())]
-            commit = self._committed(branch, Commit(
+            commit = self._record_commit(branch, Commit(
                 id="", parents=(head.id,), created=self.clock.now(),
                 metarange_id=self.committed.written(head.metarange_id, changes), generation=head.generation + 1,
                 committer=committer, message=message or "Import objects",
@@ -207,7 +207,7 @@ class SandboxRepository(StagingArea):
             raise bad_request(f"given commit does not have the given parent number: parent {number}")
         return ""
 
-    def _committed(self, branch: str, commit: Commit) -> Commit:
+    def _record_commit(self, branch: str, commit: Commit) -> Commit:
         """Record a commit as the branch's head. Clears all staged entries, including those that weren't changes."""
         commit = replace(commit, id=commit_id(commit))
         self._state.put_commit(self.id, commit)

@@ -105,7 +105,7 @@ class ApprovalStatus(StrEnum):
 
 
 def approval_status(record: MarkRecord, found: Approval | None, *, now: datetime) -> ApprovalStatus:
-    """Whether the approval of lakegc's own mark is valid. `now` by the store's clock."""
+    """The status of the approval of lakegc's own mark. `now` by the store's clock."""
     if record.state is not MarkState.APPROVED:
         return ApprovalStatus.NONE
     if found is None or found.sha256 != record.approval or found.digest != record.digest:
@@ -114,7 +114,7 @@ def approval_status(record: MarkRecord, found: Approval | None, *, now: datetime
 
 
 def foreign_approval_status(found: Approval | None, *, layout: str, now: datetime) -> ApprovalStatus:
-    """Whether the approval of a foreign mark (of the reference collector) is valid."""
+    """The status of the approval of a foreign mark (of the reference collector). `now` by the store's clock."""
     if found is None or found.ended is not None or found.layout != layout:
         return ApprovalStatus.NONE
     return ApprovalStatus.EXPIRED if now >= found.until else ApprovalStatus.APPROVED

@@ -546,7 +546,7 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch(
             azurite.settings(azure_endpoint_url=between.url),
         )
         results = delete_keys(
-            store.client, ["a", "b"], full=store.full, batch=256, seconds=lambda: ONE_BY_ONE_S * len(between.seen)
+            store.client, ["a", "b"], full=store.full_key, batch=256, seconds=lambda: ONE_BY_ONE_S * len(between.seen)
         )
 
         assert [method for method, _ in between.seen] == ["POST"]
@@ -564,7 +564,7 @@ def test_deleting_one_by_one_ends_after_some_seconds(azurite: Azurite, client: C
             azurite.settings(azure_endpoint_url=between.url),
         )
         wanted = ["a", "b", "c", "d", "e"]
-        results = delete_keys(store.client, wanted, full=store.full, batch=256, seconds=lambda: next(clock))
+        results = delete_keys(store.client, wanted, full=store.full_key, batch=256, seconds=lambda: next(clock))
 
     assert [(result.key, result.code) for result in results if result.deletion is Deletion.FAILED] == [
         ("d", "NotSent"),

@@ -169,7 +169,7 @@ class AzureStore:
     @retried
     def _head(self, key: str, doing: str) -> tuple[StoredObject, str]:
         """The object, and its ETag exactly as Azure sends it."""
-        client = self.client.get_blob_client(self.full(key))
+        client = self.client.get_blob_client(self.full_key(key))
         with translated_errors(self.where, doing, key):
             properties = client.get_blob_properties()
         if properties.size is None or properties.last_modified is None or not properties.etag:
@@ -195,7 +195,7 @@ class AzureStore:
 
     @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
-        client = self.client.get_blob_client(self.full(key))
+        client = self.client.get_blob_client(self.full_key(key))
         with translated_errors(self.where, "read", key):
             download = client.download_blob()
             data: bytes = download.readall()
@@ -240,7 +240,7 @@ class AzureStore:
             newest = max(own, key=lambda found: found.modified, default=None)
             if newest is None:
                 return None
-            return self.client.get_blob_client(self.full(newest.key)).get_blob_properties().version_id is not None
+            return self.client.get_blob_client(self.full_key(newest.key)).get_blob_properties().version_id is not None
         except (AzureError, Unavailable):
             return None
 
@@ -279,17 +279,17 @@ class AzureStore:
         raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
 
     def _put(self, key: str, data: bytes, **condition: Any) -> str:
-        response = self.client.get_blob_client(self.full(key)).upload_blob(data, **condition)
+        response = self.client.get_blob_client(self.full_key(key)).upload_blob(data, **condition)
         return unquoted(str(response["etag"]))
 
     @retried
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
-        to = self.client.get_blob_client(self.full(target))
+        to = self.client.get_blob_client(self.full_key(target))
         _, tag = self._head(source, "copy")
         with translated_errors(self.where, "copy", source):
-            copy_blob(self.client.get_blob_client(self.full(source)), to, tag, token=self.token(), where=self.where)
+            copy_blob(self.client.get_blob_client(self.full_key(source)), to, tag, token=self.token(), where=self.where)
 
     def token(self) -> str:
         return getattr(self.client.credential, "signature", "")
@@ -298,13 +298,13 @@ class AzureStore:
         """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
         batch = self._capabilities.delete_batch
         return delete_keys(
-            self.client, list(keys), full=self.full, batch=batch, on_batches_unsupported=self._disable_batches
+            self.client, list(keys), full=self.full_key, batch=batch, on_batches_unsupported=self._disable_batches
         )
 
     def _disable_batches(self) -> None:
         self._capabilities = replace(self._capabilities, delete_batch=1)
 
-    def full(self, key: str) -> str:
+    def full_key(self, key: str) -> str:
         keys.check_key(key, self.where, self._capabilities.unholdable)
         full = self._prefix + key
         if len(full.encode("utf-16-le")) > 2 * keys.LONGEST_KEY:

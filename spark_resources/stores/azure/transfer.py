@@ -63,7 +63,7 @@ class AzureStreams:
     @retried
     def properties(self, key: str) -> ObjectProperties:
         with self._translating("look up", key):
-            properties = self._client.get_blob_client(self._store.full(key)).get_blob_properties()
+            properties = self._client.get_blob_client(self._store.full_key(key)).get_blob_properties()
         self._store.check_object(key, properties)
         settings = properties.content_settings
         headers = {name: value for name, field in _FIELDS.items() if (value := getattr(settings, field))}
@@ -87,7 +87,7 @@ class AzureStreams:
 
     @retried
     def _piece(self, key: str, properties: ObjectProperties, start: int, length: int) -> bytes:
-        blob = self._client.get_blob_client(self._store.full(key))
+        blob = self._client.get_blob_client(self._store.full_key(key))
         with self._translating("read", key):
             download = blob.download_blob(
                 offset=start, length=length, etag=properties.tag, match_condition=MatchConditions.IfNotModified
@@ -96,7 +96,7 @@ class AzureStreams:
         return data
 
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
-        blob = self._client.get_blob_client(self._store.full(key))
+        blob = self._client.get_blob_client(self._store.full_key(key))
         arguments: dict[str, Any] = {
             _FIELDS[name]: value for name, value in properties.headers.items() if name in _FIELDS and value.isascii()
         }
@@ -134,8 +134,8 @@ class AzureStreams:
         properties = source.properties(found.key)
         if (properties.size, properties.checksum) != (found.size, found.checksum or properties.checksum):
             raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime")
-        blob = source._client.get_blob_client(source._store.full(found.key))
-        target = self._client.get_blob_client(self._store.full(key))
+        blob = source._client.get_blob_client(source._store.full_key(found.key))
+        target = self._client.get_blob_client(self._store.full_key(key))
         with self._translating("copy", found.key, there=key):
             tag = copy_blob(
                 blob, _Absent(target), properties.tag, token=source._store.token(), where=self.where  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ class AzureStreams:
 
     @retried
     def remove(self, key: str, tag: str) -> None:
-        blob = self._client.get_blob_client(self._store.full(key))
+        blob = self._client.get_blob_client(self._store.full_key(key))
         with suppress(NotFound), self._translating("delete", key):
             blob.delete_blob("include", etag=tag, match_condition=MatchConditions.IfNotModified)
 

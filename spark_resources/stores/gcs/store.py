@@ -161,7 +161,7 @@ class GCSStore:
 
     @retried
     def _head(self, key: str, doing: str) -> Listed:
-        full = self.full(key)
+        full = self.full_key(key)
         params = {"fields": OBJECT_FIELDS, "prettyPrint": "false"}
         with translated_errors(self.where, doing, key), self.absence(key):
             path = object_path(self.bucket, full)
@@ -199,7 +199,7 @@ class GCSStore:
 
     @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
-        full = self.full(key)
+        full = self.full_key(key)
         with translated_errors(self.where, "read", key), self.absence(key):
             return read_object(self.client, self.bucket, full)
 
@@ -244,7 +244,7 @@ class GCSStore:
         )
 
     def _replace(self, key: str, data: bytes, tag: str) -> str:
-        self.full(key)
+        self.full_key(key)
         # 0 would require that no object exists, and a tag that isn't a generation matches no object
         if tag.isdecimal() and int(tag):
             with translated_errors(self.where, "write", key):
@@ -257,14 +257,14 @@ class GCSStore:
         raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
 
     def _put(self, key: str, data: bytes, **condition: str) -> str:
-        full = self.full(key)
+        full = self.full_key(key)
         return write_object(self.client, self.bucket, full, data, condition)
 
     @retried
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
-        full_target = self.full(target)
+        full_target = self.full_key(target)
         found = self._head(source, "copy")
         with translated_errors(self.where, "copy", source), self.absence(source):
             copy_object(self.client, self.bucket, found, full_target, self.where)
@@ -275,7 +275,7 @@ class GCSStore:
             self.client,
             self.bucket,
             list(keys),
-            full=self.full,
+            full=self.full_key,
             batch=self._capabilities.delete_batch,
             check_bucket=self._check_bucket,
         )
@@ -286,7 +286,7 @@ class GCSStore:
         """Raises `NotFound` if the bucket does not exist."""
         self._listed({"prefix": self._prefix, "maxResults": "1"}, "")
 
-    def full(self, key: str) -> str:
+    def full_key(self, key: str) -> str:
         keys.check_key(key, self.where, self._capabilities.unholdable)
         full = self._prefix + key
         if len(full.encode()) > keys.LONGEST_KEY:

@@ -60,7 +60,7 @@ class GCSStreams:
 
     @retried
     def properties(self, key: str) -> ObjectProperties:
-        path = object_path(self._bucket, self._store.full(key))
+        path = object_path(self._bucket, self._store.full_key(key))
         with self._translating("look up", key), self._store.absence(key):
             params = {"fields": _REQUESTED, "prettyPrint": "false"}
             response = self._client.request("GET", path, params=params).json()
@@ -87,7 +87,7 @@ class GCSStreams:
     @contextmanager
     def _opened(self, key: str, properties: ObjectProperties, start: int) -> Iterator[Callable[[], bytes]]:
         """Yields a function that reads the object's bytes from `start` on, one piece per call."""
-        path = object_path(self._bucket, self._store.full(key))
+        path = object_path(self._bucket, self._store.full_key(key))
         params, headers = {"alt": "media", "generation": properties.tag}, {"Accept-Encoding": "gzip"}
         headers |= {"Range": f"bytes={start}-"} if start else {}
         try:
@@ -104,7 +104,7 @@ class GCSStreams:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
-        full = self._store.full(key)
+        full = self._store.full_key(key)
         fields: dict[str, Any] = {_FIELDS[name]: value for name, value in properties.headers.items() if name in _FIELDS}
         fields |= {"metadata": dict(properties.metadata)} if properties.metadata else {}
         all_parts = parts(pieces, max(self._part, 256 * 1024))
@@ -186,10 +186,10 @@ class GCSStreams:
     def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         if not isinstance(source, GCSStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
-        properties, full = source.properties(found.key), self._store.full(key)
+        properties, full = source.properties(found.key), self._store.full_key(key)
         if (properties.size, properties.checksum) != (found.size, found.checksum or properties.checksum):
             raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime")
-        path = object_path(source._bucket, source._store.full(found.key))
+        path = object_path(source._bucket, source._store.full_key(found.key))
         path += f"/rewriteTo{object_path(self._bucket, full).removeprefix('/storage/v1')}"
         params = {
             "sourceGeneration": properties.tag, "ifGenerationMatch": "0", "fields": _COPIED, "prettyPrint": "false"
@@ -228,7 +228,7 @@ class GCSStreams:
 
     @retried
     def remove(self, key: str, tag: str) -> None:
-        path = object_path(self._bucket, self._store.full(key))
+        path = object_path(self._bucket, self._store.full_key(key))
         try:
             if self.properties(key).tag != tag:  # for emulators that ignore the condition of the next request
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")

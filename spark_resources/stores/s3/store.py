@@ -184,7 +184,7 @@ class S3Store:
 
     @retried
     def head(self, key: str, doing: str) -> Mapping[str, Any]:
-        full = self.full(key)
+        full = self.full_key(key)
         with translated_errors(self.where, doing, key):
             try:
                 return self.client.head_object(Bucket=self.bucket, Key=full)
@@ -201,7 +201,7 @@ class S3Store:
 
     def read_to_verify(self, key: str) -> bytes:
         """Like `read`, for callers that verify the bytes with a hash (`spark_resources.stores.base.read_to_verify`)."""
-        full = self.full(key)
+        full = self.full_key(key)
         if self._reads is not None:
             with suppress(FallBackToBoto3):
                 if (found := self._reads.read(full)) is not None:
@@ -210,7 +210,7 @@ class S3Store:
 
     @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
-        full = self.full(key)
+        full = self.full_key(key)
         with translated_errors(self.where, "read", key):
             response = self.client.get_object(Bucket=self.bucket, Key=full)
             return response["Body"].read(), _unquoted(response["ETag"])
@@ -291,17 +291,17 @@ class S3Store:
                 raise
 
     def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:
-        response = self.client.put_object(Bucket=self.bucket, Key=self.full(key), Body=data, **condition)  # type: ignore[arg-type]
+        response = self.client.put_object(Bucket=self.bucket, Key=self.full_key(key), Body=data, **condition)  # type: ignore[arg-type]
         return _unquoted(response["ETag"])
 
     @retried
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
-        full_target = self.full(target)
+        full_target = self.full_key(target)
         head = self.head(source, "copy")
         with translated_errors(self.where, "copy", source):
-            copy_object(self.client, self.bucket, self.full(source), full_target, head)
+            copy_object(self.client, self.bucket, self.full_key(source), full_target, head)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
@@ -310,7 +310,7 @@ class S3Store:
             self.client,
             self.bucket,
             list(keys),
-            full=self.full,
+            full=self.full_key,
             batch=batch,
             on_batches_unsupported=self._disable_batches,
         )
@@ -318,7 +318,7 @@ class S3Store:
     def _disable_batches(self) -> None:
         self._capabilities = replace(self._capabilities, delete_batch=1)
 
-    def full(self, key: str) -> str:
+    def full_key(self, key: str) -> str:
         keys.check_key(key, self.where, self._capabilities.unholdable)
         full = self._prefix + key
         if len(full.encode()) > keys.LONGEST_KEY:

@@ -90,7 +90,7 @@ class S3Streams:
         """Yields a function that reads the object's bytes from `start` on, one piece per call."""
         span: dict[str, Any] = {"Range": f"bytes={start}-"} if start else {}
         response = self._client.get_object(
-            Bucket=self._bucket, Key=self._store.full(key), IfMatch=properties.tag, **span
+            Bucket=self._bucket, Key=self._store.full_key(key), IfMatch=properties.tag, **span
         )
         with closing(response["Body"]) as body:
             if response.get("ETag") != properties.tag:
@@ -101,7 +101,7 @@ class S3Streams:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
-        full, arguments = self._store.full(key), _arguments_of(properties)
+        full, arguments = self._store.full_key(key), _arguments_of(properties)
         size = max(self._part, -(-properties.size // _MAX_PARTS))
         all_parts = parts(pieces, size)
         first = list(islice(all_parts, 2))
@@ -160,7 +160,7 @@ class S3Streams:
             if self.properties(key).tag != tag:  # for compatible stores that ignore the condition of the next request
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
             with self._translating("delete", key):
-                self._client.delete_object(Bucket=self._bucket, Key=self._store.full(key), IfMatch=tag)
+                self._client.delete_object(Bucket=self._bucket, Key=self._store.full_key(key), IfMatch=tag)
 
         with suppress(NotFound):
             self.retry.call(attempt)
@@ -175,8 +175,8 @@ class S3Streams:
     def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
         if not isinstance(source, S3Streams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
-        full, tag = self._store.full(key), f'"{found.checksum}"' if found.checksum else None
-        place = {"Bucket": source._bucket, "Key": source._store.full(found.key)}
+        full, tag = self._store.full_key(key), f'"{found.checksum}"' if found.checksum else None
+        place = {"Bucket": source._bucket, "Key": source._store.full_key(found.key)}
         unchanged = {"CopySourceIfMatch": tag} if tag else {}
 
         def send(request: Callable[[], Any]) -> Any:
@@ -214,7 +214,7 @@ class S3Streams:
                 part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
                 yield send(partial(part, CopySourceRange=span, **unchanged))["CopyPartResult"]["ETag"]
 
-        return self._in_parts(key, self._store.full(key), sent, _arguments_of(properties), send)
+        return self._in_parts(key, self._store.full_key(key), sent, _arguments_of(properties), send)
 
     def _copy_response(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
         """The response to a copy request. A failed condition is the target's or the source's: a lookup shows which."""
