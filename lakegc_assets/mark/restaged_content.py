@@ -23,7 +23,7 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
-from lakegc_assets.mark.metaranges import RecordedRanges
+from lakegc_assets.mark.metaranges import RecordedRanges, distinct_ranges
 from lakegc_assets.mark.path_probes import PROBED_PARTS, probed_batches
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
@@ -226,20 +226,29 @@ def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: Mark
     written, branches = RecordedRanges.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
     metaranges = {row["metarange_id"] for row in heads}
     known = metaranges & written.metaranges
-    tasks = metarange_tasks(run.spark, sorted(metaranges - known))
-    found = tasks.collected(reading_metaranges(run.place), METARANGE_RANGES)
-    refs = distinct_refs(pa.concat_tables([written.ranges_of(known), found.select(RANGE_REFS.names)]))
+    tasks, read = metarange_tasks(run.spark, sorted(metaranges - known)), reading_metaranges(run.place)
+    few, many = METARANGE_RANGES.empty_table(), None
+    if tasks.is_here:
+        few = tasks.collected(read, METARANGE_RANGES)
+    else:  # each branch may have thousands of ranges, mostly the same ones
+        many = run.persist(tasks.mapped(read, METARANGE_RANGES))
+    unknown = few.select(RANGE_REFS.names) if many is None else distinct_ranges(many).toArrow().cast(RANGE_REFS)
+    refs = distinct_refs(pa.concat_tables([written.ranges_of(known), unknown]))
     refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), sizes.few, chain, written))
     if not len(refs):
         return None
     recorded = written.pairs_with(known, refs["range_id"].to_pylist())
-    pairs = pa.concat_tables([recorded, found.select(RANGES_OF_METARANGES.names)])
+    pairs = pa.concat_tables([recorded, few.select(RANGES_OF_METARANGES.names)])
     joined = pairs.join(branches, "metarange_id", join_type="inner", use_threads=False)
-    branch_ranges = joined.group_by(BRANCH_RANGES.names, use_threads=False).aggregate([]).cast(BRANCH_RANGES)
+    found = joined.group_by(BRANCH_RANGES.names, use_threads=False).aggregate([]).cast(BRANCH_RANGES)
+    branch_ranges = row_tasks(run.spark, found, batch=10_000).frame()
+    if many is not None:
+        new = many.join(row_tasks(run.spark, branches, batch=10_000).frame(), "metarange_id")
+        branch_ranges = branch_ranges.unionByName(new.select(*BRANCH_RANGES.names)).dropDuplicates()
     here = F.lit(run.partition.repository)
     return path_probes.probes(
         entries_of_size(range_tasks(run.spark, refs), run.place, sizes.few).withColumn("repository", here),
-        row_tasks(run.spark, branch_ranges, batch=10_000).frame().withColumn("repository", here),
+        branch_ranges.withColumn("repository", here),
         sizes.rows,
     )
 

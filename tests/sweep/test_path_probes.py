@@ -127,6 +127,26 @@ def test_a_404_of_a_gateway_hides_no_object(sandbox: Sandbox, server: Between, l
     assert lake.stat(BRANCHES[0], f"{BRANCHES[0]}/four").address == again.address
 
 
+def test_content_that_is_re_staged_on_one_of_many_branches_is_live(
+    sandbox: Sandbox, server: Between, lake: SandboxRepository
+) -> None:
+    """With so many heads that several tasks read them, a sweep probes them all the same."""
+    for number in range(12):
+        lake.create_branch(name := f"more-{number}", "main")
+        lake.put_many(name, [(f"{name}/four", b"four"), (f"{name}/five", b"5 5 5")])
+        lake.commit(name, "two objects")
+    again, free = unstaged(lake, b"four"), unstaged(lake, b"five!")
+    known = settings(sandbox, server)
+    assert Marker().mark(known, "lake", "m1", NO_AGE).expired == {again.address, free.address}
+
+    Sweeper().approve(known, "lake", "m1")
+    stage_again(lake, "more-11", again, "more-11/four")
+    report = Sweeper().sweep(known, "lake", "m1", SweepOptions())
+
+    assert report.objects == {"deleted": 1, "rescued": 1}
+    assert lake.read("more-11", "more-11/four")[1] == b"four"
+
+
 # --- identical content that is moved while paths are probed -----------------------------------------------------------
 
 FIRST, LAST = BRANCHES[0], BRANCHES[-1]  # each has the same content at its own path
