@@ -131,7 +131,7 @@ def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> Data
                 yield batch_of(SIGHTINGS, note=[note_of("list of staged objects", key, error)])
         yield report_of("reading lists of staged objects", report)
 
-    return id_tasks(lambda: spark, "key", keys, batch=1).mapped(read, SIGHTINGS)
+    return id_tasks(lambda: spark, "key", keys, batch=1, here=0).mapped(read, SIGHTINGS)  # one may have millions
 
 
 def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS, branches: list[str]) -> DataFrame:
@@ -178,7 +178,8 @@ def stored(spark: SparkSession, place: Place) -> DataFrame:
                 yield batch_of(SIGHTINGS, address=[one.key for one in page.objects], listed=True)
         yield report_of("listing", report)
 
-    return id_tasks(lambda: spark, "folder", [ROOT, *folders], batch=1).mapped(read, SIGHTINGS)
+    # not on the driver, which would hold all objects of a long root
+    return id_tasks(lambda: spark, "folder", [ROOT, *folders], batch=1, here=0).mapped(read, SIGHTINGS)
 
 
 # --- compared -------------------------------------------------------------------------------------------------------
