@@ -26,6 +26,15 @@ def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc,
     lake.has_no_finished_mark()
 
 
+def test_a_repository_without_any_object_is_marked(lake: Lake) -> None:
+    """Nothing is stored, committed or staged, so nothing is missing or expired: in full and incremental marks."""
+    lake.sandbox.create(empty := f"{lake.name}-empty")
+    options = MarkOptions(min_age=timedelta(0), allow_young=True)
+
+    for number in range(2):
+        assert Marker().mark(lake.settings, empty, f"m{number}", options).expired == set()
+
+
 @pytest.mark.parametrize("status", [None, 404, 503])
 def test_failed_or_empty_root_listing_never_expires(lake: Lake, status: int | None) -> None:
     """Listing fails or gives none, but every repository has a branch.

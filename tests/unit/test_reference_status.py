@@ -312,6 +312,18 @@ def test_a_file_without_wanted_rows_counts_as_read(
         assert (len(kept) > 0) == bool(least)
 
 
+def test_inputs_without_a_file_are_combined_once(
+    spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted
+) -> None:
+    """Even if no input has a file, as in a repository without objects."""
+    without = [replace(one, datasets=()) for one in inputs]
+
+    grouped = co_group(spark, place, without, count_by_address, COUNTED, persist)
+
+    assert grouped.rows.collect() == []
+    assert grouped.report.counters == {"addresses": 0}
+
+
 def test_a_changed_file_stops_the_co_grouping(
     spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted
 ) -> None:
