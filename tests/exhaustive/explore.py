@@ -54,7 +54,7 @@ class Loss:
     events: tuple[Event, ...]
     at: str
     steps: int
-    without: frozenset[str] = frozenset()
+    without: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,11 @@ State = tuple[int, int, Memory, int, int, History, int]
 class Exploration:
     """All that can happen in one scenario."""
 
-    def __init__(self, scenario: Scenario, scope: Scope, without: Collection[str] = ()) -> None:
-        self.scenario, self.scope, self.without = scenario, scope, frozenset(without)
+    def __init__(
+        self, scenario: Scenario, scope: Scope, without: Collection[str] = (), *, everywhere: bool = False
+    ) -> None:  # fmt: skip
+        """`everywhere`: try each operation before each question, also those that can't change its answer."""
+        self.scenario, self.scope, self.without, self.everywhere = scenario, scope, frozenset(without), everywhere
         self.universe, world = scenario.build()
         self.start = self.universe.world(world)
         self.server = Server(self.universe)
@@ -208,6 +211,8 @@ class Exploration:
 
     def relevant(self, question: Question, world: int, more: int) -> list[Successor]:
         """The operations that change the answer to a question, or without which a later one could not change it so."""
+        if self.everywhere:
+            return self.successors(world)
         key = (question, world, more)
         found = self._relevant.get(key)
         if found is None:

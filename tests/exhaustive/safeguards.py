@@ -177,7 +177,7 @@ SAFEGUARDS = (
     Safeguard(
         "heads twice", 2,
         "Heads are read before and after the server prepares its list; each is retained.",
-        "committed on dev lately", operations=2, faults=1,
+        "committed on dev lately", operations=2,
         overlap="A commit that no branch leads to any more is live only while it is young, and then the dump or the "
         "server's list has it: both are read between the two readings of heads.",
     ),

@@ -68,6 +68,33 @@ def test_each_invisible_loss_comes_about_and_no_other() -> None:
     assert excused.keys() | more == {one.name for one in INVISIBLE}
 
 
+@pytest.mark.parametrize(
+    ("name", "without", "operations"),
+    [
+        ("identical content at the other path", ("probes twice",), 2),
+        ("staged", ("the second reading", "the closing reading", "path probes"), 2),
+        ("another repository stages it", ("the closing reading",), 1),
+        ("an expired commit", ("heads are watched",), 1),
+    ],
+)
+def test_operations_that_cannot_change_an_answer_need_not_be_tried_before_it(
+    name: str, without: tuple[str, ...], operations: int
+) -> None:
+    """Each loss by operations that are tried before every question is one by some of them where they matter."""
+    scope = Scope(operations, sweep=operations == 1)
+    few, all_of_them = (
+        Exploration(SCENARIOS[name], scope, without, everywhere=everywhere).run(first=False)
+        for everywhere in (False, True)
+    )
+    found = [(loss.at, loss.objects, {event.what for event in loss.events}) for loss in few.losses]
+
+    assert few.states < all_of_them.states
+    assert all_of_them.losses
+    for loss in all_of_them.losses:
+        events = {event.what for event in loss.events}
+        assert any((at, objects) == (loss.at, loss.objects) and some <= events for at, objects, some in found)
+
+
 def test_every_operation_is_tried() -> None:
     tried = {
         each.operation.name
