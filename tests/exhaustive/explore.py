@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from multiprocessing import Pool
 from typing import NamedTuple
 
-from tests.exhaustive.collector import NEXT, STOPPED, Collector, Step
+from tests.exhaustive.collector import Collector
 from tests.exhaustive.decisions import Read
 from tests.exhaustive.invisible import LOST, judge_delete, judge_mark
 from tests.exhaustive.memory import Memory
 from tests.exhaustive.operations import HONEST, Operation, Successor, successors
+from tests.exhaustive.program import NEXT, STOPPED, Step
 from tests.exhaustive.scenarios import SCENARIOS, Scenario
 from tests.exhaustive.server import Answer, Question, Server
 from tests.exhaustive.world import BITS, DELETED, OURS, bit

@@ -61,6 +61,7 @@ class Memory(NamedTuple):
     tries: int = 0  # of the branch
 
     before: int = 0  # heads: this and the next ones are numbers of values in the collector's table
+    after: int = 0
     tags: int = 0
     dumped: int = 0
     listed: int = 0

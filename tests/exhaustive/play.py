@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from tests.exhaustive.collector import NEXT, STOPPED, Step
 from tests.exhaustive.explore import Event, Exploration, Scope
 from tests.exhaustive.invisible import LOST
 from tests.exhaustive.operations import Operation
+from tests.exhaustive.program import NEXT, STOPPED, Step
 from tests.exhaustive.scenarios import SCENARIOS
 from tests.exhaustive.server import Answer
 from tests.exhaustive.world import STORED, World, bit
