@@ -58,7 +58,8 @@ INVISIBLE = (
     ),
     Invisible(
         "moved twice",
-        "A staged object is moved to another path twice within one mark or re-verification.",
+        "A staged object is moved to another path twice within one mark or re-verification. A reset that leaves it "
+        "staged, but in no commit, counts as a move.",
         "Each reading of a branch takes time; an object can be ahead of one and behind the next.",
         "A minimum age that is longer than such jobs take; quarantine.",
     ),

@@ -43,7 +43,9 @@ class Operation(NamedTuple):
 
 
 class Successor(NamedTuple):
-    """`moved` has the address that a move took from one place to another, as a bit."""
+    """`moved` has the addresses that were taken from a place where a branch served them, and that one still serves at
+    another place: by a move, or by a stage and then a delete, an upload, a reset. Also those that were taken from all
+    commits, and are still staged."""
 
     operation: Operation
     world: int
@@ -63,12 +65,23 @@ def operation(function: Operator) -> Operator:
 def successors(universe: Universe, number: int, names: Iterable[str]) -> list[Successor]:
     """Every operation of these names that changes a world, with the world after it."""
     found = []
-    world = universe.worlds[number]
+    world, places = universe.worlds[number], universe.places(number)
     for name in names:
         for arguments, after in OPERATIONS[name](universe, world):
             if after != world:
-                moved = bit(arguments[-1]) if name == "move" else 0
-                found.append(Successor(Operation(name, arguments), universe.world(after), moved))
+                there = universe.world(after)
+                moved = moved_between(places, universe.places(there))
+                moved |= universe.reasons(number).branches & universe.reasons(there).staged_only
+                found.append(Successor(Operation(name, arguments), there, moved))
+    return found
+
+
+def moved_between(before: tuple[int, ...], after: tuple[int, ...]) -> int:
+    """The addresses that left a place but are still at another one."""
+    found = 0
+    for one, now in zip(before, after, strict=True):
+        if one != now and one in after:
+            found |= bit(one)
     return found
 
 

@@ -100,6 +100,10 @@ class Reasons(NamedTuple):
     held: int
 
     @property
+    def staged_only(self) -> int:
+        return self.staged & ~(self.branches | self.dangling | self.elsewhere | self.held)
+
+    @property
     def live(self) -> int:
         return self.staged | self.branches | self.dangling | self.elsewhere | self.held
 
@@ -115,6 +119,7 @@ class Universe:
     _world_ids: dict[World, int] = field(default_factory=dict)
     _reasons: dict[int, Reasons] = field(default_factory=dict)
     _absence: dict[int, int] = field(default_factory=dict)
+    _places: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def commit(self, commit: Commit) -> int:
         found = self._commit_ids.get(commit)
@@ -149,8 +154,17 @@ class Universe:
             return (staged == TOMBSTONE) != (committed is None)
         return staged.content != committed.content
 
-    def view(self, branch: Branch) -> Tree:
-        return tuple(self.served(branch, path) for path in range(len(PATHS)))
+    def places(self, number: int) -> tuple[int, ...]:
+        """The address that is served at each place of a world: path by path of all branches; ELSEWHERE at others."""
+        found = self._places.get(number)
+        if found is None:
+            found = self._places[number] = tuple(
+                ELSEWHERE if branch is None or (entry := self.served(branch, path)) is None else entry.address
+                for each in self.worlds[number].repositories
+                for branch in each.branches
+                for path in range(len(PATHS))
+            )
+        return found
 
     # --- what is live -----------------------------------------------------------------------------------------------
 
