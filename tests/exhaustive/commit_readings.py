@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.exhaustive.decisions import Read
 from tests.exhaustive.memory import Memory
-from tests.exhaustive.program import NEXT, STOPPED
+from tests.exhaustive.program import NEXT, STOPPED, Take
 from tests.exhaustive.server import NO_ANSWER, Answer
 from tests.exhaustive.staged_readings import StagedReadings
 from tests.exhaustive.world import OTHER, OURS
@@ -30,12 +30,17 @@ class CommitReadings(StagedReadings):
         return self.number(frozenset() if answer < 0 else frozenset([answer]))
 
     def check_rules(self, when: str) -> None:
+        """Rules and holds must be those with which the mark or re-verification began."""
+        for what, field in (("rules", "rules"), ("holds", "held")):
+            self.step(f"the {what}, {when}", (what,), self.same_as(field))
+
+    def same_as(self, field: str) -> Take:
         def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
-            if answer == memory.rules or not self.has("rules and holds stay the same"):
+            if answer == getattr(memory, field) or not self.has("rules and holds stay the same"):
                 return memory, NEXT
             return (memory, "sweep: re-verification") if memory.sweeping else (memory, STOPPED)
 
-        self.step(f"the rules, {when}", ("rules",), take)
+        return take
 
     def decide_commits(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         dumped: frozenset[int] | None = self.value(memory.dumped) if self.dump else None

@@ -8,7 +8,7 @@ from tests.exhaustive import decisions
 from tests.exhaustive.commit_readings import CommitReadings
 from tests.exhaustive.decisions import Decided
 from tests.exhaustive.memory import Memory
-from tests.exhaustive.program import DONE, NEXT, STOPPED, Take, Wrong
+from tests.exhaustive.program import DONE, NEXT, Take, Wrong
 from tests.exhaustive.server import NO_ANSWER, NOT_FOUND, Answer, Question
 from tests.exhaustive.world import (
     BRANCHES,
@@ -30,9 +30,9 @@ class ReasonsToKeep(CommitReadings):
                 self.probe_paths(number)
         if self.has("the closing reading"):
             self.read_at_the_end()
-        if not self.part.startswith("sweep"):  # a re-verification has no step for it: the watch compares holds
-            self.step("holds, at the end", ("holds",), self.check_holds)
         self.label(decides)
+        if not self.part.startswith("sweep"):  # a re-verification has no step for it: the watch compares holds
+            self.step("holds, at the end", ("holds",), self.same_as("held"))
         self.local("decides", self.decide)
 
     def compare(self, memory: Memory, decides: str) -> tuple[Memory, str]:
@@ -45,11 +45,6 @@ class ReasonsToKeep(CommitReadings):
         else:
             left = decisions.unreferenced(memory.candidates, memory.young, memory.live, young_is_kept=kept)
         return memory._replace(candidates=left, compared=0, known_live=0), NEXT if left else decides
-
-    def check_holds(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
-        if answer == memory.held or not self.has("rules and holds stay the same"):
-            return memory, NEXT
-        return memory, STOPPED
 
     def decide(self, memory: Memory) -> tuple[Memory, str]:
         """What nothing keeps. Everything else that was read is forgotten, except what the watch of a round needs."""
