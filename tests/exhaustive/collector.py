@@ -106,7 +106,7 @@ class Collector(Marking):
         if self.dump and self.has("commits on no branch are watched"):
             self.step("the watch dumps all commits", ("dump",), self.revive_dumped)
         self.label("sweep: permit")
-        self.step("a permit begins", ("absence",), self.since(Since.HEADS, Since.HELD))
+        self.step("a permit begins", ("absence",), self.since(Since.HEADS, Since.BEHIND, Since.HELD))
         if self.has("heads are watched"):
             self.step("the watch lists heads", ("branches", OURS), self.keep_number("before"))
             self.step("the watch reads rules", ("rules",), self.refuse_changed("rules"))
@@ -210,7 +210,7 @@ class Collector(Marking):
             if isinstance(answer, int):
                 return memory, NEXT
             what, now = answer
-            parts = [Since.HEADS, Since.HELD]
+            parts = [Since.HEADS, Since.BEHIND, Since.HELD]
             if what != EXPIRED:
                 parts += [Since.DUMP, Since.ELSEWHERE]
             if what in (OLD_VERIFICATION, KILLED):

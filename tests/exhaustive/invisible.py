@@ -81,6 +81,7 @@ BY_NAME = {one.name: one for one in INVISIBLE}
 REASONS = (
     (Since.STAGED, "staged by its old address"),
     (Since.HEADS, "revived in the last seconds"),
+    (Since.BEHIND, "revived in the last seconds"),
     (Since.DUMP, "committed and left within a minute"),
     (Since.ELSEWHERE, "imported elsewhere within a minute"),
     (Since.HELD, "revived in the last seconds"),

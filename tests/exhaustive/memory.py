@@ -24,12 +24,14 @@ class Since(IntEnum):
     STAGED = 2
     """… the last re-verification began: not staged."""
     HEADS = 3
-    """… the permit to delete was renewed: not reached by what branches retain."""
-    DUMP = 4
+    """… the permit to delete was renewed: in no head."""
+    BEHIND = 4
+    """… the same: not in what rules retain behind heads."""
+    DUMP = 5
     """… commits were dumped by the watch: not reached by a retained commit on no branch."""
-    ELSEWHERE = 5
+    ELSEWHERE = 6
     """… the tables of the other repository were listed by the watch: in none of them."""
-    HELD = 6
+    HELD = 7
     """… the permit to delete was renewed: not on hold."""
 
 

@@ -71,7 +71,7 @@ def successors(universe: Universe, number: int, names: Iterable[str]) -> list[Su
             if after != world:
                 there = universe.world(after)
                 moved = moved_between(places, universe.places(there))
-                moved |= universe.reasons(number).branches & universe.reasons(there).staged_only
+                moved |= universe.reasons(number).committed & universe.reasons(there).staged_only
                 found.append(Successor(Operation(name, arguments), there, moved))
     return found
 

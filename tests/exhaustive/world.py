@@ -90,22 +90,27 @@ def mask_of(entries: Iterable[Entry | None]) -> int:
 
 
 class Reasons(NamedTuple):
-    """The addresses that are live, by why: staged on any branch, reached by what branches retain, by commits on no
-    branch, by commits of another repository, or on hold."""
+    """The addresses that are live, by why: staged on any branch, in a head, in what rules retain behind heads, in
+    retained commits on no branch, in commits of another repository, or on hold."""
 
     staged: int
-    branches: int
+    heads: int
+    behind: int
     dangling: int
     elsewhere: int
     held: int
 
     @property
+    def committed(self) -> int:
+        return self.heads | self.behind | self.dangling
+
+    @property
     def staged_only(self) -> int:
-        return self.staged & ~(self.branches | self.dangling | self.elsewhere | self.held)
+        return self.staged & ~(self.committed | self.elsewhere | self.held)
 
     @property
     def live(self) -> int:
-        return self.staged | self.branches | self.dangling | self.elsewhere | self.held
+        return self.staged | self.committed | self.elsewhere | self.held
 
 
 @dataclass
@@ -207,7 +212,8 @@ class Universe:
         tagged = mask_of(self.commits[world.tag].tree) if world.tag >= 0 else 0
         return Reasons(
             staged=staged,
-            branches=self.reached(behind_heads),
+            heads=self.reached(one.head for one in ours.branches if one is not None),
+            behind=self.reached(behind_heads - {int(one) for one in heads.values()}),
             dangling=self.reached(retained - behind_heads),
             elsewhere=self.reached(one for each in others for one in each.commits),
             held=world.held | tagged,
