@@ -29,7 +29,7 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 
 TRIES = 3
-BRANCHES_HERE = 8  # are read by the driver, at once: the server does the work
+BRANCHES_HERE = 4  # are read by the driver, at once: the server does the work
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
 
+TASKS_AT_ONCE = 4  # that one process does: several branches are read by the driver
 # The repr of the connection pool at the start of urllib3's messages.
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 
@@ -233,7 +234,8 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
         ssl_ca_cert=settings.ca_bundle,
     )
     configuration.verify_ssl = settings.verify_tls
-    configuration.connection_pool_maxsize = max(configuration.connection_pool_maxsize, settings.probe_requests)
+    at_once = TASKS_AT_ONCE * settings.probe_requests
+    configuration.connection_pool_maxsize = max(configuration.connection_pool_maxsize, at_once)
     configuration.retries = urllib3.Retry(
         total=0,  # the retry policy does this
         redirect=False,  # following one would drop the credentials or send them elsewhere

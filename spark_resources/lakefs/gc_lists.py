@@ -72,8 +72,8 @@ def read_uncommitted_file(data: bytes, *, where: str) -> pa.Table:
     Parquet, lacks a column, has one of the wrong type, or has a row without an address.
     """
     try:
-        with pq.ParquetFile(pa.BufferReader(data)) as file:
-            table = file.read(columns=list(UNCOMMITTED_COLUMNS))
+        with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
+            table = file.read(columns=list(UNCOMMITTED_COLUMNS), use_threads=False)
             announced = file.metadata.num_rows
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(where, f"is not a readable Parquet file ({str(error).splitlines()[0]})") from None

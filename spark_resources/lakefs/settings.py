@@ -44,7 +44,7 @@ class LakeFSSettings:
 
     `retry` is the policy for repeating requests. `slow_read_timeout_s` applies to calls that the server answers only
     after traversing the whole repository; `task_timeout_s` limits the polling of those that traverse it in the
-    background. `probe_requests` is the number of path probes that one process sends at once.
+    background. `probe_requests` is the number of path probes that one task sends at once.
     """
 
     endpoint_url: str

@@ -260,7 +260,7 @@ def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> Tasks:
     """The file numbers, in tasks with about the same number of rows each; a few small files are read on the driver."""
     here = FILES_HERE if sum(rows) <= ROWS_HERE else 0
     numbers = pa.table({"file": pa.array(range(len(rows)), pa.int64())})
-    batch = max(-(-len(rows) // FILES_HERE), 1) if here else 1  # at least one, even without a file
+    batch = -(-len(rows) // FILES_HERE) if here else 1
     return row_tasks(lambda: spark, numbers, batch=batch, weights=[each + ROWS_PER_FILE for each in rows], here=here)
 
 

@@ -391,13 +391,3 @@ def test_rows_with_differing_hashes_are_an_error(
     monkeypatch.setattr(arrow_shuffle, "bucket_batches", otherwise)
     with pytest.raises(LakegcError, match="the same package versions"):
         co_group(spark, place, inputs, count_by_address, COUNTED, persist)
-
-
-def test_without_any_file_nothing_is_grouped(spark: SparkSession, place: Place, persist: Persisted) -> None:
-    """A repository may have no object at all."""
-    nothing = [Input.whole("stored", [], STORED_OBJECTS), Input.of_addresses("live", [], ADDRESSES)]
-
-    grouped = co_group(spark, place, nothing, count_by_address, COUNTED, persist)
-
-    assert grouped.rows.collect() == []
-    assert grouped.report.counters["addresses"] == 0
