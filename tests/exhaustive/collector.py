@@ -16,7 +16,7 @@ from spark_resources.mark_store.record import CHAIN
 from tests.exhaustive import decisions
 from tests.exhaustive.decisions import Watch
 from tests.exhaustive.marking import Marking
-from tests.exhaustive.memory import LATE_PERMIT, LATE_VERIFICATION, Memory, Since, begun
+from tests.exhaustive.memory import Memory, Since, begun
 from tests.exhaustive.program import DONE, NEXT, NOTHING, STOPPED, Ask, Take, Wrong
 from tests.exhaustive.server import NO_ANSWER, Answer, Question, Server
 from tests.exhaustive.world import (
@@ -215,14 +215,13 @@ class Collector(Marking):
                 parts += [Since.DUMP, Since.ELSEWHERE]
             if what in (OLD_VERIFICATION, KILLED):
                 parts += [Since.VERIFICATION, Since.STAGED]
-            after = memory._replace(absence=begun(memory.absence, now, *parts), late=LATE_PERMIT)
+            after = memory._replace(absence=begun(memory.absence, now, *parts), late=1)
             if what == EXPIRED:
                 return (after, "sweep: permit") if self.has("a permit expires") else (after, NEXT)
             if what == MINUTE:
                 return (after, "sweep: watch") if self.has("the watch is repeated") else (after, "sweep: permit")
             if what == KILLED:
                 return after, "sweep: re-verification" if self.has("a resumed sweep re-verifies") else this
-            after = after._replace(late=LATE_VERIFICATION)
             return (after, "sweep: re-verification") if self.has("a re-verification expires") else (after, NEXT)
 
         return take

@@ -77,7 +77,6 @@ INVISIBLE = (
         "Clients that declare what they wrote; quarantine; a backup.",
     ),
 )
-BY_NAME = {one.name: one for one in INVISIBLE}
 REASONS = (
     (Since.STAGED, "staged by its old address"),
     (Since.HEADS, "revived in the last seconds"),

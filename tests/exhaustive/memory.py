@@ -73,12 +73,11 @@ class Memory(NamedTuple):
     probes: int = 0  # paths to probe: repository, branch, path
     watch: int = 0
 
-    late: int = 0  # LATE_PERMIT, LATE_VERIFICATION
+    late: int = 0  # whether the last lookup is too old to be relied on
     kind_then: int = 0  # what was stored at the key when it was looked up, or should have been again
 
 
 LISTS = ("whole", "empty", "none")
-LATE_PERMIT, LATE_VERIFICATION = 1, 2
 
 
 def part(absence: int, which: Since) -> int:

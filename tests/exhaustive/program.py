@@ -14,7 +14,6 @@ from tests.exhaustive.world import (
     LONG_AGO,
     OTHER,
     OURS,
-    PATHS,
     Entry,
     Tree,
 )
@@ -75,7 +74,7 @@ class Program:
         self.part = ""
         self._values: list[Hashable] = []
         self._numbers: dict[Hashable, int] = {}
-        self.none = self.number(frozenset())
+        self.number(frozenset())  # is 0, which memory begins with
         self.first_commits = len(self.universe.commits)
 
     # --- building ---------------------------------------------------------------------------------------------------
@@ -114,9 +113,6 @@ class Program:
         before, self.part = self.part, f"{part}: "
         yield
         self.part = before
-
-    def slots(self, repository: int) -> Iterator[tuple[int, int]]:
-        return ((branch, path) for branch in range(self.branches[repository]) for path in range(len(PATHS)))
 
     @property
     def has_others(self) -> bool:

@@ -247,7 +247,6 @@ SAFEGUARDS = (
         "an expired commit", operations=1, faults=1,
     ),
 )  # fmt: skip
-BY_NAME = {one.name: one for one in SAFEGUARDS}
 PAST = {
     "identical content re-staged": Past("identical content", ("path probes",)),
     "shared parent": Past("a shared parent", ("the rule, not only the server's list",)),

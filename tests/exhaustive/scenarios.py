@@ -6,7 +6,7 @@ in danger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.exhaustive.world import (
@@ -295,6 +295,3 @@ def garbage_beside_another_repository() -> tuple[Universe, World]:
     theirs = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
     ours, other = (_repository(universe, Branch(one, NOTHING)) for one in (root, theirs))
     return universe, World((OLD,), (ours, other))
-
-
-NAMES: Mapping[str, str] = {one.name: one.description for one in SCENARIOS.values()}
