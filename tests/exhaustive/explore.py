@@ -25,7 +25,7 @@ from typing import NamedTuple
 from tests.exhaustive.collector import Collector
 from tests.exhaustive.decisions import Read
 from tests.exhaustive.invisible import LOST, judge_delete, judge_mark
-from tests.exhaustive.memory import Memory
+from tests.exhaustive.memory import Memory, Since
 from tests.exhaustive.operations import HONEST, Operation, Successor, successors
 from tests.exhaustive.program import NEXT, STOPPED, Step
 from tests.exhaustive.scenarios import SCENARIOS, Scenario
@@ -198,6 +198,8 @@ class Exploration:
     def remember(self, memory: Memory, before: int, each: Successor) -> Memory:
         """The memory after an operation: lakegc knows nothing of it, but the search does."""
         absence = memory.absence | self.universe.absence(each.world)
+        if each.operation.name == "change_rules":  # what other rules retain behind heads is live for another reason
+            absence |= ((1 << BITS) - 1) << BITS * Since.BEHIND
         moved = memory.moved
         if each.moved:
             moved |= (moved & each.moved) << BITS | each.moved
