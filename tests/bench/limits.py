@@ -88,7 +88,7 @@ def raw(server: S3Server, bucket: str, prefixes: Sequence[str], at_once: int) ->
 
 
 def files(folders: Sequence[Path]) -> int:
-    """Folders of files, each file asked for its size and time."""
+    """Folders of files, with a stat of each file for its size and time."""
     count = 0
     for folder in folders:
         with os.scandir(folder) as found:

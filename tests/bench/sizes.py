@@ -15,7 +15,7 @@ class Size:
     them each commit has a small range of `tail` objects of its own, where that isn't 0. `forks` branches leave the
     first trunk at one of its retained commits and add `fork_commits` each, which rewrite the small range only. `staged`
     objects are uncommitted, evenly over all branches; `garbage` ones were never committed. `markers` paths of each
-    trunk have the size of garbage, so that branches must be asked about them.
+    trunk have the size of garbage, so that branches must be probed for them.
     """
 
     name: str

@@ -51,7 +51,7 @@ ELSEWHERE = {
 
 
 class Shell:
-    """Runs the steps one after the other on one repository, as far as they are asked for."""
+    """Runs the steps one after the other on one repository, up to those that are requested."""
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
         cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}

@@ -82,7 +82,7 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
 
 @dataclass
 class Outages:
-    """Takes store and server away for so long, once in each phase. `felt` is how often each was asked meanwhile."""
+    """Takes store and server away for so long, once in each phase. `felt` counts the requests to each meanwhile."""
 
     store: Line
     server: Line

@@ -71,8 +71,9 @@ class LivingRepository(WatchedLiving):
         surely = self.model.garbage(stored, began - timedelta(seconds=1), min_age, timedelta(seconds=1))
         at_most = self.model.garbage(stored, self.sandbox.now(), min_age, timedelta(0))
         COUNTED["expired"] += len(expired)
-        unheld = self.model.garbage(stored, began - timedelta(seconds=1), min_age, timedelta(seconds=1), on_hold=False)
-        COUNTED["kept by holds"] += len(unheld - surely)
+        second = timedelta(seconds=1)
+        without_holds = self.model.garbage(stored, began - second, min_age, second, on_hold=False)
+        COUNTED["kept by holds"] += len(without_holds - surely)
         hold("garbage that stays", surely - expired)
         hold("live and expired", expired - at_most)
 

@@ -458,7 +458,7 @@ def service_account(folder: Path, token_uri: str) -> Path:
 
 
 def test_the_account_of_the_credentials_file_is_used(tmp_path: Path) -> None:
-    """It is asked for a token, which goes with every request."""
+    """A token is requested from it, and goes with every request."""
 
     def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
         if request[1] == "/token":

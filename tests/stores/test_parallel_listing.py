@@ -40,7 +40,7 @@ LONG = [f"data/{one:x}{two:x}/{three:x}" for one in range(6) for two in range(5)
 
 @dataclass
 class SmallPages:
-    """A store that lists a few keys at a time, whatever is asked for, and counts its pages."""
+    """A store that lists a few keys at a time, whatever page size is requested, and counts its pages."""
 
     store: Store
     size: int = 3

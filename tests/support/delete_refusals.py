@@ -18,7 +18,7 @@ WHY = "as planned"
 
 @dataclass(frozen=True)
 class Batches:
-    """How a store is asked for many deletes, and how it responds. `refusal` is its own word for a key that has to stay.
+    """A store's batches of deletes: requests and responses. `refusal` is its error code for a key that has to stay.
 
     `respond` is given each object's whole name in the order of the request, and what became of it.
     """

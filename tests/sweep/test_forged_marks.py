@@ -113,7 +113,7 @@ def test_another_repositorys_table_that_an_earlier_mark_calls_free_of_references
     there = replace(imported, address=f"local://lake/{imported.address}", address_type=AddressType.FULL)
     other.stage("main", [there])
     [found] = other.committed.ranges(other.commit("main", "imports").metarange_id)
-    other.delete("main", ["imported"])  # what a head has is asked for anyway, and kept
+    other.delete("main", ["imported"])  # objects at a head are probed anyway, and kept
     other.commit("main", "only history has it")
     assert lake.mark("m1").expired == set()
     lake.days(2)

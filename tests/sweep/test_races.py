@@ -69,7 +69,7 @@ class Moments:
         self.moment()
 
     def on_response(self) -> None:
-        """A response of the server; what changes all the time is asked for path by path, so that there are many."""
+        """A response of the server. There are many, since paths that keep changing are probed one by one."""
         self.responses += 1
         if self.responses % RESPONSES_A_RACE == 0:
             self.moment()

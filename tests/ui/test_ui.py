@@ -187,7 +187,7 @@ def test_exactly_the_approved_objects_are_swept(ui: Ui, approved: Approved, swep
         RELEASED,
     )
     assert approved.stored - left == {b"first"}
-    # two are live, and of the third a branch may serve it: nothing was asked
+    # two are live, and the third may be served by a branch: nothing was probed
     assert left == {b"the second version", b"123456789", b"987654321"}
 
 

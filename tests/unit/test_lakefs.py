@@ -597,7 +597,7 @@ def test_an_object_that_is_listed_is_served_whatever_a_404_says(script: Script, 
 
 @pytest.mark.parametrize("listed", [page([], "a"), page([stats("0")], "0"), reply(503, {"message": "slow down"})])
 def test_a_404_that_no_listing_confirms_is_an_error(script: Script, lake: LakeFS, listed: Response) -> None:
-    """An empty page that announces more confirms nothing, nor does one of other paths than those asked for."""
+    """Neither an empty page that announces more confirms it, nor a page of paths that were not requested."""
     script.on(STAT, reply(404, {"message": "not found"})).on(LS, listed)
 
     with pytest.raises(Unavailable):

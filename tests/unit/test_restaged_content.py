@@ -21,7 +21,7 @@ NAMESPACE = Namespace.parse("s3://bucket/lake")
 
 @dataclass
 class Branches:
-    """A server that serves what it is given, in the order of the paths' bytes; a page may hold fewer than asked for."""
+    """A server that serves what it is given, in the order of the paths' bytes; a page may hold fewer than requested."""
 
     served: dict[str, dict[str, str]]
     largest_page: int = 1000
@@ -124,7 +124,7 @@ def test_a_path_probe_that_fails_is_unclear(error: LakegcError) -> None:
         ("b", "q", None, str(error)),
         ("c", "p", None, str(error)),
     ]
-    assert server.requested == ["a", "b"]  # a server that is down is not asked a million times
+    assert server.requested == ["a", "b"]  # a server that is down does not get a million requests
 
 
 def probe_results(server: Branches, requested: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:

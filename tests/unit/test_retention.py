@@ -51,7 +51,7 @@ EXAMPLE = [
 
 
 def test_the_documented_example_retains_the_documented_commits() -> None:
-    """It has 21 days for main and 7 for dev."""
+    """Its rules are 21 days for main and 7 days for dev."""
     rules = Rules(30, {"main": 21, "dev": 7})
 
     kept = retained(EXAMPLE, {"main": "m0326", "dev": "d0323"}, rules)

@@ -318,10 +318,10 @@ def _pair(key: bytes, value: bytes) -> bytes:
 
 
 BROKEN_METADATA = {
-    "a range whose id is none": (read_ranges, _metarange(id="A" * 64)),
+    "a range with an id in upper case": (read_ranges, _metarange(id="A" * 64)),
     "a range whose id is short": (read_ranges, _metarange(id="a" * 63)),
     "a range whose id is a path": (read_ranges, _metarange(id="../" + "a" * 61)),
-    "a range whose id has a line more": (read_ranges, _metarange(id="a" * 64 + "\n")),
+    "a range whose id ends with a newline": (read_ranges, _metarange(id="a" * 64 + "\n")),
     "a range of negative size": (read_ranges, _metarange(estimated_size=-1)),
     "a range of negative count": (read_ranges, _metarange(count=-1)),
     "a range under another key": (
@@ -345,7 +345,7 @@ BROKEN_METADATA = {
         read_commits,
         _dump(Record(b"c", put_value(b"c", put_bytes_field(1, b"c"))), "commit"),
     ),
-    "a commit with a date that is none": (
+    "a commit with an impossible date": (
         read_commits,
         _dump(
             Record(b"c", put_value(b"c", put_bytes_field(1, b"c") + put_bytes_field(4, put_varint_field(1, 1 << 60)))),
