@@ -85,11 +85,11 @@ def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) ->
 
     A collector would treat it as garbage there, and deleting the repository would delete it, too.
     """
-    mine = _spelled(place) + "/" + folder.rstrip("/")
+    mine = _normal_form(place) + "/" + folder.rstrip("/")
     for name, foreign in _namespaces(target, lakefs):
         if not _same_kind(place, foreign):
             continue
-        other = _spelled(foreign)
+        other = _normal_form(foreign)
         if (mine + "/").startswith(other + "/") or (other + "/").startswith(mine + "/"):
             raise Refused(
                 f"{place.namespace.uri if _path(place) is None else _path(place)} lies in the namespace "
@@ -129,7 +129,7 @@ def _same_kind(one: Place, other: Place) -> bool:
     return kind(one) == kind(other)
 
 
-def _spelled(place: Place) -> str:
+def _normal_form(place: Place) -> str:
     path = _path(place)
     return place.namespace.normal_form() if path is None else os.path.realpath(path)
 

@@ -80,16 +80,17 @@ class RestoreRun:
 
 @dataclass(slots=True)
 class Restored:
-    """The result of a restore. `unheld` counts the wanted objects that the backup never had, by reason; `unknown` names
-    keys of a list that are unknown to it or that it never had; `lacking` names copies that are missing from it. At most
-    NAMED of each are named. `size` is the number of bytes restored. `stored` counts the objects that a new lookup
-    finds in the store, and `read` how many of the `asked` paths lakeFS can read, out of `paths` recorded by the mark.
+    """The result of a restore. `not_in_backup` counts the wanted objects that the backup never had, by reason;
+    `unknown` names keys of a list that are unknown to it or that it never had; `lacking` names copies that are missing
+    from it. At most NAMED of each are named. `size` is the number of bytes restored. `stored` counts the objects that a
+    new lookup finds in the store, and `read` how many of the `asked` paths lakeFS can read, out of `paths` recorded by
+    the mark.
     """
 
     backup: Backup
     objects: Counter[str] = field(default_factory=Counter)
     size: int = 0
-    unheld: dict[str, int] = field(default_factory=dict)
+    not_in_backup: dict[str, int] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
@@ -142,7 +143,7 @@ def restore(run: RestoreRun, chosen: Chosen) -> Restored:
         rows = wanted(run, chosen).persist()
         done.unknown = unknown(run, rows, chosen)
         totals = {row["outcome"]: row["count"] for row in rows.groupBy("outcome").count().collect()}
-        done.unheld = {name: count for name, count in totals.items() if name not in HAS_COPY}
+        done.not_in_backup = {name: count for name, count in totals.items() if name not in HAS_COPY}
         in_backup = rows.where(has_copy())
         objects = sum(totals.get(name, 0) for name in HAS_COPY)
         refuse_strange(run, rows)

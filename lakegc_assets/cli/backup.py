@@ -178,7 +178,7 @@ def document(partition: Partition, done: Restored) -> dict[str, Any]:
         "mark_id": partition.mark_id,
         "objects": dict(done.objects),
         "bytes": done.size,
-        "never_held": done.unheld,
+        "never_held": done.not_in_backup,
         "unknown_keys": list(done.unknown),
         "lacking": list(done.lacking),
         "taken": list(done.taken),
@@ -206,8 +206,8 @@ def lines(done: Restored) -> Iterator[str]:
         )
     else:
         yield "The mark records no paths for them, so none were requested from lakeFS."
-    if done.unheld:
-        counts = ", ".join(f"{count:,} {name}" for name, count in sorted(done.unheld.items()))
+    if done.not_in_backup:
+        counts = ", ".join(f"{count:,} {name}" for name, count in sorted(done.not_in_backup.items()))
         yield f"Not included in the backup: {counts}."
 
 

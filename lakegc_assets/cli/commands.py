@@ -306,9 +306,9 @@ def restore(
             metavar="N", help="test restore: restore N objects to a scratch location, compare them, delete them", min=0
         ),
     ] = 0,
-    seed: Annotated[int, typer.Option(help="random seed by which a drill picks objects")] = 0,
+    seed: Annotated[int, typer.Option(help="random seed for the choice of objects by --drill")] = 0,
     scratch: Annotated[
-        str, typer.Option(metavar="PLACE", help="location for a drill; a temporary folder by default")
+        str, typer.Option(metavar="PLACE", help="scratch location for --drill; a temporary folder by default")
     ] = "",
     at_once: Annotated[int, typer.Option(help="maximum number of concurrent copies", min=1, max=1000)] = 32,
     bandwidth: Annotated[str, typer.Option(help="maximum total bytes per second, e.g. 50M")] = "",

@@ -69,7 +69,7 @@ class Reasons:
 def show(repository: str, name: str, *, as_json: bool) -> None:
     """Print the report of a mark's sweep. Raises `WrongUsage` if there is none yet."""
     target = Server.configured().target(repository)
-    place, report = target.place, found(target, name)
+    place, report = target.place, report_named(target, name)
     reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)
     where, facts = f"{place.namespace.uri}/{report.dataset['folder']}", facts_of(place, report.mark_id)
     if as_json:
@@ -92,7 +92,7 @@ def facts_of(place: Place, mark_id: str) -> Mapping[str, Any]:
     return Mark.open(place, mark_id).record.step("expired_set").facts if Mark.exists(place, mark_id) else {}
 
 
-def found(target: Target, name: str) -> Report:
+def report_named(target: Target, name: str) -> Report:
     """The report of a mark's sweep; `latest` is the last sweep's. Raises `WrongUsage` or `NotFound`."""
     place, repository = target.place, target.repository.id
     if name == "latest":

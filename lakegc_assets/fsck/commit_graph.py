@@ -108,7 +108,7 @@ def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> l
     try:
         dump = lakefs.dump_refs(target.repository.id)
     except LakegcError as error:
-        report.found("dump of references", target.repository.id, error)
+        report.add_finding("dump of references", target.repository.id, error)
         return []
     if dump is None:
         report.not_verified.append(
@@ -137,13 +137,13 @@ def entries_of(
             parts = [ref.id for ref in sstable.read_ranges(verified(table_id, data), name=table_id, entity=entity)]
             report.count({"dump_tables": 1})
         except LakegcError as error:
-            report.found(f"dump of {entity} records", table_id, error)
+            report.add_finding(f"dump of {entity} records", table_id, error)
     for table_id, data in tables(target.place, parts):
         try:
             found.extend(read(verified(table_id, data), name=table_id))
             report.count({"dump_tables": 1})
         except LakegcError as error:
-            report.found(f"range of the dump of {entity} records", table_id, error)
+            report.add_finding(f"range of the dump of {entity} records", table_id, error)
     graph.dump_tables |= {dump, *parts} - {""}
     return found
 
@@ -176,7 +176,7 @@ def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> 
                 seen.add(commit.id)
                 graph.take(commit)
         except LakegcError as error:
-            report.found("log", name, error, graph.needs([start]))
+            report.add_finding("log", name, error, graph.needs([start]))
     report.count({"logged_commits": len(seen)})
 
 

@@ -96,7 +96,7 @@ class Report:
         for name, number in counts.items():
             self.verified[name] = self.verified.get(name, 0) + number
 
-    def found(self, what: str, thing: str, error: LakegcError, needs: Needs = Needs()) -> None:
+    def add_finding(self, what: str, thing: str, error: LakegcError, needs: Needs = Needs()) -> None:
         """Record a finding with the reason given by this error."""
         self.findings.append(Finding(what, thing, problem_of(error), reason_of(error), needs))
 

@@ -55,7 +55,7 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
         known = graph.commits.get(commit_id)
         if known is not None and known.metarange_id != metarange:
             why = f"its metarange is '{known.metarange_id}', but '{metarange}' in the server's list of retained commits"
-            report.found("commit", commit_id, DamagedData(why), graph.needs([commit_id]))
+            report.add_finding("commit", commit_id, DamagedData(why), graph.needs([commit_id]))
     graph.retained = frozenset({*retained, *listed})
     return {*listed.values(), *(graph.commits[one].metarange_id for one in retained & graph.commits.keys())} - {""}
 
@@ -76,7 +76,7 @@ def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str
     except Forbidden as error:
         report.not_verified.append(f"What only the server's list of retained commits keeps: {error}")
     except LakegcError as error:
-        report.found("list", "retained commits", error)
+        report.add_finding("list", "retained commits", error)
     return {}
 
 
@@ -109,11 +109,11 @@ def staged_files(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
                     f"the server reported {announced} files, but {len(there)} exist. Check that lakegc and the "
                     "server use the same store."
                 )
-                report.found("list of staged objects", location, short)
+                report.add_finding("list of staged objects", location, short)
     except Forbidden as error:
         report.not_verified.append(f"Staged objects: {error}")
     except LakegcError as error:
-        report.found("list of staged objects", target.repository.id, error)
+        report.add_finding("list of staged objects", target.repository.id, error)
     return keys
 
 

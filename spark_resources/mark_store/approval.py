@@ -193,7 +193,7 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
 
 
 def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
-    """Remove the summary of every finished mark of lakegc's that isn't approved, or no longer. Returns their ids.
+    """Remove the summary of each of lakegc's finished marks that is not, or no longer, approved. Returns their ids.
 
     Thus an approval that has expired, isn't signed although a key is set, or belongs to a mark of an unknown format
     ends for the reference collector, too. `now` by the store's clock.

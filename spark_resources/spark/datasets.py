@@ -335,7 +335,7 @@ def _read_as(
 
 
 def _file_tasks(spark: SparkSession, files: Sequence[File]) -> Tasks:
-    """The positions of these files: a few small ones to be read on the driver, otherwise a task for some bytes each."""
+    """The positions of these files: read on the driver if few and small, otherwise in up to four tasks per core."""
     positions, size = pa.table({"file": pa.array(range(len(files)), pa.int64())}), sum(file.size for file in files)
     if size <= BYTES_PER_TASK and len(files) <= FILES_HERE:
         return row_tasks(lambda: spark, positions, batch=1, here=FILES_HERE)
