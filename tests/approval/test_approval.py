@@ -219,7 +219,7 @@ def test_a_mark_of_another_repository_is_refused(lake: Lake, changes: dict[str, 
         changes = {"repository_created": lake.target.repository.created + changes["created"]}
     lake.marked(**changes)
 
-    refuses(lake, Refused, "another repository", "Make a new mark")
+    refuses(lake, Refused, "a different repository", "Make a new mark")
 
 
 def test_a_mark_in_another_repositorys_namespace_is_refused(lake: Lake) -> None:

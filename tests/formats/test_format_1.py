@@ -226,7 +226,7 @@ def test_an_unknown_format_of_what_protects_stops_mark_and_sweep(lakegc: Lakegc,
 
 
 def test_a_mark_of_an_unknown_format_is_listed_and_nothing_is_done_by_it(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """A newer lakegc made it. The next mark is full, and names it as one that can't be compared with."""
+    """A newer version of lakegc made it. The next mark is full, and names it as one that can't be compared with."""
     alter(
         record_file(sandbox, "marked/mark.json"),
         lambda plain: {"format": 3, "said": "otherwise", "mark_id": plain["mark_id"]},

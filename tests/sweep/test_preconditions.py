@@ -90,7 +90,7 @@ def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_se
     approved_foreign(lake.target, partition)
 
     begin_foreign_sweep(lake, digest="0" * 64)
-    with pytest.raises(Refused, match="another set"):
+    with pytest.raises(Refused, match="a different set"):
         approved_foreign(lake.target, partition)
 
 
