@@ -107,7 +107,7 @@ def test_marks_of_every_layout_are_listed_with_their_state_and_count(
     table = lakegc(sandbox.settings, "status", lake).out
     assert table.count("the reference collector") == 7
     lakegc(sandbox.settings, "review", lake).stopped(1, "no finished mark")
-    lakegc(sandbox.settings, "review", lake, "m1").stopped(2, "4 marks m1", "'uncommitted/m1'", "'unified/m1'")
+    lakegc(sandbox.settings, "review", lake, "m1").stopped(2, "4 marks named m1", "'uncommitted/m1'", "'unified/m1'")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
