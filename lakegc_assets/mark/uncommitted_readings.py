@@ -20,6 +20,7 @@ from lakegc_assets.mark.path_probes import WINDOW, at_inexact_paths, is_branch, 
 from spark_resources.errors import DamagedData, Interrupted, NotFound
 from spark_resources.lakefs import LakeFS, UncommittedLists
 from spark_resources.lakefs.branch_diff import whole_diff
+from spark_resources.lakefs.connection import TASKS_AT_ONCE
 from spark_resources.lakefs.gc_lists import read_uncommitted_file
 from spark_resources.lakefs.ranges import inside_addresses
 from spark_resources.model import ADDRESSES, AddressType
@@ -29,7 +30,7 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 
 TRIES = 3
-BRANCHES_HERE = 4  # are read by the driver, at once: the server does the work
+BRANCHES_HERE = TASKS_AT_ONCE  # are read by the driver, at once: the server does the work
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,13 +126,11 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> Data
 
     rows = run.persist(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
     notes.facts["unreferenced"] = rows.count()
-    referenced, live = (
-        keep_reasons.undecided(rows),
-        {
-            keep_reasons.STAGED: uncommitted_addresses.read_live(run),
-            keep_reasons.COMMITTED: committed_addresses.read_live(run),
-        },
-    )
+    referenced = keep_reasons.undecided(rows)
+    live = {
+        keep_reasons.STAGED: uncommitted_addresses.read_live(run),
+        keep_reasons.COMMITTED: committed_addresses.read_live(run),
+    }
     for reason, addresses in live.items():
         if addresses:
             referenced = referenced.transform(keep_reasons.decided(reason, keep_reasons.among(union(addresses))))

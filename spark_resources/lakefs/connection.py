@@ -20,7 +20,7 @@ from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
 
-TASKS_AT_ONCE = 4  # that one process does: several branches are read by the driver
+TASKS_AT_ONCE = 4  # with requests of their own, in one process: the driver reads several branches
 # The repr of the connection pool at the start of urllib3's messages.
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 

@@ -78,7 +78,7 @@ class Marking(ReasonsToKeep):
         return memory._replace(forged=answer), NEXT
 
     def forge_base(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:
-        """Whoever may write to the namespace can take an address out of the base mark's files."""
+        """Anyone who can write to the namespace can take an address out of the base mark's files."""
         return [
             Wrong("forged base", f"the base mark's record of a range was altered: object {one} is missing", bit(one))
             for one in addresses(self.in_trees(self.base_trees))
