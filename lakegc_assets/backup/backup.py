@@ -29,8 +29,8 @@ from spark_resources.errors import SweptWithFailures
 from spark_resources.spark.datasets import write_dataset
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
-from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
-from spark_resources.spark.tasks import Batches, arrow_to_spark
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, arrow_to_spark, run_tasks, this_task
 from spark_resources.stores.parallel_listing import Part, listed
 from spark_resources.stores.place import Place
 

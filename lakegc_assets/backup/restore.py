@@ -26,8 +26,8 @@ from spark_resources.model import ADDRESSES
 from spark_resources.spark.datasets import read_dataset
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
-from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
-from spark_resources.spark.tasks import Batches
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, run_tasks, this_task
 from spark_resources.stores.place import Place
 from spark_resources.stores.probe import SCRATCH
 from spark_resources.stores.settings import StoreSettings

@@ -250,7 +250,7 @@ def find_lost(context: Context, absent: DataFrame) -> None:
     if count:
         if count <= ALWAYS_LOOKED_UP or count * 2 <= report.verified["live"]:  # otherwise it is the wrong store or path
             run.log_message(f"looking up {plural(count, 'live object')} missing from the listing")
-            still_missing = absent.select("address").transform(not_listed_now(run.target.place))
+            still_missing = not_listed_now(absent.select("address"), run.target.place)
             lost = absent.join(still_missing, "address").persist()
         named = lost.orderBy("address").limit(NAMED).collect()
     report.lost_count = lost.count() if len(named) == NAMED else len(named)

@@ -10,15 +10,16 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import holds_in_force, listed_objects, missing_objects
 from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.keep_facts import KeepFacts
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.addresses import listed_area_column
 from lakegc_assets.rules.holds import PathHolds, prefixes_of
-from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources.lakefs.ranges import (
     check_all_read,
     decoder_for,
@@ -36,7 +37,8 @@ from spark_resources.model import (
     RANGE_REFS,
     RANGES_ON_HOLD,
 )
-from spark_resources.spark.datasets import Producer, write_produced, write_rows
+from spark_resources.spark.arrow_shuffle import Input
+from spark_resources.spark.datasets import Output, Producer, parquet, where_not_null, write_produced, write_rows
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
 ASSET = "committed_addresses"
 RANGES_PART, ADDRESSES_PART = "ranges_on_hold", "on_hold"
 OBJECTS_PART = "on_hold"  # of the expired set
-ROWS_PER_TASK = 250_000
 COLUMNS = ("path", "address", "address_type")
 MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores normalise
 
@@ -138,52 +139,40 @@ def read_all(run: MarkRun) -> DataFrame:
 # --- keeping --------------------------------------------------------------------------------------------------------
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
+def look_up(run: MarkRun, notes: StepNotes, sizes: pa.Array, chain: MarkChain) -> KeepFacts | None:
     """Keep the objects that holds name by commits, paths or prefixes."""
-    prefixes = prefixes_of(holds_in_force.in_force(run))
-    if not run.mark.dataset(ASSET, ADDRESSES_PART).rows and not prefixes:
-        return None
-    return keep_reasons.on_hold(read_all(run), prefixes)
-
-
-def write_objects_on_hold(run: MarkRun, notes: StepNotes, decided: DataFrame, candidates: Candidates) -> DataFrame:
-    """Write the objects that would be expired without holds (OBJECTS_ON_HOLD), given the decisions of all keep reasons.
-
-    Returns the decided objects, persisted if they were read for this.
-    """
-    folder = run.mark.folder("expired_set", OBJECTS_PART)
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
-    notes.facts |= {"on_hold": {}, "objects_on_hold": 0, "bytes_on_hold": 0, "on_hold_not_listed": 0}
-    if addresses.rows:
-        notes.facts["on_hold_not_listed"] = count_absent(run, candidates)
     if not addresses.rows and not prefixes:
-        notes.wrote(write_rows(run.place, folder, [], OBJECTS_ON_HOLD), OBJECTS_PART)
-        return decided
-    decided = run.persist(decided)
-    on_hold = keep_reasons.kept(decided, keep_reasons.HOLD).withColumnRenamed("found", "hold")
-    rows = on_hold.select(*OBJECTS_ON_HOLD.names)
-    tasks = 1 + notes.facts["unreferenced"] // ROWS_PER_TASK
-    spread = rows.repartitionByRange(tasks, "address") if tasks > 1 else rows.coalesce(1)
-    dataset, report = write_produced(
-        spread.sortWithinPartitions("address"), count_by_hold, run.place, folder, OBJECTS_ON_HOLD
-    )
-    notes.wrote(dataset, OBJECTS_PART)
+        return None
+    name = keep_reasons.HOLD.name
+    on_hold = Input.whole(name, run.place, [addresses], ADDRESSES_ON_HOLD)
+    return KeepFacts(keep_reasons.on_hold(name, prefixes), (on_hold,))
+
+
+def on_hold_output(run: MarkRun) -> Output:
+    """The objects that would be expired without holds (OBJECTS_ON_HOLD): the rows with a `hold`."""
+    return where_not_null("hold", parquet(run.mark.folder("expired_set", OBJECTS_PART), OBJECTS_ON_HOLD))
+
+
+def count_by_hold(objects: pa.Table, report: TaskReport) -> None:
+    """Count these objects (OBJECTS_ON_HOLD), and their bytes, in total and per hold."""
+    report.count(bytes_on_hold=pc.sum(objects["size"], min_count=0).as_py())
+    groups = objects.group_by("hold", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
+    for group in groups.to_pylist():
+        for one in group["hold"].split(HOLD_SEPARATOR):
+            report.count_for(one, objects=group["size_count"], bytes=group["size_sum"])
+
+
+def note_objects_on_hold(run: MarkRun, notes: StepNotes, candidates: Candidates, report: TaskReport) -> None:
+    """Record how many objects only holds keep, by the report of `count_by_hold`, and how many addresses on hold are
+    missing from the listing."""
+    absent = count_absent(run, candidates) if run.mark.dataset(ASSET, ADDRESSES_PART).rows else 0
     notes.facts |= {
         "on_hold": by_hold(report),
-        "objects_on_hold": dataset.rows,
-        "bytes_on_hold": report.counters["bytes"],
+        "objects_on_hold": notes.datasets[OBJECTS_PART]["rows"],
+        "bytes_on_hold": report.counters["bytes_on_hold"],
+        "on_hold_not_listed": absent,
     }
-    return decided
-
-
-def count_by_hold(batches: Batches, report: TaskReport) -> Batches:
-    """Pass OBJECTS_ON_HOLD through, counting objects and bytes in total and per hold."""
-    for batch in batches:
-        for size, hold in zip(batch["size"].to_pylist(), batch["hold"].to_pylist(), strict=True):
-            report.count(bytes=size)
-            for one in hold.split(HOLD_SEPARATOR):
-                report.count_for(one, objects=1, bytes=size)
-        yield batch
 
 
 def by_hold(report: TaskReport) -> dict[str, dict[str, int]]:

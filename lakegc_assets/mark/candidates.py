@@ -68,10 +68,6 @@ class Candidates(ABC):
         """Drop the addresses (column address) that the mark had no reason to check."""
 
     @abstractmethod
-    def reasons_before(self) -> Sequence[DataFrame]:
-        """Expiry reasons that earlier marks recorded (columns address, commit_id, path)."""
-
-    @abstractmethod
     def count_missed(self, notes: StepNotes, expired: Dataset) -> None:
         """Record how many expired objects an incremental mark would have missed."""
 
@@ -99,9 +95,6 @@ class FullListing(Candidates):
 
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
         return addresses
-
-    def reasons_before(self) -> Sequence[DataFrame]:
-        return []
 
     def count_missed(self, notes: StepNotes, expired: Dataset) -> None:
         count_missed(self.run, notes, expired)
@@ -149,10 +142,6 @@ class Incremental(Candidates):
         looked_up = self.run.read(ASSET, ADDRESSES, COMPARED_PART)
         unchanged = self.chain.addresses(self.chain.counted).transform(garbage.without(looked_up))
         return addresses.transform(garbage.without(unchanged.transform(garbage.only(addresses))))
-
-    def reasons_before(self) -> Sequence[DataFrame]:
-        columns = ("address", "commit_id", "path")
-        return [self.chain.not_retained().select(*columns), self.chain.restored_objects().select(*columns)]
 
     def count_missed(self, notes: StepNotes, expired: Dataset) -> None:
         pass

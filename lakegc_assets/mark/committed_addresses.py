@@ -27,18 +27,17 @@ from spark_resources.lakefs.ranges import (
 )
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import (
-    RANGE_ADDRESSES,
     RANGE_IDS,
     RANGE_REFS,
     Scope,
 )
-from spark_resources.spark.datasets import all_batches, read_distinct, write_rows, write_table
+from spark_resources.spark.datasets import Dataset, all_batches, write_rows, write_table
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.tasks import Batches
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 ASSET = "committed_addresses"
 ADDRESSES_PART, MAYBE_GONE_PART, RANGES_PART = "addresses", "addresses_maybe_gone", "ranges"
@@ -116,7 +115,7 @@ def read_addresses(
     are in `sizes_wanted`, write object sizes, too: path probes select by size (`restaged_content`)."""
     entries = pc.sum(refs.column("entries")).as_py() or 0
     folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
-    # versions of one range share most entries, so put them in one file: see `datasets.read_distinct`
+    # versions of one range share most entries, so put them in one file: see `arrow_shuffle.addresses_once`
     tasks = range_tasks(run.spark, refs, order_by=("min_key", "max_key", "range_id"))
     dataset, sizes, report = write_addresses(
         tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sizes_wanted=sizes_wanted
@@ -129,16 +128,10 @@ def read_addresses(
     notes.facts["bytes_read"] += report.counters["bytes"]
 
 
-def read_live(run: MarkRun) -> list[DataFrame]:
-    """All addresses that this step read (column address, mostly deduplicated across ranges), of each part that has
-    any."""
+def live_datasets(run: MarkRun) -> list[Dataset]:
+    """All addresses that this step read (RANGE_ADDRESSES)."""
     parts = [part for part in (ADDRESSES_PART, MAYBE_GONE_PART) if part in run.mark.record.step(ASSET).datasets]
-    datasets = [run.mark.dataset(ASSET, part) for part in parts]
-    return [
-        read_distinct(run.spark(), run.place, dataset, RANGE_ADDRESSES, "address")
-        for dataset in datasets
-        if dataset.rows
-    ]
+    return [run.mark.dataset(ASSET, part) for part in parts]
 
 
 def committed_ranges(

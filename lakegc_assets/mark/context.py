@@ -184,10 +184,6 @@ class MarkRun:
         """The rows of all datasets, in fewer tasks than a union of each has."""
         return read_datasets(self.spark(), self.place, datasets, schema)
 
-    def read_filled(self, datasets: Sequence[Dataset], schema: pa.Schema) -> list[DataFrame]:
-        """The same as a list of one, or an empty list if no dataset has a row: then nothing has to be joined."""
-        return [self.read_datasets(datasets, schema)] if any(one.rows for one in datasets) else []
-
 
 @dataclass(frozen=True, slots=True)
 class Clocks:

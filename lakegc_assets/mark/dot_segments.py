@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from spark_resources.spark.tasks import Rows, first_rows
 
 COUNT, NAMES = "dot_segments", "dot_segment_names"
 NAMED = 10  # addresses in the facts of the step
 
 
-def note(run: MarkRun, notes: StepNotes, kept: DataFrame) -> None:
-    """Record the names of a few of these objects, and report that they are kept; does nothing if there are none."""
+def note(run: MarkRun, notes: StepNotes, kept: Rows) -> None:
+    """Record the names of a few of these objects (column address, among others), and report that they are kept; does
+    nothing if there are none."""
     notes.facts[NAMES] = []
     if notes.facts[COUNT]:
-        notes.facts[NAMES] = [row["address"] for row in kept.orderBy("address").limit(NAMED).collect()]
+        notes.facts[NAMES] = first_rows(kept, ["address"], NAMED)["address"].to_pylist()
         for sentence in sentences(notes.facts):
             run.log_message(sentence)
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import (
     addresses_on_hold,
@@ -17,15 +19,19 @@ from lakegc_assets.mark import (
 )
 from lakegc_assets.mark.candidates import recorded
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
-from lakegc_assets.mark.reference_status import compare
+from lakegc_assets.mark.expiry_reasons import ATTRIBUTED, Attributions
+from lakegc_assets.mark.reference_status import STATUS, ReferenceStatus, compare
 from lakegc_assets.mark.writer import write_mark
-from lakegc_assets.rules import keep_reasons
+from lakegc_assets.rules import garbage
+from lakegc_assets.rules.garbage import REFERENCE_STATUS
 from spark_resources.mark_store.approval import withdraw_reference_summary
 from spark_resources.mark_store.files import remove_unrecorded
 from spark_resources.mark_store.mark import previous_mark
 from spark_resources.mark_store.record import digest_of
-from spark_resources.model import MarkState
+from spark_resources.model import MarkState, Scope
+from spark_resources.spark.arrow_shuffle import GroupedRows, co_group
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport
 
 ASSET = "expired_set"
 
@@ -62,11 +68,24 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     missing_objects.check_listing(run, notes, status.missing)
     dot_segments.note(run, notes, status.dot_segments)
     run.log_message(f"determining expiry reasons for {plural(status.counts['unreferenced'], 'object')}")
-    attributions = expiry_reasons.attribute(run, notes, candidates, status)
-    unreferenced = keep_reasons.undecided(attributions.in_scope(status.unreferenced, run.mark.record.scope))
-    decided = keep_lookups.attributed(run, notes, unreferenced, candidates.chain)
-    decided = addresses_on_hold.write_objects_on_hold(run, notes, decided, candidates)
+    attributions = expiry_reasons.attribute(run, notes, candidates.chain, status)
+    sizes = sizes_of_unreferenced(run, status, attributions)
+    facts = keep_lookups.look_up(run, notes, sizes, candidates.chain)
     run.log_message("writing the expired set")
-    written = write_mark(run, notes, status, keep_reasons.not_kept(decided), attributions)
+    written, report = write_mark(run, notes, status, attributions, facts)
+    addresses_on_hold.note_objects_on_hold(run, notes, candidates, report)
     candidates.count_missed(notes, written)
     holds_in_force.in_force(run)  # raises if they have changed since the mark began
+
+
+def sizes_of_unreferenced(run: MarkRun, status: ReferenceStatus, attributions: Attributions) -> pa.Array:
+    """The distinct sizes of the objects that expire unless a reason keeps them."""
+    rows, scope = status.grouped.rows, run.mark.record.scope
+    if scope is Scope.COMMITTED:
+
+        def only_in_scope(grouped: GroupedRows, _: TaskReport) -> pa.Table:
+            return garbage.in_scope(grouped[STATUS], grouped[ATTRIBUTED]["address"], scope)
+
+        inputs = [status.input, *attributions.inputs]
+        rows = co_group(run.spark, inputs, only_in_scope, REFERENCE_STATUS, run.persist).rows
+    return keep_lookups.distinct_sizes(rows, garbage.unreferenced)

@@ -8,29 +8,26 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.mark.candidates import Candidates
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.mark_chain import MarkChain
-from lakegc_assets.mark.metaranges import refs_of
+from lakegc_assets.mark.metaranges import RecordedRanges
 from lakegc_assets.mark.reference_status import ReferenceStatus
-from lakegc_assets.rules import garbage
-from lakegc_assets.rules.expiry_reasons import ATTRIBUTIONS, in_order
-from lakegc_assets.rules.incremental import union
+from lakegc_assets.rules.expiry_reasons import ATTRIBUTIONS, best, in_order
 from spark_resources.errors import DamagedData
-from spark_resources.lakefs.ranges import paths_of, range_tasks
+from spark_resources.lakefs.ranges import metarange_tasks, paths_of, range_tasks, reading_metaranges
 from spark_resources.model import COMMIT_VERDICTS, RANGE_IDS, RANGE_REFS, Scope
-from spark_resources.spark.datasets import write_rows
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.arrow_shuffle import Input
+from spark_resources.spark.datasets import read_rows, write_rows
 from spark_resources.spark.remote_errors import errors_from_executors
-from spark_resources.spark.tasks import no_rows
+from spark_resources.spark.tasks import Batches, Rows, Tasks, mapped
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+ATTRIBUTED = "attributed"
 _VERDICT = ATTRIBUTIONS.field("verdict")
 EXPIRED_RANGES = pa.schema([*RANGE_REFS, _VERDICT])
 _JUDGED = pa.schema([COMMIT_VERDICTS.field("metarange_id"), _VERDICT])
-_PLACES = pa.schema([COMMIT_VERDICTS.field("commit_id"), _VERDICT])
 EXPLAINED_PART = "explained"
 
 
@@ -42,46 +39,47 @@ def all_known(run: MarkRun, notes: StepNotes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Attributions:
-    """The expired commits that objects are attributed to (`rows`, ATTRIBUTIONS; possibly several per address), and the
-    verdicts that they refer to by position (`verdicts`, VERDICTS)."""
+    """The expired commits that objects are attributed to (`inputs`, ATTRIBUTIONS; possibly several per address), and
+    the verdicts that they refer to by position (`verdicts`, VERDICTS)."""
 
-    rows: DataFrame
+    inputs: tuple[Input, ...]
     verdicts: pa.Table
 
-    def in_scope(self, unreferenced: DataFrame, scope: Scope) -> DataFrame:
-        """The objects that a mark of this scope may expire."""
-        return unreferenced.transform(garbage.only(self.rows)) if scope is Scope.COMMITTED else unreferenced
 
-
-def attribute(run: MarkRun, notes: StepNotes, candidates: Candidates, status: ReferenceStatus) -> Attributions:
+def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: ReferenceStatus) -> Attributions:
     """Attribute objects that no retained commit refers to, to the expired commits that did.
 
     For the scope `committed` these objects are the candidates, so a damaged table stops the mark. Otherwise they are
     only explanations: an unreadable table is reported, and its objects are left unexplained. Commits that the rules
     expire but holds retain count as expired here.
     """
-    nothing = no_rows(run.spark(), ATTRIBUTIONS)
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
     ordered = in_order(verdicts)
+    nothing = Attributions((as_input(run, Tasks.of(run.spark, ATTRIBUTIONS.empty_table())),), ordered)
     commits = [row for row in verdicts if is_expired(row)]
     if not commits or not status.not_committed_count:
         write_explained(run, notes, [])
-        return Attributions(nothing, ordered)
+        return nothing
     try:
         with errors_from_executors():
-            ranges = only_expired(run, commits, ordered, candidates.chain)
-            found = attributed_in(run, ranges, status)
-            before = attributed_before(run, candidates, ordered)
-            found = union([found, *(one.transform(garbage.only(status.not_committed)) for one in before)])
-            notes.facts["explained_by_commits"] = run.persist(found).count()
+            ranges = only_expired(run, commits, ordered, chain)
+            found = [attributed_in(run, ranges, status), *attributed_before(run, chain, ordered)]
+            inputs = tuple(as_input(run, rows) for rows in found)
             write_explained(run, notes, ranges["range_id"].to_pylist())
-            return Attributions(found, ordered)
+            return Attributions(inputs, ordered)
     except DamagedData as error:
         if run.mark.record.scope is Scope.COMMITTED:
             raise
         notes.facts["unexplained"] = str(error)
         write_explained(run, notes, [])
-        return Attributions(nothing, ordered)
+        return nothing
+
+
+def as_input(run: MarkRun, rows: Rows) -> Input:
+    """Read these attributions (ATTRIBUTIONS), so that one that can't be read is noticed now."""
+    rows = rows if isinstance(rows, Tasks) else run.persist(rows)
+    count = len(rows.table) if isinstance(rows, Tasks) else rows.count()
+    return Input.of_rows(ATTRIBUTED, rows, ATTRIBUTIONS, count, reduced=best)
 
 
 def is_expired(verdict: dict[str, Any]) -> bool:
@@ -94,38 +92,76 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table,
 
     Excludes ranges that an earlier mark already attributed objects to.
     """
-    from pyspark.sql import functions as F
-
     live = {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
     explained = chain.explained - chain.counted  # a range that was live again in between explained nothing
     then = {row["commit_id"] for row in chain.explained_verdicts() if is_expired(row)}
-    commits = [row for row in commits if row["commit_id"] not in then]
     place = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
-    rows = [{"metarange_id": row["metarange_id"], "verdict": place[row["commit_id"]]} for row in commits]
-    judged = row_tasks(run.spark, pa.Table.from_pylist(rows, schema=_JUDGED), batch=10_000).frame()
-    refs = [F.first(name).alias(name) for name in RANGE_REFS.names[1:]]
-    ranges = refs_of(run, sorted({row["metarange_id"] for row in commits}), chain)
-    last = F.max("verdict").alias("verdict")
-    by_range = ranges.join(judged, "metarange_id").groupBy("range_id").agg(last, *refs)
-    found = by_range.toArrow().select(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
+    rows = [
+        {"metarange_id": row["metarange_id"], "verdict": place[row["commit_id"]]}
+        for row in commits
+        if row["commit_id"] not in then
+    ]
+    found = judged_ranges(run, pa.Table.from_pylist(rows, schema=_JUDGED), chain)
     known = pa.array(sorted(live | explained), pa.string())
     return found.filter(pc.invert(pc.is_in(found["range_id"], value_set=known)))
 
 
-def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> DataFrame:
-    """The objects that no retained commit refers to, with their attributions from EXPIRED_RANGES (ATTRIBUTIONS)."""
+def judged_ranges(run: MarkRun, judged: pa.Table, chain: MarkChain) -> pa.Table:
+    """The ranges of these metaranges (columns metarange_id and verdict), each with the largest verdict of all its
+    metaranges (EXPIRED_RANGES). Reads only metaranges that neither this mark nor an earlier one has read."""
+    written, read = RecordedRanges.of(run, chain), reading_metaranges(run.place)
+    metaranges = set(judged["metarange_id"].to_pylist())
+    known = metaranges & written.metaranges
+
+    def by_range(ranges: pa.Table) -> pa.Table:
+        rows = ranges.join(judged, "metarange_id", join_type="inner", use_threads=False)
+        return largest_verdict(rows.select(EXPIRED_RANGES.names))
+
+    def read_by_range(batches: Batches) -> Batches:
+        for batch in read(batches):
+            yield from by_range(pa.Table.from_batches([batch])).to_batches()
+
+    found = mapped(metarange_tasks(run.spark, sorted(metaranges - known)), read_by_range, EXPIRED_RANGES)
+    new = found.table if isinstance(found, Tasks) else largest_on_executors(found)
+    return largest_verdict(pa.concat_tables([by_range(written.described(known)), new]))
+
+
+def largest_verdict(ranges: pa.Table) -> pa.Table:
+    """Each range once, with its largest verdict (EXPIRED_RANGES)."""
+    refs = [(name, "first") for name in RANGE_REFS.names[1:]]
+    found = ranges.group_by("range_id", use_threads=False).aggregate([*refs, ("verdict", "max")])
+    columns = ["range_id", *(f"{name}_{how}" for name, how in (*refs, ("verdict", "max")))]
+    return found.select(columns).rename_columns(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
+
+
+def largest_on_executors(ranges: DataFrame) -> pa.Table:
+    """The same, before the rows are collected: every task may have the same thousands of ranges."""
+    from pyspark.sql import functions as F
+
+    refs = [F.first(name).alias(name) for name in RANGE_REFS.names[1:]]
+    by_range = ranges.groupBy("range_id").agg(F.max("verdict").alias("verdict"), *refs)
+    return by_range.toArrow().select(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
+
+
+def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> Rows:
+    """The addresses in EXPIRED_RANGES, with their attributions (ATTRIBUTIONS); of only those objects that no retained
+    commit refers to, unless there are too many."""
     # versions of one range share most entries, so put them in one task, which reports the best attribution
     tasks = range_tasks(run.spark, ranges, order_by=("min_key", "max_key", "range_id"))
-    wanted = status.few_not_committed
-    found = paths_of(tasks, run.place, ATTRIBUTIONS, best=("verdict",), wanted=wanted)
-    return found if wanted is not None else found.transform(garbage.only(status.not_committed))
+    return paths_of(tasks, run.place, ATTRIBUTIONS, best=("verdict",), wanted=status.few_not_committed)
 
 
-def attributed_before(run: MarkRun, candidates: Candidates, ordered: pa.Table) -> list[DataFrame]:
+def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table) -> list[Rows]:
     """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS)."""
-    places = pa.table([ordered["commit_id"], pa.array(range(len(ordered)), pa.int64())], schema=_PLACES)
-    today = row_tasks(run.spark, places, batch=10_000).frame()
-    return [before.join(today, "commit_id").select(*ATTRIBUTIONS.names) for before in candidates.reasons_before()]
+    commits = ordered["commit_id"].combine_chunks()
+
+    def attributed(reasons: pa.Table) -> pa.Table:
+        verdict = pc.index_in(reasons["commit_id"], value_set=commits).cast(pa.int64())
+        rows = pa.table([reasons["address"], verdict, reasons["path"]], ATTRIBUTIONS.names)
+        return rows.filter(pc.is_valid(verdict)).cast(ATTRIBUTIONS)
+
+    reasons = chain.reasons() if chain.marks else []
+    return [read_rows(run.spark, run.place, [dataset], schema, attributed, ATTRIBUTIONS) for dataset, schema in reasons]
 
 
 def write_explained(run: MarkRun, notes: StepNotes, ranges: list[str]) -> None:

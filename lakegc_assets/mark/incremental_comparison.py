@@ -19,7 +19,6 @@ from spark_resources.errors import DamagedData
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import ADDRESSES, RANGE_REFS
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input
-from spark_resources.spark.datasets import Dataset, File, read_file
 from spark_resources.spark.partitioning import MAX_BROADCAST_ADDRESSES
 from spark_resources.stores.parallel_listing import AT_ONCE
 
@@ -32,7 +31,7 @@ def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple
     rows = run.rows(ASSET, FOLDERS, FOLDERS_PART)
     folders = pa.array([row["slice"] for row in rows], pa.string())
     looked_up = run.mark.dataset(ASSET, COMPARED_PART)
-    now = [*inputs, Input.of_addresses(garbage.LOOKED_UP, [looked_up], ADDRESSES)]
+    now = [*inputs, Input.of_addresses(garbage.LOOKED_UP, run.place, [looked_up], ADDRESSES)]
     live = chain.refs.keys() & {row["range_id"] for row in run.rows(RANGES[0], RANGE_REFS, RANGES[1])}
     only = addresses_of(run, now, chain, live - chain.counted)
     cutoff, grain = run.mark.record.cutoff, run.store.capabilities.time_resolution
@@ -49,15 +48,10 @@ def addresses_of(run: MarkRun, inputs: Sequence[Input], chain: MarkChain, again:
     """All addresses of these inputs, and of ranges of earlier marks that count `again`; None if there are too many for
     one task to hold."""
     entries = sum(chain.refs[one]["entries"] for one in again)
-    if entries + sum(one.rows for one in inputs) > ROWS_AN_ADDRESS * MAX_BROADCAST_ADDRESSES:
+    if entries + sum(one.count for one in inputs) > ROWS_AN_ADDRESS * MAX_BROADCAST_ADDRESSES:
         return None
-    files = [(one, dataset, file) for one in inputs for dataset in one.datasets for file in dataset.files]
-
-    def addresses(one: Input, dataset: Dataset, file: File) -> pa.ChunkedArray:
-        return read_file(run.place, dataset.folder, file, one.schema)["address"]
-
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(lambda of: addresses(*of), files))
+        found = list(pool.map(lambda file: file.read()["address"], (file for one in inputs for file in one.files)))
     if again:
         found.append(chain.addresses(again).toArrow()["address"])
     distinct = garbage.distinct(*found)

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.rules.garbage import KNOWN, KNOWN_ADDRESSES
-from lakegc_assets.rules.incremental import union
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.lakefs.ranges import range_number
@@ -38,7 +37,6 @@ from spark_resources.model import (
 )
 from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import Dataset, all_batches, all_rows, read_dataset, read_datasets
-from spark_resources.spark.tasks import no_rows
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.parallel_listing import AT_ONCE
 
@@ -174,12 +172,19 @@ class MarkChain:
         rows = [file.rows for dataset in datasets for file in dataset.files]
         # a file may have an address as before, live, or both
         most = None if only is None else sum(min(each, 3 * len(only)) for each in rows)
-        return Input(KNOWN, tuple(datasets), RANGE_ADDRESSES, KNOWN_ADDRESSES, select, most)
+        return Input.selected(KNOWN, self.run.place, datasets, RANGE_ADDRESSES, KNOWN_ADDRESSES, select, max_rows=most)
 
     @property
     def sizes(self) -> list[Dataset]:
         """The object sizes in each range that was read as a branch's (RANGE_SIZES), as far as recorded."""
         return [mark.dataset(*SIZES) for mark in self.marks if SIZES[1] in mark.record.step(SIZES[0]).datasets]
+
+    def reasons(self) -> list[tuple[Dataset, pa.Schema]]:
+        """The datasets with the expiry reasons that earlier marks recorded, each with its schema: for the objects that
+        no retained commit referred to at the base mark, and for those that were restored since (columns address,
+        commit_id and path, among others)."""
+        restored = [(self._restored(mark_id), EXPIRED_OBJECTS) for mark_id in self.restored_marks]
+        return [(self.marks[0].dataset(*NOT_RETAINED_OBJECTS), NOT_RETAINED), *restored]
 
     def not_retained(self) -> DataFrame:
         """The objects that were stored but referenced by no retained commit at the base mark (NOT_RETAINED)."""
@@ -192,9 +197,10 @@ class MarkChain:
     def restored_objects(self) -> DataFrame:
         """The expired sets of all marks of which something was restored since, by undo or from a backup, with the
         recorded reasons (columns address, commit_id, path)."""
-        columns = [NOT_RETAINED.field(name) for name in ("address", "commit_id", "path")]
-        nothing = no_rows(self.spark, pa.schema(columns))
-        return union([nothing, *(self._expired(mark_id) for mark_id in self.restored_marks)])
+        datasets = [self._restored(mark_id) for mark_id in self.restored_marks]
+        return read_datasets(self.spark, self.run.place, datasets, EXPIRED_OBJECTS).select(
+            "address", "commit_id", "path"
+        )
 
     @cached_property
     def restored_marks(self) -> tuple[str, ...]:
@@ -209,10 +215,8 @@ class MarkChain:
             check_files(Mark.open(self.run.place, mark_id), ("expired_set", ""))
         return found
 
-    def _expired(self, mark_id: str) -> DataFrame:
-        mark = Mark.open(self.run.place, mark_id)
-        known = read_dataset(self.spark, self.run.place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
-        return known.select("address", "commit_id", "path")
+    def _restored(self, mark_id: str) -> Dataset:
+        return Mark.open(self.run.place, mark_id).dataset("expired_set")
 
     def explained_verdicts(self) -> list[dict[str, Any]]:
         """COMMIT_VERDICTS of the base mark; none if it had nothing to explain, and so read no commit's ranges."""

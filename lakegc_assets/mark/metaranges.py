@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,14 +12,10 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.mark_chain import METARANGES, RANGES, MarkChain, metaranges_in, pairs_of, ranges_within
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from spark_resources.errors import DamagedData
-from spark_resources.lakefs.ranges import Ref, ranges_of
+from spark_resources.lakefs.ranges import Ref
 from spark_resources.model import COMMIT_VERDICTS, HEADS, METARANGE_RANGES, RANGE_REFS, RANGES_OF_METARANGES, Scope
 from spark_resources.spark.datasets import Dataset, all_rows
-from spark_resources.spark.partitioning import row_tasks
 from spark_resources.stores.place import Place
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def counted_metaranges(run: MarkRun) -> list[str]:
@@ -37,11 +32,6 @@ def metaranges(run: MarkRun, *, expired_too: bool) -> list[str]:
 def head_metaranges(run: MarkRun) -> frozenset[str]:
     """The metaranges of branch heads."""
     return frozenset(row["metarange_id"] for row in run.rows("retained_commits", HEADS, HEADS_PART)) - {""}
-
-
-def distinct_ranges(ranges: DataFrame) -> DataFrame:
-    """Deduplicate ranges; one that two metaranges describe differently stays twice, and is refused when read."""
-    return ranges.select(*RANGE_REFS.names).dropDuplicates()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +73,9 @@ class RecordedRanges:
         )
         return pa.concat_tables([RANGES_OF_METARANGES.empty_table(), *tables])
 
-
-def refs_of(run: MarkRun, metaranges: Collection[str], chain: MarkChain) -> DataFrame:
-    """The ranges of metaranges (METARANGE_RANGES); reads only those that neither this mark nor an earlier one has
-    read."""
-    written = RecordedRanges.of(run, chain)
-    known = written.metaranges & set(metaranges)
-    found = ranges_of(run.spark, run.place, sorted(set(metaranges) - known))
-    refs = written.ranges_of(known)
-    if not len(refs):
-        return found
-    pairs = row_tasks(run.spark, written.pairs_with(known, refs["range_id"].to_pylist()), batch=10_000).frame()
-    before = pairs.dropDuplicates().join(row_tasks(run.spark, refs, batch=10_000).frame(), "range_id")
-    return found.unionByName(before.select(*METARANGE_RANGES.names))
+    def described(self, metaranges: Collection[str]) -> pa.Table:
+        """The ranges of these metaranges (METARANGE_RANGES)."""
+        refs = self.ranges_of(metaranges)
+        pairs = self.pairs_with(metaranges, refs["range_id"].to_pylist())
+        joined = pairs.join(refs, "range_id", join_type="inner", use_threads=False)
+        return joined.group_by(METARANGE_RANGES.names, use_threads=False).aggregate([]).cast(METARANGE_RANGES)

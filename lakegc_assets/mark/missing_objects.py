@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,7 @@ from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.rules import garbage
 from spark_resources.errors import Refused
 from spark_resources.model import ADDRESSES
-from spark_resources.spark.remote_errors import on_executor
-from spark_resources.spark.tasks import Batches, arrow_to_spark
+from spark_resources.spark.tasks import Batches, Rows, as_frame, first_rows, mapped
 from spark_resources.stores import keys
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
@@ -28,19 +27,19 @@ NAMED = 10  # lost addresses in the message of a refusal
 FOLDED = frozenset({keys.EMPTY_SEGMENT, keys.LEADING_SLASH, keys.TRAILING_SLASH, keys.DOT_SEGMENT, keys.BACKSLASH})
 
 
-def check_listing(run: MarkRun, notes: StepNotes, missing: DataFrame) -> None:
+def check_listing(run: MarkRun, notes: StepNotes, missing: Rows) -> None:
     """Raise `Refused` if all live addresses, or more than the limit, are missing from the store.
 
-    `missing` are the live addresses missing from the listing. An object that was uploaded and staged after the listing
-    is not lost: the store lists it now, under exactly its key.
+    `missing` are the live addresses missing from the listing (column address, among others). An object that was
+    uploaded and staged after the listing is not lost: the store lists it now, under exactly its key.
     """
     absent, live = notes.facts["live_not_listed"], notes.facts["live_inside"]
     notes.facts |= {"live_lost": 0, "live_lost_accepted": 0}
     if not absent:
         return
     if absent > ALWAYS_LOOKED_UP and absent * 2 > live:
-        raise refusal(run, absent, live, [row["address"] for row in missing.limit(NAMED).collect()])
-    lost = run.persist(missing.transform(not_listed_now(run.place)))
+        raise refusal(run, absent, live, first_rows(missing, ["address"], NAMED)["address"].to_pylist())
+    lost = run.persist(not_listed_now(missing, run.place))
     accepted = lost.where(lost["address"].isin(list(run.mark.record.accepted_missing)))
     notes.facts |= {"live_lost": lost.count(), "live_lost_accepted": accepted.count()}
     refuse_folded(run, run.mark.record.accepted_missing)
@@ -64,19 +63,18 @@ def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
     )
 
 
-def not_listed_now(place: Place) -> Callable[[DataFrame], DataFrame]:
-    """Keep the addresses (column `address`) that the store doesn't list now, byte for byte.
+def not_listed_now(rows: Rows, place: Place) -> DataFrame:
+    """The addresses of these rows that the store doesn't list now, byte for byte (ADDRESSES).
 
     Uses a listing, not HEAD: a store that folds keys would accept a HEAD for a key that it lists under another name.
     """
 
     def read(batches: Batches) -> Batches:
         for batch in batches:
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(unlisted(place, batch.column(0)), pa.string())], schema=ADDRESSES
-            )
+            unlisted_addresses = unlisted(place, batch.column("address"))
+            yield pa.RecordBatch.from_arrays([pa.array(unlisted_addresses, pa.string())], schema=ADDRESSES)
 
-    return lambda df: df.mapInArrow(on_executor(read), arrow_to_spark(ADDRESSES))
+    return as_frame(mapped(rows, read, ADDRESSES))
 
 
 def unlisted(place: Place, addresses: pa.Array) -> list[str]:

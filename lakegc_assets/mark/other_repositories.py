@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,16 +44,17 @@ from lakegc_assets.mark.earlier_references import (
     spellings,
     trusted_tables,
 )
+from lakegc_assets.mark.keep_facts import KeepFacts
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.path_probes import key_inside, unless_gone
 from lakegc_assets.mark.uncommitted_readings import BRANCHES_HERE, staged_addresses
-from lakegc_assets.rules import garbage, keep_reasons
+from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about
-from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
 from spark_resources.lakefs.ranges import inside_full_addresses, prefetched, range_properties, read_table, table_ids
 from spark_resources.model import ADDRESSES, Namespace
+from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import (
     Dataset,
     Output,
@@ -68,9 +68,6 @@ from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 from spark_resources.stores.place import Place
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])
 PLACED_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
@@ -410,7 +407,7 @@ def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.
 # --- the reason to keep ---------------------------------------------------------------------------------------------
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
+def look_up(run: MarkRun, notes: StepNotes, sizes: pa.Array, chain: MarkChain) -> KeepFacts | None:
     """Keep the stored objects that other repositories refer to. They may also refer to objects deleted long ago."""
     recorded = run.mark.record.steps
     found: list[Dataset] = [
@@ -419,9 +416,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain
         for part in parts
         if part in recorded[asset].datasets and recorded[asset].datasets[part]["rows"]
     ]
-    notes.facts["kept_for_other_repositories"] = 0
     if not found or not notes.facts["unreferenced"]:
         return None
-    referenced = run.persist(run.read_datasets(found, ADDRESSES).dropDuplicates())
-    notes.facts["kept_for_other_repositories"] = objects.transform(garbage.only(referenced)).count()
-    return keep_reasons.among(referenced)
+    name = keep_reasons.OTHER_REPOSITORY.name
+    return KeepFacts(keep_reasons.among(name), (Input.of_addresses(name, run.place, found, ADDRESSES),))

@@ -7,49 +7,52 @@ was moved to another path between the lists and the probe is found by neither. S
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.mark import holds_in_force, other_repositories
 from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.keep_facts import KeepFacts
 from lakegc_assets.mark.mark_chain import MarkChain
-from lakegc_assets.mark.metaranges import distinct_ranges
 from lakegc_assets.mark.retained_commits import dumped_graph
 from lakegc_assets.mark.uncommitted_readings import read_staged
 from lakegc_assets.rules import keep_reasons
-from lakegc_assets.rules.incremental import union
-from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources.errors import Refused
-from spark_resources.lakefs.ranges import addresses_of, ranges_of
-from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, Commit
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from spark_resources.lakefs.ranges import check_all_read, distinct_refs, range_tasks, reading_addresses, write_ranges_of
+from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_REFS, Commit
+from spark_resources.spark.arrow_shuffle import Input
+from spark_resources.spark.datasets import Dataset, all_batches, write_produced
 
 ASSET = "expired_set"
 STAGED_PART, DIFFS_PART = "staged_at_the_end", "diffs_at_the_end"
+NEW_RANGES_PART, NEW_ADDRESSES_PART = "ranges_at_the_end", "addresses_at_the_end"  # of new commits, if there are any
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
+def look_up(run: MarkRun, notes: StepNotes, sizes: pa.Array, chain: MarkChain) -> KeepFacts | None:
     """Keep the objects whose addresses are live at the end."""
     live = live_at_the_end(run, notes) if notes.facts["unreferenced"] else []
-    return keep_reasons.among(union(live)) if live else None
+    if not any(dataset.rows for dataset in live):
+        return None
+    name = keep_reasons.MEANWHILE.name
+    return KeepFacts(keep_reasons.among(name), (Input.of_addresses(name, run.place, live, ADDRESSES),))
 
 
-def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
-    """The addresses that are staged now, and those of commits that were not retained before (column address, with
+def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
+    """The addresses that are staged now, and those of commits that were not retained before (ADDRESSES, with
     duplicates)."""
     run.log_message("reading once more: staged addresses, branch heads, new commits")
     return [*staged_now(run, notes), *of_new_commits(run, notes)]
 
 
-def staged_now(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
+def staged_now(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     reading = read_staged(run, ASSET, STAGED_PART, DIFFS_PART)
     reading.record(notes)
     elsewhere = other_repositories.read_at_the_end(run, notes)
-    return run.read_filled([*reading.datasets.values(), *elsewhere], ADDRESSES)
+    return [*reading.datasets.values(), *elsewhere]
 
 
-def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
+def of_new_commits(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     """The addresses of commits that were not retained when commits were read but are now: heads, tags on hold, and
     every commit made since. A new commit that is no longer on any branch is live, too, like any young one. Mostly
     empty."""
@@ -62,8 +65,16 @@ def of_new_commits(run: MarkRun, notes: StepNotes) -> list[DataFrame]:
     metaranges |= {commit.metarange_id for commit in since}
     if not metaranges - {""}:
         return []
-    ranges = distinct_ranges(ranges_of(run.spark, run.place, sorted(metaranges - {""})))
-    return [addresses_of(ranges, run.place).select("address")]
+    folder, ranges_folder = (run.mark.folder(ASSET, part) for part in (NEW_ADDRESSES_PART, NEW_RANGES_PART))
+    (ranges,) = write_ranges_of(run.spark, run.place, sorted(metaranges - {""}), ranges_folder)
+    refs = distinct_refs(pa.concat_tables([RANGE_REFS.empty_table(), *all_batches(run.place, ranges, RANGE_REFS)]))
+    addresses, report = write_produced(
+        range_tasks(run.spark, refs), reading_addresses(run.place), run.place, folder, ADDRESSES
+    )
+    check_all_read(report, ranges=len(refs), entries=pc.sum(refs["entries"], min_count=0).as_py())
+    notes.wrote(ranges, NEW_RANGES_PART)
+    notes.wrote(addresses, NEW_ADDRESSES_PART)
+    return [addresses]
 
 
 def commits_since(run: MarkRun, *, known: Collection[str]) -> list[Commit]:

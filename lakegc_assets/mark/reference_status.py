@@ -16,42 +16,44 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.garbage import REFERENCE_STATUS, Status
 from spark_resources.model import ADDRESSES, RANGE_ADDRESSES, STORED_OBJECTS
-from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
+from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input, co_group
 from spark_resources.spark.partitioning import MAX_BROADCAST_ADDRESSES
 from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Rows, as_frame, filtered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+STATUS = "status"
+
+
 @dataclass(frozen=True)
 class ReferenceStatus:
-    """The result of one pass over all addresses (`rows`, REFERENCE_STATUS; also as a table, `few`, if they are on the
-    driver), and its counts."""
+    """The result of one pass over all addresses (REFERENCE_STATUS), and its counts."""
 
-    rows: DataFrame
-    few: pa.Table | None
+    grouped: Grouped
     counts: Mapping[str, int]
 
     @property
-    def not_committed(self) -> DataFrame:
-        """The objects that no retained commit refers to, whatever else keeps them (STORED_OBJECTS)."""
-        return self._objects(Status.UNREFERENCED, Status.DOT_SEGMENT, Status.YOUNG_OR_UNCOMMITTED)
+    def input(self) -> Input:
+        """The rows, as an input of another pass over the same addresses."""
+        return self.grouped.as_input(STATUS, REFERENCE_STATUS)
 
     @property
-    def unreferenced(self) -> DataFrame:
-        """The objects that are stored − committed − uncommitted − young − kept for their keys."""
-        return self._objects(Status.UNREFERENCED)
+    def few(self) -> pa.Table | None:
+        """The rows, if the driver has them."""
+        return self.grouped.few
 
     @property
-    def dot_segments(self) -> DataFrame:
-        """The objects that are kept only for their keys."""
-        return self._objects(Status.DOT_SEGMENT)
+    def dot_segments(self) -> Rows:
+        """The objects that are kept only for their keys (REFERENCE_STATUS)."""
+        return self._with(Status.DOT_SEGMENT)
 
     @property
-    def missing(self) -> DataFrame:
-        """The live addresses (column address) missing from the listing."""
-        return self._with(Status.MISSING).select("address")
+    def missing(self) -> Rows:
+        """The live addresses missing from the listing (REFERENCE_STATUS)."""
+        return self._with(Status.MISSING)
 
     @property
     def not_committed_count(self) -> int:
@@ -65,13 +67,19 @@ class ReferenceStatus:
         if self.few is not None:
             is_missing = pc.equal(self.few["status"], Status.MISSING.value)
             return self.few["address"].filter(pc.invert(is_missing)).combine_chunks()
-        return self.not_committed.select("address").toArrow()["address"].combine_chunks()
+        return self._not_committed().toArrow()["address"].combine_chunks()
 
-    def _objects(self, *statuses: Status) -> DataFrame:
-        return self._with(*statuses).select(*STORED_OBJECTS.names)
+    def some_not_committed(self, share: float) -> pa.Array:
+        """The addresses of about this share of the same objects."""
+        return self._not_committed().sample(fraction=share, seed=0).toArrow()["address"].combine_chunks()
 
-    def _with(self, *statuses: Status) -> DataFrame:
-        return self.rows.where(self.rows["status"].isin([one.value for one in statuses]))
+    def _not_committed(self) -> DataFrame:
+        """The addresses of the objects that no retained commit refers to, whatever else keeps them (column address)."""
+        rows = as_frame(self.grouped.rows)
+        return rows.where(rows["status"] != Status.MISSING.value).select("address")
+
+    def _with(self, status: Status) -> Rows:
+        return filtered(self.grouped.rows, lambda rows: pc.equal(rows["status"], status.value), REFERENCE_STATUS)
 
 
 def compare(run: MarkRun, candidates: Candidates) -> ReferenceStatus:
@@ -83,8 +91,8 @@ def compare(run: MarkRun, candidates: Candidates) -> ReferenceStatus:
         report.count(**counts)
         return found
 
-    found = co_group(run.spark(), run.place, inputs, combine, REFERENCE_STATUS, run.persist)
-    return ReferenceStatus(found.rows, found.few, candidates.of_whole_repository(dict(found.report.counters)))
+    found = co_group(run.spark, inputs, combine, REFERENCE_STATUS, run.persist)
+    return ReferenceStatus(found, candidates.of_whole_repository(dict(found.report.counters)))
 
 
 def listed_and_live(run: MarkRun) -> list[Input]:
@@ -93,8 +101,8 @@ def listed_and_live(run: MarkRun) -> list[Input]:
     needed = run.mark.dataset(asset, committed_addresses.ADDRESSES_PART)
     others = [run.mark.dataset(asset, maybe_gone)] if maybe_gone in run.mark.record.step(asset).datasets else []
     return [
-        Input.whole(garbage.STORED, listed_objects.datasets(run), STORED_OBJECTS),
-        Input.of_addresses(garbage.COMMITTED, [needed], RANGE_ADDRESSES),
-        Input.of_addresses(garbage.MAYBE_GONE, others, RANGE_ADDRESSES),
-        Input.of_addresses(garbage.UNCOMMITTED, uncommitted_addresses.datasets(run), ADDRESSES),
+        Input.whole(garbage.STORED, run.place, listed_objects.datasets(run), STORED_OBJECTS),
+        Input.of_addresses(garbage.COMMITTED, run.place, [needed], RANGE_ADDRESSES),
+        Input.of_addresses(garbage.MAYBE_GONE, run.place, others, RANGE_ADDRESSES),
+        Input.of_addresses(garbage.UNCOMMITTED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
     ]

@@ -15,20 +15,22 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.keep_facts import KeepFacts
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
-from lakegc_assets.mark.metaranges import RecordedRanges, distinct_ranges
+from lakegc_assets.mark.metaranges import RecordedRanges
 from lakegc_assets.mark.path_probes import PROBED_PARTS, probed_batches
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.incremental import union
-from lakegc_assets.rules.keep_reasons import Attribution
 from spark_resources.lakefs.ranges import (
     distinct_refs,
     entries_of_size,
@@ -46,10 +48,11 @@ from spark_resources.model import (
     RANGES_OF_METARANGES,
     SERVED,
 )
-from spark_resources.spark.datasets import Dataset, Producer, write_dataset, write_produced
+from spark_resources.spark.arrow_shuffle import Input
+from spark_resources.spark.datasets import Dataset, Producer, read_rows, write_dataset, write_produced
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, Tasks
+from spark_resources.spark.tasks import Batches, Tasks, collected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,46 +63,67 @@ PATH_COLUMNS = ("repository", "branch", "path", "size")
 MANY_SIZES = 1_000_000  # 8 MB, broadcast to every task
 PATHS_WORTH_A_TASK = 100
 FEW_PATHS = 10_000
+SERVED_INSIDE = pa.schema(
+    [field.with_nullable(False) for field in map(SERVED.field, ("address", "repository", "branch"))]
+)
+SIZES_ONLY = pa.schema([SERVED.field("size")])
 PASSES = tuple(zip(PROBED_PARTS, ("not_probed", "not_probed_again"), strict=True))
 """For each pass, the parts with the probe results and with the paths beyond the limit."""
 REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
 BOUND = "there are more paths to probe than LAKEGC_MAX_PROBES allows"
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: DataFrame, chain: MarkChain) -> Attribution | None:
+def look_up(run: MarkRun, notes: StepNotes, sizes: pa.Array, chain: MarkChain) -> KeepFacts | None:
     """Keep the objects that branches serve, or may serve, at the probed paths.
 
     Paths are probed twice, each time also at heads and in repositories that are new by then.
     """
     facts = notes.facts
     facts |= {"probes": 0, "probed_again": 0, "not_probed": 0, "probes_failed": 0, "served_inside": 0, "unclear": []}
-    paths, sizes, probed = Paths(run, notes, chain), sizes_of(run, objects), list[Dataset]()
+    paths, wanted, probed = Paths(run, notes, chain), Sizes(run, sizes), list[Dataset]()
+    doubtful = keep_reasons.DOUBTFUL_SIZES.empty_table()
     for again, parts in enumerate(PASSES):
-        if facts["served_inside"] or facts["unclear"]:
-            kept = objects.transform(served(run, probed))
-            sizes = sizes_of(run, kept.where("found IS NULL"))
-        probed += probe_paths(run, notes, paths.to_probe(sizes), parts, again=bool(again))
-    return served(run, probed) if probed else None
+        probed += probe_paths(run, notes, paths.to_probe(wanted), parts, again=bool(again))
+        if facts["unclear"]:
+            doubtful = doubtful_sizes(run, probed)
+            is_doubtful = pc.is_in(sizes, value_set=doubtful["size"])
+            wanted = Sizes(run, sizes.filter(pc.invert(is_doubtful)))  # objects of the others are kept already
+    if not probed:
+        return None
+    name = keep_reasons.BRANCH.name
+    served = Input.selected(name, run.place, probed, SERVED, SERVED_INSIDE, served_inside)
+    return KeepFacts(keep_reasons.served(name, doubtful), (served,))
 
 
-@dataclass(frozen=True, slots=True)
+def served_inside(probed: pa.Table) -> pa.Table:
+    """The addresses inside the namespace that probes found (SERVED_INSIDE)."""
+    return probed.filter(pc.is_valid(probed["address"])).select(SERVED_INSIDE.names).cast(SERVED_INSIDE)
+
+
+def doubtful_sizes(run: MarkRun, probed: Sequence[Dataset]) -> pa.Table:
+    """The sizes for which a probe has no clear result (DOUBTFUL_SIZES)."""
+    columns = keep_reasons.DOUBTFUL_SIZES
+    by_file = read_rows(run.spark, run.place, probed, SERVED, keep_reasons.doubtful_sizes, columns)
+    return keep_reasons.doubtful_sizes(collected(by_file, lambda batches: batches, columns))
+
+
+@dataclass(frozen=True)
 class Sizes:
-    """The distinct sizes of objects: as `rows` (column size), and on the driver unless there are too many."""
+    """The distinct sizes of objects: `every` one, on the driver."""
 
-    rows: DataFrame
-    few: pa.Array | None
+    run: MarkRun
+    every: pa.Array
 
+    @property
+    def few(self) -> pa.Array | None:
+        """The same, unless there are too many to be sent to every task."""
+        return self.every if len(self.every) <= MANY_SIZES else None
 
-def sizes_of(run: MarkRun, objects: DataFrame) -> Sizes:
-    """The distinct sizes of these objects."""
-    rows = run.persist(objects.select("size").dropDuplicates())
-    listed = rows.limit(MANY_SIZES + 1).toArrow()["size"].combine_chunks()
-    return Sizes(rows, listed if len(listed) <= MANY_SIZES else None)
-
-
-def served(run: MarkRun, probed: Sequence[Dataset]) -> Attribution:
-    """Keep the objects that these probe results (SERVED) name, or leave unclear."""
-    return keep_reasons.served(run.read_datasets(probed, SERVED))
+    @cached_property
+    def rows(self) -> DataFrame:
+        """The same for joins (column size)."""
+        table = pa.table([self.every], schema=SIZES_ONLY)
+        return row_tasks(self.run.spark, table, batch=MANY_SIZES).frame()
 
 
 def probe_paths(
@@ -180,7 +204,7 @@ class Paths:
     def to_probe(self, sizes: Sizes) -> FoundPaths | None:
         """The paths where an entry has one of these sizes, which are those of the call before or fewer; None if there
         are none. Heads are listed anew each time, and only new ones are read."""
-        if sizes.few is not None and not len(sizes.few):
+        if not len(sizes.every):
             return None
         here = paths_at_heads(self.run, self._new_heads(), sizes, self.chain)
         elsewhere = other_repository_heads.paths_to_probe(
@@ -232,7 +256,11 @@ def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: Mark
         few = tasks.collected(read, METARANGE_RANGES)
     else:  # each branch may have thousands of ranges, mostly the same ones
         many = run.persist(tasks.mapped(read, METARANGE_RANGES))
-    unknown = few.select(RANGE_REFS.names) if many is None else distinct_ranges(many).toArrow().cast(RANGE_REFS)
+    unknown = (
+        few.select(RANGE_REFS.names)
+        if many is None
+        else many.select(*RANGE_REFS.names).dropDuplicates().toArrow().cast(RANGE_REFS)
+    )
     refs = distinct_refs(pa.concat_tables([written.ranges_of(known), unknown]))
     refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), sizes.few, chain, written))
     if not len(refs):

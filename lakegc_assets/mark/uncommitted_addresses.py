@@ -8,11 +8,8 @@ from lakegc_assets.mark import other_repositories
 from lakegc_assets.mark.context import MarkRun, step
 from lakegc_assets.mark.earlier_references import STAGED_PARTS
 from lakegc_assets.mark.uncommitted_readings import read_staged
-from spark_resources.model import ADDRESSES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from spark_resources.spark.datasets import Dataset
 
 ASSET = "uncommitted_addresses"
@@ -35,8 +32,3 @@ def datasets(run: MarkRun) -> list[Dataset]:
     """The datasets of all readings of staged addresses, without other repositories; all these addresses are live."""
     recorded = [part for part in run.mark.record.step(ASSET).datasets if part not in STAGED_PARTS]
     return [run.mark.dataset(ASSET, part) for part in dict.fromkeys((*READINGS, *DIFFS, *recorded))]
-
-
-def read_live(run: MarkRun) -> list[DataFrame]:
-    """All addresses that any reading found staged (column address), as `MarkRun.read_filled` gives them."""
-    return run.read_filled(datasets(run), ADDRESSES)

@@ -6,13 +6,14 @@ Nothing here does I/O or decides what expires: the deletable addresses are an in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.model import EXPIRED_OBJECTS, STORED_OBJECTS, ExpiredReason
+from lakegc_assets.rules.garbage import first_of_each
+from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason
 
 LAST = ("until", "commit_id", "branch", "days")
 """Sort key of the commits that retained an object: the one that retained it longest is last; None sorts first."""
@@ -25,16 +26,6 @@ ATTRIBUTIONS = pa.schema(
     ]
 )
 """The expired commit that an address is attributed to."""
-MIXED_ROWS = pa.schema(
-    [
-        *(field.with_nullable(True) for field in STORED_OBJECTS),
-        pa.field("deletable", pa.bool_()),
-        *(field.with_nullable(True) for field in ATTRIBUTIONS if field.name != "address"),
-    ]
-)
-"""Rows of three kinds, distinguished by the column that is set: an object (`size`), a deletable address (`deletable`),
-an attribution (`verdict`)."""
-ATTRIBUTIONS_AT_ONCE = 500_000
 EXPLAINED = pa.schema([field.with_nullable(field.nullable or field.name == "reason") for field in EXPIRED_OBJECTS])
 """EXPIRED_OBJECTS with a nullable reason: objects that are kept have none."""
 
@@ -44,23 +35,6 @@ def in_order(verdicts: Sequence[Mapping[str, Any]]) -> pa.Table:
     rows = {tuple(row[name] for name in LAST): row for row in verdicts}
     ordered = sorted(rows, key=lambda key: [(value is not None, value) for value in key])
     return pa.Table.from_pylist([{name: rows[key][name] for name in VERDICTS.names} for key in ordered], VERDICTS)
-
-
-def separated(batches: Iterable[pa.RecordBatch]) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Split MIXED_ROWS by kind: objects (STORED_OBJECTS), deletable addresses (column address), and attributions
-    (ATTRIBUTIONS, one per address, which bounds memory by the number of addresses)."""
-    others, attributions, new = [MIXED_ROWS.empty_table()], [ATTRIBUTIONS.empty_table()], 0
-    for batch in batches:
-        table = pa.Table.from_batches([batch]).select(MIXED_ROWS.names).cast(MIXED_ROWS)
-        others.append(table.filter(pc.is_null(table["verdict"])))
-        attributions.append(table.filter(pc.is_valid(table["verdict"])).select(ATTRIBUTIONS.names).cast(ATTRIBUTIONS))
-        new += len(attributions[-1])
-        if new >= ATTRIBUTIONS_AT_ONCE:
-            attributions, new = [best(pa.concat_tables(attributions))], 0
-    rows = pa.concat_tables(others)
-    objects = rows.filter(pc.is_valid(rows["size"])).select(STORED_OBJECTS.names).cast(STORED_OBJECTS)
-    deletable = rows.filter(pc.is_valid(rows["deletable"])).select(["address"])
-    return objects, deletable, best(pa.concat_tables(attributions))
 
 
 def explained(
@@ -97,5 +71,4 @@ def best(attributions: pa.Table) -> pa.Table:
     if len(best) == len(last):
         return best
     rows = best.sort_by([("address", "ascending"), ("path", "descending")])  # nulls sort last, as the smallest
-    same = pc.equal(rows["address"].slice(1), rows["address"].slice(0, len(rows) - 1))
-    return rows.filter(pa.chunked_array([pa.array([True]), *pc.invert(same).chunks]))
+    return first_of_each(rows, "address")

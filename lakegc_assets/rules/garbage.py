@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.rules.addresses import have_dot_segments, in_listed_area, slices_of
-from spark_resources.model import STORED_OBJECTS
+from spark_resources.model import STORED_OBJECTS, Scope
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -149,9 +149,14 @@ def youngest_listing(stored: pa.Table) -> pa.Table:
     if pc.count_distinct(stored["address"]).as_py() == len(stored):
         return stored
     order = [("address", "ascending"), *((name, "descending") for name in ("modified", "size", "checksum", "slice"))]
-    rows = stored.sort_by(order)  # nulls sort last, as the smallest
-    same = pc.equal(rows["address"].slice(1), rows["address"].slice(0, len(rows) - 1))
-    return rows.filter(pa.chunked_array([pa.array([True]), *pc.invert(same).chunks]))
+    return first_of_each(stored.sort_by(order), "address")  # nulls sort last, as the smallest
+
+
+def first_of_each(rows: pa.Table, column: str) -> pa.Table:
+    """The first row of each value, of rows that are sorted by this column."""
+    values = rows[column].combine_chunks()
+    is_first = [pa.array([True][: len(values)], pa.bool_()), pc.not_equal(values[1:], values[:-1])]
+    return rows.filter(pa.concat_arrays(is_first))
 
 
 def _missing(addresses: pa.Array) -> pa.Table:
@@ -177,7 +182,30 @@ def _sum(values: pa.ChunkedArray) -> int:
     return int(pc.sum(values, min_count=0).as_py())
 
 
-# --- rows of other DataFrames ---------------------------------------------------------------------------------------
+# --- its result -----------------------------------------------------------------------------------------------------
+
+
+def unreferenced(found: pa.Table) -> pa.Table:
+    """The objects among rows of REFERENCE_STATUS that expire unless another reason keeps them (STORED_OBJECTS)."""
+    return found.filter(pc.equal(found["status"], Status.UNREFERENCED.value)).select(STORED_OBJECTS.names)
+
+
+def not_committed(found: pa.Table) -> pa.Table:
+    """The objects among rows of REFERENCE_STATUS that no retained commit refers to, whatever else keeps them
+    (STORED_OBJECTS)."""
+    is_stored = pc.not_equal(found["status"], Status.MISSING.value)
+    return found.filter(is_stored).select(STORED_OBJECTS.names).cast(STORED_OBJECTS)
+
+
+def in_scope(objects: pa.Table, attributed: pa.ChunkedArray, scope: Scope) -> pa.Table:
+    """The unreferenced objects that a mark of this scope may expire: for the scope `committed`, only those at addresses
+    that are attributed to an expired commit."""
+    if scope is not Scope.COMMITTED:
+        return objects
+    return objects.filter(pc.is_in(objects["address"], value_set=attributed))
+
+
+# --- rows of DataFrames ---------------------------------------------------------------------------------------
 
 
 def without(live: DataFrame) -> Callable[[DataFrame], DataFrame]:

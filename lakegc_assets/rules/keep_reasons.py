@@ -1,24 +1,26 @@
 """Reasons to keep an unreferenced object: each with its name and decision, in order.
 
 Marks and the re-verification of a sweep run the same list, `KEEP_REASONS`. Each reason decides from facts that were
-looked up before (`mark/keep_lookups.py`). Pure: DataFrames in, DataFrames out; nothing here reads, writes or starts a
+looked up before (`mark/keep_lookups.py`). Pure: Arrow tables in, columns out; nothing here reads, writes or starts a
 job. Every doubt is a reason to keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from spark_resources.model import HOLD_SEPARATOR
+import pyarrow as pa
+import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from lakegc_assets.rules.garbage import first_of_each
+from spark_resources.model import HOLD_SEPARATOR, SERVED
 
-Attribution: TypeAlias = "Callable[[DataFrame], DataFrame]"
-"""Adds a column `found` (text) to objects: the detail of a reason for each object that it keeps, null for the others.
-It neither adds nor drops rows."""
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+Attribution: TypeAlias = Callable[[pa.Table, Mapping[str, pa.Table]], Column]
+"""From objects (columns address and size) and the rows of each input, by its name, to the column `found` (text): the
+detail of a reason for each object that it keeps, null for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,105 +49,114 @@ KEEP_REASONS = (OTHER_REPOSITORY, BRANCH, MEANWHILE, HOLD)
 
 # --- the decision ---------------------------------------------------------------------------------------------------
 
-
-def undecided(objects: DataFrame) -> DataFrame:
-    """The objects with columns `kept_by` (the name of a reason) and `found`, both null so far."""
-    from pyspark.sql import functions as F
-
-    nothing = F.lit(None).cast("string")
-    return objects.withColumn("kept_by", nothing).withColumn("found", nothing)
+_KEPT_BY, _FOUND = "kept_by", "found"
 
 
-def decided(reason: KeepReason, attribution: Attribution) -> Callable[[DataFrame], DataFrame]:
-    """Add the objects that one more reason keeps; those kept by an earlier reason stay attributed to it."""
-    from pyspark.sql import functions as F
+def decided(
+    objects: pa.Table, attributions: Sequence[tuple[KeepReason, Attribution]], rows: Mapping[str, pa.Table]
+) -> pa.Table:
+    """The objects (columns address, size and more) with columns `kept_by`, the name of the first reason that keeps each
+    of them, and `found`; both are null if none does.
 
-    def decide(objects: DataFrame) -> DataFrame:
-        before = [F.col(name).alias(f"{name}_before") if name in _DECISION else F.col(name) for name in objects.columns]
-        found = objects.select(*before).transform(attribution)
-        is_new = F.col("kept_by_before").isNull() & F.col("found").isNotNull()
-        decision = {
-            "kept_by": F.when(is_new, F.lit(reason.name)).otherwise(F.col("kept_by_before")),
-            "found": F.when(is_new, F.col("found")).otherwise(F.col("found_before")),
-        }
-        return found.select(*(decision.get(name, F.col(name)).alias(name) for name in objects.columns))
-
-    return decide
-
-
-_DECISION = ("kept_by", "found")
+    `rows` has all rows of these addresses in each input.
+    """
+    kept_by, found = (pa.chunked_array([pa.nulls(len(objects), pa.string())]) for _ in range(2))
+    for reason, attribution in attributions:
+        detail = attribution(objects, rows)
+        is_new = pc.and_(pc.is_null(kept_by), pc.is_valid(detail))
+        kept_by = pc.if_else(is_new, reason.name, kept_by)
+        found = pc.if_else(is_new, detail, found)
+    return objects.append_column(_KEPT_BY, kept_by).append_column(_FOUND, found)
 
 
-def not_kept(decided_objects: DataFrame) -> DataFrame:
-    """The objects that no reason keeps so far, with their original columns."""
-    return decided_objects.where(decided_objects["kept_by"].isNull()).drop(*_DECISION)
+def not_kept(decided_objects: pa.Table) -> pa.Table:
+    """The objects that no reason keeps, with their original columns."""
+    return decided_objects.filter(pc.is_null(decided_objects[_KEPT_BY])).drop_columns([_KEPT_BY, _FOUND])
 
 
-def kept(decided_objects: DataFrame, reason: KeepReason | None = None) -> DataFrame:
+def kept(decided_objects: pa.Table, reason: KeepReason | None = None) -> pa.Table:
     """The objects that are kept, by this reason or by any."""
-    by = decided_objects["kept_by"]
-    return decided_objects.where(by.isNotNull() if reason is None else by == reason.name)
+    by = decided_objects[_KEPT_BY]
+    return decided_objects.filter(pc.is_valid(by) if reason is None else pc.equal(by, reason.name))
 
 
-def sentence() -> Column:
+def kept_by(decided_objects: pa.Table) -> dict[str, int]:
+    """How many objects each reason keeps, by its name."""
+    counted = pc.value_counts(decided_objects[_KEPT_BY].drop_null())
+    return {one["values"]: one["counts"] for one in counted.to_pylist()}
+
+
+def sentences(decided_objects: pa.Table) -> Column:
     """Why each decided object is kept, as text for people; null if it isn't kept."""
-    from pyspark.sql import functions as F
-
-    by_name = [(one.name, one.sentence.partition("{}")) for one in (STAGED, COMMITTED, *KEEP_REASONS)]
-    sentences = [
-        F.when(F.col("kept_by") == name, F.concat(F.lit(start), F.col("found"), F.lit(end)) if gap else F.lit(start))
-        for name, (start, gap, end) in by_name
-    ]
-    return F.coalesce(*sentences)
+    by, found = decided_objects[_KEPT_BY], decided_objects[_FOUND]
+    text = pa.chunked_array([pa.nulls(len(decided_objects), pa.string())])
+    for one in (STAGED, COMMITTED, *KEEP_REASONS):
+        start, gap, end = one.sentence.partition("{}")
+        sentence = pc.binary_join_element_wise(start, found, end, "") if gap else start
+        text = pc.if_else(pc.equal(by, one.name), sentence, text)
+    return text
 
 
 # --- the facts that each reason decides from ------------------------------------------------------------------------
 
+DOUBTFUL_SIZES = pa.schema([SERVED.field("size"), SERVED.field("unclear")])
+"""Sizes for which a path probe has no clear result, each once, with the reason."""
 
-def among(addresses: DataFrame) -> Attribution:
+
+def among(name: str) -> Attribution:
     """Keep the objects at these addresses (column address, possibly with duplicates)."""
-    from pyspark.sql import functions as F
 
-    once = addresses.select("address").dropDuplicates().withColumn("found", F.lit(""))
-    return lambda objects: objects.join(once, "address", "left")
+    def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
+        is_among = pc.is_in(objects["address"], value_set=rows[name]["address"])
+        return pc.if_else(is_among, "", pa.scalar(None, pa.string()))
 
-
-def served(probed: DataFrame) -> Attribution:
-    """Keep objects that a branch serves, and those that one may serve because a path probe for their size has no clear
-    result.
-
-    `probed` is SERVED.
-    """
-    from pyspark.sql import functions as F
-
-    inside = probed.where(F.col("address").isNotNull())
-    by_address = inside.groupBy("address").agg(F.min(F.struct("repository", "branch")).alias("by"))
-    doubtful = probed.where(F.col("unclear").isNotNull()).groupBy("size").agg(F.min("unclear").alias("unclear"))
-    serving = F.concat(
-        F.lit("branch "), F.col("by.branch"), F.lit(" of repository "), F.col("by.repository"), F.lit(" serves it")
-    )
-    may_serve = F.concat(F.lit("a branch may serve it, since a path probe was inconclusive: "), F.col("unclear"))
-    found = F.when(F.col("by").isNotNull(), serving).when(F.col("unclear").isNotNull(), may_serve)
-    return lambda objects: (
-        objects.join(by_address, "address", "left")
-        .join(doubtful, "size", "left")
-        .select(*objects.columns, found.alias("found"))
-    )
+    return attribution
 
 
-def on_hold(addresses: DataFrame, prefixes: Sequence[tuple[str, str]]) -> Attribution:
+def served(name: str, doubtful: pa.Table) -> Attribution:
+    """Keep objects that a branch serves (rows of SERVED), and those that one may serve because a path probe for their
+    size has no clear result (`doubtful`, DOUBTFUL_SIZES)."""
+
+    def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
+        in_order = rows[name].sort_by([(each, "ascending") for each in ("address", "repository", "branch")])
+        first = first_of_each(in_order, "address")
+        serving = pc.binary_join_element_wise(
+            "branch ", first["branch"], " of repository ", first["repository"], " serves it", ""
+        )
+        may_serve = pc.binary_join_element_wise(
+            "a branch may serve it, since a path probe was inconclusive: ", doubtful["unclear"], ""
+        )
+        by_address = serving.take(pc.index_in(objects["address"], value_set=first["address"]))
+        by_size = may_serve.take(pc.index_in(objects["size"], value_set=doubtful["size"]))
+        return pc.coalesce(by_address, by_size)
+
+    return attribution
+
+
+def doubtful_sizes(probed: pa.Table) -> pa.Table:
+    """The sizes of these probes (columns size and unclear) that have no clear result (DOUBTFUL_SIZES)."""
+    unclear = probed.filter(pc.is_valid(probed["unclear"])).select(DOUBTFUL_SIZES.names)
+    by_size = unclear.group_by("size", use_threads=False).aggregate([("unclear", "min")])
+    return by_size.select(["size", "unclear_min"]).rename_columns(DOUBTFUL_SIZES.names).cast(DOUBTFUL_SIZES)
+
+
+def on_hold(name: str, prefixes: Sequence[tuple[str, str]]) -> Attribution:
     """Keep objects on hold; `found` has the ids of all holds that keep an object, in order.
 
-    `addresses` is ADDRESSES_ON_HOLD, possibly with duplicates; `prefixes` are pairs of hold id and physical prefix.
+    The rows are ADDRESSES_ON_HOLD, possibly with duplicates; `prefixes` are pairs of hold id and physical prefix.
     """
-    from pyspark.sql import functions as F
 
-    texts = "array<string>"
-    by_address = addresses.groupBy("address").agg(
-        F.flatten(F.collect_list(F.split("hold", HOLD_SEPARATOR))).alias("named")
-    )
-    by_prefix = [F.when(F.col("address").startswith(prefix), F.lit(hold_id)) for hold_id, prefix in prefixes]
-    named = F.coalesce(F.col("named"), F.array().cast(texts))
-    ids = F.array_distinct(F.array_compact(F.concat(named, F.array(*by_prefix).cast(texts))))
-    found = F.when(F.size(ids) > 0, F.array_join(F.array_sort(ids), HOLD_SEPARATOR))
-    return lambda objects: objects.join(by_address, "address", "left").select(*objects.columns, found.alias("found"))
+    def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
+        addresses = objects["address"]
+        pairs = rows[name].group_by(["address", "hold"], use_threads=False).aggregate([])
+        by_address = pairs.group_by("address", use_threads=False).aggregate([("hold", "list")])
+        named = pc.binary_join(by_address["hold_list"], HOLD_SEPARATOR)
+        ids = [pc.fill_null(named.take(pc.index_in(addresses, value_set=by_address["address"])), "")]
+        ids += [pc.if_else(pc.starts_with(addresses, prefix), hold_id, "") for hold_id, prefix in prefixes]
+        joined = pc.binary_join_element_wise(*ids, HOLD_SEPARATOR)
+        distinct = pc.unique(joined)
+        in_order = [HOLD_SEPARATOR.join(sorted(set(one.split(HOLD_SEPARATOR)) - {""})) for one in distinct.to_pylist()]
+        found = pa.array([one or None for one in in_order], pa.string())
+        return found.take(pc.index_in(joined, value_set=distinct))
+
+    return attribution

@@ -1,76 +1,85 @@
-"""The objects that a sweep may still delete, and the outcomes of the rest: set algebra on DataFrames. Nothing here
+"""The objects that a sweep may still delete, and the outcomes of the rest: set algebra on Arrow tables. Nothing here
 reads, writes or starts a job.
 
-Every set is a subset of the approved one. A sweep's own files can only exclude keys, never add any.
+Every set is a subset of the approved one. A sweep's own files can only exclude keys, never add any. `receipts` are
+those of any number of rounds (RECEIPTS with `round`): the one of the last round counts. Tables have all rows of their
+addresses.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
-from spark_resources.model import RECEIPTS, Outcome
+import pyarrow as pa
+import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from lakegc_assets.rules.garbage import first_of_each
+from spark_resources.model import PENDING, RECEIPTS, Outcome
+
+APPROVED = pa.schema([field for field in PENDING if field.name != "intended"])
+"""The approved objects, as far as the mark recorded them."""
 
 
-def pending(approved: DataFrame, outcomes: DataFrame, intents: DataFrame, *, since: int) -> DataFrame:
-    """Approved objects that have no outcome, or that failed before round `since`, in which this attempt began.
+def latest(receipts: pa.Table) -> pa.Table:
+    """The receipt of the last round for each address, and of one round the last one."""
+    rounds = [("address", "ascending"), ("round", "descending"), ("at", "descending")]
+    return first_of_each(receipts.sort_by(rounds), "address")
 
-    `approved` has address, size, modified, checksum and slice; `outcomes` is RECEIPTS with the round of each, `intents`
-    has an address. Column `intended`: a round recorded the intent to delete the object.
+
+def pending(approved: pa.Table, receipts: pa.Table, intents: pa.Table, *, since: int) -> pa.Table:
+    """Approved objects (APPROVED) that have no outcome, or that failed before round `since`, in which this attempt
+    began (PENDING). `intended`: a round recorded the intent (column address) to delete the object."""
+    last = latest(receipts)
+    is_final = pc.or_(pc.not_equal(last["outcome"], Outcome.FAILED.value), pc.greater_equal(last["round"], since))
+    left = without(approved.select(APPROVED.names), last.filter(is_final))
+    intended = pc.is_in(left["address"], value_set=intents["address"])
+    return left.append_column("intended", intended).cast(PENDING)
+
+
+def reported(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
+    """The outcome of every approved object that has one (RECEIPTS), sorted by address.
+
+    `undone` has later receipts of quarantined objects.
     """
-    from pyspark.sql import functions as F
-
-    final = outcomes.where((F.col("outcome") != Outcome.FAILED.value) | (F.col("round") >= since)).select("address")
-    meant = intents.select("address", F.lit(True).alias("meant"))
-    columns = ("address", "size", "modified", "checksum", "slice")
-    return (
-        approved.select(*columns)
-        .join(final, "address", "left_anti")
-        .join(meant, "address", "left")
-        .select(*columns, F.coalesce("meant", F.lit(False)).alias("intended"))
-    )
+    since = with_outcome(undone, Outcome.RESTORED, Outcome.PURGED).select(RECEIPTS.names)
+    before = without(latest(receipts).select(RECEIPTS.names), since)
+    return only(pa.concat_tables([before, since]), approved).sort_by("address")
 
 
-def reported(approved: DataFrame, outcomes: DataFrame, undone: DataFrame) -> DataFrame:
-    """The outcome of every approved object (RECEIPTS); null if it has none yet.
-
-    `undone` has later outcomes of quarantined objects, with the columns of `outcomes`.
-    """
-    from pyspark.sql import functions as F
-
-    since = undone.where(F.col("outcome").isin(Outcome.RESTORED.value, Outcome.PURGED.value)).select(*RECEIPTS.names)
-    before = outcomes.select(*RECEIPTS.names).join(since.select("address"), "address", "left_anti")
-    latest = before.select(*RECEIPTS.names).unionByName(since)
-    return approved.select("address").join(latest, "address", "left").select(*RECEIPTS.names)
+def deleted(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
+    """The approved objects that this sweep removed from their keys and that were not restored (columns address and
+    size)."""
+    taken = only(with_outcome(receipts, Outcome.DELETED, Outcome.QUARANTINED), approved)
+    return without(taken, with_outcome(undone, Outcome.RESTORED)).select(["address", "size"])
 
 
-def deleted(outcomes: DataFrame) -> DataFrame:
-    """The objects that this sweep removed from their keys (columns address, size)."""
-    from pyspark.sql import functions as F
-
-    taken = (Outcome.DELETED.value, Outcome.QUARANTINED.value)
-    return outcomes.where(F.col("outcome").isin(*taken)).select("address", "size")
+def quarantined(approved: pa.Table, receipts: pa.Table) -> pa.Table:
+    """The approved objects that a sweep quarantined (APPROVED)."""
+    return only(approved, with_outcome(receipts, Outcome.QUARANTINED))
 
 
-def restored(outcomes: DataFrame) -> DataFrame:
-    """The quarantined objects that were restored to their keys (column address)."""
-    from pyspark.sql import functions as F
-
-    return outcomes.where(F.col("outcome") == Outcome.RESTORED.value).select("address")
-
-
-def quarantined(outcomes: DataFrame) -> DataFrame:
-    """The objects that a sweep quarantined (column address)."""
-    from pyspark.sql import functions as F
-
-    return outcomes.where(F.col("outcome") == Outcome.QUARANTINED.value).select("address")
+def not_taken(approved: pa.Table, receipts: pa.Table, intents: pa.Table) -> pa.Table:
+    """The approved objects (APPROVED) that a sweep left in place and won't retry, although it had begun to delete
+    them."""
+    left = with_outcome(receipts, Outcome.RESCUED, Outcome.CHANGED)
+    return only(only(approved, left), intents)
 
 
-def not_taken(outcomes: DataFrame) -> DataFrame:
-    """The objects that a sweep left in place and won't retry (column address)."""
-    from pyspark.sql import functions as F
+def with_outcome(receipts: pa.Table, *outcomes: Outcome) -> pa.Table:
+    """The latest receipts with one of these outcomes."""
+    last = latest(receipts)
+    return last.filter(is_one_of(last["outcome"], outcomes))
 
-    left = (Outcome.RESCUED.value, Outcome.CHANGED.value)
-    return outcomes.where(F.col("outcome").isin(*left)).select("address")
+
+def is_one_of(outcome: pa.ChunkedArray, outcomes: Collection[Outcome]) -> pa.ChunkedArray:
+    return pc.is_in(outcome, value_set=pa.array([one.value for one in outcomes], pa.string()))
+
+
+def without(rows: pa.Table, others: pa.Table) -> pa.Table:
+    """The rows whose address isn't among the others'."""
+    return rows.filter(pc.invert(pc.is_in(rows["address"], value_set=others["address"])))
+
+
+def only(rows: pa.Table, others: pa.Table) -> pa.Table:
+    """The rows whose address is among the others'."""
+    return rows.filter(pc.is_in(rows["address"], value_set=others["address"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark.context import Limits, MarkRun, Target
 from lakegc_assets.progress import LogMessage
-from spark_resources.deleting.receipts import Receipts
+from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.rules.sweep_outcomes import APPROVED
+from spark_resources.deleting.receipts import NUMBERED, Receipts
 from spark_resources.errors import Refused
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import Approval
@@ -22,8 +24,10 @@ from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.lease import Lease
 from spark_resources.mark_store.mark import Mark, mark_folder, verifications_folder
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, Partition
+from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input, addresses_once, co_group
 from spark_resources.spark.datasets import Dataset, read_dataset
 from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.persistence import Persisted
 from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.place import Place
 
@@ -32,6 +36,15 @@ if TYPE_CHECKING:
 
 VERIFICATION_AGE = timedelta(minutes=30)
 HEADS_EVERY = timedelta(seconds=3)
+RESCUED = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("why", pa.string(), nullable=False),
+    ]
+)
+OBJECTS, ROUNDS, INTENDED, UNDONE, KEPT = "objects", "receipts", "intents", "receipts of undo and purge", "rescued"
+"""The names of inputs that are grouped by address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,8 @@ class SweepRun:
     by: str
     log_message: LogMessage
     foreign: ForeignMark | None = None
+    persist: Persisted = field(default_factory=Persisted)
+    """Persists DataFrames until the end of the sweep."""
 
     @property
     def place(self) -> Place:
@@ -110,18 +125,49 @@ class SweepRun:
         numbers = (name.rstrip("/").rpartition("/")[2] for name in names)
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
 
-    def approved(self) -> DataFrame:
-        """The approved set: address, size, modified, checksum and slice, as far as the mark recorded them.
+    def approved(self) -> Input:
+        """The approved set (APPROVED).
 
         For a foreign mark, the sweep itself recorded sizes and checksums; the addresses are still the approved ones.
         """
-        dataset = self.mark.dataset("expired_set")
+        dataset, schema = (
+            self.mark.dataset("expired_set"),
+            EXPIRED_OBJECTS if self.foreign is None else REFERENCE_OBJECTS,
+        )
+        recorded = Input.selected(
+            OBJECTS, self.place, [dataset], schema, APPROVED, lambda rows: rows.select(APPROVED.names).cast(APPROVED)
+        )
         if self.foreign is None:
-            return self.read(dataset, EXPIRED_OBJECTS)
-        return self.read(dataset, REFERENCE_OBJECTS).join(self.foreign_addresses(self.foreign), "address", "left_semi")
+            return recorded
+        addresses = self.foreign_addresses(self.foreign)
+        tasks = row_tasks(self.spark, addresses, batch=50_000)
+        approved = Input.of_rows("addresses", tasks, ADDRESSES, len(addresses))
+        return self.grouped(
+            [recorded, approved], lambda rows: sweep_outcomes.only(rows[OBJECTS], rows["addresses"]), APPROVED
+        ).as_input(OBJECTS, APPROVED)
 
-    def foreign_addresses(self, foreign: ForeignMark) -> DataFrame:
-        """The distinct addresses in a foreign mark's files, each verified against the approval.
+    def outcomes(self, name: str, receipts: Receipts | None = None) -> Input:
+        """All receipts of the sweep, or of another action (NUMBERED)."""
+        found = self.receipts if receipts is None else receipts
+        return Input.of_files(name, found.files("receipt"), NUMBERED, reduced=sweep_outcomes.latest)
+
+    def intents(self, name: str, receipts: Receipts | None = None) -> Input:
+        """The keys with an intent of the sweep, or of another action (ADDRESSES, with duplicates)."""
+        found = self.receipts if receipts is None else receipts
+        return Input.of_files(name, found.files("intent"), ADDRESSES, reduced=addresses_once)
+
+    def grouped(
+        self,
+        inputs: Sequence[Input],
+        combine: Callable[[GroupedRows], pa.Table],
+        schema: pa.Schema,
+        persist: Persisted | None = None,
+    ) -> Grouped:
+        """What `combine` makes of the rows of each address; persisted until the end of the sweep, or of `persist`."""
+        return co_group(self.spark, inputs, lambda rows, _: combine(rows), schema, persist or self.persist)
+
+    def foreign_addresses(self, foreign: ForeignMark) -> pa.Table:
+        """The distinct addresses in a foreign mark's files (ADDRESSES), each verified against the approval.
 
         Raises `Refused` for an address that must never be deleted.
         """
@@ -132,8 +178,7 @@ class SweepRun:
                 "approval. Find out who changed them. Put them back as they were, or make a new mark.",
                 invariant=7,
             )
-        addresses = pa.table([pc.unique(files.addresses)], schema=ADDRESSES)
-        return row_tasks(self.spark, addresses, batch=50_000).frame()
+        return pa.table([pc.unique(files.addresses)], schema=ADDRESSES)
 
     def read(self, dataset: Dataset, schema: pa.Schema) -> DataFrame:
         return read_dataset(self.spark(), self.place, dataset, schema)
@@ -153,14 +198,13 @@ class Verified:
 class Reverification:
     """One re-verification of candidates.
 
-    `began` is by the store's clock, before its first read. `rescued` (columns address, size, why) are candidates that
-    are live now. `verified` has the live commits and ranges. `unread` are the other repositories that could not be
-    read, each with the reason; all of them were released.
+    `began` is by the store's clock, before its first read. `rescued` (RESCUED) are candidates that are live now.
+    `verified` has the live commits and ranges. `unread` are the other repositories that could not be read, each with
+    the reason; all of them were released.
     """
 
     number: int
     began: datetime
-    rescued: DataFrame
-    rescued_objects: int
+    rescued: Dataset
     verified: Verified
     unread: Mapping[str, str] = field(default_factory=dict)

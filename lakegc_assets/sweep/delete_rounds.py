@@ -19,7 +19,7 @@ from lakegc_assets.formatting import duration, plural
 from lakegc_assets.progress import logging_progress
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.delete_check import check_before_delete
-from lakegc_assets.sweep.context import Reverification, SweepRun
+from lakegc_assets.sweep.context import INTENDED, KEPT, OBJECTS, RESCUED, ROUNDS, Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.permit import PermitIssuer
@@ -32,13 +32,16 @@ from spark_resources.deleting.sweep_task import (
 )
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.model import PENDING, DeleteCheck, Outcome
+from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input
+from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.remote_errors import lost_attempts, tasks_ended
-from spark_resources.spark.task_report import TaskReport, run_tasks, this_task
-from spark_resources.spark.tasks import Batches, task_name
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, Rows, Tasks, run_tasks, task_name, this_task
 from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 DOING = {
     Action.DELETE: "deleting",
@@ -113,19 +116,46 @@ def no_progress(run: SweepRun, objects: int, until: datetime, failure: str = "")
     )
 
 
-def pending_objects(run: SweepRun, approved: DataFrame, since: int) -> DataFrame:
+def pending_objects(run: SweepRun, approved: Input, since: int, persist: Persisted) -> Grouped:
     """The objects that have no outcome yet, or failed before the round `since` (PENDING)."""
-    spark = run.spark()
-    return sweep_outcomes.pending(approved, run.receipts.outcomes(spark), run.receipts.intents(spark), since=since)
+
+    def pending(rows: GroupedRows) -> pa.Table:
+        return sweep_outcomes.pending(rows[OBJECTS], rows[ROUNDS], rows[INTENDED], since=since)
+
+    return run.grouped([approved, run.outcomes(ROUNDS), run.intents(INTENDED)], pending, PENDING, persist)
 
 
-def write_rescued(run: SweepRun, verification: Reverification, pending: DataFrame) -> None:
+def still_garbage(run: SweepRun, objects: Grouped, verification: Reverification, persist: Persisted) -> Grouped:
+    """The objects (PENDING) that a re-verification did not rescue."""
+    if not verification.rescued.rows:
+        return objects
+    inputs = [objects.as_input(OBJECTS, PENDING), rescued_input(run, verification)]
+    return run.grouped(inputs, lambda rows: sweep_outcomes.without(rows[OBJECTS], rows[KEPT]), PENDING, persist)
+
+
+def became_live(run: SweepRun, objects: Grouped, verification: Reverification, persist: Persisted) -> Grouped:
+    """The objects (PENDING, and `why`) that a re-verification rescued."""
+
+    def with_reasons(rows: GroupedRows) -> pa.Table:
+        live = sweep_outcomes.only(rows[OBJECTS], rows[KEPT])
+        why = rows[KEPT]["why"].take(pc.index_in(live["address"], value_set=rows[KEPT]["address"]))
+        return live.append_column(RESCUED.field("why"), why)
+
+    inputs = [objects.as_input(OBJECTS, PENDING), rescued_input(run, verification)]
+    return run.grouped(inputs, with_reasons, pa.schema([*PENDING, RESCUED.field("why")]), persist)
+
+
+def rescued_input(run: SweepRun, verification: Reverification) -> Input:
+    return Input.whole(KEPT, run.place, [verification.rescued], RESCUED)
+
+
+def write_rescued(run: SweepRun, verification: Reverification, pending: Grouped) -> None:
     """Write a receipt for each of these rows of PENDING that the re-verification rescued.
 
     An interrupted attempt may have deleted or quarantined an object before it became live. Such an object is recorded
     as deleted or quarantined, so that the closing re-verification names it and an undo restores it.
     """
-    if not verification.rescued_objects:
+    if not verification.rescued.rows:
         return
     receipts, number, at, mark_id = run.receipts, verification.number, verification.began, run.mark.record.mark_id
 
@@ -133,13 +163,16 @@ def write_rescued(run: SweepRun, verification: Reverification, pending: DataFram
         rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if rows:
             table = pa.concat_tables(rows)
+            table = table.set_column(1, PENDING.field("size"), pc.fill_null(table["size"], 0))
             taken = already_removed(receipts.store, table)
             left = table.filter(pc.invert(pc.is_in(table["address"], value_set=taken["address"])))
             rescued = receipt_rows(left, outcome=Outcome.RESCUED, why=left["why"], at=at)
             found = pa.concat_tables([rescued, receipts_of_interrupted(receipts.store, taken, mark_id, at)])
             receipts.write("receipt", number, f"rescued-{task_name()}", found)
 
-    run_tasks(verification.rescued.join(pending.select("address", "slice", "intended"), "address"), write)
+    persist = Persisted()
+    run_tasks(became_live(run, pending, verification, persist).rows, write)
+    persist.release()
 
 
 def already_removed(store: Store, rows: pa.Table) -> pa.Table:
@@ -150,17 +183,19 @@ def already_removed(store: Store, rows: pa.Table) -> pa.Table:
 
 
 def run_round(
-    run: SweepRun, rows: DataFrame, action: Action, receipts: Receipts, number: int, until: datetime, objects: int,
+    run: SweepRun, rows: Rows, action: Action, receipts: Receipts, number: int, until: datetime, objects: int,
     heads: HeadWatch | None = None,
 ) -> Tally:  # fmt: skip
-    """Run one Spark job over rows of PENDING.
+    """Delete, quarantine, restore or purge the objects of these rows (PENDING): in Spark tasks, or on the driver if
+    they are few.
 
-    It ends early at `until` (store's clock), when the lease is lost, or when too much becomes live by `heads`; some
-    rows then have no receipt yet. An action that removes objects needs `heads`. Raises if the lease was lost, or if no
-    object got an outcome, unless a new branch head is the cause.
+    A round ends early at `until` (store's clock), when the lease is lost, or when too much becomes live by `heads`;
+    some rows then have no receipt yet. An action that removes objects needs `heads`. Raises if the lease was lost, or
+    if no object got an outcome, unless a new branch head is the cause.
     """
     spark = run.spark()
     tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // MIN_ROWS_PER_TASK))
+    sorted_rows = in_key_order(rows, tasks)
     secret = secrets.token_bytes(32)
     config = SweepTaskConfig(
         place=run.place,
@@ -180,8 +215,6 @@ def run_round(
     def work(batches: Batches, report: TaskReport) -> None:
         sweep_rows(batches, config, *this_task(), report)
 
-    spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
-    sorted_rows = spread.select(*PENDING.names).sortWithinPartitions("slice", "address")
     began, done = time.monotonic(), Tally()
     watched = run.lease.watched(config.request_time, all_tasks_ended(spark))
     watching = nullcontext() if heads is None else heads.during(PermitIssuer(receipts, number, secret))
@@ -195,6 +228,16 @@ def run_round(
     if not done.total and not (heads is not None and heads.moved):
         raise no_progress(run, objects, until, "" if heads is None else heads.failure)
     return done
+
+
+def in_key_order(rows: Rows, tasks: int) -> Rows:
+    """These rows (PENDING) in order of their keys, in so many tasks."""
+    order = ("slice", "address")
+    if isinstance(rows, Tasks):
+        table = rows.table.select(PENDING.names)
+        return row_tasks(rows.spark, table, batch=max(1, -(-len(table) // tasks)), order_by=order)
+    spread = rows.repartitionByRange(tasks, *order) if tasks > 1 else rows.coalesce(1)
+    return spread.select(*PENDING.names).sortWithinPartitions(*order)
 
 
 def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:

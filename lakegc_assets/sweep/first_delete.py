@@ -8,7 +8,6 @@ find this out.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,10 +18,8 @@ from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Forbidden
 from spark_resources.model import PENDING, RECEIPTS, Outcome
+from spark_resources.spark.tasks import Rows, Tasks, first_rows
 from spark_resources.stores.permissions import MISSING_PERMISSIONS, delete_permission, identity
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 LOOKED_UP = 100  # objects; the first one that is unchanged since the mark is deleted
 
@@ -37,17 +34,17 @@ class FirstDelete:
 
 
 def delete_first(
-    run: SweepRun, garbage: DataFrame, action: Action, verification: Reverification, heads: HeadWatch
+    run: SweepRun, garbage: Rows, action: Action, verification: Reverification, heads: HeadWatch
 ) -> FirstDelete:
     """Delete one of these objects (columns of PENDING). Raises `Forbidden` if the store reports missing rights.
 
     It gets a receipt like any other object, so re-running the command retries it.
     """
-    rows = garbage.orderBy("slice", "address").limit(LOOKED_UP).toArrow().select(PENDING.names).cast(PENDING)
+    rows = first_rows(garbage, ["slice", "address"], LOOKED_UP).select(PENDING.names).cast(PENDING)
     there = delete_check(run)(rows, Lookup(run.store).look_up(rows)).unchanged.slice(0, 1)
     if not len(there):
         return FirstDelete()
-    one = run.spark().createDataFrame(there.cast(PENDING))
+    one = Tasks.of(run.spark, there.cast(PENDING))
     tally = run_round(run, one, action, run.receipts, verification.number, expiry_of(run, verification), 1, heads)
     if not tally.total:
         return FirstDelete(tally=tally)

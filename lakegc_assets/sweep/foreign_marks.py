@@ -25,6 +25,7 @@ from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import StepRecord
 from spark_resources.model import STORED_OBJECTS, MarkState
 from spark_resources.spark.datasets import write_dataset
+from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.tasks import arrow_to_spark
 from spark_resources.stores.place import Place
@@ -90,7 +91,8 @@ def write_listed(run: SweepRun, foreign: ForeignMark) -> None:
     namespace_slices.list_namespace(inner)
     started = store.now()
     with errors_from_executors():
-        rows = with_stored_attributes(run, run.foreign_addresses(foreign))
+        addresses = row_tasks(run.spark, run.foreign_addresses(foreign), batch=50_000).frame()
+        rows = with_stored_attributes(run, addresses)
         dataset = write_dataset(rows, run.place, mark.folder(expired_set.ASSET), REFERENCE_OBJECTS)
     notes = StepNotes()
     notes.wrote(dataset)

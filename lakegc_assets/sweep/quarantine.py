@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from lakegc_assets.formatting import plural
-from lakegc_assets.sweep.context import SweepRun
+from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.sweep.context import UNDONE, SweepRun
 from lakegc_assets.sweep.report import Report
 from spark_resources.errors import NotFound
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME, SinceSweep
-from spark_resources.model import Outcome
+from spark_resources.model import ADDRESSES, Outcome
+from spark_resources.spark.arrow_shuffle import GroupedRows, co_group
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.place import Place
 
 
@@ -66,8 +71,14 @@ def _key(mark_id: str) -> str:
 
 def write_quarantine(run: SweepRun) -> None:
     """Write how many quarantined objects were restored and purged so far."""
-    rows = run.undone.outcomes(run.spark()).groupBy("outcome").count().collect()
-    since = SinceSweep({row["outcome"]: row["count"] for row in rows})
+
+    def counted(rows: GroupedRows, report: TaskReport) -> pa.Table:
+        for one in sweep_outcomes.latest(rows[UNDONE])["outcome"].value_counts().to_pylist():
+            report.count_for(one["values"], objects=one["counts"])
+        return ADDRESSES.empty_table()
+
+    counts = co_group(run.spark, [run.outcomes(UNDONE, run.undone)], counted, ADDRESSES, run.persist)
+    since = SinceSweep(dict(counts.report.by_key["objects"]))
     run.place.records().write(_key(run.mark.record.mark_id), since.to_json())
 
 

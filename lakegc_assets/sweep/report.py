@@ -7,19 +7,24 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from typing_extensions import TypedDict
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.sweep.context import Reverification, SweepRun
+from lakegc_assets.rules.sweep_outcomes import APPROVED
+from lakegc_assets.sweep.context import OBJECTS, RESCUED, ROUNDS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.records.json_records import record_bytes
 from spark_resources.records.model import AsInJson, Count, Record, UtcTime
-from spark_resources.spark.datasets import DatasetName, write_dataset
+from spark_resources.spark.arrow_shuffle import GroupedRows, Input, even_cuts, shuffle
+from spark_resources.spark.datasets import DatasetName, parquet
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import as_frame, first_rows
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
 REPORT_FORMAT = 2
 NAMED = 1_000  # maximum number of objects named in a summary; the dataset has all
 ASSET = "sweep_report"
+ROWS_PER_TASK = 250_000
+SAMPLED_PER_TASK = 1_000  # addresses, to divide them evenly
 REFUSALS = 3  # maximum number of reasons for failures in a summary
 
 
@@ -158,26 +165,35 @@ def reasons_of_failures(outcomes: DataFrame) -> tuple[Refusal, ...]:
 
 
 def write_report(
-    run: SweepRun, approved: DataFrame, tally: Tally, closing: Reverification | None, began: datetime
+    run: SweepRun, approved: Input, tally: Tally, closing: Reverification | None, began: datetime
 ) -> Report:
     """Write each object's outcome (RECEIPTS), then `sweep.json`. Raises if an object has no outcome."""
-    spark = run.spark()
-    outcomes = sweep_outcomes.reported(approved, run.receipts.outcomes(spark), run.undone.outcomes(spark)).persist()
+
+    def reported(rows: GroupedRows, report: TaskReport) -> pa.Table:
+        found = sweep_outcomes.reported(rows[OBJECTS], rows[ROUNDS], rows[UNDONE])
+        report.count(approved=len(rows[OBJECTS]))
+        for group in (
+            found.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")]).to_pylist()
+        ):
+            report.count_for(group["outcome"], objects=group["size_count"], bytes=group["size_sum"])
+        return found
+
+    inputs = [approved, run.outcomes(ROUNDS), run.outcomes(UNDONE, run.undone)]
+    output = parquet(run.mark.folder(ASSET), RECEIPTS)
     with errors_from_executors():
-        totals = outcomes.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
-        count = sum(row["count(1)"] for row in totals)
-        without = sum(row["count(1)"] for row in totals if row["outcome"] is None)
-        if without:
+        (dataset,), totals = shuffle(run.spark, inputs, cuts=cuts_for(run, approved)).written(
+            reported, run.place, [output]
+        )
+        count, objects = totals.counters["approved"], totals.by_key["objects"]
+        if without := count - dataset.rows:
             raise DamagedData(
                 f"{without:,} of {count:,} approved objects of mark {run.mark.record.mark_id} have no outcome. The "
                 "sweep isn't finished: run the same command again.",
                 invariant=10,
             )
-        rows = outcomes.repartitionByRange(1 + count // 250_000, "address").sortWithinPartitions("address")
-        dataset = write_dataset(rows, run.place, run.mark.folder(ASSET), RECEIPTS)
-        late = closing.rescued.select("address").orderBy("address").limit(NAMED).collect() if closing else []
-        refusals = reasons_of_failures(outcomes) if any(one["outcome"] == Outcome.FAILED for one in totals) else ()
-    outcomes.unpersist()
+        late = run.read(closing.rescued, RESCUED) if closing and closing.rescued.rows else None
+        named = first_rows(late, ["address"], NAMED)["address"].to_pylist() if late is not None else []
+        refusals = reasons_of_failures(run.read(dataset, RECEIPTS)) if objects[Outcome.FAILED.value] else ()
     record = run.mark.record
     report = Report(
         mark_id=record.mark_id,
@@ -187,14 +203,14 @@ def write_report(
         began=began,
         ended=run.store.now(),
         approved=count,
-        objects={row["outcome"]: row["count(1)"] for row in totals},
-        sizes={row["outcome"]: row["sum(size)"] or 0 for row in totals},
+        objects=dict(objects),
+        sizes=dict(totals.by_key["bytes"]),
         seconds=round(tally.seconds, 2),
         requests=tally.requests,
         attempts=tally.attempts,
         verifications=tuple(verification.began for verification in tally.reverifications),
-        late=tuple(row["address"] for row in late),
-        late_objects=closing.rescued_objects if closing else 0,
+        late=tuple(named),
+        late_objects=closing.rescued.rows if closing else 0,
         quarantine=run.limits.quarantine,
         taken=sum(tally.objects[one.value] for one in (Outcome.DELETED, Outcome.QUARANTINED)),
         deleting=run.store.delete_effect().value,
@@ -204,3 +220,13 @@ def write_report(
     )
     run.place.records().write(report_key(record.mark_id), report.to_json())
     return report
+
+
+def cuts_for(run: SweepRun, approved: Input) -> pa.Array:
+    """Addresses that divide the approved ones evenly among tasks."""
+    tasks = 1 + approved.count // ROWS_PER_TASK
+    if tasks == 1:
+        return pa.array([], pa.string())
+    rows = as_frame(run.grouped([approved], lambda rows: rows[OBJECTS], APPROVED).rows)
+    share = min(1.0, SAMPLED_PER_TASK * tasks / approved.count)
+    return even_cuts(rows.select("address").sample(fraction=share, seed=0).toArrow()["address"].combine_chunks(), tasks)

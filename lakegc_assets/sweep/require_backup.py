@@ -8,11 +8,13 @@ import pyarrow as pa
 
 from lakegc_assets.backup.manifest import Backup
 from lakegc_assets.backup.usable_backup import listed_with_copies, required, split_by_backup
-from lakegc_assets.sweep.context import SweepRun
+from lakegc_assets.rules.sweep_outcomes import APPROVED
+from lakegc_assets.sweep.context import OBJECTS, SweepRun
 from lakegc_assets.sweep.delete_rounds import pending_objects
 from spark_resources.deleting.receipts import receipt_rows
-from spark_resources.spark.task_report import TaskReport, run_tasks
-from spark_resources.spark.tasks import Batches, task_name
+from spark_resources.spark.arrow_shuffle import Input
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, as_frame, run_tasks, task_name
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -32,16 +34,18 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
     )  # fmt: skip
 
 
-def in_backup(run: SweepRun, approved: DataFrame, backup: tuple[Place, Backup]) -> DataFrame:
-    """The approved objects that the backup now holds with the same size and checksum.
+def in_backup(run: SweepRun, approved: Input, backup: tuple[Place, Backup]) -> Input:
+    """The approved objects (APPROVED) that the backup now holds with the same size and checksum.
 
     Each of the others gets a receipt that says why it isn't deleted; the next sweep compares it again.
     """
     number = run.next_number()
     rows = listed_with_copies(run.spark(), *backup)
-    safe, left = split_by_backup(pending_objects(run, approved, number), rows)
+    pending = pending_objects(run, approved, number, run.persist)
+    safe, left = split_by_backup(as_frame(pending.rows), rows)
     write_not_backed_up(run, left, number)
-    return approved.join(safe.select("address"), "address", "left_semi")
+    backed_up = run.persist(safe.select(*APPROVED.names))
+    return Input.of_rows(OBJECTS, backed_up, APPROVED, backed_up.count())
 
 
 def write_not_backed_up(run: SweepRun, left: DataFrame, number: int) -> None:

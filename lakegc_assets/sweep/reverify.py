@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import (
@@ -21,39 +21,32 @@ from lakegc_assets.mark import (
     uncommitted_addresses,
 )
 from lakegc_assets.mark.context import MarkRun, Released, StepNotes, step
+from lakegc_assets.mark.keep_facts import KeepFacts
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import released_repositories, unread_in
-from lakegc_assets.rules.incremental import union
-from lakegc_assets.sweep.context import Reverification, SweepRun
+from lakegc_assets.rules.keep_reasons import KeepReason
+from lakegc_assets.sweep.context import OBJECTS, RESCUED, Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import verified_by
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import read_approval
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT
-from spark_resources.model import MarkState
-from spark_resources.spark.datasets import write_dataset
+from spark_resources.model import ADDRESSES, PENDING, RANGE_ADDRESSES, MarkState
+from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input, shuffle
+from spark_resources.spark.datasets import Dataset, parquet
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
-RESCUED = pa.schema(
-    [
-        pa.field("address", pa.string(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("why", pa.string(), nullable=False),
-    ]
-)
+CANDIDATES = pa.schema([PENDING.field("address"), PENDING.field("size")])
 RESCUED_PART = "rescued"
 TRIES = 3
 
 
-def reverify(run: SweepRun, candidates: DataFrame) -> Reverification:
-    """Which of the candidates (columns address, size) are live, by rules and holds that don't change in the meantime.
+def reverify(run: SweepRun, candidates: Grouped) -> Reverification:
+    """Which of the candidates (CANDIDATES) are live, by rules and holds that don't change in the meantime.
 
     Raises `Refused` if that can't be determined, such as for a damaged table, or if rules or holds keep changing.
     """
@@ -67,7 +60,7 @@ def reverify(run: SweepRun, candidates: DataFrame) -> Reverification:
     raise AssertionError("unreachable: the last try raises or returns")
 
 
-def reverify_once(run: SweepRun, candidates: DataFrame, number: int) -> Reverification:
+def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverification:
     """One re-verification. Everything is read after `began`, in the order of a mark."""
     run.lease.check()
     began = run.store.now()
@@ -76,11 +69,12 @@ def reverify_once(run: SweepRun, candidates: DataFrame, number: int) -> Reverifi
     with step(inner, expired_set.ASSET) as notes, errors_from_executors():
         rescued = write_rescued(inner, notes, candidates)
     inner.mark.move_to(MarkState.MARKED, finished=run.store.now())
-    objects = notes.facts["rescued"]
     run.log_message(
-        f"re-verified: {plural(objects, 'object')} became live" if objects else "re-verified: all is still garbage"
+        f"re-verified: {plural(rescued.rows, 'object')} became live"
+        if rescued.rows
+        else "re-verified: all is still garbage"
     )
-    return Reverification(number, began, rescued, objects, verified_by(inner), unread_in(inner.mark.record))
+    return Reverification(number, began, rescued, verified_by(inner), unread_in(inner.mark.record))
 
 
 def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun:
@@ -120,23 +114,36 @@ def released_by_approval(run: SweepRun) -> Released:
     return Released(released_repositories(record, approval.released), record.server_now)
 
 
-def write_rescued(run: MarkRun, notes: StepNotes, candidates: DataFrame) -> DataFrame:
+def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Dataset:
     """Write RESCUED: the candidates that are referenced now, and why each is kept."""
-    from pyspark.sql import functions as F
-
-    rows = run.persist(candidates.select("address", F.coalesce("size", F.lit(0)).alias("size")))
-    notes.facts["unreferenced"] = rows.count()
-    referenced = keep_reasons.undecided(rows)
-    live = {
-        keep_reasons.STAGED: uncommitted_addresses.read_live(run),
-        keep_reasons.COMMITTED: committed_addresses.read_live(run),
+    sizes = keep_lookups.distinct_sizes(candidates.rows, with_sizes)
+    notes.facts["unreferenced"] = candidates.count
+    facts = {
+        keep_reasons.STAGED: among(run, keep_reasons.STAGED, uncommitted_addresses.datasets(run), ADDRESSES),
+        keep_reasons.COMMITTED: among(
+            run, keep_reasons.COMMITTED, committed_addresses.live_datasets(run), RANGE_ADDRESSES
+        ),
+        **keep_lookups.look_up(run, notes, sizes, MarkChain(run, ())),
     }
-    for reason, addresses in live.items():
-        if addresses:
-            referenced = referenced.transform(keep_reasons.decided(reason, keep_reasons.among(union(addresses))))
-    attributed = keep_lookups.attributed(run, notes, referenced, MarkChain(run, ()))
-    kept = keep_reasons.kept(attributed).select("address", "size", keep_reasons.sentence().alias("why"))
-    dataset = write_dataset(kept.repartition(1), run.place, run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
+    reasons = keep_lookups.attributions_of(facts)
+
+    def combine(rows: GroupedRows, _: TaskReport) -> pa.Table:
+        kept = keep_reasons.kept(keep_reasons.decided(with_sizes(rows[OBJECTS]), reasons, rows))
+        return kept.append_column("why", keep_reasons.sentences(kept)).select(RESCUED.names)
+
+    output = parquet(run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
+    inputs = [candidates.as_input(OBJECTS, CANDIDATES), *keep_lookups.inputs_of(facts)]
+    (dataset,), _ = shuffle(run.spark, inputs).written(combine, run.place, [output])
     notes.wrote(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows
-    return run.read_dataset(dataset, RESCUED)
+    return dataset
+
+
+def among(run: MarkRun, reason: KeepReason, datasets: list[Dataset], schema: pa.Schema) -> KeepFacts:
+    addresses = Input.of_addresses(reason.name, run.place, datasets, schema)
+    return KeepFacts(keep_reasons.among(reason.name), (addresses,))
+
+
+def with_sizes(candidates: pa.Table) -> pa.Table:
+    """The addresses and sizes of candidates; those that were missing when the mark was listed count as empty."""
+    return pa.table([candidates["address"], pc.fill_null(candidates["size"], 0)], CANDIDATES.names)

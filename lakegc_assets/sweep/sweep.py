@@ -15,25 +15,23 @@ The order of effects, and the state that a crash right after each leaves:
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.rules.garbage import only, without
-from lakegc_assets.sweep.context import Reverification, SweepRun
+from lakegc_assets.sweep.context import OBJECTS, ROUNDS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.foreign_marks import list_today, mark_approval_used, refuse_revoked
 from lakegc_assets.sweep.report import Report, write_report
 from lakegc_assets.sweep.require_backup import in_backup, required_backup
-from lakegc_assets.sweep.reverify import reverify
+from lakegc_assets.sweep.reverify import CANDIDATES, reverify
 from lakegc_assets.sweep.round_loop import run_rounds
 from spark_resources.errors import Forbidden, Unavailable
 from spark_resources.mark_store.approval import withdraw_reference_summary
 from spark_resources.model import MarkState
+from spark_resources.spark.arrow_shuffle import GroupedRows, Input
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.stores.permissions import delete_permission, identity
 from spark_resources.stores.retry import delete_own
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def sweep(run: SweepRun) -> Report:
@@ -51,14 +49,10 @@ def sweep(run: SweepRun) -> Report:
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
     approved = run.approved()
     with errors_from_executors():
-        if backup is None:
-            tally = run_rounds(run, approved)
-        else:
-            backed_up = in_backup(run, approved, backup).persist()
-            tally = run_rounds(run, backed_up)
-            backed_up.unpersist()
+        tally = run_rounds(run, approved if backup is None else in_backup(run, approved, backup))
         closing = closing_reverification(run, approved)
         report = write_report(run, approved, tally, closing, began)
+    run.persist.release()
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)
     if run.foreign is not None and report.success:
         mark_approval_used(run.place, run.foreign.approval, who=run.by, now=run.store.now())
@@ -80,20 +74,15 @@ def check_rights(run: SweepRun) -> None:
         )
 
 
-def closing_reverification(run: SweepRun, approved: DataFrame) -> Reverification | None:
+def closing_reverification(run: SweepRun, approved: Input) -> Reverification | None:
     """Find objects that became live while they were being deleted and aren't restored yet; None if none was deleted."""
-    spark = run.spark()
-    back = sweep_outcomes.restored(run.undone.outcomes(spark))
-    taken = (
-        sweep_outcomes.deleted(run.receipts.outcomes(spark))
-        .transform(only(approved))
-        .transform(without(back))
-        .persist()
-    )
-    try:
-        if taken.isEmpty():
-            return None
-        run.log_message("re-verifying deleted objects")
-        return reverify(run, taken)
-    finally:
-        taken.unpersist()
+
+    def deleted(rows: GroupedRows) -> pa.Table:
+        return sweep_outcomes.deleted(rows[OBJECTS], rows[ROUNDS], rows[UNDONE])
+
+    inputs = [approved, run.outcomes(ROUNDS), run.outcomes(UNDONE, run.undone)]
+    taken = run.grouped(inputs, deleted, CANDIDATES)
+    if not taken.count:
+        return None
+    run.log_message("re-verifying deleted objects")
+    return reverify(run, taken)

@@ -8,14 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.rules.garbage import only, without
-from lakegc_assets.sweep.context import SweepRun
-from lakegc_assets.sweep.delete_rounds import Tally, expiry_of, refuse_fruitless, run_round
+from lakegc_assets.sweep.context import INTENDED, OBJECTS, ROUNDS, UNDONE, SweepRun
+from lakegc_assets.sweep.delete_rounds import (
+    Tally,
+    became_live,
+    expiry_of,
+    refuse_fruitless,
+    run_round,
+    still_garbage,
+)
 from lakegc_assets.sweep.head_watch import HeadWatch
 from lakegc_assets.sweep.quarantine import write_quarantine
 from lakegc_assets.sweep.report import read_report
@@ -25,14 +31,17 @@ from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import withdraw_reference_summary
-from spark_resources.model import PENDING, RECEIPTS, MarkState, Outcome
+from spark_resources.model import ADDRESSES, PENDING, RECEIPTS, MarkState, Outcome
 from spark_resources.records.json_records import record_bytes
+from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input
 from spark_resources.spark.datasets import open_dataset
+from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.tasks import Tasks, first_rows
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+ObjectsSince: TypeAlias = Callable[[SweepRun, int, Persisted], Grouped]
+"""Finds the objects (PENDING) that a purge still has to process, given the round in which it began."""
+FREED = "receipts of stray copies"
 BEGUN = "begun.json"
 BEGUN_FORMAT = 1
 NO_HURRY = timedelta(days=1)  # restoring needs no re-verification
@@ -46,15 +55,15 @@ def undo(run: SweepRun) -> Tally:
     tally, since = Tally(), run.next_number()
     with errors_from_executors():
         while True:
-            rows = in_quarantine(run, since=since).persist()
-            objects = rows.count()
-            if not objects:
+            persist = Persisted()
+            found = in_quarantine(run, since, persist)
+            if not found.count:
                 write_quarantine(run)
                 return tally
             note_begin(run)
             until = run.store.now() + NO_HURRY
-            tally.add(run_round(run, rows, Action.RESTORE, run.undone, run.next_number(), until, objects))
-            rows.unpersist()
+            tally.add(run_round(run, found.rows, Action.RESTORE, run.undone, run.next_number(), until, found.count))
+            persist.release()
 
 
 def purge(run: SweepRun) -> Tally:
@@ -63,69 +72,82 @@ def purge(run: SweepRun) -> Tally:
     Stray copies, whose originals were never deleted, are purged in the same way.
     """
     with errors_from_executors():
-        tally = purged(run, lambda since: in_quarantine(run, since=since).transform(only_signed(run)), run.undone)
+        tally = purged(run, signed_in_quarantine, run.undone)
         write_quarantine(run)
-        freed = purged(run, lambda since: stray_copies(run, since=since), run.freed)
+        freed = purged(run, stray_copies, run.freed)
     failed = freed.objects.pop(Outcome.FAILED.value, 0)
     tally.objects.update({Outcome.FAILED.value: failed, STRAY_COPIES: freed.total})
     tally.objects = +tally.objects
     return tally
 
 
-def purged(run: SweepRun, rows_since: Callable[[int], DataFrame], receipts: Receipts) -> Tally:
-    """Purge rows of PENDING, round by round, each under a re-verification, until none remain."""
+def purged(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Tally:
+    """Purge objects (PENDING), round by round, each under a re-verification, until none remain."""
     tally, since, fruitless = Tally(), run.next_number(), 0
     while True:
-        rows = rows_since(since).persist()
-        objects = rows.count()
-        if not objects:
+        persist = Persisted()
+        objects = objects_since(run, since, persist)
+        if not objects.count:
             return tally
-        verification = reverify(run, rows)
+        verification = reverify(run, objects)
         tally.reverifications.append(verification)
-        live = verification.rescued_objects
-        if live:
+        if verification.rescued.rows:
             note_begin(run)
-            wanted = rows.transform(only(verification.rescued))
+            live = became_live(run, objects, verification, persist)
             until = run.store.now() + NO_HURRY
-            tally.add(run_round(run, wanted, Action.RESTORE, receipts, run.next_number(), until, live))
-        if objects > live:
-            garbage = rows.transform(without(verification.rescued))
-            until, number, left = expiry_of(run, verification), run.next_number(), objects - live
+            tally.add(run_round(run, live.rows, Action.RESTORE, receipts, run.next_number(), until, live.count))
+        garbage = still_garbage(run, objects, verification, persist)
+        if garbage.count:
+            until, number = expiry_of(run, verification), run.next_number()
             heads = HeadWatch.of(run, verification.verified)
-            done = run_round(run, garbage, Action.PURGE, receipts, number, until, left, heads)
+            done = run_round(run, garbage.rows, Action.PURGE, receipts, number, until, garbage.count, heads)
             fruitless = 0 if done.total else fruitless + 1
             refuse_fruitless(run, fruitless)
             tally.add(done)
-        rows.unpersist()
+        persist.release()
 
 
-def stray_copies(run: SweepRun, *, since: int) -> DataFrame:
+def stray_copies(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     """The approved objects (PENDING) with a stray copy in quarantine: a sweep was interrupted between copy and delete,
     and later kept the original.
 
     As long as a sweep may retry an object, its copy isn't stray: it could be the only one left by then.
     """
-    spark = run.spark()
-    nothing = run.undone.intents(spark)
-    if run.mark.record.state is MarkState.SWEEPING:
-        return sweep_outcomes.pending(run.approved(), run.receipts.outcomes(spark), nothing, since=since).limit(0)
-    left = sweep_outcomes.not_taken(run.receipts.outcomes(spark)).transform(only(run.receipts.intents(spark)))
-    rows = sweep_outcomes.pending(run.approved().transform(only(left)), run.freed.outcomes(spark), nothing, since=since)
-    table = rows.toArrow().select(PENDING.names).cast(PENDING)
-    keys = [quarantine_key(run.mark.record.mark_id, key) for key in table["address"].to_pylist()]
+    may_retry = run.mark.record.state is MarkState.SWEEPING
+
+    def kept(rows: GroupedRows) -> pa.Table:
+        left = sweep_outcomes.not_taken(rows[OBJECTS], rows[ROUNDS], rows[INTENDED])
+        left = left.slice(0, 0) if may_retry else left
+        return sweep_outcomes.pending(left, rows[FREED], rows[UNDONE], since=since)
+
+    inputs = [
+        run.approved(), run.outcomes(ROUNDS), run.intents(INTENDED), run.outcomes(FREED, run.freed),
+        run.intents(UNDONE, run.undone),
+    ]  # fmt: skip
+    found = run.grouped(inputs, kept, PENDING, persist)
+    return found if not found.count else with_copies(run, found)
+
+
+def with_copies(run: SweepRun, objects: Grouped) -> Grouped:
+    """Those of these objects (PENDING) that have a copy in quarantine."""
+    store, mark_id = run.store, run.mark.record.mark_id
+    table = first_rows(objects.rows, ["address"], objects.count).select(PENDING.names).cast(PENDING)
+    keys = [quarantine_key(mark_id, key) for key in table["address"].to_pylist()]
     with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
-        found = list(pool.map(lambda key: stat_or_none(run.store, key) is not None, keys))
-    return spark.createDataFrame(table.filter(pa.array(found, pa.bool_())))
+        found = list(pool.map(lambda key: stat_or_none(store, key) is not None, keys))
+    rows = table.filter(pa.array(found, pa.bool_()))
+    return Grouped(Tasks.of(run.spark, rows), len(rows), objects.report)
 
 
-def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
-    """A filter for the objects that the sweep's report lists as quarantined, if reports are signed: receipts, which
-    tasks write, aren't.
+def signed_in_quarantine(run: SweepRun, since: int, persist: Persisted) -> Grouped:
+    """The objects in quarantine (PENDING); if reports are signed, only those that the sweep's report lists: receipts,
+    which tasks write, aren't signed.
 
     Raises `Refused` if the sweep has not ended with a report.
     """
+    objects = in_quarantine(run, since, persist)
     if run.place.seal is None:
-        return lambda rows: rows
+        return objects
     report = read_report(run.place, run.mark.record.mark_id)
     if report is None:
         raise Refused(
@@ -134,7 +156,16 @@ def only_signed(run: SweepRun) -> Callable[[DataFrame], DataFrame]:
             invariant=10,
         )
     listed = open_dataset(run.place, report.dataset["folder"], sha256=report.dataset["sha256"])
-    return only(sweep_outcomes.quarantined(run.read(listed, RECEIPTS)))
+
+    def quarantined(receipts: pa.Table) -> pa.Table:
+        is_quarantined = sweep_outcomes.is_one_of(receipts["outcome"], [Outcome.QUARANTINED])
+        return receipts.filter(is_quarantined).select(ADDRESSES.names)
+
+    inputs = [
+        objects.as_input(OBJECTS, PENDING),
+        Input.selected(ROUNDS, run.place, [listed], RECEIPTS, ADDRESSES, quarantined),
+    ]
+    return run.grouped(inputs, lambda rows: sweep_outcomes.only(rows[OBJECTS], rows[ROUNDS]), PENDING, persist)
 
 
 def note_begin(run: SweepRun) -> None:
@@ -142,11 +173,14 @@ def note_begin(run: SweepRun) -> None:
     run.store.write(f"{run.undone.folder}{BEGUN}", record_bytes({"format": BEGUN_FORMAT}))
 
 
-def in_quarantine(run: SweepRun, *, since: int) -> DataFrame:
+def in_quarantine(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     """The approved objects in quarantine according to receipts (PENDING), including those that failed before."""
-    spark = run.spark()
-    quarantined = sweep_outcomes.quarantined(run.receipts.outcomes(spark))
-    nothing = run.undone.intents(spark)
-    return sweep_outcomes.pending(
-        run.approved().transform(only(quarantined)), run.undone.outcomes(spark), nothing, since=since
-    )
+
+    def pending(rows: GroupedRows) -> pa.Table:
+        quarantined = sweep_outcomes.quarantined(rows[OBJECTS], rows[ROUNDS])
+        return sweep_outcomes.pending(quarantined, rows[UNDONE], rows[INTENDED], since=since)
+
+    inputs = [
+        run.approved(), run.outcomes(ROUNDS), run.outcomes(UNDONE, run.undone), run.intents(INTENDED, run.undone),
+    ]  # fmt: skip
+    return run.grouped(inputs, pending, PENDING, persist)

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
 from spark_resources.errors import DamagedData
 from spark_resources.model import RECEIPTS, Outcome
+from spark_resources.spark.arrow_shuffle import InputFile
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.spark.task_logs import names, rows_of, table_of
 from spark_resources.stores.base import Store
@@ -103,7 +105,18 @@ class Receipts:
                 invariant=10,
             ) from error
 
-    # --- as DataFrames ----------------------------------------------------------------------------------------------
+    def files(self, kind: str) -> list[InputFile]:
+        """All files of receipts (NUMBERED) or of intents (INTENTS), as inputs of a shuffle."""
+        return [InputFile(_rows_in(key), partial(self._numbered, key)) for key in self.keys(kind)]
+
+    def _numbered(self, key: str) -> pa.Table:
+        table = self.read(key)
+        if key.endswith(".intent.parquet"):
+            return table
+        run = pa.scalar(int(key.split("/")[-2]), pa.int32())
+        return table.add_column(0, NUMBERED.field("round"), pa.repeat(run, len(table)))
+
+    # --- as a DataFrame ---------------------------------------------------------------------------------------------
 
     def outcomes(self, spark: SparkSession) -> DataFrame:
         """The latest receipt of each key (NUMBERED)."""
@@ -113,6 +126,8 @@ class Receipts:
         newest = rows.groupBy("address").agg(F.max_by(F.struct("round", *RECEIPTS.names[1:]), "round").alias("last"))
         return newest.select("address", "last.*")
 
-    def intents(self, spark: SparkSession) -> DataFrame:
-        """The distinct keys with an intent of any round (INTENTS)."""
-        return rows_of(spark, list(self.keys("intent")), INTENTS, self.read).dropDuplicates()
+
+def _rows_in(key: str) -> int:
+    name = _NAME.search(key)
+    assert name is not None, "one of `keys`"
+    return int(name.group(3))

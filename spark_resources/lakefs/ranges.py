@@ -31,6 +31,7 @@ from spark_resources.model import (
 from spark_resources.spark.datasets import (
     Dataset,
     Output,
+    Producer,
     all_batches,
     parquet,
     where_not_null,
@@ -38,7 +39,7 @@ from spark_resources.spark.datasets import (
 )
 from spark_resources.spark.partitioning import id_tasks, row_tasks
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, Step, Tasks, mapped
+from spark_resources.spark.tasks import Batches, Rows, Step, Tasks, mapped
 from spark_resources.stores.base import read_to_verify
 from spark_resources.stores.place import Place
 
@@ -348,22 +349,20 @@ def range_number(range_id: str) -> int:
     return int(range_id[:15], 16)
 
 
-def addresses_of(ranges: DataFrame | Tasks, place: Place) -> DataFrame:
-    """The addresses in ranges, each with the id of its range (columns range_id, address)."""
-    schema = pa.schema([pa.field("range_id", pa.string(), nullable=False), *ADDRESSES])
+def reading_addresses(place: Place) -> Producer:
+    """Map rows of RANGE_REFS to the addresses inside the namespace (ADDRESSES)."""
 
-    def read(batches: Batches) -> Batches:
+    def produce(batches: Batches, report: TaskReport) -> Batches:
         refs = [row for batch in batches for row in batch.to_pylist()]
-        for range_id, addresses, _ in address_batches(place, refs, TaskReport(), decoder_for(refs)):
-            ids = pa.repeat(pa.scalar(range_id, pa.string()), len(addresses))
-            yield pa.RecordBatch.from_arrays([ids, addresses], schema=schema)
+        for _, addresses, _ in address_batches(place, refs, report, decoder_for(refs)):
+            yield pa.RecordBatch.from_arrays([addresses], schema=ADDRESSES)
 
-    return mapped(ranges.select(*RANGE_REFS.names), read, schema)
+    return produce
 
 
 def paths_of(
     ranges: Tasks, place: Place, schema: pa.Schema, *, best: Sequence[str], wanted: pa.Array | None = None
-) -> DataFrame:
+) -> Rows:
     """The addresses inside the namespace in ranges (rows of RANGE_REFS and more), with their paths.
 
     The result has the columns of `schema`: an address, its path, and columns of the range's own row. If several ranges
@@ -398,7 +397,7 @@ def paths_of(
             yield batch.select(schema.names)
 
     columns = [*RANGE_REFS.names, *along]
-    return ranges.select(*columns).mapped(read_best, schema)
+    return mapped(ranges.select(*columns), read_best, schema)
 
 
 def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,12 +21,12 @@ import pyarrow.compute as pc
 
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import ADDRESSES
-from spark_resources.spark.datasets import FILES_HERE, Dataset, read_file
+from spark_resources.spark.datasets import FILES_HERE, Dataset, Output, Producer, read_file, write_outputs
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, Tasks, frame_of, mapped
+from spark_resources.spark.tasks import Batches, Rows, Tasks, as_frame, mapped
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ ROWS_WORTH_A_TASK = 25_000
 ROWS_HERE = 25_000  # at most, to be grouped on the driver
 ROWS_A_BATCH = 50_000
 ROWS_PER_FILE = 5_000  # opening a file takes as long as reading so many rows
+ROWS_TO_REDUCE = 500_000
 _BATCHES = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
@@ -55,44 +57,87 @@ GroupedRows: TypeAlias = Mapping[str, pa.Table]
 Combine: TypeAlias = Callable[[GroupedRows, TaskReport], pa.Table]
 
 
-@dataclass(frozen=True, slots=True)
-class Grouped:
-    """The result of a co-group: its rows, persisted by address; if it was computed on the driver, the same as a table;
-    and the report."""
+# --- inputs ---------------------------------------------------------------------------------------------------------
 
-    rows: DataFrame
-    few: pa.Table | None
-    report: TaskReport
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file with a known number of rows. `read` verifies and returns them; without `select`, all of them are
+    grouped."""
+
+    rows: int
+    read: Callable[[], pa.Table]
+    select: Callable[[pa.Table], pa.Table] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Datasets of one schema, as one input of a co-group.
+    """One input of a shuffle: rows of `schema`, which has an address, from `files` or from `rows`.
 
-    `select` turns the rows of a file into those that are grouped, of the schema `wanted`, which has an address; without
-    it, all rows are grouped. `max_rows` is the maximum number of grouped rows, if known to be less than all.
+    `count` is the number of rows before any selection, `max_rows` the maximum number of grouped rows, if known to be
+    less. `reduced` drops rows that another row of the same address makes superfluous: it bounds a bucket's memory.
     """
 
     name: str
-    datasets: tuple[Dataset, ...]
     schema: pa.Schema
-    wanted: pa.Schema
-    select: Callable[[pa.Table], pa.Table] | None = None
+    count: int
+    files: tuple[InputFile, ...] = ()
+    rows: Rows | None = None
     max_rows: int | None = None
+    reduced: Callable[[pa.Table], pa.Table] | None = None
 
     @classmethod
-    def whole(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Input:
-        """All rows and columns."""
-        return cls(name, tuple(datasets), schema, schema)
+    def of_files(
+        cls, name: str, files: Iterable[InputFile], schema: pa.Schema, *, max_rows: int | None = None,
+        reduced: Callable[[pa.Table], pa.Table] | None = None,
+    ) -> Input:  # fmt: skip
+        found = tuple(files)
+        return cls(name, schema, sum(file.rows for file in found), found, max_rows=max_rows, reduced=reduced)
 
     @classmethod
-    def of_addresses(cls, name: str, datasets: Iterable[Dataset], schema: pa.Schema) -> Input:
-        """The addresses only, each once per file."""
-        return cls(name, tuple(datasets), schema, ADDRESSES, addresses_once)
+    def selected(
+        cls, name: str, place: Place, datasets: Iterable[Dataset], schema: pa.Schema, wanted: pa.Schema,
+        select: Callable[[pa.Table], pa.Table], *, max_rows: int | None = None,
+    ) -> Input:  # fmt: skip
+        """The rows (of the schema `wanted`) that `select` makes of each file of datasets of `schema`."""
+        return cls.of_files(name, dataset_files(place, datasets, schema, select), wanted, max_rows=max_rows)
+
+    @classmethod
+    def whole(cls, name: str, place: Place, datasets: Iterable[Dataset], schema: pa.Schema) -> Input:
+        """All rows and columns of datasets."""
+        return cls.of_files(name, dataset_files(place, datasets, schema), schema)
+
+    @classmethod
+    def of_addresses(cls, name: str, place: Place, datasets: Iterable[Dataset], schema: pa.Schema) -> Input:
+        """The addresses in datasets only, each once per file."""
+        files = dataset_files(place, datasets, schema, addresses_once)
+        return cls.of_files(name, files, ADDRESSES, reduced=addresses_once)
+
+    @classmethod
+    def of_rows(
+        cls, name: str, rows: Rows, schema: pa.Schema, count: int, *,
+        reduced: Callable[[pa.Table], pa.Table] | None = None,
+    ) -> Input:  # fmt: skip
+        """These `count` rows."""
+        return cls(name, schema, count, rows=rows, reduced=reduced)
 
     @property
-    def rows(self) -> int:
-        return sum(dataset.rows for dataset in self.datasets)
+    def grouped_rows(self) -> int:
+        """The maximum number of grouped rows."""
+        return self.count if self.max_rows is None else self.max_rows
+
+
+def dataset_files(
+    place: Place,
+    datasets: Iterable[Dataset],
+    schema: pa.Schema,
+    select: Callable[[pa.Table], pa.Table] | None = None,
+) -> list[InputFile]:
+    return [
+        InputFile(file.rows, partial(read_file, place, dataset.folder, file, schema), select)
+        for dataset in datasets
+        for file in dataset.files
+    ]
 
 
 def addresses_once(table: pa.Table) -> pa.Table:
@@ -100,70 +145,141 @@ def addresses_once(table: pa.Table) -> pa.Table:
     return pa.table([pc.unique(table["address"])], schema=ADDRESSES)
 
 
-def co_group(
-    spark: SparkSession,
-    place: Place,
-    inputs: Sequence[Input],
-    combine: Combine,
-    schema: pa.Schema,
-    persist: Persisted,
-) -> Grouped:
-    """The result of `combine` on each bucket of the inputs: rows of `schema`, and its report.
+# --- grouping -------------------------------------------------------------------------------------------------------
 
-    `combine` gets all rows of each address of its bucket, and a report to fill; it is called once per task, possibly
-    with no rows. The report's `by_key` counts the rows of each input that were `read`, `sent` and `received`. Raises
-    `DamagedData` for a file that is not the one that was written, and if rows were lost (invariant 3); `LakegcError` if
-    machines hash in different ways.
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The result of a co-group: its rows, persisted if the executors have them; how many; and the report."""
+
+    rows: Rows
+    count: int
+    report: TaskReport
+
+    def as_input(self, name: str, schema: pa.Schema) -> Input:
+        """The rows as an input of another shuffle, with those columns that are in `schema`."""
+        return Input.of_rows(name, self.rows, schema, self.count)
+
+    @property
+    def few(self) -> pa.Table | None:
+        """The rows, if the driver has them."""
+        return self.rows.table if isinstance(self.rows, Tasks) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffled:
+    """The rows of the inputs in buckets, packed: one task for each bucket, or a single one on the driver.
+
+    All rows of an address are in one bucket. A function that combines them gets the rows of a bucket, and a report to
+    fill; it is called once per bucket, possibly with no rows. The report's `by_key` counts the rows of each input that
+    were `read`, `sent` and `received`. Combining raises `DamagedData` for a file that is not the one that was written,
+    and if rows were lost (invariant 3); `LakegcError` if machines hash in different ways.
     """
-    datasets = [(number, dataset) for number, one in enumerate(inputs) for dataset in one.datasets]
-    files = [(number, dataset.folder, file) for number, dataset in datasets for file in dataset.files]
-    cores = spark.sparkContext.defaultParallelism
-    buckets = buckets_for(sum(one.rows if one.max_rows is None else one.max_rows for one in inputs), cores)
-    wanted = {one.name: one.wanted for one in inputs}
-    reported = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_REPORT, pa.string())])
+
+    inputs: Sequence[Input]
+    buckets: int
+    packed: Rows
+
+    def grouped(self, combine: Combine, schema: pa.Schema, persist: Persisted) -> Grouped:
+        """What `combine` makes of each bucket: rows of `schema`."""
+        if isinstance(self.packed, Tasks):
+            report = TaskReport()
+            batches = self._producer(combine)(iter(self.packed.table.to_batches()), report)
+            tables = [pa.Table.from_batches([batch]).cast(schema) for batch in batches]
+            found = pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
+            self._check(report)
+            return Grouped(Tasks.of(self.packed.spark, found), len(found), report)
+        nothing, produce = {field.name: pa.nulls(1, field.type) for field in schema}, self._producer(combine)
+        reported = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_REPORT, pa.string())])
+
+        def combined(batches: Batches) -> Batches:
+            report = TaskReport()
+            for batch in produce(batches, report):
+                report.count_for(_REPORT, found=batch.num_rows)
+                rows = pa.Table.from_batches([batch])
+                yield from rows.append_column(_REPORT, pa.nulls(len(rows), pa.string())).cast(reported).to_batches()
+            yield from pa.table({**nothing, _REPORT: [report.to_json()]}, schema=reported).to_batches()
+
+        frame = persist(as_frame(mapped(self.packed, combined, reported)))
+        with errors_from_executors():
+            reports = [row[_REPORT] for row in frame.where(f"{_REPORT} IS NOT NULL").select(_REPORT).collect()]
+        total = TaskReport.summed(reports)
+        self._check(total)
+        rows = frame.where(f"{_REPORT} IS NULL").drop(_REPORT)
+        return Grouped(rows, total.by_key["found"][_REPORT], total)
+
+    def written(self, combine: Combine, place: Place, outputs: Sequence[Output]) -> tuple[list[Dataset], TaskReport]:
+        """Write what `combine` makes of each bucket to several folders."""
+        datasets, report = write_outputs(self.packed, self._producer(combine), place, outputs)
+        self._check(report)
+        return datasets, report
+
+    def _producer(self, combine: Combine) -> Producer:
+        inputs = [(one.name, one.schema, one.reduced) for one in self.inputs]  # without files and rows
+
+        def produce(batches: Batches, report: TaskReport) -> Batches:
+            found = combine(rows_by_input(batches, inputs, report), report)
+            report.count_for(_REPORT, combined=1)
+            yield from found.to_batches(max_chunksize=ROWS_A_BATCH)
+
+        return produce
+
+    def _check(self, report: TaskReport) -> None:
+        check_all_grouped(self.inputs, report, tasks=report.by_key["combined"][_REPORT], buckets=self.buckets)
+
+
+def co_group(
+    spark: Callable[[], SparkSession], inputs: Sequence[Input], combine: Combine, schema: pa.Schema, persist: Persisted
+) -> Grouped:
+    """Group the rows of the inputs by address, and combine the rows of each bucket."""
+    return shuffle(spark, inputs).grouped(combine, schema, persist)
+
+
+def shuffle(spark: Callable[[], SparkSession], inputs: Sequence[Input], *, cuts: pa.Array | None = None) -> Shuffled:
+    """Divide the rows of the inputs among buckets: by the hash of the address, or, given `cuts`, by ranges of
+    addresses, each of which begins at one of these sorted addresses. Few rows are not divided."""
+    rows = sum(one.grouped_rows for one in inputs)
+    files = [(number, file) for number, one in enumerate(inputs) for file in one.files]
+    with_rows = [(number, one, one.rows) for number, one in enumerate(inputs) if one.rows is not None and one.count]
+    on_driver = all(isinstance(rows, Tasks) and rows.is_here for _, _, rows in with_rows)
+    if on_driver and sum(one.count for one in inputs) <= ROWS_HERE:
+        buckets = 1
+    elif cuts is not None:
+        buckets = len(cuts) + 1
+    else:
+        buckets = buckets_for(rows, spark().sparkContext.defaultParallelism)
 
     def split(batches: Batches) -> Batches:
-        for task in (number for batch in batches for number in batch.column(0).to_pylist()):
-            number, folder, file = files[task]
-            one = inputs[number]
-            rows = read_file(place, folder, file, one.schema)
-            yield from bucket_batches(one.select(rows) if one.select else rows, number, buckets, read=len(rows))
+        for number, file in (files[task] for batch in batches for task in batch.column(0).to_pylist()):
+            table = file.read()
+            chosen = file.select(table) if file.select else table
+            yield from bucket_batches(chosen, number, buckets, read=len(table), cuts=cuts)
 
-    def combine_bucket(batches: Batches) -> Batches:
-        report = TaskReport()
-        found = combine(rows_by_input(batches, wanted, report), report)
-        nothing = {field.name: pa.nulls(1, field.type) for field in schema}
-        yield from pa.table({**nothing, _REPORT: [report.to_json()]}, schema=reported).to_batches()
-        rows = found.append_column(_REPORT, pa.nulls(len(found), pa.string()))
-        yield from rows.cast(reported).to_batches(max_chunksize=ROWS_A_BATCH)
+    def split_rows(number: int, schema: pa.Schema, batches: Batches) -> Batches:
+        for batch in batches:
+            table = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+            yield from bucket_batches(table, number, buckets, read=len(table), cuts=cuts)
 
-    tasks = _file_tasks(spark, [file.rows for _, _, file in files])
-    if buckets == 1 and tasks.is_here:
-        table = pa.Table.from_batches(combine_bucket(iter(tasks.collected(split, _BATCHES).to_batches())), reported)
-        has_report = pc.is_valid(table[_REPORT])
-        reports = table.filter(has_report)[_REPORT].to_pylist()
-        few = table.filter(pc.invert(has_report)).select(schema.names).cast(schema)
-        found = frame_of(spark, few)
-    else:
-        few = None
-        shuffled = _by_bucket(tasks.mapped(split, _BATCHES), buckets)
-        combined = mapped(shuffled, combine_bucket, reported)
-        rows = persist(combined.repartition("address"))  # once, instead of for each of the later joins
-        with errors_from_executors():
-            reports = [row[_REPORT] for row in rows.where(f"{_REPORT} IS NOT NULL").select(_REPORT).collect()]
-        found = rows.where(f"{_REPORT} IS NULL").drop(_REPORT)
-    total = TaskReport.summed(reports)
-    check_all_grouped(inputs, total, tasks=len(reports), buckets=buckets)
-    return Grouped(found, few, total)
+    tasks = _file_tasks(spark, [file.rows for _, file in files])
+    splits = [(found, partial(split_rows, number, one.schema)) for number, one, found in with_rows]
+    if buckets == 1 and on_driver and tasks.is_here:
+        tables = [tasks.collected(split, _BATCHES)]
+        tables += [found.collected(step, _BATCHES) for found, step in splits if isinstance(found, Tasks)]
+        return Shuffled(inputs, buckets, Tasks(spark, _BATCHES, [pa.concat_tables(tables)]))
+    frames = [as_frame(mapped(tasks, split, _BATCHES))] if files else []
+    frames += [as_frame(mapped(found, step, _BATCHES)) for found, step in splits]
+    all_frames = functools.reduce(lambda one, other: one.unionByName(other), frames)
+    return Shuffled(inputs, buckets, _by_bucket(all_frames, buckets, in_order=cuts is not None))
 
 
 def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int, buckets: int) -> None:
     """Raise `DamagedData` (invariant 3) if a bucket, or any row of an input, was lost between the tasks."""
-    for one in inputs:
-        read, sent, received = (total.by_key[name][one.name] for name in ("read", "sent", "received"))
-        if tasks != buckets or read != one.rows or received != sent:
+    for name in dict.fromkeys(one.name for one in inputs):
+        count = sum(one.count for one in inputs if one.name == name)
+        read, sent, received = (total.by_key[what][name] for what in ("read", "sent", "received"))
+        if not 0 < tasks <= buckets or read != count or received != sent:
             raise DamagedData(
-                f"not all rows of addresses were compared: of {one.rows:,} rows ({one.name}) {read:,} were read, "
+                f"not all rows of addresses were compared: of {count:,} rows ({name}) {read:,} were read, "
                 f"{sent:,} sent and {received:,} received, in {tasks} tasks of {buckets}. Nothing was marked. Run "
                 "the same command again.",
                 invariant=3,
@@ -175,7 +291,9 @@ def buckets_for(rows: int, cores: int) -> int:
     return max(-(-rows // ROWS_PER_BUCKET), min(cores, rows // ROWS_WORTH_A_TASK), 1)
 
 
-def bucket_batches(table: pa.Table, number: int, buckets: int, *, read: int) -> Iterator[pa.RecordBatch]:
+def bucket_batches(
+    table: pa.Table, number: int, buckets: int, *, read: int, cuts: pa.Array | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of a file as record batches with one packed row per bucket; large files in several batches.
 
     `number` is the position of the file's input, `read` the number of rows in the file before any selection.
@@ -184,7 +302,8 @@ def bucket_batches(table: pa.Table, number: int, buckets: int, *, read: int) -> 
     announced = (read, len(table))
     for at in range(0, max(len(table), 1), at_once):
         rows_of_batch = table.slice(at, at_once).combine_chunks()
-        of_rows = bucket_of(rows_of_batch["address"], buckets)
+        addresses = rows_of_batch["address"]
+        of_rows = bucket_of(addresses, buckets) if cuts is None or buckets == 1 else range_of(addresses, cuts)
         ordered = rows_of_batch.take(pa.array(np.argsort(of_rows, kind="stable")))
         ends = np.cumsum(np.bincount(of_rows, minlength=buckets)).tolist()
         found = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
@@ -204,17 +323,28 @@ def bucket_batches(table: pa.Table, number: int, buckets: int, *, read: int) -> 
         announced = (0, 0)
 
 
-def rows_by_input(batches: Batches, wanted: Mapping[str, pa.Schema], report: TaskReport) -> dict[str, pa.Table]:
-    """The rows of a task's batches by input. Reports how many were `read`, `sent` and `received` for each."""
-    names, pieces = list(wanted), [[schema.empty_table()] for schema in wanted.values()]
+def rows_by_input(
+    batches: Batches,
+    inputs: Sequence[tuple[str, pa.Schema, Callable[[pa.Table], pa.Table] | None]],
+    report: TaskReport,
+) -> dict[str, pa.Table]:
+    """The rows of a task's batches by name of their input (given with its schema, and how to reduce its rows). Reports
+    how many were `read`, `sent` and `received` for each."""
+    pieces = {name: [schema.empty_table()] for name, schema, _ in inputs}
+    new = dict.fromkeys(pieces, 0)
     for batch in batches:
         columns = dict(zip(_BATCHES.names, batch.columns, strict=True))
         check_same_hash(columns["hashed"])
         counted = (columns[name].to_pylist() for name in ("input", "read", "sent"))
         for number, read, sent, packed in zip(*counted, columns["rows"], strict=True):
-            pieces[number].append(pa.ipc.open_stream(packed.as_buffer()).read_all())
-            report.count_for(names[number], read=read, sent=sent, received=len(pieces[number][-1]))
-    return {name: pa.concat_tables(tables) for name, tables in zip(names, pieces, strict=True)}
+            name, _, reduced = inputs[number]
+            table = pa.ipc.open_stream(packed.as_buffer()).read_all()
+            pieces[name].append(table)
+            report.count_for(name, read=read, sent=sent, received=len(table))
+            new[name] += len(table)
+            if reduced is not None and new[name] >= ROWS_TO_REDUCE:
+                pieces[name], new[name] = [reduced(pa.concat_tables(pieces[name]))], 0
+    return {name: pa.concat_tables(tables) for name, tables in pieces.items()}
 
 
 def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsignedinteger[Any]]:
@@ -226,6 +356,21 @@ def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsign
         return np.zeros(len(addresses), kind)
     hashes: npt.NDArray[np.uint64] = pd.util.hash_array(addresses.to_numpy(), categorize=False)
     return (hashes % np.uint64(buckets)).astype(kind)
+
+
+def range_of(addresses: pa.ChunkedArray, cuts: pa.Array) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """The range of each address: the number of cuts (sorted) that are not above it, byte by byte."""
+    found: npt.NDArray[np.uint16] = np.zeros(len(addresses), np.uint16)
+    for cut in cuts:
+        found += pc.greater_equal(addresses, cut).to_numpy().astype(np.uint16)
+    return found
+
+
+def even_cuts(addresses: pa.Array, tasks: int) -> pa.Array:
+    """The sorted addresses that divide these evenly among at most `tasks` tasks."""
+    ordered = addresses.sort()
+    places = [len(ordered) * task // tasks for task in range(1, tasks)] if len(ordered) else []
+    return pc.unique(ordered.take(pa.array(places, pa.int64())))
 
 
 @functools.cache
@@ -256,17 +401,20 @@ def _packed(table: pa.Table) -> bytes:
     return packed
 
 
-def _file_tasks(spark: SparkSession, rows: Sequence[int]) -> Tasks:
+def _file_tasks(spark: Callable[[], SparkSession], rows: Sequence[int]) -> Tasks:
     """The file numbers, in tasks with about the same number of rows each; a few small files are read on the driver."""
     here = FILES_HERE if sum(rows) <= ROWS_HERE else 0
     numbers = pa.table({"file": pa.array(range(len(rows)), pa.int64())})
     batch = -(-len(rows) // FILES_HERE) if here else 1
-    return row_tasks(lambda: spark, numbers, batch=batch, weights=[each + ROWS_PER_FILE for each in rows], here=here)
+    return row_tasks(spark, numbers, batch=batch, weights=[each + ROWS_PER_FILE for each in rows], here=here)
 
 
-def _by_bucket(split: DataFrame, buckets: int) -> DataFrame:
+def _by_bucket(split: DataFrame, buckets: int, *, in_order: bool) -> DataFrame:
     """One task per bucket. In older Spark versions, which can't assign buckets, a task may have several or none."""
     if buckets == 1:
         return split.coalesce(1)
     by_id = getattr(split, "repartitionById", None)
-    return by_id(buckets, "bucket") if by_id is not None else split.repartition(buckets, "bucket")
+    if by_id is not None:
+        found: DataFrame = by_id(buckets, "bucket")
+        return found
+    return split.repartitionByRange(buckets, "bucket") if in_order else split.repartition(buckets, "bucket")

@@ -22,7 +22,7 @@ from spark_resources.errors import DamagedData, NotFound
 from spark_resources.records.json_records import read_json
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, Tasks, collected, task_name
+from spark_resources.spark.tasks import Batches, Rows, Tasks, as_frame, collected, mapped, task_name
 from spark_resources.stores.base import read_to_verify
 from spark_resources.stores.retry import delete_own
 
@@ -150,7 +150,7 @@ def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -
 
 
 def write_produced(
-    tasks: DataFrame | Tasks, produce: Producer, place: Place, folder: str, schema: pa.Schema
+    tasks: Rows, produce: Producer, place: Place, folder: str, schema: pa.Schema
 ) -> tuple[Dataset, TaskReport]:
     """Write the rows that `produce` yields for each task, without a detour through the JVM; also returns the report."""
     datasets, report = write_outputs(tasks, produce, place, [parquet(folder, schema)])
@@ -158,7 +158,7 @@ def write_produced(
 
 
 def write_outputs(
-    tasks: DataFrame | Tasks, produce: Producer, place: Place, outputs: Sequence[Output]
+    tasks: Rows, produce: Producer, place: Place, outputs: Sequence[Output]
 ) -> tuple[list[Dataset], TaskReport]:
     """Write the rows that `produce` yields to several folders in one pass.
 
@@ -301,29 +301,18 @@ def read_datasets(
     wanted: Callable[[pa.Table], pa.Table] = lambda table: table,
 ) -> DataFrame:
     """The rows of several datasets as one DataFrame; `wanted` is applied to the rows of each file."""
-    return _read_as(spark, place, datasets, schema, wanted, schema)
+    return as_frame(read_rows(lambda: spark, place, datasets, schema, wanted, schema))
 
 
-def read_distinct(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema, column: str) -> DataFrame:
-    """The values of one text column, verified as in `read_dataset`, each once per file.
-
-    Python drops duplicates quickly, which the JVM would have to receive, shuffle and drop at the end.
-    """
-    wanted = pa.schema([schema.field(column)])
-    return _read_as(
-        spark, place, [dataset], schema, lambda table: pa.table([pc.unique(table[column])], schema=wanted), wanted
-    )
-
-
-def _read_as(
-    spark: SparkSession,
+def read_rows(
+    spark: Callable[[], SparkSession],
     place: Place,
     datasets: Sequence[Dataset],
     schema: pa.Schema,
     change: Callable[[pa.Table], pa.Table],
     changed: pa.Schema,
-) -> DataFrame:
-    """The rows of all files (of `schema`), verified and passed through `change` by the executors: rows of `changed`."""
+) -> Rows:
+    """The rows of all files (of `schema`), verified and passed through `change`: rows of `changed`."""
     files = [(dataset.folder, file) for dataset in datasets for file in dataset.files]
 
     def read(batches: Batches) -> Batches:
@@ -331,17 +320,17 @@ def _read_as(
             folder, file = files[number]
             yield from change(read_file(place, folder, file, schema)).to_batches(max_chunksize=100_000)
 
-    return _file_tasks(spark, [file for _, file in files]).mapped(read, changed)
+    return mapped(_file_tasks(spark, [file for _, file in files]), read, changed)
 
 
-def _file_tasks(spark: SparkSession, files: Sequence[File]) -> Tasks:
+def _file_tasks(spark: Callable[[], SparkSession], files: Sequence[File]) -> Tasks:
     """The positions of these files: read on the driver if few and small, otherwise in up to four tasks per core."""
     positions, size = pa.table({"file": pa.array(range(len(files)), pa.int64())}), sum(file.size for file in files)
     if size <= BYTES_PER_TASK and len(files) <= FILES_HERE:
-        return row_tasks(lambda: spark, positions, batch=1, here=FILES_HERE)
-    cores = spark.sparkContext.defaultParallelism
+        return row_tasks(spark, positions, batch=1, here=FILES_HERE)
+    cores = spark().sparkContext.defaultParallelism
     tasks = min(len(files), 4 * cores, max(cores, size // BYTES_PER_TASK))
-    return row_tasks(lambda: spark, positions, batch=-(-len(files) // tasks), here=0)
+    return row_tasks(spark, positions, batch=-(-len(files) // tasks), here=0)
 
 
 def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> list[dict[str, Any]]:

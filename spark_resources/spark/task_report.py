@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
-
-from spark_resources.spark.remote_errors import errors_from_executors, on_executor
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 SAMPLES_KEPT = 10
 
@@ -73,31 +65,3 @@ class TaskReport:
         for text in texts:
             total.add(cls.from_json(text))
         return total
-
-
-def this_task() -> tuple[int, int]:
-    """Inside a task: its partition, and a number that no other attempt in the session has.
-
-    The attempt number restarts when a whole stage is retried, so files named by it would be overwritten.
-    """
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    assert task is not None
-    return task.partitionId(), task.taskAttemptId()
-
-
-def run_tasks(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch], TaskReport], None]) -> TaskReport:
-    """Run a Spark job that returns no rows: `work` gets the batches of each partition and a report to fill.
-
-    Returns the sum of the reports. Raises the same lakegc error as the task that failed.
-    """
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        report = TaskReport()
-        work(batches, report)
-        yield pa.RecordBatch.from_pydict({"report": [report.to_json()]})
-
-    with errors_from_executors():
-        reports = rows.mapInArrow(on_executor(run), "report string").collect()
-    return TaskReport.summed(row["report"] for row in reports)

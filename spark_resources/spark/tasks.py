@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.spark.task_report import TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,10 @@ Batches: TypeAlias = Iterator[pa.RecordBatch]
 Step: TypeAlias = Callable[[Batches], Batches]
 """The work of one task: from the batches of its rows to the batches of its result."""
 
+Rows: TypeAlias = "DataFrame | Tasks"
+"""Rows that the executors have, or a few that the driver has."""
+
+_REPORTS = pa.schema([pa.field("report", pa.string())])
 _piece: ContextVar[int] = ContextVar("piece", default=0)
 
 
@@ -62,6 +67,16 @@ class Tasks:
     schema: pa.Schema
     pieces: Sequence[pa.Table]
     here: int = 1
+
+    @classmethod
+    def of(cls, spark: Callable[[], SparkSession], table: pa.Table) -> Tasks:
+        """A single task with all rows of a table; none if it is empty."""
+        return cls(spark, table.schema, (table,) if len(table) else ())
+
+    @property
+    def table(self) -> pa.Table:
+        """All rows."""
+        return pa.concat_tables([self.schema.empty_table(), *self.pieces])
 
     @property
     def is_here(self) -> bool:
@@ -126,19 +141,68 @@ class Tasks:
         return pa.concat_tables([schema.empty_table(), *(table for tables in found for table in tables)])
 
 
-def mapped(rows: DataFrame | Tasks, step: Step, schema: pa.Schema) -> DataFrame:
-    """What a step yields for each partition or task (rows of `schema`). Lakegc's errors are raised as they are."""
+def mapped(rows: Rows, step: Step, schema: pa.Schema) -> Rows:
+    """What a step yields for each partition or task (rows of `schema`): computed at once on the driver if the rows are
+    there. Lakegc's errors are raised as they are."""
+    if isinstance(rows, Tasks) and rows.is_here:
+        return Tasks.of(rows.spark, rows.collected(step, schema))
+    return as_frame(rows).mapInArrow(on_executor(step), arrow_to_spark(schema))
+
+
+def filtered(rows: Rows, keep: Callable[[pa.RecordBatch], pa.Array], schema: pa.Schema) -> Rows:
+    """The rows (of `schema`) for which `keep` is true."""
+
+    def step(batches: Batches) -> Batches:
+        return (batch.filter(keep(batch)) for batch in batches)
+
+    return mapped(rows, step, schema)
+
+
+def as_frame(rows: Rows) -> DataFrame:
+    """The same rows for joins, and for whatever else only a DataFrame can do."""
+    return rows.frame() if isinstance(rows, Tasks) else rows
+
+
+def first_rows(rows: Rows, order_by: Sequence[str], limit: int) -> pa.Table:
+    """The first rows in this order, on the driver."""
     if isinstance(rows, Tasks):
-        return rows.mapped(step, schema)
-    return rows.mapInArrow(on_executor(step), arrow_to_spark(schema))
+        return rows.table.sort_by([(name, "ascending") for name in order_by]).slice(0, limit)
+    with errors_from_executors():
+        return rows.orderBy(*order_by).limit(limit).toArrow()
 
 
-def collected(rows: DataFrame | Tasks, step: Step, schema: pa.Schema) -> pa.Table:
+def collected(rows: Rows, step: Step, schema: pa.Schema) -> pa.Table:
     """The same as `mapped`, computed at once and collected on the driver: only for few rows, such as names of files."""
     if isinstance(rows, Tasks):
         return rows.collected(step, schema)
     with errors_from_executors():
         return rows.mapInArrow(on_executor(step), arrow_to_spark(schema)).toArrow()
+
+
+def run_tasks(rows: Rows, work: Callable[[Batches, TaskReport], None]) -> TaskReport:
+    """Do work that returns no rows: it gets the batches of each partition or task, and a report to fill.
+
+    Returns the sum of the reports. Raises the same lakegc error as the task that failed.
+    """
+
+    def run(batches: Batches) -> Batches:
+        report = TaskReport()
+        work(batches, report)
+        yield pa.RecordBatch.from_pydict({"report": [report.to_json()]}, schema=_REPORTS)
+
+    return TaskReport.summed(collected(rows, run, _REPORTS)["report"].to_pylist())
+
+
+def this_task() -> tuple[int, int]:
+    """Inside a task: its partition, and a number that no other attempt of it has.
+
+    The attempt number restarts when a whole stage is retried, so files named by it would be overwritten. Tasks on the
+    driver are never retried.
+    """
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    return (task.partitionId(), task.taskAttemptId()) if task else (_piece.get(), 0)
 
 
 def task_name() -> str:
@@ -148,5 +212,5 @@ def task_name() -> str:
     """
     from pyspark import TaskContext
 
-    task = TaskContext.get()
-    return f"part-{task.partitionId():05d}-{task.taskAttemptId()}" if task else f"part-{_piece.get():05d}"
+    partition, attempt = this_task()
+    return f"part-{partition:05d}-{attempt}" if TaskContext.get() else f"part-{partition:05d}"

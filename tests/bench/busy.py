@@ -19,6 +19,7 @@ from lakegc_assets.sweep.delete_rounds import run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.spark.resource import SparkResource
+from spark_resources.spark.tasks import Tasks, as_frame
 from tests.bench.deleting import keys_of, upload
 from tests.support.mark_runs import environment
 from tests.support.s3_servers import seaweedfs
@@ -63,7 +64,7 @@ def main() -> None:
         server.make_bucket(BUCKET)
         upload(server, "busy/", keys)
         run = run_alone("busy", server.settings(s3_endpoint_url=proxy.endpoint), SparkResource())
-        rows = approved(run, keys).persist()
+        rows = as_frame(Tasks.of(run.spark, approved(run, keys))).persist()
         rows.count()
         bearing = Bearing(chosen.bears)
         proxy.plan = bearing.plan

@@ -21,6 +21,7 @@ from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.model import Outcome
 from spark_resources.spark.resource import SparkResource
+from spark_resources.spark.tasks import Tasks, as_frame
 from tests.support.mark_runs import environment
 from tests.support.s3_servers import SeaweedFS, seaweedfs
 from tests.support.sweep_without_lakefs import BUCKET, NOTHING_NEW, approved, run_alone
@@ -55,7 +56,7 @@ def loop(server: SeaweedFS, prefix: str, keys: list[str]) -> float:
 
 def round_(run: SweepRun, keys: list[str]) -> float:
     """Seconds of a round of a sweep."""
-    rows = approved(run, keys).persist()
+    rows = as_frame(Tasks.of(run.spark, approved(run, keys))).persist()
     rows.count()
     began = time.monotonic()
     until = datetime.now(UTC) + timedelta(minutes=30)

@@ -9,12 +9,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.keep_reasons import KEEP_REASONS
 from spark_resources.mark_store.record import CHAIN
+from spark_resources.model import SERVED
 from tests.exhaustive import decisions
 from tests.exhaustive.collector import Collector
 from tests.exhaustive.explore import Exploration, Scope
@@ -81,13 +83,11 @@ def frames(spark: SparkSession, universe: Universe, commits: Sequence[int], obje
     )
 
 
-def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule(spark: SparkSession) -> None:
+def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule() -> None:
     """One that is served, and with a probe that has no clear result, those of its size."""
     universe = Universe(contents=OBJECTS)
     everything = sum(map(bit, OBJECTS))
-    schema = "repository string, branch string, path string, size long, address string, unclear string"
-    rows = [(decisions.key(one), SIZES[one]) for one in OBJECTS]
-    objects = spark.createDataFrame(rows, "address string, size long")
+    objects = pa.table([[decisions.key(one) for one in OBJECTS], [SIZES[one] for one in OBJECTS]], ["address", "size"])
     for served in (None, *OBJECTS):
         for unclear in (None, *set(SIZES)):
             probed = [("lake", "main", "p", 1, None if served is None else decisions.key(served), None)]
@@ -95,10 +95,12 @@ def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule(spark:
             sizes = frozenset({unclear} - {None})
             expected = (bit(served) if served is not None else 0) | decisions.of_sizes(universe, everything, sizes)
 
-            found = objects.transform(keep_reasons.served(spark.createDataFrame(probed, schema)))
+            results = pa.Table.from_pylist([dict(zip(SERVED.names, row, strict=True)) for row in probed], SERVED)
+            rule = keep_reasons.served("served", keep_reasons.doubtful_sizes(results))
+            found = rule(objects, {"served": results.filter(results["address"].is_valid())})
 
-            kept = {row["address"] for row in found.where("found IS NOT NULL").collect()}
-            assert kept == {decisions.key(one) for one in addresses(expected)}
+            kept = objects.filter(found.is_valid())["address"].to_pylist()
+            assert set(kept) == {decisions.key(one) for one in addresses(expected)}
 
 
 def test_the_model_reads_in_the_order_of_the_code() -> None:

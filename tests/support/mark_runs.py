@@ -73,7 +73,7 @@ class SharedSpark(SparkResource):
 @contextmanager
 def on_executors(wanted: bool = True) -> Iterator[None]:
     """Let executors do what the driver does otherwise because there is little of it, as in large repositories."""
-    with mock.patch.object(Tasks, "is_here", property(lambda tasks: not tasks.pieces)) if wanted else nullcontext():
+    with mock.patch.object(Tasks, "is_here", property(lambda tasks: not any(map(len, tasks.pieces)))) if wanted else nullcontext():
         yield
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lakegc_assets.mark.context import Limits, Target
-from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.sweep.context import SweepLimits, SweepRun, Verified
-from lakegc_assets.sweep.delete_rounds import Tally, run_round
+from lakegc_assets.rules.sweep_outcomes import APPROVED
+from lakegc_assets.sweep.context import OBJECTS, SweepLimits, SweepRun, Verified
+from lakegc_assets.sweep.delete_rounds import Tally, pending_objects, run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Repository
@@ -20,13 +19,13 @@ from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import PENDING, MarkState, Namespace, Outcome, Partition, Scope
 from spark_resources.settings import Settings
+from spark_resources.spark.arrow_shuffle import Input
+from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.resource import SparkResource
+from spark_resources.spark.tasks import Tasks
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 BUCKET = "sweeps"
 NOWHERE = {"endpoint_url": "http://127.0.0.1:1", "access_key_id": "a", "secret_access_key": "b"}
@@ -85,27 +84,28 @@ def run_alone(
     )  # fmt: skip
 
 
-def approved(run: SweepRun, keys: Sequence[str]) -> DataFrame:
-    """The approved objects as the store lists them now; unknown if they don't exist."""
+def approved(run: SweepRun, keys: Sequence[str]) -> pa.Table:
+    """The approved objects (PENDING) as the store lists them now; unknown if they don't exist."""
     listed = {one.key: one for page in run.store.pages("data/") for one in page.objects}
     nothing: list[None] = [None] * len(keys)
     sizes = [listed[key].size if key in listed else None for key in keys]
     slices = [key.rpartition("/")[0] + "/" for key in keys]
     columns = [list(keys), sizes, nothing, nothing, slices, [False] * len(keys)]
-    return run.spark().createDataFrame(pa.table(columns, schema=PENDING))
+    return pa.table(columns, schema=PENDING)
 
 
 def finish_sweep_alone(run: SweepRun, keys: Sequence[str], action: Action = Action.DELETE) -> Tally:
     """Rounds until every key has an outcome, as a sweep makes them."""
-    whole, tally, since = approved(run, keys).persist(), Tally(), run.next_number()
+    rows, tally, since = approved(run, keys), Tally(), run.next_number()
+    whole = Input.of_rows(OBJECTS, Tasks.of(run.spark, rows), APPROVED, len(rows))
     while True:
-        number, spark = run.next_number(), run.spark()
-        outcomes, intents = run.receipts.outcomes(spark), run.receipts.intents(spark)
-        pending = sweep_outcomes.pending(whole, outcomes, intents, since=since)
-        if not (objects := pending.count()):
+        number, persist = run.next_number(), Persisted()
+        pending = pending_objects(run, whole, since, persist)
+        if not pending.count:
             return tally
-        until = run.store.now() + timedelta(minutes=30)
-        tally.add(run_round(run, pending, action, run.receipts, number, until, objects, HeadWatch.of(run, NOTHING_NEW)))
+        until, heads = run.store.now() + timedelta(minutes=30), HeadWatch.of(run, NOTHING_NEW)
+        tally.add(run_round(run, pending.rows, action, run.receipts, number, until, pending.count, heads))
+        persist.release()
 
 
 def outcomes(run: SweepRun) -> dict[str, str]:

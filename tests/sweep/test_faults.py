@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 
 from lakegc_assets.rules import sweep_outcomes
@@ -15,6 +16,7 @@ from lakegc_assets.sweep.delete_rounds import all_tasks_ended, run_round
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import LakegcError
 from spark_resources.spark.resource import SparkResource
+from spark_resources.spark.tasks import Tasks
 from tests.support.mark_runs import SharedSpark, environment
 from tests.support.retry_policies import requests
 from tests.support.s3_servers import SeaweedFS
@@ -160,13 +162,11 @@ def test_a_resumed_sweep_reports_restored_objects_as_restored(run: SweepRun) -> 
     """After an undo, each object is reported where it is by then."""
     rows, until = approved(run, KEYS[:5]), run.store.now() + timedelta(minutes=30)
     finish_sweep_alone(run, KEYS[:4], Action.QUARANTINE)
-    back = rows.where(rows["address"].isin(KEYS[:2]))
-    run_round(run, back, Action.RESTORE, run.undone, run.next_number(), until, 2)
-    spark = run.spark()
-    reported = sweep_outcomes.reported(rows, run.receipts.outcomes(spark), run.undone.outcomes(spark)).collect()
+    run_round(run, Tasks.of(run.spark, rows.slice(0, 2)), Action.RESTORE, run.undone, run.next_number(), until, 2)
+    receipts = [pa.concat_tables(file.read() for file in each.files("receipt")) for each in (run.receipts, run.undone)]
+    reported = sweep_outcomes.reported(rows, *receipts)
 
-    assert {row["address"]: row["outcome"] for row in reported} == {
+    assert {row["address"]: row["outcome"] for row in reported.to_pylist()} == {
         **dict.fromkeys(KEYS[:2], "restored"),
         **dict.fromkeys(KEYS[2:4], "quarantined"),
-        KEYS[4]: None,
     }

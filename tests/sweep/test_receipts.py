@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.rules.sweep_outcomes import APPROVED
 from spark_resources.deleting.receipts import INTENTS, Receipts, receipt_rows
 from spark_resources.errors import DamagedData
 from spark_resources.model import RECEIPTS, Namespace, Outcome
@@ -113,10 +114,30 @@ def test_the_latest_rounds_receipt_of_a_key_counts(receipts: Receipts) -> None:
         receipts.write("intent", number, "00000-1-00000", intents("a", "b"))
     with environment({}):
         spark = SharedSpark().spark_session
-    found = {row["address"]: (row["outcome"], row["round"]) for row in receipts.outcomes(spark).collect()}
+    frame = [(row["address"], row["outcome"], row["round"]) for row in receipts.outcomes(spark).collect()]
+    newest = sweep_outcomes.latest(rows_in(receipts, "receipt")).select(["address", "outcome", "round"]).to_pylist()
 
-    assert found == {"a": ("deleted", 10_000), "b": ("failed", 9_999), "c": ("changed", 2)}
-    assert sorted(row["address"] for row in receipts.intents(spark).collect()) == ["a", "b"]
+    expected = [("a", "deleted", 10_000), ("b", "failed", 9_999), ("c", "changed", 2)]
+    assert sorted(frame) == [tuple(row.values()) for row in newest] == expected
+    assert sorted(rows_in(receipts, "intent")["address"].to_pylist()) == ["a", "a", "b", "b"]
+
+
+def rows_in(receipts: Receipts, kind: str) -> pa.Table:
+    """The rows of all files of this kind, as a sweep groups them."""
+    return pa.concat_tables([file.read() for file in receipts.files(kind)])
+
+
+def test_of_two_receipts_of_one_round_the_later_one_counts() -> None:
+    """A task that Spark repeats writes its receipts again."""
+    times = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 2)]
+    both = [
+        rows("a", outcome=outcome, at=at) for outcome, at in zip((Outcome.FAILED, Outcome.DELETED), times, strict=True)
+    ]
+    for tables in (both, both[::-1]):
+        table = pa.concat_tables(tables)
+        found = sweep_outcomes.latest(table.append_column("round", pa.array([1, 1], pa.int32())))
+
+        assert found["outcome"].to_pylist() == ["deleted"]
 
 
 def test_a_resumed_sweep_retries_failed_and_interrupted_deletes(receipts: Receipts) -> None:
@@ -128,14 +149,11 @@ def test_a_resumed_sweep_retries_failed_and_interrupted_deletes(receipts: Receip
     receipts.write("receipt", 1, "00000-2-00000", rows("data/before", "data/now", outcome=Outcome.FAILED))
     receipts.write("receipt", 2, "00000-3-00000", rows("data/now", outcome=Outcome.FAILED))
     receipts.write("intent", 1, "00000-2-00000", intents("data/before", "data/now", "data/cut off"))
-    with environment({}):
-        spark = SharedSpark().spark_session
     keys = [f"data/{each.value}" for each in final] + ["data/before", "data/now", "data/cut off", "data/untouched"]
-    schema = "address string, size long, modified timestamp, checksum string, slice string"
-    approved = spark.createDataFrame([(key, 3, None, None, "data/") for key in keys], schema)
-    left = sweep_outcomes.pending(approved, receipts.outcomes(spark), receipts.intents(spark), since=2).collect()
+    approved = pa.Table.from_pylist([{"address": key, "size": 3, "slice": "data/"} for key in keys], APPROVED)
+    left = sweep_outcomes.pending(approved, rows_in(receipts, "receipt"), rows_in(receipts, "intent"), since=2)
 
-    assert {row["address"]: row["intended"] for row in left} == {
+    assert {row["address"]: row["intended"] for row in left.to_pylist()} == {
         "data/before": True,
         "data/cut off": True,
         "data/untouched": False,

@@ -24,7 +24,6 @@ from spark_resources.spark.datasets import (
     open_dataset,
     parquet_bytes,
     read_dataset,
-    read_distinct,
     read_file,
     write_dataset,
     write_file,
@@ -110,32 +109,6 @@ def test_executors_write_and_read_every_row_once(place: Place, folder: Path, spa
     assert {(row["address"], row["size"]) for row in found.collect()} == {(f"data/{n}", n) for n in range(1000)}
     assert (written.rows, len(written.files), found.count()) == (1000, 3, 1000)
     assert {path.name for path in folder.iterdir()} == {"_files.json", *(file.name for file in written.files)}
-
-
-def test_reading_distinct_values_returns_every_value_of_every_file(place: Place, spark: SparkSession) -> None:
-    """Duplicates within a file are dropped, and nothing else."""
-    names = [["data/a", "data/b", "data/a", "data/\u00e9"], ["data/b", "data/c"], []]
-    files = []
-    for number, some in enumerate(names):
-        rows = table([{"address": name, "size": number} for name in some])
-        files.append(write_file(place, FOLDER, f"{number}.parquet", parquet_bytes(rows), len(rows)))
-    dataset = finish_dataset(place, FOLDER, files)
-
-    read = read_distinct(spark, place, dataset, SCHEMA, "address")
-
-    assert sorted(row["address"] for row in read.collect()) == ["data/a", "data/b", "data/b", "data/c", "data/\u00e9"]
-    assert read.columns == ["address"]
-    assert read_distinct(spark, place, Dataset(FOLDER, ()), SCHEMA, "address").collect() == []
-
-
-def test_reading_distinct_values_stops_at_a_damaged_file(
-    place: Place, folder: Path, dataset: Dataset, spark: SparkSession
-) -> None:
-    """This way of reading verifies files like any other."""
-    (folder / dataset.files[0].name).write_bytes(b"PAR1")
-
-    with pytest.raises(DamagedData), errors_from_executors():
-        read_distinct(spark, place, dataset, SCHEMA, "address").collect()
 
 
 def test_files_of_an_earlier_attempt_are_ignored_and_removed(place: Place, folder: Path) -> None:

@@ -2,67 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from lakegc_assets.rules import keep_reasons
-from lakegc_assets.rules.keep_reasons import BRANCH, COMMITTED, HOLD, OTHER_REPOSITORY, decided
+from lakegc_assets.rules.keep_reasons import (
+    BRANCH,
+    COMMITTED,
+    DOUBTFUL_SIZES,
+    HOLD,
+    OTHER_REPOSITORY,
+    Attribution,
+    KeepReason,
+    decided,
+    doubtful_sizes,
+)
 from spark_resources.model import ADDRESSES, ADDRESSES_ON_HOLD, SERVED
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 OBJECTS = pa.schema([*ADDRESSES, pa.field("size", pa.int64())])
+NO_DOUBT = DOUBTFUL_SIZES.empty_table()
+Rows = Mapping[str, pa.Table]
 
 
-def frame(spark: SparkSession, schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> DataFrame:
-    return spark.createDataFrame(pa.Table.from_pylist([dict.fromkeys(schema.names) | row for row in rows], schema))
+def table(schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist([dict.fromkeys(schema.names) | row for row in rows], schema)
 
 
-def objects(spark: SparkSession, *names: str) -> DataFrame:
-    return frame(spark, OBJECTS, [{"address": name, "size": len(name)} for name in names])
+def objects(*names: str) -> pa.Table:
+    return table(OBJECTS, [{"address": name, "size": len(name)} for name in names])
 
 
-def addresses(spark: SparkSession, *names: str) -> DataFrame:
-    return frame(spark, ADDRESSES, [{"address": name} for name in names])
+def addresses(*names: str) -> pa.Table:
+    return table(ADDRESSES, [{"address": name} for name in names])
 
 
-def decisions(rows: DataFrame) -> list[tuple[str, str | None, str | None]]:
-    found = rows.select("address", "kept_by", keep_reasons.sentence().alias("why")).collect()
-    return sorted((row["address"], row["kept_by"], row["why"]) for row in found)
+def decisions(rows: pa.Table) -> list[tuple[str, str | None, str | None]]:
+    """Address, reason and sentence of each row, in order."""
+    why = keep_reasons.sentences(rows).to_pylist()
+    return list(zip(rows["address"].to_pylist(), rows["kept_by"].to_pylist(), why, strict=True))
 
 
-def test_the_first_reason_that_keeps_an_object_is_reported(spark: SparkSession) -> None:
+def test_the_first_reason_that_keeps_an_object_is_reported() -> None:
     """Whatever later reasons find. An address that is found many times stays one row."""
-    rows = (
-        keep_reasons.undecided(objects(spark, "a", "b", "c"))
-        .transform(decided(COMMITTED, keep_reasons.among(addresses(spark, "a", "a", "x"))))
-        .transform(decided(OTHER_REPOSITORY, keep_reasons.among(addresses(spark, "a", "b", "b"))))
-        .transform(decided(HOLD, keep_reasons.on_hold(frame(spark, ADDRESSES_ON_HOLD, []), [("h", "b")])))
-    )
+    reasons: list[tuple[KeepReason, Attribution]] = [
+        (COMMITTED, keep_reasons.among("ranges")),
+        (OTHER_REPOSITORY, keep_reasons.among("elsewhere")),
+        (HOLD, keep_reasons.on_hold("held", [("h", "b")])),
+    ]
+    facts = {
+        "ranges": addresses("a", "a", "x"),
+        "elsewhere": addresses("a", "b", "b"),
+        "held": ADDRESSES_ON_HOLD.empty_table(),
+    }
+    rows = decided(objects("a", "b", "c"), reasons, facts)
 
     assert decisions(rows) == [
         ("a", "committed", "a retained commit or a branch refers to it"),
         ("b", "other_repository", "another repository refers to it"),
         ("c", None, None),
     ]
-    assert [tuple(row) for row in keep_reasons.not_kept(rows).collect()] == [("c", 1)]
-    assert [row["address"] for row in keep_reasons.kept(rows, OTHER_REPOSITORY).collect()] == ["b"]
+    assert keep_reasons.not_kept(rows).to_pylist() == [{"address": "c", "size": 1}]
+    assert keep_reasons.kept(rows, OTHER_REPOSITORY)["address"].to_pylist() == ["b"]
+    assert keep_reasons.kept(rows)["address"].to_pylist() == ["a", "b"]
+    assert keep_reasons.kept_by(rows) == {"committed": 1, "other_repository": 1}
 
 
-def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size(spark: SparkSession) -> None:
+def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size() -> None:
     """What a branch serves is kept by its address, though; of several branches the first is named."""
     probe = {"repository": "lake", "path": "p", "size": 1}
-    served = [
-        {**probe, "branch": "main", "address": "a"},
-        {**probe, "branch": "dev", "address": "a"},
-        {**probe, "branch": "main", "address": None},
-        {**probe, "branch": "main", "size": 2, "unclear": "answered 503"},
-    ]
-    rows = keep_reasons.undecided(objects(spark, "a", "b", "cc", "dd", "eee"))
-    rows = rows.transform(decided(BRANCH, keep_reasons.served(frame(spark, SERVED, served))))
+    probed = table(
+        SERVED,
+        [
+            {**probe, "branch": "main", "address": "a"},
+            {**probe, "branch": "dev", "address": "a"},
+            {**probe, "branch": "main", "address": None},
+            {**probe, "branch": "main", "size": 2, "unclear": "answered 503"},
+            {**probe, "branch": "dev", "size": 2, "unclear": "closed the connection"},
+            {**probe, "branch": "dev", "size": 2, "address": None},
+        ],
+    )
+    served = probed.filter(probed["address"].is_valid())
+    reasons = [(BRANCH, keep_reasons.served("served", doubtful_sizes(probed)))]
+    rows = decided(objects("a", "b", "cc", "dd", "eee"), reasons, {"served": served})
     unclear = "a branch may serve it, since a path probe was inconclusive: answered 503"
 
     assert decisions(rows) == [
@@ -74,11 +98,36 @@ def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size(spark: Sp
     ]
 
 
-def test_an_object_on_hold_is_kept_with_the_ids_of_all_its_holds(spark: SparkSession) -> None:
+def test_an_object_on_hold_is_kept_with_the_ids_of_all_its_holds() -> None:
     """By address or by prefix, each id once and in order."""
     held = [{"address": "a/1", "hold": "h2"}, {"address": "a/1", "hold": "h1, h2"}, {"address": "c", "hold": "h3"}]
-    rows = keep_reasons.undecided(objects(spark, "a/1", "a/2", "b"))
-    attribution = keep_reasons.on_hold(frame(spark, ADDRESSES_ON_HOLD, held), [("h0", "a/"), ("h9", "x")])
-    found = keep_reasons.kept(rows.transform(decided(HOLD, attribution)), HOLD)
+    reasons = [(HOLD, keep_reasons.on_hold("held", [("h0", "a/"), ("h9", "x")]))]
+    found = decided(objects("a/1", "a/2", "b", "a"), reasons, {"held": table(ADDRESSES_ON_HOLD, held)})
 
-    assert sorted((row["address"], row["found"]) for row in found.collect()) == [("a/1", "h0, h1, h2"), ("a/2", "h0")]
+    assert list(zip(found["address"].to_pylist(), found["found"].to_pylist(), strict=True)) == [
+        ("a/1", "h0, h1, h2"),
+        ("a/2", "h0"),
+        ("b", None),
+        ("a", None),
+    ]
+
+
+NOTHING: Rows = {
+    "among": ADDRESSES.empty_table(),
+    "served": SERVED.empty_table(),
+    "held": ADDRESSES_ON_HOLD.empty_table(),
+}
+
+
+@pytest.mark.parametrize("names", [(), ("a",), ("a", "bb")])
+def test_without_facts_no_object_is_kept(names: Sequence[str]) -> None:
+    """Nor is a row lost, even if there are no objects at all."""
+    reasons = [
+        (OTHER_REPOSITORY, keep_reasons.among("among")),
+        (BRANCH, keep_reasons.served("served", NO_DOUBT)),
+        (HOLD, keep_reasons.on_hold("held", [])),
+    ]
+    found = decided(objects(*names), reasons, NOTHING)
+
+    assert decisions(found) == [(name, None, None) for name in names]
+    assert keep_reasons.not_kept(found).schema == OBJECTS

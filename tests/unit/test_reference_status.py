@@ -7,22 +7,32 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lakegc_assets.rules import garbage
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace
 from spark_resources.spark import arrow_shuffle
-from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
-from spark_resources.spark.datasets import Dataset, all_rows, finish_dataset, parquet_bytes, write_file
+from spark_resources.spark.arrow_shuffle import (
+    Grouped,
+    GroupedRows,
+    Input,
+    addresses_once,
+    co_group,
+    even_cuts,
+    shuffle,
+)
+from spark_resources.spark.datasets import Dataset, finish_dataset, parquet_bytes, write_file
 from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches
+from spark_resources.spark.tasks import Batches, Tasks, as_frame
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
@@ -250,14 +260,21 @@ def inputs(place: Place) -> list[Input]:
     live = pa.concat_tables([live, pa.table([pa.array(["", "data/\n\x00", "data/s1/\U0001f600"])], schema=ADDRESSES)])
     return [
         Input.whole(
-            "stored", [written(place, "a", stored, 3), written(place, "b", stored.slice(0, 7), 1)], STORED_OBJECTS
+            "stored",
+            place,
+            [written(place, "a", stored, 3), written(place, "b", stored.slice(0, 7), 1)],
+            STORED_OBJECTS,
         ),
-        Input.of_addresses("live", [written(place, "c", live, 4)], ADDRESSES),
+        Input.of_addresses("live", place, [written(place, "c", live, 4)], ADDRESSES),
     ]
 
 
-def addresses_in(place: Place, one: Input) -> list[str]:
-    return [row["address"] for dataset in one.datasets for row in all_rows(place, dataset, one.schema)]
+def addresses_in(one: Input) -> list[str]:
+    return [address for file in one.files for address in file.read()["address"].to_pylist()]
+
+
+def rows_in(grouped: Grouped) -> list[dict[str, Any]]:
+    return [row.asDict() for row in as_frame(grouped.rows).collect()]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +284,6 @@ def addresses_in(place: Place, one: Input) -> list[str]:
 )
 def test_all_rows_of_an_address_come_to_one_task(
     spark: SparkSession,
-    place: Place,
     inputs: list[Input],
     persist: Persisted,
     monkeypatch: pytest.MonkeyPatch,
@@ -278,24 +294,24 @@ def test_all_rows_of_an_address_come_to_one_task(
     monkeypatch.setattr(arrow_shuffle, "ROWS_PER_BUCKET", at_most)
     monkeypatch.setattr(arrow_shuffle, "ROWS_HERE", here)
 
-    grouped = co_group(spark, place, inputs, count_by_address, COUNTED, persist)
-    found, report = grouped.rows, grouped.report
+    grouped = co_group(lambda: spark, inputs, count_by_address, COUNTED, persist)
+    report = grouped.report
 
-    rows = found.collect()
-    stored, live = (addresses_in(place, one) for one in inputs)
+    rows = rows_in(grouped)
+    stored, live = (addresses_in(one) for one in inputs)
     by_address = {row["address"]: row for row in rows}
-    assert len(rows) == len(by_address) == report.counters["addresses"]
+    assert len(rows) == len(by_address) == report.counters["addresses"] == grouped.count
     assert by_address.keys() == {*stored, *live}
     assert all(row["stored"] == stored.count(one) for one, row in by_address.items())
     assert {one for one, row in by_address.items() if row["live"]} == set(live)
     assert (len({row["task"] for row in rows}) > 1) == (at_most < 1000)
     assert (grouped.few is not None) == (here > 0)
     if grouped.few is not None:
-        assert grouped.few.to_pylist() == [row.asDict() for row in rows]
+        assert grouped.few.to_pylist() == rows
 
 
 def test_a_file_without_wanted_rows_counts_as_read(
-    spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted
+    spark: SparkSession, inputs: list[Input], persist: Persisted
 ) -> None:
     """If no row of a file, or of all files, is wanted, the other rows are co-grouped all the same."""
     stored, live = inputs
@@ -304,23 +320,20 @@ def test_a_file_without_wanted_rows_counts_as_read(
         return table.slice(0, 0) if "data/\n\x00" in table["address"].to_pylist() else table
 
     for select, least in ((wanted, 1), (lambda table: table.slice(0, 0), 0)):
-        grouped = co_group(
-            spark, place, [stored, replace(live, select=select, max_rows=3)], count_by_address, COUNTED, persist
-        )
-        kept = {row["address"] for row in grouped.rows.collect() if row["live"]}
+        some = replace(live, files=tuple(replace(file, select=select) for file in live.files), max_rows=3)
+        grouped = co_group(lambda: spark, [stored, some], count_by_address, COUNTED, persist)
+        kept = {row["address"] for row in rows_in(grouped) if row["live"]}
         assert "data/\n\x00" not in kept
         assert (len(kept) > 0) == bool(least)
 
 
-def test_inputs_without_a_file_are_combined_once(
-    spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted
-) -> None:
+def test_inputs_without_a_file_are_combined_once(spark: SparkSession, inputs: list[Input], persist: Persisted) -> None:
     """Even if no input has a file, as in a repository without objects."""
-    without = [replace(one, datasets=()) for one in inputs]
+    without = [replace(one, files=(), count=0) for one in inputs]
 
-    grouped = co_group(spark, place, without, count_by_address, COUNTED, persist)
+    grouped = co_group(lambda: spark, without, count_by_address, COUNTED, persist)
 
-    assert grouped.rows.collect() == []
+    assert rows_in(grouped) == []
     assert grouped.report.counters == {"addresses": 0}
 
 
@@ -328,11 +341,10 @@ def test_a_changed_file_stops_the_co_grouping(
     spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted
 ) -> None:
     """A file that isn't the one that was written is an error, and its rows are never silently left out."""
-    dataset = inputs[1].datasets[0]
-    place.store().write(dataset.folder + dataset.files[1].name, b"something else")
+    place.store().write("c/part-1.parquet", b"something else")
 
     with pytest.raises(DamagedData, match=r"part-1\.parquet"):
-        co_group(spark, place, inputs, count_by_address, COUNTED, persist)
+        co_group(lambda: spark, inputs, count_by_address, COUNTED, persist)
 
 
 def losing(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -355,7 +367,6 @@ def nothing(batch: pa.RecordBatch) -> pa.RecordBatch:
 @pytest.mark.parametrize("lost", [losing, cutting, nothing])
 def test_rows_lost_between_tasks_are_an_error(
     spark: SparkSession,
-    place: Place,
     inputs: list[Input],
     persist: Persisted,
     monkeypatch: pytest.MonkeyPatch,
@@ -367,27 +378,103 @@ def test_rows_lost_between_tasks_are_an_error(
     monkeypatch.setattr(arrow_shuffle, "ROWS_HERE", here)
     whole = arrow_shuffle.bucket_batches
 
-    def damaged(table: pa.Table, number: int, buckets: int, *, read: int) -> Batches:
-        for batch in whole(table, number, buckets, read=read):
+    def damaged(table: pa.Table, number: int, *rest: Any, **more: Any) -> Batches:
+        for batch in whole(table, number, *rest, **more):
             yield lost(batch) if number == 1 else batch
 
     monkeypatch.setattr(arrow_shuffle, "bucket_batches", damaged)
     with pytest.raises(DamagedData, match="not all rows of addresses were compared"):
-        co_group(spark, place, inputs, count_by_address, COUNTED, persist)
+        co_group(lambda: spark, inputs, count_by_address, COUNTED, persist)
 
 
 def test_rows_with_differing_hashes_are_an_error(
-    spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, inputs: list[Input], persist: Persisted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If two machines hashed an address differently, its rows would come to different tasks and look unreferenced."""
     whole = arrow_shuffle.bucket_batches
 
-    def otherwise(table: pa.Table, number: int, buckets: int, *, read: int) -> Batches:
-        for batch in whole(table, number, buckets, read=read):
+    def otherwise(table: pa.Table, number: int, *rest: Any, **more: Any) -> Batches:
+        for batch in whole(table, number, *rest, **more):
             where = batch.schema.get_field_index("hashed")
             hashed = pa.array([one + number for one in batch.column("hashed").to_pylist()], pa.int64())
             yield batch.set_column(where, batch.schema.field("hashed"), hashed)
 
     monkeypatch.setattr(arrow_shuffle, "bucket_batches", otherwise)
     with pytest.raises(LakegcError, match="the same package versions"):
-        co_group(spark, place, inputs, count_by_address, COUNTED, persist)
+        co_group(lambda: spark, inputs, count_by_address, COUNTED, persist)
+
+
+# --- ranges of addresses --------------------------------------------------------------------------------------------
+
+NAMES = [f"data/é{number % 7}/{number * 37 % 100:03}" for number in range(100)]
+
+
+def of_names(name: str, spark: SparkSession, names: list[str], *, on_executors: bool = True) -> Input:
+    table = pa.table([pa.array(names, pa.string())], schema=ADDRESSES)
+    rows = spark.createDataFrame(table).repartition(3) if on_executors else Tasks.of(lambda: spark, table)
+    return Input.of_rows(name, rows, ADDRESSES, len(names))
+
+
+def numbered(grouped: GroupedRows, report: TaskReport) -> pa.Table:
+    """The number of rows of each input in a task, and its first and last address."""
+    found = pc.unique(pa.concat_tables(grouped.values())["address"]).sort()
+    ends = [found[0].as_py(), found[-1].as_py()] if len(found) else [None, None]
+    counts = [len(grouped["objects"]), len(grouped["more"])]
+    return pa.Table.from_pylist([dict(zip(ENDS.names, [*ends, *counts], strict=True))], schema=ENDS)
+
+
+ENDS = pa.schema([("first", pa.string()), ("last", pa.string()), ("objects", pa.int64()), ("more", pa.int64())])
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+@pytest.mark.parametrize("old", [True, False])
+def test_tasks_follow_each_other_in_the_order_of_addresses(
+    spark: SparkSession, persist: Persisted, tasks: int, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows of an address are in one task, also with a Spark that can't partition by id."""
+    inputs = [of_names("objects", spark, NAMES), of_names("more", spark, [NAMES[0]] * 500 + NAMES[::3])]
+    if old:
+        for kind in (type(inputs[0].rows), DataFrame):
+            monkeypatch.delattr(kind, "repartitionById", raising=False)
+
+    found = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(NAMES[::2]), tasks)).grouped(numbered, ENDS, persist)
+
+    rows = as_frame(found.rows).collect()  # in the order of tasks
+    assert (sum(row["objects"] for row in rows), sum(row["more"] for row in rows)) == (100, 534)
+    ends = [(row["first"].encode(), row["last"].encode()) for row in rows if row["first"] is not None]
+    assert all(last < first for (_, last), (first, _) in pairwise(ends))
+    assert len(ends) == tasks
+
+
+def test_objects_are_spread_evenly_however_skewed_other_rows_are(spark: SparkSession, persist: Persisted) -> None:
+    """Tasks have about as many objects each, though a few objects have most of the other rows."""
+    names = [f"data/s/{number:05}" for number in range(4000)]
+    inputs = [of_names("objects", spark, names), of_names("more", spark, names[:10] * 400)]
+
+    found = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(names[::3]), 4)).grouped(numbered, ENDS, persist)
+
+    assert all(990 < row["objects"] < 1010 for row in as_frame(found.rows).collect())
+
+
+def test_without_a_sampled_address_one_task_has_all_rows() -> None:
+    """There is nothing to choose the bounds of ranges by."""
+    assert len(even_cuts(pa.array([], pa.string()), 3)) == 0
+
+
+def test_superfluous_rows_of_an_address_are_dropped_while_rows_arrive(
+    spark: SparkSession, persist: Persisted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task never has to hold all duplicates of many files."""
+    monkeypatch.setattr(arrow_shuffle, "ROWS_TO_REDUCE", 100)
+    live = [of_names("live", spark, ["a", "b"] * 60, on_executors=False) for _ in range(3)]
+    once = [replace(one, reduced=addresses_once) for one in live]
+
+    def received(grouped: GroupedRows, report: TaskReport) -> pa.Table:
+        report.count(held=len(grouped["live"]))
+        return addresses_once(grouped["live"])
+
+    found = co_group(lambda: spark, once, received, ADDRESSES, persist)
+
+    assert sorted(row["address"] for row in rows_in(found)) == ["a", "b"]
+    assert found.report.by_key["received"]["live"] == 360
+    assert found.report.counters["held"] < 120

@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_resources.errors import DamagedData
-from spark_resources.spark.task_report import SAMPLES_KEPT, TaskReport, run_tasks, this_task
-from spark_resources.spark.tasks import Batches
+from spark_resources.spark.task_report import SAMPLES_KEPT, TaskReport
+from spark_resources.spark.tasks import Batches, run_tasks, this_task
 
 
 def test_counters_of_tasks_are_summed_and_errors_stay_errors() -> None:
