@@ -31,7 +31,7 @@ from spark_resources.mark_store.lease import Lease, take_lease
 from spark_resources.mark_store.mark import Mark, claim_namespace, earlier_marks
 from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord
-from spark_resources.model import MarkState, Partition, old_enough_before
+from spark_resources.model import MarkState, Partition, cutoff_for
 from spark_resources.settings import Settings
 from spark_resources.spark.resource import SparkResource
 
@@ -79,7 +79,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             scope=options.scope,
             min_age=min_age,
             start=start,
-            cutoff=old_enough_before(start, min_age),
+            cutoff=cutoff_for(start, min_age),
             server_now=clocks.server,
             rules=lakefs.rules(partition.repository),
             by=who(),

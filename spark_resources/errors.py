@@ -1,4 +1,4 @@
-"""All errors, as one tree; the exit codes are those of the command line.
+"""All errors, as one tree, with the exit codes of the command line.
 
     LakegcError                 exit 1   something failed; the message says what to do next
     ├── WrongUsage              exit 2   the request is not valid: an option, an id, a setting
@@ -7,7 +7,7 @@
     │   ├── NothingToDo         exit 3   already done, or not due: nothing was changed
     │   └── DamagedData         exit 3   missing or invalid data (invariants 3 and 4)
     │       ├── Untrusted                a record without a valid signature by a known key
-    │       └── UnknownFormat            a record in a format that this version of lakegc doesn't know
+    │       └── UnknownFormat            a record in a format that this version of lakegc doesn't support
     ├── SweptWithFailures       exit 4   a sweep ended, but some objects could not be deleted, or were no longer garbage
     └── Unavailable             exit 1   the server or the store could not be used
         ├── Transient                    a temporary failure: retried by the retry policy, and only there
@@ -15,7 +15,7 @@
         ├── NotFound                     the response: not found
         └── Interrupted                  abandoned, because something changed in the meantime
 
-Every message is written for people: what failed, where, and what to do next.
+Every message tells an operator what failed, where, and what to do next.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from difflib import get_close_matches
 
 
 class LakegcError(Exception):
-    """The root of the tree; raised itself only for failures that no branch below describes."""
+    """The root of the tree. Raised itself only for failures that no other class describes."""
 
     exit_code = 1
 
 
 class LakegcWarning(UserWarning):
-    """A problem that the user should know about but that stops nothing; the command line shows it like an error."""
+    """A problem that doesn't stop anything but that the user should know. The command line shows it like an error."""
 
 
 class WrongUsage(LakegcError):
-    """Raised before anything is read or written: the request itself has to be changed."""
+    """Raised before anything is read or written: the user has to change the request."""
 
     exit_code = 2
 
@@ -46,7 +46,7 @@ class NotAPartition(WrongUsage):
 
 
 class Refused(LakegcError):
-    """Raised if continuing could delete a live object: the cause has to be examined or removed first.
+    """Raised if continuing could delete a live object. The cause has to be examined or removed first.
 
     `invariant` is the number of the invariant that would be violated; docs/how-it-decides.md lists them.
     """
@@ -59,7 +59,7 @@ class Refused(LakegcError):
 
 
 class NothingToDo(Refused):
-    """Raised if a mark or a sweep has already ended, or a sweep is not approved; nothing was changed."""
+    """Raised if a mark or a sweep has already ended, or a sweep is not approved. Nothing was changed."""
 
 
 class DamagedData(Refused):
@@ -74,11 +74,11 @@ class Untrusted(DamagedData):
 
 
 class UnknownFormat(DamagedData):
-    """Raised for a record in a format that this version of lakegc doesn't know: a newer version wrote it."""
+    """Raised for a record in a format that this version of lakegc doesn't support, because a newer version wrote it."""
 
 
 class SweptWithFailures(LakegcError):
-    """Raised at the end of a sweep that did not fully succeed; the message is the report's summary sentence."""
+    """Raised at the end of a sweep that did not fully succeed. The message is the report's summary sentence."""
 
     exit_code = 4
 
@@ -90,8 +90,8 @@ class Unavailable(LakegcError):
 class Transient(Unavailable):
     """Raised for a temporary failure: the server or store is busy or unreachable, or its response was lost.
 
-    `after_s` is the wait in seconds that the server or store asks for. The retry policy handles this error: when it
-    gives up, it raises a plain `Unavailable`.
+    `after_s` is the wait in seconds that the server or store asks for. The retry policy handles this error, and raises
+    a plain `Unavailable` when it gives up.
     """
 
     def __init__(self, message: str, *, after_s: float = 0.0) -> None:
@@ -108,14 +108,14 @@ class NotFound(Unavailable):
 
 
 class Interrupted(Unavailable):
-    """Raised if a result was abandoned because the repository changed in the meantime: trying again can help."""
+    """Raised if a result was abandoned because the repository changed in the meantime. Trying again can help."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`Did you mean X?` for the known name that is closest to this one, whatever its case; "" if none is close."""
-    folded = {each.lower(): each for each in known}
-    found = get_close_matches(name.lower(), folded, n=1, cutoff=0.7)
-    return f"Did you mean {folded[found[0]]}?" if found else ""
+    """`Did you mean X?` for the known name that is closest to this one, ignoring case; "" if none is close."""
+    by_lower_case = {each.lower(): each for each in known}
+    found = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.7)
+    return f"Did you mean {by_lower_case[found[0]]}?" if found else ""
 
 
 def with_article(thing: str) -> str:
@@ -139,10 +139,10 @@ def plural(count: int, thing: str, things: str = "") -> str:
 
 def duration(span: timedelta) -> str:
     """A duration in its two largest units: 1 day, 1 day 2 hours, 30 minutes, 0 seconds."""
-    left = round(span.total_seconds())
+    remaining = round(span.total_seconds())
     parts: list[str] = []
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
-        amount, left = divmod(left, length)
+        amount, remaining = divmod(remaining, length)
         if amount or parts:
             parts.append(plural(amount, unit) if amount else "")
     return " ".join(filter(None, parts[:2])) or "0 seconds"

@@ -1,6 +1,6 @@
 """Identifiers of marks, partitions and scopes: the part of the model that commands need.
 
-Pure like `model`, which re-exports these names; separate because it imports quickly, as `lakegc --help` needs.
+Pure like `model`, which re-exports these names. It is a separate module so that `lakegc --help` starts quickly.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Scope(StrEnum):
 
     UNIFIED = "unified"  # every stored object
     COMMITTED = "committed"  # addresses of expired commits
-    UNCOMMITTED = "uncommitted"  # stored objects that no commit at all refers to
+    UNCOMMITTED = "uncommitted"  # stored objects that no commit refers to
 
 
 def default_mark_id(start: datetime) -> str:
-    """The mark id of a start time, e.g. `20261121T085000Z`: ids sort by age."""
+    """The mark id for a start time, e.g. `20261121T085000Z`. Such ids sort by age."""
     return start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def check_mark_id(mark_id: str) -> str:
-    """The id itself if it is one printable path segment. Raises `WrongUsage` otherwise."""
+    """The id itself if it is a single printable path segment. Raises `WrongUsage` otherwise."""
     if not _MARK_ID.match(mark_id):
         raise WrongUsage(
             f"'{mark_id}' can't be a mark id: expected at most 128 letters, digits and ._=+@- that start with a "

@@ -1,7 +1,7 @@
 """The domain model: commits, retention rules, addresses and namespaces, marks, and the schemas of DataFrames.
 
-Pure: no I/O, no clock, no environment. Times are aware datetimes in UTC; the name says whose clock they come from.
-The schemas of all DataFrames that one step of lakegc passes to another are at the end of this module.
+Pure: no I/O, no clock, no environment. Times are aware datetimes in UTC, and names say whose clock they come from. The
+schemas of all DataFrames that are passed from one step to another are at the end of this module.
 """
 
 # ruff: noqa: PLC0414  # the names of `identifiers` belong to the model and are re-exported
@@ -32,7 +32,7 @@ from spark_resources.identifiers import default_mark_id as default_mark_id
 class Commit:
     """One commit of the graph (formats §2, §3).
 
-    `created` is set by the client and need not be in order. `version` 0 commits have their main parent last.
+    `created` is set by the client and may be out of order. Commits of `version` 0 have their main parent last.
     `metarange_id` is empty for a commit of an empty repository.
     """
 
@@ -64,7 +64,9 @@ class Rules:
     def __post_init__(self) -> None:
         for who, days in (("the default", self.default_days), *self.branch_days.items()):
             if days < 0:
-                raise DamagedData(f"retention of {who} is {days} days; it can't be negative")
+                raise DamagedData(
+                    f"the retention of {who} is {days} days, but it can't be negative. Correct the rules in lakeFS."
+                )
 
     def days(self, branch: str) -> int:
         return self.branch_days.get(branch, self.default_days)
@@ -78,12 +80,12 @@ class AddressType(IntEnum):
     FULL = 2
 
 
-class Place(StrEnum):
-    """The location of a normalised address relative to one namespace."""
+class Location(StrEnum):
+    """The location of an address relative to one namespace."""
 
     INSIDE = "inside"
     OUTSIDE = "outside"
-    CONFLICT = "conflict"  # may be inside, but under which key is uncertain: stops the mark (invariant 5)
+    CONFLICT = "conflict"  # possibly inside, but with an uncertain key: stops the mark (invariant 5)
 
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
@@ -95,9 +97,9 @@ _HADOOP_AZURE = re.compile(r"^(?:abfss?|wasbs?)$", re.IGNORECASE)  # …://<cont
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A storage namespace in normal form, and the only code that turns addresses into keys (formats §1, §4).
+    """A storage namespace, and the only code that turns addresses into keys (formats §1, §4).
 
-    `uri` has no trailing slash. `aliases` are other full spellings of the same location, e.g. the local adapter's
+    `uri` has no trailing slash. `aliases` are other URIs of the same location, e.g. the local adapter's
     `local:///<configured path>/<name>` for `local://<name>`.
     """
 
@@ -123,7 +125,7 @@ class Namespace:
 
     @property
     def path(self) -> str:
-        """The part after the bucket, without the slash between them; may be empty, may contain slashes."""
+        """The part after the bucket, without the slash between them. It may be empty or contain slashes."""
         return self.uri.split("://", 1)[1][len(self.bucket) :].removeprefix("/")
 
     @property
@@ -137,7 +139,7 @@ class Namespace:
 
     @property
     def ambiguous_key_pattern(self) -> str | None:
-        """A regular expression (RE2) for full addresses in the namespace whose key lakeFS may read differently.
+        """A regular expression (RE2) for full addresses in the namespace that lakeFS may resolve to another key.
 
         lakeFS parses a full address as a URL: it decodes some escapes but not others, drops the query and, in Azure, a
         trailing slash. It uses a relative address unchanged.
@@ -153,11 +155,11 @@ class Namespace:
         return "%" in address or "?" in address or (self.is_azure and address.endswith("/"))
 
     def normal_form(self) -> str:
-        """The location without spelling differences: two namespaces are the same location if their forms are equal."""
+        """The location in normal form: two namespaces are the same location if their normal forms are equal."""
         return self._normalized(self.uri)
 
     def overlaps(self, other: Namespace) -> bool:
-        """Whether one of two namespaces is, or may be, in the other, by any spelling of each."""
+        """Whether one of two namespaces is, or may be, inside the other, by any of their URIs."""
         pairs = [(one, two) for one in self._folders() for two in other._folders()]
         return any(one.startswith(two) or two.startswith(one) for one, two in pairs)
 
@@ -166,54 +168,54 @@ class Namespace:
 
     def _normalized(self, uri: str) -> str:
         if self.is_azure:
-            return _azure_place(uri)
+            return _azure_location(uri)
         place = _normalized(_decoded(_bucket_url(uri) if self.is_bucket else uri))
         return _without_dots(place) if self.scheme == "local" else place
 
-    def place(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Place, str]:
+    def locate(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Location, str]:
         """The location of an entry's address, and its key relative to the namespace if inside (otherwise the address).
 
-        A relative address is the key, byte for byte. A full address is interpreted as lakeFS does, and is a conflict if
-        its key may then differ from the key as written.
+        A relative address is the key, byte for byte. A full address is interpreted as lakeFS does. It is a conflict if
+        its key may then differ from the one in its text.
         """
         if kind is AddressType.RELATIVE:
-            return Place.INSIDE, address
+            return Location.INSIDE, address
         if _SCHEME.match(address) is None:
             if kind is AddressType.FULL:
-                return Place.CONFLICT, address
-            return Place.INSIDE, address
-        where, key = self._place_as_shown(address)
-        unsure = where is Place.INSIDE and self._has_ambiguous_key(address)
-        return (Place.CONFLICT, address) if unsure else (where, key)
+                return Location.CONFLICT, address
+            return Location.INSIDE, address
+        where, key = self._locate_as_written(address)
+        is_ambiguous = where is Location.INSIDE and self._has_ambiguous_key(address)
+        return (Location.CONFLICT, address) if is_ambiguous else (where, key)
 
-    def place_of_reported(self, address: str) -> tuple[Place, str]:
-        """Like `place`, for a physical address from a server response (`stat`, `ls`, a reported location).
+    def locate_reported(self, address: str) -> tuple[Location, str]:
+        """Like `locate`, for a physical address from a server response (`stat`, `ls`, a reported location).
 
-        The server has already resolved such an address: in a bucket, it contains the exact key, with any characters. In
-        Azure, it does not.
+        The server has already resolved such an address. In a bucket, it contains the exact key, with any characters;
+        in Azure, it does not.
         """
         if self.is_bucket and _SCHEME.match(address) is not None:
-            return self._place_as_shown(address)
-        return self.place(address)
+            return self._locate_as_written(address)
+        return self.locate(address)
 
-    def _place_as_shown(self, address: str) -> tuple[Place, str]:
+    def _locate_as_written(self, address: str) -> tuple[Location, str]:
         """The location of an address with a scheme, if the part after the namespace is the key."""
         for root in (self.uri, *self.aliases):
             if address.startswith(root + "/"):
                 key = address[len(root) + 1 :]
-                return (Place.CONFLICT, address) if key.startswith("/") else (Place.INSIDE, key)
+                return (Location.CONFLICT, address) if key.startswith("/") else (Location.INSIDE, key)
         shown = (_normalized(_bucket_url(address)),) if self.is_bucket else ()  # an escaped slash is not a slash here
         roots = tuple(self._normalized(root) + "/" for root in (self.uri, *self.aliases))
-        if any(loose.startswith(roots) for loose in (self._normalized(address), *shown)):
-            return Place.CONFLICT, address
+        if any(candidate.startswith(roots) for candidate in (self._normalized(address), *shown)):
+            return Location.CONFLICT, address
         if self._is_under_other_local_path(address):
-            return Place.CONFLICT, address
-        return Place.OUTSIDE, address
+            return Location.CONFLICT, address
+        return Location.OUTSIDE, address
 
     def _is_under_other_local_path(self, address: str) -> bool:
-        """Whether a local address has this namespace's name after a configured path that is not known here.
+        """Whether a local address has this namespace's name after an unknown configured path.
 
-        In a container, the server writes its own path, which may differ from the path on this machine.
+        A server in a container writes its own path, which may differ from the path on this machine.
         """
         if self.scheme != "local" or not address.lower().startswith("local:///"):
             return False
@@ -222,10 +224,12 @@ class Namespace:
         return f"/{name}/" in f"/{full}" and not any(full.startswith(path) for path in paths)
 
     def conflict_pattern(self) -> str:
-        """A regular expression for addresses that `place` may call a conflict (RE2 syntax, anchored)."""
+        """A regular expression (RE2, anchored) for addresses that `locate` may classify as a conflict."""
         if self.is_azure:
             return _azure_conflict_pattern(self.normal_form())
-        shapes = {loosely(root) for root in (self.uri, *self.aliases) for loosely in (_normalized, self._normalized)}
+        shapes = {
+            normalize(root) for root in (self.uri, *self.aliases) for normalize in (_normalized, self._normalized)
+        }
         user, port = ("(?:[^/]*@)?", "(?::[^/]*)?") if self.is_bucket else ("", "")
         forms = [
             f"{user}(?i:{re.escape(host)}){port}" + "".join(f"/+{re.escape(part)}" for part in parts)
@@ -237,13 +241,13 @@ class Namespace:
                 "(?is:.*)/" + "/+".join(f"(?i:{re.escape(part)})" for part in _normalized(self.uri).split("/"))
             )
         pattern = rf"{_ANY_SCHEME}(?:{'|'.join(forms)})/"
-        # a percent-encoded address in the bucket, or anywhere on the local adapter, may be inside: lakeFS decodes it
+        # lakeFS decodes percent-encoded addresses, so one in the bucket, or any on the local adapter, may be inside
         bucket = "" if self.scheme == "local" else rf"{user}(?i:{re.escape(self.bucket)}){port}/"
         return rf"{pattern}|{_ANY_SCHEME}{bucket}(?s:.*)%"
 
     def check_outside(self, address: str) -> None:
-        """Raise `Refused` (invariant 5) if a full address may be in this namespace in another form."""
-        if self.place(address, AddressType.FULL)[0] is not Place.CONFLICT:
+        """Raise `Refused` (invariant 5) if a full address may be another spelling of one in this namespace."""
+        if self.locate(address, AddressType.FULL)[0] is not Location.CONFLICT:
             return
         if _SCHEME.match(address) is None:
             what = "should be a full address, but has no scheme"
@@ -259,8 +263,8 @@ class Namespace:
             )
         else:
             what = (
-                f"differs from the namespace {self.uri} only in scheme, host's case, user, port, escapes, slashes or "
-                "dots"
+                f"differs from the namespace {self.uri} only in its scheme, case of the host, user, port, escapes, "
+                "slashes or dots"
             )
         raise Refused(
             f"the address {address} {what}. If it is in this namespace, lakegc would mistake a live object for "
@@ -270,10 +274,10 @@ class Namespace:
         )
 
     def key(self, location: str) -> str:
-        """The key of a location that the server reported. Raises `Refused` if it isn't inside (invariant 5)."""
-        folder = "/" if self.is_azure and location.endswith("/") else ""  # used as written: not an entry's address
-        place, key = self.place_of_reported(location.removesuffix(folder) if folder else location)
-        if place is not Place.INSIDE:
+        """The key of a location reported by the server. Raises `Refused` if it isn't inside (invariant 5)."""
+        folder = "/" if self.is_azure and location.endswith("/") else ""  # a folder, not an entry's address
+        place, key = self.locate_reported(location.removesuffix(folder) if folder else location)
+        if place is not Location.INSIDE:
             raise Refused(
                 f"the server returned {location}, which is not inside the namespace {self.uri}. Check that lakegc "
                 "and the lakeFS server use the same store and path.",
@@ -283,14 +287,14 @@ class Namespace:
 
 
 def _normalized(uri: str) -> str:
-    """A URI without differences in the spelling of one location: scheme, case of the host, repeated slashes."""
+    """A URI without parts in which spellings of one location may differ: scheme, case of the host, repeated slashes."""
     rest = uri.split("://", 1)[1] if "://" in uri else uri
     parts = [part for part in rest.split("/") if part]
     return "/".join([parts[0].lower(), *parts[1:]]) if parts else ""
 
 
 def _without_dots(path: str) -> str:
-    """A path on the local adapter as a file system resolves it: without `.` and `..`."""
+    """A path on the local adapter with `.` and `..` resolved, as by a file system."""
     return posixpath.normpath(f"/{path}").lstrip("/")
 
 
@@ -302,7 +306,7 @@ def _decoded(uri: str) -> str:
 
 
 def _bucket_url(uri: str) -> str:
-    """A URI of a bucket without the user and the query, which lakeFS drops when it parses a URL, and without the port.
+    """A bucket's URI without the user and the query, which lakeFS drops when it parses a URL, and without the port.
 
     lakeFS does not parse fragments: `#` belongs to the key.
     """
@@ -311,10 +315,11 @@ def _bucket_url(uri: str) -> str:
     return f"{scheme}://{authority.rpartition('@')[2].partition(':')[0]}{slash}{path}"
 
 
-def _azure_place(uri: str) -> str:
-    """`<account>/<container>/<path>` of a URI, as lakeFS parses it: by the first label of the host, in any domain.
+def _azure_location(uri: str) -> str:
+    """`<account>/<container>/<path>` of a URI. Like lakeFS, takes the account from the first label of the host.
 
-    So ports, other domains (`.dfs.`, other clouds), the secondary endpoint and Hadoop's forms are the same location.
+    So other ports, other domains (`.dfs.`, other clouds), the secondary endpoint and Hadoop's forms are the same
+    location.
     """
     scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
     authority, _, path = rest.lstrip("/").partition("/")
@@ -327,7 +332,7 @@ def _azure_place(uri: str) -> str:
 
 
 def _azure_conflict_pattern(place: str) -> str:
-    """A regular expression for an account's addresses that may be at this location, including all with an escape."""
+    """A regular expression for an account's addresses that may be at this location, including all escaped ones."""
     account, *parts = place.split("/")
     host = rf"(?i:{re.escape(account)})(?i:-secondary)?(?:[.:][^/]*)?"
     container = f"(?i:{re.escape(parts[0])})" if parts else ""
@@ -351,8 +356,8 @@ class MarkState(StrEnum):
     SUPERSEDED = "superseded"
 
 
-def old_enough_before(start: datetime, min_age: timedelta) -> datetime:
-    """The cutoff of a mark: objects modified after it are too young (invariant 6). `start` is by the store's clock."""
+def cutoff_for(start: datetime, min_age: timedelta) -> datetime:
+    """The cutoff of a mark. Objects modified after it are too young (invariant 6). `start` is by the store's clock."""
     return start - min_age
 
 
@@ -375,7 +380,7 @@ STORED_OBJECTS = pa.schema(
     ]
 )
 ADDRESSES = pa.schema([pa.field("address", pa.string(), nullable=False)])
-# Addresses with the range that contains them, by a number computed from its id (see `ranges.range_number`).
+# Addresses and the range that contains each, as a number computed from its id (see `ranges.range_number`).
 RANGE_ADDRESSES = pa.schema([pa.field("range", pa.int64(), nullable=False), *ADDRESSES])
 RANGE_SIZES = pa.schema([RANGE_ADDRESSES.field("range"), pa.field("size", pa.int64(), nullable=False)])  # each once
 COMMIT_VERDICTS = pa.schema(
@@ -383,14 +388,14 @@ COMMIT_VERDICTS = pa.schema(
         pa.field("commit_id", pa.string(), nullable=False),
         pa.field("retained", pa.bool_(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
-        pa.field("branch", pa.string()),  # the branch whose line and rule decided; null for a dangling line
+        pa.field("branch", pa.string()),  # the branch whose history and rule decided; null for dangling commits
         pa.field("days", pa.int64()),
-        pa.field("until", _TIME),  # when the verdict changes, or changed; the server's clock
-        pa.field("created", _TIME),  # the commit's own date, which its client chose
+        pa.field("until", _TIME),  # when the verdict changes or changed; the server's clock
+        pa.field("created", _TIME),  # the commit's date, set by its client
         pa.field("message", pa.string()),
         pa.field("metarange_id", pa.string(), nullable=False),  # "" for an empty commit
         pa.field("server_listed", pa.bool_(), nullable=False),
-        pa.field("hold", pa.string()),  # ids of the holds, if only holds retain it; the columns above give the rule
+        pa.field("hold", pa.string()),  # ids of the holds, if only holds retain it; other columns refer to the rule
     ]
 )
 HEADS = pa.schema(
@@ -415,7 +420,7 @@ RANGES_OF_METARANGES = pa.schema([METARANGE_RANGES.field(name) for name in ("met
 BRANCH_RANGES = pa.schema([HEADS.field("branch"), METARANGE_RANGES.field("range_id")])
 # Several ids of holds in one field are sorted, with HOLD_SEPARATOR between them.
 HOLD_SEPARATOR = ", "
-RANGES_ON_HOLD = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read for paths that are on hold
+RANGES_ON_HOLD = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read only for paths on hold
 ADDRESSES_ON_HOLD = pa.schema([*ADDRESSES, pa.field("hold", pa.string(), nullable=False)])
 OBJECTS_ON_HOLD = pa.schema(  # objects that would be expired without holds
     [
@@ -437,7 +442,7 @@ SERVED = pa.schema(
     [
         pa.field("repository", pa.string(), nullable=False),
         pa.field("branch", pa.string(), nullable=False),
-        pa.field("path", pa.string()),  # null if it is not UTF-8, and so can't be probed
+        pa.field("path", pa.string()),  # null if it is not UTF-8, so it can't be probed
         pa.field("size", pa.int64(), nullable=False),  # of the head's entry that led to the probe
         pa.field("address", pa.string()),  # the address that the branch serves, if inside the namespace; otherwise null
         pa.field("unclear", pa.string()),  # why the served address is unknown; null if it is known
@@ -452,7 +457,7 @@ EXPIRED_OBJECTS = pa.schema(
         pa.field("slice", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),  # see ExpiredReason
         pa.field("commit_id", pa.string()),  # the expired commit that kept it longest
-        pa.field("branch", pa.string()),  # the branch by whose rule that commit expired
+        pa.field("branch", pa.string()),  # the branch with the rule by which that commit expired
         pa.field("days", pa.int64()),
         pa.field("until", _TIME),  # when that commit expired; the server's clock
         pa.field("path", pa.string()),  # its path in that commit, or one of them; non-UTF-8 bytes are escaped
@@ -460,7 +465,7 @@ EXPIRED_OBJECTS = pa.schema(
 )
 # Stored objects without a retained commit, even if kept otherwise, with the expired commit that kept each longest.
 NOT_RETAINED = pa.schema([field for field in EXPIRED_OBJECTS if field.name != "reason"])
-# Objects and bytes of an expired set, grouped in one way: `kind` is one of reason, age, prefix, slice.
+# Objects and bytes of an expired set in groups; `kind` is the grouping: by reason, age, prefix or slice.
 EXPIRED_TOTALS = pa.schema(
     [
         pa.field("kind", pa.string(), nullable=False),
@@ -492,8 +497,8 @@ class Outcome(StrEnum):
     DELETED = "deleted"
     QUARANTINED = "quarantined"
     ALREADY_GONE = "already gone"
-    RESCUED = "rescued"  # live again when it was re-verified
-    CHANGED = "changed"  # another object at this key by now: size, time or checksum
+    RESCUED = "rescued"  # found live by the re-verification
+    CHANGED = "changed"  # another object is now at this key: size, time or checksum differs
     FAILED = "failed"
     RESTORED = "restored"  # of a quarantined object: back at its original key
     PURGED = "purged"  # of a quarantined object: gone for good
@@ -505,7 +510,7 @@ RECEIPTS = pa.schema(
         pa.field("size", pa.int64(), nullable=False),
         pa.field("outcome", pa.string(), nullable=False),  # see Outcome
         pa.field("code", pa.string(), nullable=False),  # the store's own code for a failure; "" otherwise
-        pa.field("why", pa.string(), nullable=False),  # for people: the store's message, or why it was kept
+        pa.field("why", pa.string(), nullable=False),  # for operators: the store's message, or why it was kept
         pa.field("attempts", pa.int32(), nullable=False),  # requests that named this key
         pa.field("at", _TIME, nullable=False),  # the store's clock
     ]
@@ -524,7 +529,7 @@ PENDING = pa.schema(  # the objects that a round of a sweep may delete
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheck:
-    """Rows of PENDING, with sizes, by the state of their keys right before a delete. Every row is in one table."""
+    """Rows of PENDING, with sizes, by the state of their keys right before a delete. Each row is in one table."""
 
     unchanged: pa.Table  # still the approved object
     changed: pa.Table

@@ -1,7 +1,7 @@
 """All settings of lakegc, their origins, and the precedence of their sources.
 
-Options, then `LAKEGC_*` variables, then lakectl's variables, then lakectl's file: the first that has a setting wins.
-Nothing here reads the process's environment by itself: `Settings.load` gets it as an argument.
+The sources are options, `LAKEGC_*` variables, lakectl's variables and lakectl's file; the first one with a setting
+wins. `Settings.load` gets the environment as an argument; nothing here reads the process's own.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from pydantic_settings import (
 )
 
 from spark_resources.errors import WrongUsage, did_you_mean
-from spark_resources.records.signing import FORM as KEY_FORM
+from spark_resources.records.signing import KEY_FORMAT, SigningKeys, parse_keys
 from spark_resources.records.signing import VARIABLE as SIGNING_VARIABLE
-from spark_resources.records.signing import SigningKeys, parse_keys
 
 if TYPE_CHECKING:
     from spark_resources.stores.retry import RetryPolicy
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 PREFIX = "LAKEGC_"
 NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_INCREMENTAL_MARKS", "LAKEGC_RECORDINGS"})
-"""Variables with the prefix of settings that aren't settings: the option --debug, and those of lakegc's own tests."""
+"""Variables with the settings' prefix that aren't settings: for the option --debug, and for lakegc's own tests."""
 TEST_PREFIXES = ("LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_")
 RENAMED: Mapping[str, str] = {
     "asking_requests": "probe_requests",
@@ -43,7 +42,7 @@ RENAMED: Mapping[str, str] = {
     "max_questions": "max_probes",
     "proof_age": "verification_age",
 }
-"""Settings by their former names. These are refused, not ignored, because ignoring one might lift a limit."""
+"""Settings by their former names, which are refused: ignoring one might remove a limit."""
 DEFAULT_MARK_CRON = "0 3 * * *"
 
 # lakectl's variables, and the same settings in its file (as section, name).
@@ -59,14 +58,14 @@ _LAKECTL_FILE = {
 }
 
 _SECRETS_OF_SPARK = re.compile("secret|password|token|credential|access[._]?key|account[._]?key|sas", re.IGNORECASE)
-_PART = re.compile(r"(\d+(?:\.\d+)?)(w|d|h|m|s)")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(w|d|h|m|s)")
 _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parse a duration such as `24h`, `90m`, `1d12h` or `0`. Raises `ValueError`, also for a number without a unit."""
+    """Parse a duration such as `24h`, `90m`, `1d12h` or `0`. Raises `ValueError`, also if a number has no unit."""
     stripped = text.strip().lower()
-    parts = _PART.findall(stripped)
+    parts = _DURATION_PART.findall(stripped)
     if stripped == "0":
         return timedelta(0)
     if not parts or "".join(number + unit for number, unit in parts) != stripped:
@@ -87,14 +86,14 @@ def _duration(value: object) -> object:
 
 
 def _address(value: object) -> object:
-    """An http(s) address without user name or password, which every message would show."""
+    """An http(s) address. User name and password are refused, because messages would show them."""
     if isinstance(value, str) and re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", value.strip()):
         return value.strip()
     raise ValueError("not an address")
 
 
-def _patterns(value: object) -> object:
-    """Patterns from one text, separated by commas or spaces; a repository's id can contain neither."""
+def _split_patterns(value: object) -> object:
+    """Patterns from one text, separated by commas or spaces, which repository ids can't contain."""
     return tuple(re.findall(r"[^,\s]+", value)) if isinstance(value, str) else value
 
 
@@ -110,8 +109,8 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 Secret = Annotated[SecretStr, Field(min_length=1)]
-Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_patterns)]
-SecretTexts = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_patterns)]
+Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_split_patterns)]
+SecretTexts = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split_patterns)]
 
 
 class Settings(BaseSettings):
@@ -168,7 +167,7 @@ class Settings(BaseSettings):
     max_clock_skew: Duration = timedelta(minutes=5)
     max_missing: Count = 0
     max_probes: Count = 1_000_000
-    full_every: Count = 10  # marks: one in this many is full, and reports what the others missed
+    full_every: Count = 10  # one of this many marks is full, and reports what the others missed
     single_deployment: bool = False
 
     # The key signs lakegc's records in a namespace; retired keys verify older signatures. No key leaves the driver.
@@ -188,15 +187,15 @@ class Settings(BaseSettings):
     verification_age: Duration = timedelta(minutes=30)
     head_check_interval_s: HeadCheck = 3
 
-    # The destination for backups of marks: a bucket, container or folder as a URI, or a folder's path. If it is given,
-    # only objects that have a backup there are swept.
+    # The destination for backups of marks: a bucket, container or folder as a URI, or a folder's path. If it is set,
+    # only objects with a backup there are swept.
     backup_to: Name | None = None
 
     # The store's price for a GB (2^30 bytes) per month, in any currency: a review then shows costs, too.
     price_per_gb_month: Amount | None = None
 
-    # Other repositories that have no addresses in this one's namespace, and need not be checked (invariant 5); and
-    # whether a mark stops if one of the rest can't be read.
+    # Other repositories that have no addresses in this one's namespace, so they aren't checked (invariant 5); and
+    # whether a mark stops if any other one can't be read.
     trusted_repositories: Patterns = ()
     require_other_repositories: bool = False
 
@@ -205,8 +204,8 @@ class Settings(BaseSettings):
     repositories_exclude: Patterns = ()
     mark_cron: Name = DEFAULT_MARK_CRON
 
-    # Spark. The configuration may contain credentials for stores, so it is never shown. The number of tasks follows
-    # from Spark's cores, unless it is set here.
+    # Spark. The configuration may contain credentials for stores, so it is never shown. The number of tasks depends on
+    # Spark's cores, unless it is set here.
     spark_master: Name = "local[*]"
     parallelism: Tasks | None = None
     shuffle_partitions: Tasks | None = None
@@ -223,21 +222,21 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only the constructor's arguments: `load` reads the environment, from its own argument."""
+        """Use only the constructor's arguments, because `load` gets the environment as an argument."""
         return (init_settings,)
 
     @classmethod
     def load(cls, environ: Mapping[str, str], home: Path, **options: Any) -> Settings:
         """The settings from options (None means not given), variables and lakectl's file in `home`.
 
-        Raises `WrongUsage` with the option, variable or file and the expected form; also for a variable that begins
-        with LAKEGC_ but is no setting: a misspelt one could turn off a safeguard that the user relies on.
+        Raises `WrongUsage` with the option, variable or file and the expected form. This includes any variable that
+        begins with LAKEGC_ but isn't a setting: a misspelled one could disable a safeguard that the user relies on.
         """
-        if strange := sorted(set(options) - set(cls.model_fields)):
-            if new := RENAMED.get(strange[0]):
-                raise WrongUsage(f"the setting '{strange[0]}' is now called '{new}'")
-            meant = did_you_mean(strange[0], cls.model_fields)
-            raise WrongUsage(f"there is no setting '{strange[0]}'. {meant}".rstrip())
+        if unknown := sorted(set(options) - set(cls.model_fields)):
+            if new := RENAMED.get(unknown[0]):
+                raise WrongUsage(f"the setting '{unknown[0]}' is now called '{new}'")
+            suggestion = did_you_mean(unknown[0], cls.model_fields)
+            raise WrongUsage(f"there is no setting '{unknown[0]}'. {suggestion}".rstrip())
         _refuse_unknown_variables(cls, environ)
         if not environ.get(SIGNING_VARIABLE, "-").strip():
             raise WrongUsage(f"variable {SIGNING_VARIABLE} is empty: set a key, or unset it to disable signing")
@@ -257,7 +256,7 @@ class Settings(BaseSettings):
             settings = cls(**values)
             settings.signing()
         except ValidationError as error:
-            raise _wrong(cls, error, values, origins) from None
+            raise _validation_error(cls, error, values, origins) from None
         except ValueError as error:
             raise WrongUsage(f"invalid signing keys: {error}") from None
         settings._origins = origins
@@ -311,7 +310,7 @@ _Source = dict[str, tuple[Any, str]]
 
 def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
     source = EnvSettingsSource(cls, case_sensitive=True)
-    # The source looks names up with the field's own case. An empty variable counts as not given.
+    # The source expects names in the case of the fields. An empty variable counts as not given.
     source.env_vars = {
         PREFIX + field: environ[name]
         for field in cls.model_fields
@@ -321,13 +320,13 @@ def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
         found = source()
     except SettingsError as error:
         name = next((each for each in cls.model_fields if f'"{each}"' in str(error)), "spark_conf")
-        raise WrongUsage(f"variable {PREFIX}{name.upper()} is invalid: expected {_expected(cls, name)}") from None
+        raise WrongUsage(f"variable {PREFIX}{name.upper()} is invalid: expected {_expected_form(cls, name)}") from None
     return {name: (value, f"variable {PREFIX}{name.upper()}") for name, value in found.items()}
 
 
 def _refuse_unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -> None:
     known = [PREFIX + name.upper() for name in cls.model_fields]
-    strange = sorted(
+    unknown = sorted(
         name
         for name, value in environ.items()
         if name.startswith(PREFIX)
@@ -336,12 +335,14 @@ def _refuse_unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -
         and not name.startswith(TEST_PREFIXES)
     )
     renamed = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in RENAMED.items()}
-    if old := [name for name in strange if name in renamed]:
-        named = ", and ".join(f"{name} is now called {renamed[name]}" for name in old)
-        raise WrongUsage(f"variable {named}: set the new name and unset the old one.")
-    if strange:
-        named = " ".join(f"{name} is not a setting of lakegc. {did_you_mean(name, known)}".strip() for name in strange)
-        raise WrongUsage(f"variable {named} Correct its spelling, or unset it.")
+    if old := [name for name in unknown if name in renamed]:
+        explanation = ", and ".join(f"{name} is now called {renamed[name]}" for name in old)
+        raise WrongUsage(f"variable {explanation}: set the new name and unset the old one.")
+    if unknown:
+        explanation = " ".join(
+            f"{name} is not a setting of lakegc. {did_you_mean(name, known)}".strip() for name in unknown
+        )
+        raise WrongUsage(f"variable {explanation} Correct its spelling, or unset it.")
 
 
 def _lakectl_variables(environ: Mapping[str, str]) -> _Source:
@@ -353,25 +354,27 @@ def _lakectl_variables(environ: Mapping[str, str]) -> _Source:
 
 
 def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
-    """The settings in lakectl's own file; a missing file is an error only if a variable names it."""
+    """The settings in lakectl's file. A missing file is an error only if a variable names it."""
     import yaml
 
-    named = environ.get("LAKECTL_CONFIG_FILE", "").strip()
-    path = Path(named) if named else home / ".lakectl.yaml"
-    if not named and not os.access(home, os.X_OK):  # a home that doesn't exist or can't be entered has no such file
+    configured = environ.get("LAKECTL_CONFIG_FILE", "").strip()
+    path = Path(configured) if configured else home / ".lakectl.yaml"
+    if not configured and not os.access(
+        home, os.X_OK
+    ):  # a home that doesn't exist or can't be entered has no such file
         return {}
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        if named:
-            raise WrongUsage(f"LAKECTL_CONFIG_FILE names {path}, which doesn't exist") from None
+        if configured:
+            raise WrongUsage(f"LAKECTL_CONFIG_FILE is {path}, which doesn't exist. Correct or unset it.") from None
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUsage(f"lakectl's configuration {path} can't be read: {type(error).__name__}") from None
     except yaml.YAMLError:
-        # The parser's message shows the line that it failed on, which may be the one with the secret.
+        # The parser's message shows the line that it failed on, which may contain the secret.
         raise WrongUsage(
-            f"lakectl's configuration {path} is not valid YAML. To write it again, run `lakectl config`"
+            f"lakectl's configuration {path} is not valid YAML. Run `lakectl config` to write it again."
         ) from None
     found: _Source = {}
     for name, (section, key) in _LAKECTL_FILE.items():
@@ -402,9 +405,9 @@ _EXPECTED = {
     "brake_age": "a duration such as 7d or 36h",
     "verification_age": "a duration such as 30m",
     "head_check_interval_s": "a number of seconds above 0, at most 60",
-    "retry_total_s": "a number of seconds from 0 to 86400; 0 means no repetition",
-    "signing_key": KEY_FORM,
-    "retired_signing_keys": f"comma-separated keys, each of {KEY_FORM}",
+    "retry_total_s": "a number of seconds from 0 to 86400; 0 means no retries",
+    "signing_key": KEY_FORMAT,
+    "retired_signing_keys": f"comma-separated keys, each of {KEY_FORMAT}",
     **dict.fromkeys(("probe_requests", "listing_requests", "reading_requests"), "a whole number from 1 to 256"),
     **dict.fromkeys(("parallelism", "shuffle_partitions"), "a whole number from 1 to 100000"),
     "repositories_include": "comma-separated shell patterns of repository ids, such as lake-*,archive",
@@ -425,18 +428,18 @@ _NEVER_SHOWN = frozenset(
 )
 
 
-def _wrong(
+def _validation_error(
     cls: type[Settings], error: ValidationError, values: Mapping[str, Any], origins: Mapping[str, str]
 ) -> WrongUsage:
-    """One sentence per setting: its source, its value (unless it may be secret), the expected value."""
+    """An error with one sentence per setting: its source, its value (unless it may be secret), the expected value."""
     sentences = []
     for name in dict.fromkeys(str(each["loc"][0]) for each in error.errors(include_input=False, include_url=False)):
         given = "" if name in _NEVER_SHOWN else f" is '{values.get(name)}'"
-        sentences.append(f"{origins.get(name, name)}{given or ' is invalid'}: expected {_expected(cls, name)}")
+        sentences.append(f"{origins.get(name, name)}{given or ' is invalid'}: expected {_expected_form(cls, name)}")
     return WrongUsage("; ".join(sentences))
 
 
-def _expected(cls: type[Settings], name: str) -> str:
+def _expected_form(cls: type[Settings], name: str) -> str:
     if name in _EXPECTED:
         return _EXPECTED[name]
     if name.endswith("_s"):

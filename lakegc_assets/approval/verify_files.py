@@ -19,8 +19,8 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.addresses import may_be_deleted
 from spark_resources.errors import DamagedData, NotFound, Refused
-from spark_resources.mark_store.files import Part, parts, unrecorded
-from spark_resources.mark_store.foreign_expired_set import addresses_in, read_listed
+from spark_resources.mark_store.files import Part, recorded_parts, unrecorded_files
+from spark_resources.mark_store.foreign_expired_set import addresses_in, read_mark_file
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.spark.datasets import File
@@ -62,7 +62,7 @@ def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, what_the
 
 def check_files(target: Target, record: MarkRecord) -> None:
     """Raise `Refused` unless a mark's folder holds exactly the recorded files, unaltered."""
-    place, recorded = target.place, list(parts(target.place, record))
+    place, recorded = target.place, list(recorded_parts(target.place, record))
     check_no_others(place, record, recorded)
     files = [(part, file) for part in recorded for file in part.dataset.files]
     with ThreadPoolExecutor(max_workers=READ_AT_ONCE) as pool:
@@ -72,7 +72,7 @@ def check_files(target: Target, record: MarkRecord) -> None:
 
 def check_no_others(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
     """Raise `Refused` for an unlisted file in a mark's folders: other collectors would treat it as part of the mark."""
-    if added := unrecorded(place, record, recorded):
+    if added := unrecorded_files(place, record, recorded):
         more = f" and {len(added) - NAMED:,} more" if len(added) > NAMED else ""
         raise Refused(
             f"{', '.join(added[:NAMED])}{more} in {place.store().where} {'was' if len(added) == 1 else 'were'} "
@@ -127,7 +127,7 @@ def foreign_files(target: Target, found: ReferenceMark) -> ForeignFiles:
     """
     place, repository, files, chunks = target.place, target.repository, [], []
     for key in found.files:
-        data, where = read_listed(place, key), f"{place.store().where}/{key}"
+        data, where = read_mark_file(place, key), f"{place.store().where}/{key}"
         addresses = addresses_in(data, where)
         check_keys(addresses, where, local_adapter=target.blockstore == "local", what_then=FOREIGN)
         files.append([key, len(data), hashlib.sha256(data).hexdigest()])

@@ -31,7 +31,7 @@ from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, arrow_to_spark, run_tasks, this_task
-from spark_resources.stores.parallel_listing import Part, listed
+from spark_resources.stores.parallel_listing import Part, pages_of_parts
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
 
     def read(batches: Batches) -> Batches:
         for part in (part for batch in batches for part in batch.column(0).to_pylist()):
-            for _, page in listed(place.store(), [Part(folder + part)]):
+            for _, page in pages_of_parts(place.store(), [Part(folder + part)]):
                 names = [key[len(folder) :] for key in page.objects.column("address").to_pylist()]
                 columns = [pa.array(names, pa.string()), page.objects.column("size"), page.objects.column("checksum")]
                 yield pa.RecordBatch.from_arrays(columns, schema=LISTED_COPIES)

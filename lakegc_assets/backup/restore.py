@@ -31,7 +31,7 @@ from spark_resources.spark.tasks import Batches, run_tasks, this_task
 from spark_resources.stores.place import Place
 from spark_resources.stores.probe import SCRATCH
 from spark_resources.stores.settings import StoreSettings
-from spark_resources.stores.transfer import ObjectProperties, copies_if_absent
+from spark_resources.stores.transfer import ObjectProperties, copy_never_replaces
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -234,7 +234,7 @@ def never_replaces(place: Place) -> bool:
     This is tested, since some S3-compatible stores ignore the condition.
     """
     store, scratch = place.store(), f"{SCRATCH}{secrets.token_hex(8)}/"
-    return copies_if_absent(store.streams, store, scratch, ObjectProperties(0, store.now(), None, ""))
+    return copy_never_replaces(store.streams, store, scratch, ObjectProperties(0, store.now(), None, ""))
 
 
 # --- verification -----------------------------------------------------------------------------------------------------

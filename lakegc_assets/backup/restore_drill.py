@@ -14,15 +14,15 @@ from typing import Any
 from lakegc_assets.backup.destination import backup_place, made, refuse_overlap, refuse_owned
 from lakegc_assets.backup.restore import Chosen, RestoreRun, has_copy, wanted
 from lakegc_assets.formatting import plural
-from spark_resources.copying.backup_task import from_json
-from spark_resources.copying.restore_task import backed_up
+from spark_resources.copying.backup_task import properties_from_json
+from spark_resources.copying.restore_task import backup_copy_of
 from spark_resources.copying.verified_copy import Copier, Throttle
 from spark_resources.errors import LakegcError, NotFound
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.stores.place import Place
-from spark_resources.stores.retry import delete_own
+from spark_resources.stores.retry import delete_own_files
 from spark_resources.stores.settings import StoreSettings
-from spark_resources.stores.transfer import Hashed
+from spark_resources.stores.transfer import HashingIterator
 
 BY_ORIGINAL = "the original, byte for byte"
 BY_SHA256 = "the SHA-256 recorded when it was copied"
@@ -61,7 +61,7 @@ def drill(run: RestoreRun, chosen: Chosen, count: int, seed: int, scratch: Place
                 else:
                     done.same[how] += 1
     finally:
-        delete_own(scratch.store(), keys)
+        delete_own_files(scratch.store(), keys)
     return done
 
 
@@ -77,16 +77,18 @@ def sampled(run: RestoreRun, chosen: Chosen, count: int, seed: int) -> list[dict
 def compared(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) -> tuple[str, str]:
     """What an object was compared with, and why it differs; "" if it is identical."""
     try:
-        copy = backed_up(copier, row, run.folder)
-        copier.copy(copy, key, kept=from_json(row["kept"], row["size"], row["modified"]), sha256=row["sha256"])
+        copy = backup_copy_of(copier, row, run.folder)
+        copier.copy(
+            copy, key, kept=properties_from_json(row["kept"], row["size"], row["modified"]), sha256=row["sha256"]
+        )
         streams = copier.target.streams
-        back = Hashed(streams.pieces(key, streams.properties(key))).drained()
+        back = HashingIterator(streams.pieces(key, streams.properties(key))).drain()
         return judged(run, row, back)
     except LakegcError as error:
         return "", str(error)
 
 
-def judged(run: RestoreRun, row: Mapping[str, Any], back: Hashed) -> tuple[str, str]:
+def judged(run: RestoreRun, row: Mapping[str, Any], back: HashingIterator) -> tuple[str, str]:
     if back.size != row["size"]:
         return BY_SIZE, f"the restored copy has {back.size} bytes instead of {row['size']}"
     original = original_of(run, row)
@@ -108,7 +110,7 @@ def original_of(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
         return None
     if properties.size != row["size"] or properties.checksum != row["checksum"]:
         return None
-    return Hashed(streams.pieces(row["address"], properties)).drained().sha256
+    return HashingIterator(streams.pieces(row["address"], properties)).drain().sha256
 
 
 @contextmanager

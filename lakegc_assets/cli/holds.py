@@ -22,8 +22,8 @@ from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.holds import References, commits_on_hold, in_force, unseen
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.errors import Refused, WrongUsage
-from spark_resources.mark_store.hold_file import BranchHold, Hold, PathHold, PrefixHold, TagHold, made_hold
-from spark_resources.mark_store.holds import add_hold, drop_hold, read_holds, read_unsigned, sign_holds, where
+from spark_resources.mark_store.hold_file import BranchHold, Hold, PathHold, PrefixHold, TagHold, parse_hold
+from spark_resources.mark_store.holds import add_hold, drop_hold, holds_location, read_holds, read_unsigned, sign_holds
 from spark_resources.model import Rules
 
 SIGN = "sign"
@@ -33,17 +33,17 @@ COUNTED_AT_MOST = 1000  # objects under a prefix: one page of a listing
 
 def add(repository: str, fields: Mapping[str, Any]) -> None:
     """Add a hold. Raises `WrongUsage` if it is invalid, or has expired by the server's clock."""
-    server, hold = Server.configured(), made_hold(fields)
+    server, hold = Server.configured(), parse_hold(fields)
     target = server.target(repository)
     now = server.lakefs.server_time()
-    if hold.outdated(now):
+    if hold.has_expired(now):
         raise WrongUsage(
             f"--until {hold.until} is in the past: the lakeFS server's clock says {now:%Y-%m-%d %H:%M} UTC"
         )
     add_hold(target.place, hold)
     print_sentence(
         f"{hold.id} holds {hold.what}, {until(hold)}, starting with the next mark. It was written to "
-        f"{where(target.place)}."
+        f"{holds_location(target.place)}."
     )
     print_command("Show what the holds match now", command("holds", repository, "check"))
 
@@ -58,7 +58,7 @@ def sign(repository: str, *, yes: bool) -> None:
     """Show what will be signed, ask for confirmation unless `yes`, and sign it."""
     target = Server.configured().target(repository)
     seen = read_unsigned(target.place)
-    print_sentence(f"{where(target.place)} has {plural(len(seen.holds), 'hold')}:")
+    print_sentence(f"{holds_location(target.place)} has {plural(len(seen.holds), 'hold')}:")
     for hold in seen.holds:
         print_sentence(f"  {hold.id}: {hold.what}, {until(hold)}, by {hold.owner}")
     for one in seen.missing:
@@ -83,7 +83,9 @@ def show(repository: str, *, as_json: bool) -> None:
     holds, now = read_holds(target.place).holds, server.lakefs.server_time()
     if as_json:
         rows = [{**hold.fields(), "state": state(hold, now)} for hold in holds]
-        print_text(json.dumps({"repository": repository, "file": where(target.place), "holds": rows}, indent=1))
+        print_text(
+            json.dumps({"repository": repository, "file": holds_location(target.place), "holds": rows}, indent=1)
+        )
         return
     if not holds:
         print_sentence(
@@ -108,10 +110,12 @@ def check(repository: str, *, as_json: bool) -> None:
     holds, now = read_holds(target.place).holds, server.lakefs.server_time()
     found = matches(target, server, holds, now) if holds else []
     if as_json:
-        print_text(json.dumps({"repository": repository, "file": where(target.place), "holds": found}, indent=1))
+        print_text(
+            json.dumps({"repository": repository, "file": holds_location(target.place), "holds": found}, indent=1)
+        )
         return
     if not holds:
-        print_sentence(f"{repository} has no holds. {where(target.place)} doesn't exist or lists none.")
+        print_sentence(f"{repository} has no holds. {holds_location(target.place)} doesn't exist or lists none.")
         return
     table = Table()
     for heading in ("hold", "what", "state"):

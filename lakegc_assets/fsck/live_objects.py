@@ -18,9 +18,9 @@ from spark_resources.errors import DamagedData, Forbidden, LakegcError
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.branch_diff import whole_diff
 from spark_resources.lakefs.gc_lists import parse_commits_csv, read_uncommitted_file
-from spark_resources.lakefs.ranges import inside_addresses
+from spark_resources.lakefs.ranges import addresses_inside
 from spark_resources.model import DATA, ROOT, AddressType, Namespace
-from spark_resources.model import Place as Where
+from spark_resources.model import Location as Where
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
@@ -124,7 +124,7 @@ def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> Data
             try:
                 listed = read_uncommitted_file(place.store().read(key), where=key).column("physical_address")
                 kinds = pa.repeat(pa.scalar(int(AddressType.BY_PREFIX), pa.int8()), len(listed))
-                inside, outside = inside_addresses(listed.combine_chunks(), kinds, place.namespace)
+                inside, outside = addresses_inside(listed.combine_chunks(), kinds, place.namespace)
                 yield batch_of(SIGHTINGS, address=inside, staged=True)
                 report.count(outside=outside)
             except LakegcError as error:
@@ -155,7 +155,7 @@ def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Names
         for path, served in zip(
             paths, pool.map(lambda path: lakefs.stat(repository, branch, path), paths), strict=True
         ):
-            where, key = namespace.place_of_reported(served.physical_address) if served else (Where.OUTSIDE, "")
+            where, key = namespace.locate_reported(served.physical_address) if served else (Where.OUTSIDE, "")
             if where is Where.INSIDE:
                 yield path, key
 

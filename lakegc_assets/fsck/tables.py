@@ -17,14 +17,14 @@ from spark_resources import sstable
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.lakefs.ranges import (
     ENTRY_BYTES,
+    addresses_inside,
     check_range,
-    inside_addresses,
-    prefetched,
+    prefetch,
     range_tasks,
     table_key,
 )
 from spark_resources.model import RANGE_REFS, AddressType
-from spark_resources.model import Place as Where
+from spark_resources.model import Location as Where
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, task_name
@@ -63,7 +63,7 @@ def tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | Lake
             errors[table_id] = error
             return b""
 
-    for table_id, data in prefetched(ids, read, place.settings.reading_requests):
+    for table_id, data in prefetch(ids, read, place.settings.reading_requests):
         yield table_id, errors.pop(table_id, data)
 
 
@@ -173,7 +173,7 @@ def addresses_of_range(
     whole = verified(range_id, data, decoder)
     check_range(sstable.read_properties(whole, name=range_id), ref)
     batch = sstable.read_entries(whole, name=range_id, columns=("address", "address_type"), decoder=decoder)
-    keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
+    keys, outside = addresses_inside(batch.column(0), batch.column(1), place.namespace)
     report.count(ranges=1, bytes=len(whole), entries=batch.num_rows)
     if ref["live"]:
         report.count(outside=outside)
@@ -218,6 +218,6 @@ def possible(batch: pa.RecordBatch, addresses: pa.Array) -> pa.RecordBatch:
 def inside_paths(batch: pa.RecordBatch, place: Place) -> Iterator[tuple[bytes, str]]:
     """Paths with their addresses as keys in the namespace, without addresses outside it."""
     for path, address, kind in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-        where, key = place.namespace.place(address, AddressType(kind))
+        where, key = place.namespace.locate(address, AddressType(kind))
         if where is Where.INSIDE:
             yield path, key

@@ -21,9 +21,9 @@ from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.addresses import listed_area_column
 from lakegc_assets.rules.holds import PathHolds, prefixes_of
 from spark_resources.lakefs.ranges import (
+    addresses_inside,
     check_all_read,
     decoder_for,
-    inside_addresses,
     prefetched_tables,
     range_tasks,
     ranges_of,
@@ -125,7 +125,7 @@ def reading_ranges(place: Place, paths: PathHolds) -> Producer:
 
 
 def on_hold_batch(entries: pa.RecordBatch, hold: str, place: Place) -> pa.RecordBatch:
-    keys, _ = inside_addresses(entries.column("address"), entries.column("address_type"), place.namespace)
+    keys, _ = addresses_inside(entries.column("address"), entries.column("address_type"), place.namespace)
     return pa.RecordBatch.from_arrays(
         [keys, pa.repeat(pa.scalar(hold, pa.string()), len(keys))], schema=ADDRESSES_ON_HOLD
     )

@@ -21,7 +21,7 @@ from spark_resources.errors import LakegcError, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.mark_store.hold_file import Hold
 from spark_resources.mark_store.mark import Mark
-from spark_resources.mark_store.record import StepRecord, Written, check_order
+from spark_resources.mark_store.record import DatasetSummary, StepRecord, check_order
 from spark_resources.model import Commit, Partition
 from spark_resources.records.signing import Seal
 from spark_resources.settings import Settings
@@ -241,7 +241,7 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
 class StepNotes:
     """What a step records while it runs: its datasets, and facts (JSON) for checks and people."""
 
-    datasets: dict[str, Written] = field(default_factory=dict)
+    datasets: dict[str, DatasetSummary] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def wrote(self, dataset: Dataset, part: str = "") -> None:

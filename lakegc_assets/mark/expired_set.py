@@ -25,7 +25,7 @@ from lakegc_assets.mark.writer import write_mark
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.garbage import REFERENCE_STATUS
 from spark_resources.mark_store.approval import withdraw_reference_summary
-from spark_resources.mark_store.files import remove_unrecorded
+from spark_resources.mark_store.files import remove_unrecorded_files
 from spark_resources.mark_store.mark import previous_mark
 from spark_resources.mark_store.record import digest_of
 from spark_resources.model import MarkState, Scope
@@ -46,7 +46,7 @@ def compute(run: MarkRun) -> None:
 def finish(run: MarkRun) -> None:
     """Write the counts for the brakes and the digest for approvals. This finishes the mark: its data never changes."""
     record = run.mark.record
-    remove_unrecorded(run.place, record)
+    remove_unrecorded_files(run.place, record)
     withdraw_reference_summary(run.place, record.mark_id)
     facts = record.steps[ASSET].facts
     counts = {name: facts[name] for name in ("candidates", "candidate_bytes", "expired", "expired_bytes")}

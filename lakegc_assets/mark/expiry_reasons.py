@@ -148,7 +148,7 @@ def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> Ro
     commit refers to, unless there are too many."""
     # versions of one range share most entries, so put them in one task, which reports the best attribution
     tasks = range_tasks(run.spark, ranges, order_by=("min_key", "max_key", "range_id"))
-    return paths_of(tasks, run.place, ATTRIBUTIONS, best=("verdict",), wanted=status.few_not_committed)
+    return paths_of(tasks, run.place, ATTRIBUTIONS, rank_by=("verdict",), wanted=status.few_not_committed)
 
 
 def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table) -> list[Rows]:

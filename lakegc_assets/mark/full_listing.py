@@ -20,7 +20,7 @@ from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Tasks
 from spark_resources.stores.base import Store, folders_in
-from spark_resources.stores.parallel_listing import AT_ONCE, Part, are_short, listed, spread
+from spark_resources.stores.parallel_listing import AT_ONCE, Part, all_fit_in_one_page, pages_of_parts, split_part
 from spark_resources.stores.place import Place
 
 ROOT_PART = Part(ROOT, flat=True)
@@ -57,7 +57,7 @@ def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
 def tasks_of(run: MarkRun, whole: Sequence[Part]) -> Tasks:
     """These parts and the root, divided among tasks; a few short ones are listed on the driver."""
     at_once = run.place.settings.listing_requests
-    if len(whole) < at_once and are_short(run.store, [ROOT_PART, *whole]):
+    if len(whole) < at_once and all_fit_in_one_page(run.store, [ROOT_PART, *whole]):
         return row_tasks(run.spark, rows_of([ROOT_PART, *whole]), batch=at_once)
     cores = run.spark().sparkContext.defaultParallelism
     parts = parts_of(run.store, whole, wanted=_RANGES_PER_CORE * cores)
@@ -72,7 +72,7 @@ def parts_of(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
     """
     cut = [ROOT_PART, *(whole if len(whole) < wanted else [])]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ranges = [part for parts in pool.map(partial(spread, store, wanted=wanted), cut) for part in parts]
+        ranges = [part for parts in pool.map(partial(split_part, store, count=wanted), cut) for part in parts]
     return ranges if len(cut) > 1 else [*ranges, *whole]
 
 
@@ -94,7 +94,7 @@ def candidates(
     place: Place, parts: Sequence[Part], report: TaskReport, *, local_adapter: bool
 ) -> Iterator[pa.RecordBatch]:
     """The candidates in these parts, as STORED_OBJECTS."""
-    for folder, page in listed(place.store(), parts, at_once=place.settings.listing_requests):
+    for folder, page in pages_of_parts(place.store(), parts, at_once=place.settings.listing_requests):
         found = page.objects.filter(are_candidates(page.objects.column(0), local_adapter=local_adapter))
         report.count(
             pages=1,

@@ -9,7 +9,7 @@ from lakegc_assets.rules import holds as decisions
 from lakegc_assets.rules.holds import Named, tagged_commits
 from spark_resources.errors import Forbidden, Refused
 from spark_resources.mark_store.hold_file import Hold, TagHold
-from spark_resources.mark_store.holds import read_recorded_holds, where
+from spark_resources.mark_store.holds import holds_location, read_recorded_holds
 from spark_resources.model import TAGS
 from spark_resources.spark.datasets import write_rows
 
@@ -25,7 +25,8 @@ def in_force(run: MarkRun) -> tuple[Hold, ...]:
     found = read_recorded_holds(run.place)
     if found.sha256 != run.mark.record.holds["sha256"]:
         raise Refused(
-            f"the holds of {run.partition.repository} ({where(run.place)}) were changed while it was being marked. "
+            f"the holds of {run.partition.repository} ({holds_location(run.place)}) were changed while it was being "
+            "marked. "
             "Make a new mark, so that it uses the new holds throughout.",
             invariant=7,
         )

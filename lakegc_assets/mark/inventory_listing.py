@@ -66,12 +66,12 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
     run.log_message(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
     prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
     files, local_adapter = {one.key: one for one in inventory.files}, run.local_adapter
-    unholdable = run.store.capabilities.unholdable
+    unsupported_keys = run.store.capabilities.unsupported_keys
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):
             for table in read_inventory(inventory, files[key]):
-                found = candidates(table, prefix, local_adapter=local_adapter, unholdable=unholdable)
+                found = candidates(table, prefix, local_adapter=local_adapter, unsupported_keys=unsupported_keys)
                 report.count(listed=len(table), bytes=pc.sum(found["size"], min_count=0).as_py())
                 yield from found.to_batches()
 
@@ -90,7 +90,7 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
 
 
 def candidates(
-    table: pa.Table, prefix: str, *, local_adapter: bool, unholdable: Collection[str] = frozenset()
+    table: pa.Table, prefix: str, *, local_adapter: bool, unsupported_keys: Collection[str] = frozenset()
 ) -> pa.Table:
     """The objects in a namespace that may ever be collected (see `rules.addresses`), as STORED_OBJECTS.
 
@@ -102,7 +102,7 @@ def candidates(
     wanted = are_candidates(addresses, local_adapter=local_adapter)
     columns = [addresses, table["size"], table["modified"], table["checksum"], slices_of(addresses)]
     found = pa.table(columns, schema=STORED_OBJECTS).filter(wanted)
-    kinds = [KINDS[kind] for kind in unholdable if kind in KINDS]
+    kinds = [KINDS[kind] for kind in unsupported_keys if kind in KINDS]
     if not kinds:
         return found
     holdable = [not any(is_of(address) for is_of in kinds) for address in found["address"].to_pylist()]

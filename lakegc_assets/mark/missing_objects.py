@@ -86,7 +86,7 @@ def unlisted(place: Place, addresses: pa.Array) -> list[str]:
     store = place.store()
 
     def there(address: str) -> bool:
-        if keys.kinds_of(address) & (FOLDED | store.capabilities.unholdable):
+        if keys.kinds_of(address) & (FOLDED | store.capabilities.unsupported_keys):
             return False
         return first_key(store, address) == address
 

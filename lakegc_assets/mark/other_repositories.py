@@ -52,7 +52,7 @@ from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
-from spark_resources.lakefs.ranges import inside_full_addresses, prefetched, range_properties, read_table, table_ids
+from spark_resources.lakefs.ranges import full_addresses_inside, prefetch, range_properties, read_table, table_ids
 from spark_resources.model import ADDRESSES, Namespace
 from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import (
@@ -366,7 +366,7 @@ def reading_tables(run: MarkRun, found: Others) -> Producer:
                 return read_table(places[repository], table_id, referrer="another repository")
             return b""
 
-        for table_id, data in prefetched(where, lambda one: fetch(one, where[one][0]), ahead):
+        for table_id, data in prefetch(where, lambda one: fetch(one, where[one][0]), ahead):
             report.count(bytes=len(data))
             decoder = sstable.default_decoder(report.counters["bytes"])
             for number, repository in enumerate(where[table_id]):
@@ -394,7 +394,7 @@ def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, 
         return pa.array([], pa.string())
     columns = ("address", "address_type")
     batch, _ = sstable.read_verified_entries(data, name=table_id, columns=columns, decoder=decoder)
-    return inside_full_addresses(batch.column(0), batch.column(1), namespace)
+    return full_addresses_inside(batch.column(0), batch.column(1), namespace)
 
 
 def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.Table) -> Dataset:

@@ -23,7 +23,7 @@ from lakegc_assets.rules import path_probes
 from spark_resources import sstable
 from spark_resources.lakefs.ranges import (
     decoder_for,
-    prefetched,
+    prefetch,
     range_tasks,
     read_table,
     utf8_paths,
@@ -195,7 +195,7 @@ def decoded(
         return b""  # not a valid table, so decoding it fails, too
 
     ahead = max((place.settings.reading_requests for place in places.values()), default=1)
-    for name, data in prefetched(named, fetch, ahead):
+    for name, data in prefetch(named, fetch, ahead):
         found = None
         with reading_of(named[name]["repository"], unread):
             found = decode(named[name], data)

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from spark_resources.errors import LakegcError, NotFound, Refused
 from spark_resources.lakefs import LakeFS, ServedPage
-from spark_resources.lakefs.responses import REPLACED, is_exact
+from spark_resources.lakefs.responses import REPLACEMENT_CHARACTER, is_exact
 from spark_resources.model import SERVED, Namespace
-from spark_resources.model import Place as Where
+from spark_resources.model import Location as Where
 
 PROBED_PARTS = ("served", "served_again")  # of `expired_set`: the results of each pass of probes (SERVED)
 WINDOW = 1000  # paths a task probes together; also the page limit of `ls`
@@ -154,7 +154,7 @@ def at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterab
 
     Raises `Unavailable` if the listing can't be continued.
     """
-    for start in sorted({path[: path.index(REPLACED)] for path in paths if not is_exact(path)}):
+    for start in sorted({path[: path.index(REPLACEMENT_CHARACTER)] for path in paths if not is_exact(path)}):
         after: str | None = start + "\x7f"  # replaced bytes sort after all of ASCII
         while after is not None:
             page = lakefs.list_objects(repository, branch, prefix=start, after=after, amount=WINDOW)
@@ -190,7 +190,7 @@ def key_inside(address: str | None, namespace: Namespace) -> str | None:
     """The key of a reported address if it lies inside the namespace; raises if that is unclear."""
     if address is None:
         return None
-    where, key = namespace.place_of_reported(address)
+    where, key = namespace.locate_reported(address)
     if where is Where.CONFLICT:
         namespace.check_outside(address)
     return key if where is Where.INSIDE else None

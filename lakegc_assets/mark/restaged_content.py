@@ -34,11 +34,11 @@ from lakegc_assets.rules.incremental import union
 from spark_resources.lakefs.ranges import (
     distinct_refs,
     entries_of_size,
+    metarange_reader,
     metarange_tasks,
     range_number,
     range_tasks,
     ranges_by_size,
-    reading_metaranges,
 )
 from spark_resources.model import (
     BRANCH_RANGES,
@@ -250,7 +250,7 @@ def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: Mark
     written, branches = RecordedRanges.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
     metaranges = {row["metarange_id"] for row in heads}
     known = metaranges & written.metaranges
-    tasks, read = metarange_tasks(run.spark, sorted(metaranges - known)), reading_metaranges(run.place)
+    tasks, read = metarange_tasks(run.spark, sorted(metaranges - known)), metarange_reader(run.place)
     few, many = METARANGE_RANGES.empty_table(), None
     if tasks.is_here:
         few = tasks.collected(read, METARANGE_RANGES)

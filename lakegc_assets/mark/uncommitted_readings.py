@@ -22,7 +22,7 @@ from spark_resources.lakefs import LakeFS, UncommittedLists
 from spark_resources.lakefs.branch_diff import whole_diff
 from spark_resources.lakefs.connection import TASKS_AT_ONCE
 from spark_resources.lakefs.gc_lists import read_uncommitted_file
-from spark_resources.lakefs.ranges import inside_addresses
+from spark_resources.lakefs.ranges import addresses_inside
 from spark_resources.model import ADDRESSES, AddressType
 from spark_resources.spark.datasets import Dataset, write_produced, write_rows
 from spark_resources.spark.partitioning import id_tasks
@@ -99,7 +99,7 @@ def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Data
             listed = read_uncommitted_file(place.store().read(key), where=f"{place.store().where}/{key}")
             addresses = listed.column("physical_address").combine_chunks()
             kinds = pa.repeat(pa.scalar(int(AddressType.BY_PREFIX), pa.int8()), len(addresses))
-            inside, outside = inside_addresses(addresses, kinds, place.namespace)
+            inside, outside = addresses_inside(addresses, kinds, place.namespace)
             report.count(outside=outside)
             yield pa.RecordBatch.from_arrays([inside], schema=ADDRESSES)
 

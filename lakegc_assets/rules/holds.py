@@ -38,7 +38,7 @@ class References:
 
 def in_force(holds: Iterable[Hold], now: datetime) -> tuple[Hold, ...]:
     """The holds that haven't expired. `now` is the lakeFS server's clock."""
-    return tuple(hold for hold in holds if not hold.outdated(now))
+    return tuple(hold for hold in holds if not hold.has_expired(now))
 
 
 def commits_on_hold(

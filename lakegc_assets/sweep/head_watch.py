@@ -29,7 +29,7 @@ from spark_resources.deleting.permit import PermitIssuer, permit_duration
 from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, decoder_for, prefetched_tables
-from spark_resources.mark_store.lease import seconds_passed
+from spark_resources.mark_store.lease import boottime_s
 from spark_resources.model import COMMIT_VERDICTS, HEADS, RANGE_REFS
 from spark_resources.spark.datasets import all_rows
 from spark_resources.spark.task_report import TaskReport
@@ -155,11 +155,11 @@ class HeadWatch:
             raise Unavailable(
                 f"the objects of new commits of {self.repository} could not be kept yet. {self._dump_failure}".strip()
             )
-        if self.newly_retained is not None and seconds_passed() > self._dump_due_at + DUMP_LATE_S:
+        if self.newly_retained is not None and boottime_s() > self._dump_due_at + DUMP_LATE_S:
             raise Unavailable(
                 f"the commits of {self.repository} could not be dumped for minutes. {self._dump_failure}".strip()
             )
-        if self.others is not None and self._others_delay.seconds(seconds_passed()) > OTHERS_LATE_S:
+        if self.others is not None and self._others_delay.seconds(boottime_s()) > OTHERS_LATE_S:
             raise Unavailable(
                 f"the heads of other repositories could not be listed for a minute. {self._others_failure}".strip()
             )
@@ -167,9 +167,9 @@ class HeadWatch:
     def dump_commits(self) -> None:
         """Keep the objects of commits that no listing of branches shows, if a dump is due. Raises the error of a failed
         request."""
-        if self.newly_retained is None or self.permit.is_stopped or seconds_passed() < self._dump_due_at:
+        if self.newly_retained is None or self.permit.is_stopped or boottime_s() < self._dump_due_at:
             return
-        began = seconds_passed()
+        began = boottime_s()
         dumped = dumped_graph(self.newly_retained.run)
         with self._stopping_if_too_much(), self._lock:
             if dumped is not None and (commits := self.newly_retained.commits_of(dumped)):
@@ -177,7 +177,7 @@ class HeadWatch:
                 self._keep_objects_of(commits, "commits on no branch")
                 self.newly_retained.add(self.newly_retained.branches, commits)
             self._dumped_is_kept = True
-        self._dump_due_at = began + max(DUMP_EVERY_S, DUMP_SHARE * (seconds_passed() - began))
+        self._dump_due_at = began + max(DUMP_EVERY_S, DUMP_SHARE * (boottime_s() - began))
 
     def list_all_others(self) -> None:
         """List the heads and tables of all other repositories, before the first permit of a round."""
@@ -194,11 +194,11 @@ class HeadWatch:
         """
         if self.others is None or self.permit.is_stopped:
             return
-        began = seconds_passed()
+        began = boottime_s()
         with self._stopping_if_too_much():
             self.others.check_next(self._keep_referred)
             pause = self.every.total_seconds()
-            self._others_delay.succeeded(began - pause, seconds_passed(), cycle_is_over=not self.others.has_waiting)
+            self._others_delay.succeeded(began - pause, boottime_s(), cycle_is_over=not self.others.has_waiting)
             self._others_failure = ""
 
     def _keep_referred(self, keys: pa.Array) -> None:

@@ -31,7 +31,7 @@ from lakegc_assets.sweep.newly_retained import TooMuchChanged
 from spark_resources import sstable
 from spark_resources.errors import Unavailable
 from spark_resources.lakefs.ranges import prefetched_tables
-from spark_resources.mark_store.lease import seconds_passed
+from spark_resources.mark_store.lease import boottime_s
 from spark_resources.stores.place import Place
 
 AT_A_TIME = 32  # repositories
@@ -106,7 +106,7 @@ class OtherHeads:
                 self._places, self._waiting = listing.places, sorted(listing.places)
                 unread |= listing.unread
             turn = self._waiting[:AT_A_TIME]
-            began = seconds_passed()
+            began = boottime_s()
             heads = {(repository, head) for repository, _, head in heads_in(self.run, turn, unread)}
             due = self._due(heads, began)
             found = self._read(due, unread)

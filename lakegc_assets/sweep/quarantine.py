@@ -13,7 +13,7 @@ from lakegc_assets.sweep.context import UNDONE, SweepRun
 from lakegc_assets.sweep.report import Report
 from spark_resources.errors import NotFound
 from spark_resources.mark_store.mark import mark_folder
-from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME, SinceSweep
+from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME, QuarantineCounts
 from spark_resources.model import ADDRESSES, Outcome
 from spark_resources.spark.arrow_shuffle import GroupedRows, co_group
 from spark_resources.spark.task_report import TaskReport
@@ -78,7 +78,7 @@ def write_quarantine(run: SweepRun) -> None:
         return ADDRESSES.empty_table()
 
     counts = co_group(run.spark, [run.outcomes(UNDONE, run.undone)], counted, ADDRESSES, run.persist)
-    since = SinceSweep(dict(counts.report.by_key["objects"]))
+    since = QuarantineCounts(dict(counts.report.by_key["objects"]))
     run.place.records().write(_key(run.mark.record.mark_id), since.to_json())
 
 
@@ -86,7 +86,7 @@ def read_quarantine(place: Place, report: Report) -> Quarantine:
     """The counts of a sweep's quarantined objects. Raises `DamagedData` for a file that can't be read."""
     key = _key(report.mark_id)
     try:
-        since = SinceSweep.from_json(place.records().read(key), f"{place.store().where}/{key}")
+        since = QuarantineCounts.from_json(place.records().read(key), f"{place.store().where}/{key}")
     except NotFound:
         return Quarantine.of(report, {})
     return Quarantine.of(report, since.objects)

@@ -31,7 +31,7 @@ from spark_resources.model import MarkState
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.stores.permissions import delete_permission, identity
-from spark_resources.stores.retry import delete_own
+from spark_resources.stores.retry import delete_own_files
 
 
 def sweep(run: SweepRun) -> Report:
@@ -63,7 +63,7 @@ def check_rights(run: SweepRun) -> None:
     """Write and delete a key of lakegc's own. Raises `Forbidden`, or `Unavailable` if the failure is transient."""
     key, scheme = f"{run.receipts.folder}may-delete-{run.lease.token}", run.place.namespace.uri.partition("://")[0]
     run.store.write(key, b"")
-    for failed in delete_own(run.store, [key]):
+    for failed in delete_own_files(run.store, [key]):
         refusal = f"nothing can be deleted in {run.store.where}: {failed.code} {failed.message}".rstrip(". ")
         if failed.transient:
             raise Unavailable(f"{refusal}. Run the same command again. Nothing was deleted.")

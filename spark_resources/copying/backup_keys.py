@@ -1,4 +1,4 @@
-"""The key of an object in a backup: its own key below `objects/`, or a safe name if the store can't hold that key."""
+"""The key of an object in a backup: its own key under `objects/`, or a safe name if the store can't hold that key."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def own_name(address: str) -> str:
 
 
 def safe_name(address: str) -> str:
-    """A name that every store can hold, spread over a few thousand folders."""
+    """A name that every store can hold, in one of a few thousand folders."""
     digest = hashlib.sha256(address.encode()).hexdigest()
     return f"{RENAMED}{digest[:3]}/{digest}"
 
 
 def name_in(store: Store, folder: str, address: str) -> str:
-    """The name below a folder that this store should be able to hold; the write may still show that it can't."""
+    """The name in a folder that this store is expected to hold. The write may still show that it can't."""
     name = own_name(address)
-    return safe_name(address) if store.capabilities.unholdable & kinds_of(folder + name) else name
+    return safe_name(address) if store.capabilities.unsupported_keys & kinds_of(folder + name) else name

@@ -1,10 +1,10 @@
-"""One task of a backup: look up objects again, copy those that are unchanged since the mark, write a log.
+"""One task of a backup: looks up objects again, copies those that are unchanged since the mark, and writes a log.
 
-The order of effects for a chunk of objects, and the state if the task is killed right after each:
+The steps for a chunk of objects, and the state if the task is killed right after each:
 
-    1. the originals are listed again     nothing
+    1. the originals are listed again     nothing was copied
     2. each is copied and compared        copies without a line in the log: the next run finds and compares them
-    3. the log is written                 every object of the chunk has its outcome
+    3. the log is written                 every object of the chunk has its outcome in the log
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.place import Place
-from spark_resources.stores.transfer import Cold, ObjectProperties
+from spark_resources.stores.transfer import InArchiveTier, ObjectProperties
 
 WANTED = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("size", pa.int64()),  # as marked; null if the mark doesn't record it
+        pa.field("size", pa.int64()),  # from the mark; null if it doesn't record sizes
         pa.field("modified", RECEIPTS.field("at").type),
         pa.field("checksum", pa.string()),
         pa.field("slice", pa.string(), nullable=False),
@@ -43,9 +43,8 @@ WANTED = pa.schema(
 )
 CHUNK = 1_000  # objects; each chunk costs a listing and a log file
 
-HowChanged: TypeAlias = Callable[[pa.Table, pa.Table], Sequence[str]]
-"""For each row of WANTED, a sentence on how the object that a lookup found at its key (FOUND) differs; "" if it
-doesn't."""
+DescribeChanges: TypeAlias = Callable[[pa.Table, pa.Table], Sequence[str]]
+"""For each row of WANTED, a sentence on how the object that was found at its key (FOUND) differs; "" if it doesn't."""
 _LookedUp: TypeAlias = tuple[Mapping[str, Any], StoredObject | None, str]
 
 
@@ -54,7 +53,7 @@ class CopyTaskConfig:
     """The configuration of every task of a run. Objects are copied from `source` to `target`.
 
     `folder` is the key of the backup's folder, with a trailing slash. `at_once` and `bandwidth` (bytes per second) are
-    the task's share. `resumed` means that copies of an earlier run may exist. `token` is unique to this run.
+    the task's share. With `resumed`, copies of an earlier run may exist. `token` is unique to this run.
     """
 
     source: Place
@@ -73,13 +72,13 @@ class CopyTaskConfig:
 
 
 def can_copy_server_side(one: Place, other: Place) -> bool:
-    """Whether server-side copies between these places are possible. For folders they aren't: this machine copies."""
+    """Whether server-side copies between these places are possible. Folders have no server, so this machine copies."""
     first, second = one.store().streams.server, other.store().streams.server
     return first == second and first != "local"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """One line of the log; times are added when it is written."""
 
     address: str
@@ -103,7 +102,7 @@ class Line:
             "checksum": copy.source_checksum if copy else self.checksum,
             "copy_checksum": copy.checksum if copy else None,
             "sha256": copy.sha256 if copy else None,
-            "kept": as_json(copy.kept) if copy and copy.kept else None,
+            "kept": properties_to_json(copy.kept) if copy and copy.kept else None,
             "seconds": self.seconds,
             "at": at,
             "why": self.why,
@@ -113,7 +112,7 @@ class Line:
 def backup_rows(
     batches: Batches,
     config: CopyTaskConfig,
-    how_changed: HowChanged,
+    how_changed: DescribeChanges,
     partition: int,
     attempt: int,
     report: TaskReport,
@@ -134,7 +133,7 @@ def backup_rows(
             number += 1
 
 
-def write_lines(config: CopyTaskConfig, stem: str, lines: list[Line], report: TaskReport) -> None:
+def write_lines(config: CopyTaskConfig, stem: str, lines: list[LogLine], report: TaskReport) -> None:
     """Write the lines to the log, and count them."""
     at = config.log.place.store().now()
     table = pa.Table.from_pylist([line.row(at) for line in lines], schema=LOGGED)
@@ -146,7 +145,7 @@ def write_lines(config: CopyTaskConfig, stem: str, lines: list[Line], report: Ta
 @dataclass(slots=True)
 class _Backup:
     config: CopyTaskConfig
-    how_changed: HowChanged
+    how_changed: DescribeChanges
     copier: Copier = field(init=False)
     lookup: Lookup = field(init=False)
 
@@ -155,45 +154,45 @@ class _Backup:
         self.lookup = Lookup(self.config.source.store())
 
     def next_lookups(self, pieces: Iterator[pa.Table]) -> list[_LookedUp] | None:
-        """The next rows with the objects at their keys now, and how they have changed; None after the last rows."""
+        """The next rows, the objects that are now at their keys, and how these changed; None after the last rows."""
         chunk = next(pieces, None)
         if chunk is None:
             return None
         found = self.lookup.look_up(chunk)
-        there = {row["address"]: row for row in found.to_pylist()}
+        found_by_address = {row["address"]: row for row in found.to_pylist()}
         changes = self.how_changed(chunk, found)
         rows = zip(chunk.to_pylist(), changes, strict=True)
-        return [(row, _found(there.get(row["address"])), change) for row, change in rows]
+        return [(row, _found(found_by_address.get(row["address"])), change) for row, change in rows]
 
-    def line(self, row: Mapping[str, Any], found: StoredObject | None, change: str) -> Line:
+    def line(self, row: Mapping[str, Any], found: StoredObject | None, change: str) -> LogLine:
         """Process one object and return its line; failures are recorded, not raised."""
         address = row["address"]
         if found is None:
-            return Line(address, CopyStatus.VANISHED, "", row["size"] or 0, row["modified"], row["checksum"])
+            return LogLine(address, CopyStatus.VANISHED, "", row["size"] or 0, row["modified"], row["checksum"])
         properties: dict[str, Any] = {"size": found.size, "modified": found.modified, "checksum": found.checksum}
         if change:
-            return Line(address, CopyStatus.CHANGED, "", **properties, why=change)
-        return attempted(lambda: self._back_up(address, found, properties), address, properties)
+            return LogLine(address, CopyStatus.CHANGED, "", **properties, why=change)
+        return run_copy(lambda: self._back_up(address, found, properties), address, properties)
 
-    def _back_up(self, address: str, found: StoredObject, properties: Mapping[str, Any]) -> Line:
+    def _back_up(self, address: str, found: StoredObject, properties: Mapping[str, Any]) -> LogLine:
         name = name_in(self.config.target.store(), self.config.folder, address)
         try:
             return self._copy_to(name, address, found, properties)
         except WrongUsage:
             if name != own_name(address):
                 raise
-        # this store can't hold the key after all: too long below the folder, or a folder of that name exists
+        # this store can't hold the key after all: it is too long in this folder, or a folder of that name exists
         return self._copy_to(safe_name(address), address, found, properties)
 
-    def _copy_to(self, name: str, address: str, found: StoredObject, properties: Mapping[str, Any]) -> Line:
+    def _copy_to(self, name: str, address: str, found: StoredObject, properties: Mapping[str, Any]) -> LogLine:
         key = self.config.folder + name
         copy = self.copier.existing_copy(found, key) if self.config.resumed else None
         if copy is not None:
-            return Line(address, CopyStatus.ALREADY_THERE, name, **properties, copy=copy)
+            return LogLine(address, CopyStatus.ALREADY_THERE, name, **properties, copy=copy)
         try:
-            return Line(address, CopyStatus.COPIED, name, **properties, copy=self.copier.copy(found, key))
+            return LogLine(address, CopyStatus.COPIED, name, **properties, copy=self.copier.copy(found, key))
         except AlreadyExists:  # after a lost response, or by a concurrent backup of the same set
-            return Line(
+            return LogLine(
                 address, CopyStatus.ALREADY_THERE, name, **properties, copy=self.copier.require_existing(found, key)
             )
 
@@ -202,8 +201,8 @@ def _found(row: Mapping[str, Any] | None) -> StoredObject | None:
     return None if row is None else StoredObject(row["address"], row["size"], row["modified"], row["checksum"])
 
 
-def attempted(work: Callable[[], Line], address: str, properties: Mapping[str, Any]) -> Line:
-    """Run a copy and return its line, with the seconds that it took."""
+def run_copy(work: Callable[[], LogLine], address: str, properties: Mapping[str, Any]) -> LogLine:
+    """Run a copy; returns its line, with the seconds that it took."""
     began = time.monotonic()
     outcome = CopyStatus.FAILED
     try:
@@ -212,29 +211,29 @@ def attempted(work: Callable[[], Line], address: str, properties: Mapping[str, A
         outcome, why = CopyStatus.VANISHED, str(error)
     except Changed as error:
         outcome, why = CopyStatus.CHANGED, str(error)
-    except Cold as error:
+    except InArchiveTier as error:
         outcome, why = CopyStatus.COLD, str(error)
     except Taken as error:
         outcome, why = CopyStatus.TAKEN, str(error)
     except LakegcError as error:
         why = str(error)
     else:
-        return _timed(line, time.monotonic() - began)
-    return _timed(Line(address, outcome, "", **properties, why=why), time.monotonic() - began)
+        return _with_seconds(line, time.monotonic() - began)
+    return _with_seconds(LogLine(address, outcome, "", **properties, why=why), time.monotonic() - began)
 
 
-def _timed(line: Line, seconds: float) -> Line:
+def _with_seconds(line: LogLine, seconds: float) -> LogLine:
     return replace(line, seconds=round(seconds, 4))
 
 
 # --- headers and metadata ---------------------------------------------------------------------------------------------
 
 
-def as_json(properties: ObjectProperties) -> str:
+def properties_to_json(properties: ObjectProperties) -> str:
     return json.dumps({"headers": dict(properties.headers), "metadata": dict(properties.metadata)}, sort_keys=True)
 
 
-def from_json(text: str | None, size: int, modified: datetime) -> ObjectProperties | None:
+def properties_from_json(text: str | None, size: int, modified: datetime) -> ObjectProperties | None:
     """The headers and metadata of an object from the log; None if the store kept them itself."""
     if text is None:
         return None

@@ -1,8 +1,8 @@
-"""The log of a copy: the outcome of each object, written by each task before it continues.
+"""The log of a backup or restore: the outcome of each object, written by each task before it continues.
 
     <folder>/<run>/<task>-<chunk>.<rows>.<bytes>.parquet     one line per object
 
-A run is one Spark job. A later run's line for an object replaces an earlier one, unless the earlier one is of a copy.
+A run is one Spark job. A later run's line for an object replaces an earlier one, unless the earlier run made a copy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CopyStatus(StrEnum):
     ALREADY_THERE = "already there"  # with identical content
     VANISHED = "vanished"  # its key no longer exists
     CHANGED = "changed"  # another object is at its key: size, time or checksum
-    COLD = "cold"  # in an archive tier: it can't be read until it is rehydrated
+    COLD = "cold"  # in an archive tier: it can't be read until it is restored there
     FAILED = "failed"
     TAKEN = "taken"  # another object is at the target key
 
@@ -52,7 +52,7 @@ LOGGED = pa.schema(
         pa.field("kept", pa.string()),  # headers and metadata as JSON, if the store didn't copy them itself
         pa.field("seconds", pa.float64(), nullable=False),
         pa.field("at", RECEIPTS.field("at").type, nullable=False),  # time of completion, by the log's store's clock
-        pa.field("why", pa.string(), nullable=False),  # for people
+        pa.field("why", pa.string(), nullable=False),  # for operators
     ]
 )
 NUMBERED = pa.schema([pa.field("run", pa.int32(), nullable=False), *LOGGED])
@@ -76,7 +76,7 @@ class Log:
         return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
 
     def progress_of(self, run: int) -> tuple[int, int]:
-        """Objects and bytes that a run has processed, by the names of its files."""
+        """The numbers of objects and bytes that a run has processed, according to the names of its files."""
         names = [_NAME.search(key) for key in self.keys(f"{run:04d}/")]
         return sum(int(name.group(3)) for name in names if name), sum(int(name.group(4)) for name in names if name)
 
@@ -94,7 +94,7 @@ class Log:
         except (ValueError, OSError) as error:
             raise DamagedData(
                 f"{key} in {store.where} can't be read as a log of copies ({error}). Move the file away, and run the "
-                "same command again: its objects are then compared again.",
+                "same command again, which compares its objects again.",
                 invariant=10,
             ) from error
 
@@ -103,7 +103,7 @@ class Log:
         return rows_of(spark, list(self.keys()), NUMBERED, self.read, "run")
 
     def latest_entries(self, spark: SparkSession) -> DataFrame:
-        """One line per object (LOGGED): that of a copy if any run made one, otherwise the latest run's."""
+        """One line per object (LOGGED): that of a copy if any run made one, otherwise that of the latest run."""
         from pyspark.sql import functions as F
 
         rows = self.rows(spark)

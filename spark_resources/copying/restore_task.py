@@ -1,4 +1,4 @@
-"""One task of a restore: restore missing objects and compare them; existing objects are never touched."""
+"""One task of a restore: restores missing objects and compares them. Existing objects are never touched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_resources.copying.backup_task import CopyTaskConfig, Line, attempted, from_json, write_lines
+from spark_resources.copying.backup_task import CopyTaskConfig, LogLine, properties_from_json, run_copy, write_lines
 from spark_resources.copying.copy_log import LOGGED, CopyStatus
 from spark_resources.copying.verified_copy import Copier, Differs
 from spark_resources.deleting.sweep_task import chunks
@@ -18,7 +18,7 @@ from spark_resources.stores.base import AlreadyExists, StoredObject
 
 CHUNK = 500  # objects; a killed task leaves at most this many without a line in the log
 BACKED_UP = pa.schema([*LOGGED, pa.field("path", pa.string()), pa.field("commit_id", pa.string())])
-"""The record of each object in a backup: its line in the log, and its path and commit in lakeFS."""
+"""A backup's row for each object: its line in the log, and its path and commit in lakeFS."""
 
 
 def restore_rows(batches: Batches, config: CopyTaskConfig, partition: int, attempt: int, report: TaskReport) -> None:
@@ -26,37 +26,41 @@ def restore_rows(batches: Batches, config: CopyTaskConfig, partition: int, attem
     copier = config.copier()
     with ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool:
         for number, chunk in enumerate(chunks(batches, CHUNK)):
-            lines = list(pool.map(lambda row: restored(copier, row, config.folder), chunk.to_pylist()))
+            lines = list(pool.map(lambda row: restore_object(copier, row, config.folder), chunk.to_pylist()))
             write_lines(config, f"{partition:05d}-{attempt}-{number:05d}", lines, report)
 
 
-def restored(copier: Copier, row: Mapping[str, Any], folder: str) -> Line:
-    """Restore one object and return its line; failures are recorded, not raised."""
+def restore_object(copier: Copier, row: Mapping[str, Any], folder: str) -> LogLine:
+    """Restore one object; returns its line. Failures are recorded, not raised."""
     properties = {"size": row["size"], "modified": row["modified"], "checksum": row["checksum"]}
-    line = attempted(lambda: _restore(copier, row, folder, properties), row["address"], properties)
+    line = run_copy(lambda: _restore(copier, row, folder, properties), row["address"], properties)
     if line.outcome is CopyStatus.VANISHED:
-        return Line(row["address"], CopyStatus.VANISHED, row["key"], **properties, why="it is no longer in the backup")
+        return LogLine(
+            row["address"], CopyStatus.VANISHED, row["key"], **properties, why="it is no longer in the backup"
+        )
     if line.outcome is CopyStatus.CHANGED:
         why = "its copy in the backup was altered"
-        return Line(row["address"], CopyStatus.FAILED, row["key"], **properties, why=why)
+        return LogLine(row["address"], CopyStatus.FAILED, row["key"], **properties, why=why)
     return line
 
 
-def _restore(copier: Copier, row: Mapping[str, Any], folder: str, properties: Mapping[str, Any]) -> Line:
+def _restore(copier: Copier, row: Mapping[str, Any], folder: str, properties: Mapping[str, Any]) -> LogLine:
     address, name = row["address"], row["key"]
-    copy = backed_up(copier, row, folder)
+    copy = backup_copy_of(copier, row, folder)
     if (existing := copier.existing_copy(copy, address)) is not None:
-        return Line(address, CopyStatus.ALREADY_THERE, name, **properties, copy=existing)
-    kept = from_json(row["kept"], row["size"], row["modified"])
+        return LogLine(address, CopyStatus.ALREADY_THERE, name, **properties, copy=existing)
+    kept = properties_from_json(row["kept"], row["size"], row["modified"])
     try:
         done = copier.copy(copy, address, kept=kept, sha256=row["sha256"])
-        return Line(address, CopyStatus.COPIED, name, **properties, copy=done)
+        return LogLine(address, CopyStatus.COPIED, name, **properties, copy=done)
     except AlreadyExists:  # after a lost response, or by a concurrent restore
-        return Line(address, CopyStatus.ALREADY_THERE, name, **properties, copy=copier.require_existing(copy, address))
+        return LogLine(
+            address, CopyStatus.ALREADY_THERE, name, **properties, copy=copier.require_existing(copy, address)
+        )
 
 
-def backed_up(copier: Copier, row: Mapping[str, Any], folder: str) -> StoredObject:
-    """The copy in the backup. Raises `NotFound` if it is missing, `Differs` if it isn't the recorded one."""
+def backup_copy_of(copier: Copier, row: Mapping[str, Any], folder: str) -> StoredObject:
+    """The copy in the backup. Raises `NotFound` if it is missing, and `Differs` if it isn't the recorded one."""
     key = folder + row["key"]
     properties = copier.source.streams.properties(key)
     if properties.size != row["size"] or properties.checksum != row["copy_checksum"]:

@@ -1,4 +1,4 @@
-"""Copy one object from one store to another, compare it with its source, and never overwrite anything."""
+"""Copies one object from one store to another, and compares it with its source. Never overwrites anything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from spark_resources.errors import LakegcError, NotFound, Unavailable
 from spark_resources.stores.base import Changed, Store, StoredObject
-from spark_resources.stores.transfer import Hashed, ObjectProperties, Streams, Written
+from spark_resources.stores.transfer import HashingIterator, ObjectProperties, Streams, WrittenObject
 
 _TIME_TOLERANCE = timedelta(milliseconds=1)  # less than any change of a file's time
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
@@ -28,8 +28,10 @@ class Taken(Differs):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A verified copy. `checksum` is the one that its store reports, `source_checksum` that of the source. `sha256` is
-    that of the bytes, None if they weren't read. `kept` are headers and metadata, None if the store copied them itself.
+    """A verified copy. `checksum` is the copy's in its store, `source_checksum` the source's.
+
+    `sha256` is that of the bytes, None if they weren't read. `kept` are the headers and metadata, None if the store
+    copied them itself.
     """
 
     size: int
@@ -55,11 +57,11 @@ class Throttle:
             return
         with self._lock:
             now = self.clock()
-            begins = max(now, self._busy_until)
-            self._busy_until = begins + size / self.max_rate
-        self.wait(max(0.0, begins - now))
+            starts_at = max(now, self._busy_until)
+            self._busy_until = starts_at + size / self.max_rate
+        self.wait(max(0.0, starts_at - now))
 
-    def limited(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def limit(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         for piece in pieces:
             self.take(len(piece))
             yield piece
@@ -85,16 +87,16 @@ class Copier:
     def copy(
         self, found: StoredObject, key: str, *, kept: ObjectProperties | None = None, sha256: str | None = None
     ) -> Copy:
-        """Copy an object, if it is unchanged since it was found, to a key where nothing exists.
+        """Copy an object that is unchanged since it was found to a key where no object exists.
 
         `kept` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyExists`,
-        `Changed`, `NotFound` and `Cold` as streams do, and `Differs` for a copy that isn't identical, which is removed.
-        If another object has replaced it by then, that object stays, and `Taken` is raised.
-        If a SHA-256 is given, streamed bytes that don't match it are never written.
+        `Changed`, `NotFound` and `InArchiveTier` as streams do, and `Differs` for a copy that isn't identical, which is
+        removed. If another object has replaced it by then, that object stays, and `Taken` is raised. If a SHA-256 is
+        given, streamed bytes that don't match it are never written.
         """
-        return self.source.retry.call(lambda: self._copied(found, key, kept, sha256))
+        return self.source.retry.call(lambda: self._copy_once(found, key, kept, sha256))
 
-    def _copied(self, found: StoredObject, key: str, kept: ObjectProperties | None, sha256: str | None) -> Copy:
+    def _copy_once(self, found: StoredObject, key: str, kept: ObjectProperties | None, sha256: str | None) -> Copy:
         if self.server_side and kept is None:
             self.throttle.take(found.size)
             return self._copy_server_side(found, key)
@@ -107,7 +109,7 @@ class Copier:
         before, copy = self._from.properties(found.key), self._to.properties(key)
         with self._removed_if_different(key, written):
             self._refuse_changed(found, before)
-            sha256 = self._same(found.key, before, key, copy)
+            sha256 = self._sha256_if_identical(found.key, before, key, copy)
             if sha256 is None:
                 raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None)
@@ -124,21 +126,23 @@ class Copier:
     def _copy_streamed(self, found: StoredObject, key: str, kept: ObjectProperties | None, sha256: str | None) -> Copy:
         properties = self._from.properties(found.key)
         self._refuse_changed(found, properties)
-        to_keep = properties if kept is None else replace(properties, headers=kept.headers, metadata=kept.metadata)
-        hashed = Hashed(self.throttle.limited(self._from.pieces(found.key, properties)))
-        written = self._to.put(key, _verified(hashed, sha256, found.key, self.source.where), to_keep)
+        target_properties = (
+            properties if kept is None else replace(properties, headers=kept.headers, metadata=kept.metadata)
+        )
+        hashed = HashingIterator(self.throttle.limit(self._from.pieces(found.key, properties)))
+        written = self._to.put(key, _verify_sha256(hashed, sha256, found.key, self.source.where), target_properties)
         copy = self._to.properties(key)
         verified = copy.size == properties.size and copy.checksum in written.checksums
         with self._removed_if_different(key, written):
             if not verified and (copy.size != properties.size or self._sha256(self._to, key, copy) != hashed.sha256):
                 raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
-        return Copy(copy.size, copy.checksum, properties.checksum, hashed.sha256, to_keep)
+        return Copy(copy.size, copy.checksum, properties.checksum, hashed.sha256, target_properties)
 
     @contextmanager
-    def _removed_if_different(self, key: str, written: Written) -> Iterator[None]:
-        """Removes the copy that was written if it turns out to be a different one, and nothing else.
+    def _removed_if_different(self, key: str, written: WrittenObject) -> Iterator[None]:
+        """Removes the copy if it turns out to differ from its source, but never another object.
 
-        Raises `Taken` if another object may have replaced it.
+        Raises `Taken` if another object may have replaced the copy.
         """
         try:
             yield
@@ -149,7 +153,7 @@ class Copier:
             )
             if written.tag is None:
                 raise taken from error
-            with suppress(Unavailable):  # `error` says more
+            with suppress(Unavailable):  # `error` is more informative
                 try:
                     self._to.remove(key, written.tag)
                 except Changed:
@@ -159,13 +163,13 @@ class Copier:
     # --- existing copies --------------------------------------------------------------------------------------------
 
     def existing_copy(self, found: StoredObject, key: str) -> Copy | None:
-        """The copy that is already at the key; None if nothing is there. Raises `Taken` for a different object."""
+        """The existing copy at the key; None if no object exists there. Raises `Taken` for a different object."""
         try:
             copy = self._to.properties(key)
         except NotFound:
             return None
         before = self._from.properties(found.key)
-        sha256 = self._same(found.key, before, key, copy)
+        sha256 = self._sha256_if_identical(found.key, before, key, copy)
         if sha256 is None:
             raise Taken(f"another object is at {key!r} in {self.target.where}")
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None, before)
@@ -177,32 +181,32 @@ class Copier:
             raise Unavailable(f"{key!r} in {self.target.where} existed a moment ago, but no longer does. Try again.")
         return copy
 
-    def _same(
+    def _sha256_if_identical(
         self, one: str, properties_one: ObjectProperties, other: str, properties_other: ObjectProperties
     ) -> str | None:
-        """The SHA-256 of both, "" if their checksums agree and nothing was read; None if they differ."""
+        """The common SHA-256, or "" if equal checksums made reading unnecessary; None if the objects differ."""
         if properties_one.size != properties_other.size:
             return None
-        if comparable(properties_one.checksum) and properties_one.checksum == properties_other.checksum:
+        if is_comparable(properties_one.checksum) and properties_one.checksum == properties_other.checksum:
             return ""
         first = self._sha256(self._from, one, properties_one)
         return first if first == self._sha256(self._to, other, properties_other) else None
 
     def _sha256(self, streams: Streams, key: str, properties: ObjectProperties) -> str:
-        return Hashed(self.throttle.limited(streams.pieces(key, properties))).drained().sha256
+        return HashingIterator(self.throttle.limit(streams.pieces(key, properties))).drain().sha256
 
 
-def _verified(hashed: Hashed, sha256: str | None, key: str, where: str) -> Iterator[bytes]:
-    """The chunks. Raises `Differs` after the last one if they aren't the expected bytes, so that nothing is written."""
+def _verify_sha256(hashed: HashingIterator, sha256: str | None, key: str, where: str) -> Iterator[bytes]:
+    """The same pieces. Raises `Differs` after the last one if they don't have this SHA-256, so nothing is written."""
     yield from hashed
     if sha256 not in (None, hashed.sha256):
-        raise Differs(f"{key!r} in {where} has other content than was copied there: it was altered")
+        raise Differs(f"the content of {key!r} in {where} differs from the one that was copied there: it was altered")
 
 
-def comparable(checksum: str | None) -> bool:
+def is_comparable(checksum: str | None) -> bool:
     """Whether equal checksums of this kind mean equal content across stores: an MD5, also of parts, or a CRC32C.
 
-    The ETag that Azure assigns to every write identifies that write only.
+    An Azure ETag identifies only one write.
     """
     return checksum is not None and (
         _MD5.match(checksum.partition("-")[0]) is not None or checksum.startswith("crc32c=")

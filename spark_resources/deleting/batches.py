@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from spark_resources.deleting.pacing import Pace
 from spark_resources.errors import LakegcError
-from spark_resources.mark_store.lease import seconds_passed
+from spark_resources.mark_store.lease import boottime_s
 from spark_resources.stores.base import DeleteResult, Deletion, Store
-from spark_resources.stores.keys import fits_xml
+from spark_resources.stores.keys import is_xml_safe
 
 TRIES = 8
 IN_FLIGHT = 4  # batches of one task
@@ -77,7 +77,7 @@ class Sender:
     in_flight: int = IN_FLIGHT
     recheck: Callable[[Sequence[str]], RecheckedKeys] | None = None
     revived: Callable[[str], bool] = lambda _: False  # whether a key became live, as of the last `may_send`
-    clock: Callable[[], float] = seconds_passed
+    clock: Callable[[], float] = boottime_s
     requests: int = 0
     copying: Pace = field(init=False)  # the pace of copies, which have the same ceiling
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -111,7 +111,7 @@ class Sender:
         together: list[str] = []
         alone: list[str] = []
         for key in keys:
-            (together if fits_xml(key) else alone).append(key)
+            (together if is_xml_safe(key) else alone).append(key)
         batches: list[Sequence[str]] = [together[start : start + size] for start in range(0, len(together), size)]
         return [*batches, *([key] for key in alone)]
 

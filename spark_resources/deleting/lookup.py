@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_resources.errors import NotFound, WrongUsage
-from spark_resources.mark_store.lease import seconds_passed
+from spark_resources.mark_store.lease import boottime_s
 from spark_resources.model import DATA, ROOT
-from spark_resources.stores.arrow_pages import LISTED, ArrowPage, arrow_pages, as_batch
+from spark_resources.stores.arrow_pages import LISTED, ArrowPage, arrow_pages, to_record_batch
 from spark_resources.stores.base import Store, StoredObject
-from spark_resources.stores.keys import xml_safe_start
-from spark_resources.stores.parallel_listing import Part, listed
+from spark_resources.stores.keys import xml_safe_prefix
+from spark_resources.stores.parallel_listing import Part, pages_of_parts
 
 FOUND = LISTED
 FEW = 8  # keys of one slice: up to this number are looked up one by one instead of by listing
@@ -35,7 +35,7 @@ class Lookup:
     """
 
     store: Store
-    clock: Callable[[], float] = seconds_passed
+    clock: Callable[[], float] = boottime_s
     began: float = -float("inf")
     _slice_began: float = -float("inf")
     _slice: str | None = None
@@ -86,7 +86,7 @@ class Lookup:
     def _list_slice(self, folder: str) -> pa.Table:
         part = Part(folder, flat=folder in FLAT)
         return pa.Table.from_batches(
-            [page.objects for _, page in listed(self.store, [part], at_once=AT_ONCE_A_SLICE)], schema=FOUND
+            [page.objects for _, page in pages_of_parts(self.store, [part], at_once=AT_ONCE_A_SLICE)], schema=FOUND
         )
 
     def _stat(self, key: str) -> StoredObject | None:
@@ -127,7 +127,7 @@ def _just_before(key: str) -> str:
     It ends before the first character that XML can't carry: stores echo it in their responses, and some don't escape
     it.
     """
-    return xml_safe_start(key[:-1])
+    return xml_safe_prefix(key[:-1])
 
 
 def _is_ahead(page: ArrowPage, key: str) -> bool:
@@ -137,4 +137,4 @@ def _is_ahead(page: ArrowPage, key: str) -> bool:
 
 
 def as_table(objects: Iterable[StoredObject]) -> pa.Table:
-    return pa.Table.from_batches([as_batch(objects)])
+    return pa.Table.from_batches([to_record_batch(objects)])

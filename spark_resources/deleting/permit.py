@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import DamagedData, LakegcError, NotFound, Refused
-from spark_resources.mark_store.lease import seconds_passed
+from spark_resources.mark_store.lease import boottime_s
 from spark_resources.model import ADDRESSES
 from spark_resources.records.json_records import check_format, read_json, time_of
 from spark_resources.spark.datasets import parquet_bytes
@@ -150,7 +150,7 @@ class PermitWatch:
         *,
         every_s: float,
         now: Callable[[], datetime],
-        clock: Callable[[], float] = seconds_passed,
+        clock: Callable[[], float] = boottime_s,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._receipts, self._round, self._secret, self._every_s = receipts, round_number, secret, every_s

@@ -15,7 +15,7 @@ from spark_resources.errors import LakegcError, NotFound
 from spark_resources.mark_store.mark import GC_ROOT
 from spark_resources.model import check_mark_id
 from spark_resources.stores.base import AlreadyExists, Changed, DeleteResult, Deletion, Store, StoredObject
-from spark_resources.stores.transfer import Hashed
+from spark_resources.stores.transfer import HashingIterator
 
 QUARANTINE_ROOT = GC_ROOT + "quarantine/"
 COPIES_AT_ONCE = 16
@@ -68,7 +68,7 @@ def _sha256(store: Store, found: StoredObject) -> str:
     properties = store.streams.properties(found.key)
     if (properties.size, properties.checksum) != (found.size, found.checksum):
         raise Changed(f"{found.key!r} in {store.where} was replaced in the meantime")
-    return Hashed(store.streams.pieces(found.key, properties)).drained().sha256
+    return HashingIterator(store.streams.pieces(found.key, properties)).drain().sha256
 
 
 def each_in_threads(

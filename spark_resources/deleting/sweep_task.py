@@ -32,7 +32,7 @@ from spark_resources.deleting.permit import PermitWatch
 from spark_resources.deleting.quarantine import purge_keys, quarantine_key, quarantine_keys, restore_keys, stat_or_none
 from spark_resources.deleting.receipts import Receipts, receipt_rows
 from spark_resources.errors import Refused
-from spark_resources.mark_store.lease import WATCH_S, LeaseWatch, seconds_passed
+from spark_resources.mark_store.lease import REREAD_INTERVAL_S, LeaseWatch, boottime_s
 from spark_resources.model import PENDING, RECEIPTS, DeleteCheck, Outcome
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
@@ -157,7 +157,7 @@ class _Task:
     @classmethod
     def of(cls, config: SweepTaskConfig) -> _Task:
         store = config.receipts.store
-        now = store_clock(store, seconds_passed)
+        now = store_clock(store, boottime_s)
         lease = LeaseWatch(store, config.lease_token)
         permit = PermitWatch(
             config.receipts, config.round, config.permit_secret, every_s=config.permit_every_s, now=now
@@ -180,9 +180,9 @@ class _Task:
             time.sleep,
             random.SystemRandom().random,
             revived=permit.revived,
-            clock=seconds_passed,
+            clock=boottime_s,
         )
-        return cls(config, store, Lookup(store, seconds_passed), sender, now)
+        return cls(config, store, Lookup(store, boottime_s), sender, now)
 
     def without_finished(self, batches: Batches, name: str) -> Batches:
         """The rows without a receipt of an earlier attempt of this task; those with an intent are marked `intended`."""
@@ -250,8 +250,10 @@ class ReverificationTooOld(Refused):
 
 
 def store_clock(store: Store, clock: Callable[[], float]) -> Callable[[], datetime]:
-    """The store's clock, advanced by this machine's clock for up to WATCH_S between two reads. Never behind it, unless
-    the machine's clock stood still between them, as it may while a machine is suspended."""
+    """The store's clock, advanced by this machine's clock for up to REREAD_INTERVAL_S between two reads.
+
+    It is never behind, unless the machine's clock stopped between two reads, as it may while a machine is suspended.
+    """
 
     def read() -> tuple[float, datetime]:
         return clock(), store.now() + store.capabilities.time_resolution  # in this order: the response takes time
@@ -260,7 +262,7 @@ def store_clock(store: Store, clock: Callable[[], float]) -> Callable[[], dateti
 
     def now() -> datetime:
         with lock:
-            if clock() - last[0][0] > WATCH_S:
+            if clock() - last[0][0] > REREAD_INTERVAL_S:
                 last[0] = read()
             read_at, then = last[0]
             return then + timedelta(seconds=clock() - read_at)

@@ -1,1 +1,1 @@
-"""The machine that lakegc runs on: folders and files of its user, and processes."""
+"""The machine that lakegc runs on: its user's folders and files, and its processes."""

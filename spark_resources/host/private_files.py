@@ -1,6 +1,6 @@
 """Files and folders that only this user may open: logs, settings with secrets, sockets, files that a later run reuses.
 
-Others can write to a temporary folder, so no name there is trusted: links are not followed, and another user's files
+Others can write to a temporary folder, so files there are not trusted: links are not followed, and another user's files
 are refused.
 """
 
@@ -16,28 +16,28 @@ from spark_resources.errors import Refused
 
 
 def private_folder(folder: Path) -> Path:
-    """Create a folder and its parents, or use the existing one; only this user may enter it from now on.
+    """Create a folder and its parents, or use the existing one. From then on, only this user may enter it.
 
-    Raises `Refused` for a link, a file or another user's folder, `OSError` if it can't be created.
+    Raises `Refused` for a link, a file or another user's folder, and `OSError` if it can't be created.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        os.close(_opened(folder, os.O_RDONLY, stat.S_ISDIR))
+        os.close(_open(folder, os.O_RDONLY, stat.S_ISDIR))
     return folder
 
 
 def open_private(file: Path, flags: int = os.O_APPEND) -> IO[bytes]:
-    """Open a file for writing, created if missing, which only this user may read.
+    """Open a file for writing that only this user may read. Creates it if it is missing.
 
     Raises `Refused` for a link, for anything but a regular file, and for another user's file.
     """
-    return os.fdopen(_opened(file, os.O_WRONLY | os.O_CREAT | flags, stat.S_ISREG), "wb")
+    return os.fdopen(_open(file, os.O_WRONLY | os.O_CREAT | flags, stat.S_ISREG), "wb")
 
 
 def is_private(file: Path, *, others: int = 0o022) -> bool:
-    """Whether this is a regular file of this user without the permission bits `others` (others' right to write)."""
+    """Whether this is a regular file of this user without any of the permission bits `others` (default: writing)."""
     try:
         found = file.lstat()
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def is_private(file: Path, *, others: int = 0o022) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
 
 
-def _opened(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:
+def _open(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:
     """A descriptor of the file or folder, after removing the permissions of other users."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
@@ -53,16 +53,16 @@ def _opened(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:
         if path.is_symlink():
             raise Refused(
                 f"{path} is a symbolic link, which lakegc doesn't follow there. Remove it, and run the same "
-                "command again"
+                "command again."
             ) from error
         raise
     try:
         found = os.fstat(descriptor)
         if not is_kind(found.st_mode):
-            raise Refused(f"{path} was not created by lakegc. Remove it, and run the same command again")
+            raise Refused(f"{path} was not created by lakegc. Remove it, and run the same command again.")
         if found.st_uid != os.geteuid():
             raise Refused(
-                f"{path} belongs to another user. Remove it or have it removed, and run the same command again"
+                f"{path} belongs to another user. Remove it or have it removed, and run the same command again."
             )
         if found.st_mode & 0o077:
             os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & 0o700)

@@ -1,7 +1,7 @@
 """Identifies processes, detects whether one is known to be dead, and lets a process clean up when it is terminated.
 
-A process is identified by the machine's boot, its PID namespace, its PID there, and its start time: PIDs are reused,
-also across containers. If the boot or the namespace differs, or can't be determined, nothing is known.
+A process is identified by the machine's boot, its PID namespace, its PID there, and its start time, because PIDs are
+reused, also across containers. If the boot or the namespace differs or is unknown, a process isn't known to be dead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ProcessIdentity:
 
 
 def this_process(proc: Path = Path("/proc")) -> ProcessIdentity | None:
-    """This process; None if the system has no such information, or shows the processes of another namespace."""
+    """This process; None if the system doesn't provide this information, or shows another namespace's processes."""
     try:
         if int(str((proc / "self").readlink())) != os.getpid():
             return None
@@ -38,10 +38,10 @@ def this_process(proc: Path = Path("/proc")) -> ProcessIdentity | None:
         return None
 
 
-def known_dead(other: ProcessIdentity, proc: Path = Path("/proc")) -> bool:
-    """Whether the process has definitely ended; False if that can't be determined from here."""
-    mine = this_process(proc)
-    if mine is None or (mine.boot, mine.pid_namespace) != (other.boot, other.pid_namespace):
+def is_known_dead(other: ProcessIdentity, proc: Path = Path("/proc")) -> bool:
+    """Whether the process has definitely ended; False if this process can't determine that."""
+    own = this_process(proc)
+    if own is None or (own.boot, own.pid_namespace) != (other.boot, other.pid_namespace):
         return False
     try:
         os.kill(other.pid, 0)  # also finds processes that /proc hides from this user
@@ -63,7 +63,7 @@ def _stat(proc: Path, pid: int) -> tuple[str, int]:
 
 
 def interrupt_on_termination() -> None:
-    """Let SIGTERM and SIGHUP (a closed terminal) end this process as Ctrl-C does, so that it cleans up.
+    """Make SIGTERM and SIGHUP (a closed terminal) end this process like Ctrl-C, so that it cleans up.
 
     Signals that are already handled or ignored, as with `nohup`, are left unchanged.
     """
@@ -75,8 +75,8 @@ def interrupt_on_termination() -> None:
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """Do what Ctrl-C currently does: Spark and Dagster have their own handlers for it while they work."""
+    """Do what Ctrl-C currently does, because Spark and Dagster have their own handlers for it while they work."""
     handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler):  # ignored, as for a shell's background jobs: this signal still has to end the process
+    if not callable(handler):  # a shell's background job ignores Ctrl-C, but this signal must end the process
         raise KeyboardInterrupt
     handler(signal.SIGINT, frame)

@@ -1,7 +1,7 @@
 """Folders for files that outlive a process: in the user's home, or in a private temporary folder.
 
-The latter is used if the home isn't writable. No other user may enter these folders, and lakegc works without their
-files.
+The latter is used if the home isn't writable. No other user may enter these folders. lakegc doesn't depend on files in
+them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 def data_folder(name: str, on_fallback: Callable[[Path], None]) -> Path:
     """A folder for files that should be kept. If a temporary folder is used instead, `on_fallback` is called with it.
 
-    Raises `Refused` if there is a link, or another user's folder, in its place.
+    Raises `Refused` if a link or another user's folder has its name.
     """
     try:
         return writable_folder(platformdirs.user_data_path(NAME) / name)
@@ -53,7 +53,7 @@ def data_folder(name: str, on_fallback: Callable[[Path], None]) -> Path:
 
 
 def writable_folder(folder: Path) -> Path:
-    """A private folder, created if missing.
+    """A private folder, which is created if it is missing.
 
     Raises `Refused` like `private_folder`, and `OSError` if it can't be created or written to.
     """
@@ -68,16 +68,16 @@ def writable_folder(folder: Path) -> Path:
 def temporary_folder() -> Path:
     """lakegc's folder for temporary files, shared by all processes of this user.
 
-    If its name is taken by another user, it is a new folder of this process.
+    If another user has taken its name, this is a new folder for this process only.
     """
     try:
         return writable_folder(Path(tempfile.gettempdir()).absolute() / f"{NAME}-{os.geteuid()}")
     except (OSError, Refused):
-        return _new_folder(os.getpid())
+        return _process_folder(os.getpid())
 
 
 @functools.cache
-def _new_folder(_: int) -> Path:
+def _process_folder(_: int) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=f"{NAME}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,10 +1,18 @@
 """A strict client for the lakeFS server, and the Dagster resource that provides it.
 
-`LakeFSResource` is in `spark_resources.lakefs.resource`, so that executors need not import Dagster.
+`LakeFSResource` is in `spark_resources.lakefs.resource`, so that executors don't have to import Dagster.
 """
 
 from spark_resources.lakefs.client import LakeFS
-from spark_resources.lakefs.responses import Change, RefsDump, Repository, Served, ServedPage, Server, UncommittedLists
+from spark_resources.lakefs.responses import (
+    Change,
+    RefsDump,
+    Repository,
+    ServedObject,
+    ServedPage,
+    Server,
+    UncommittedLists,
+)
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 
 __all__ = [
@@ -13,7 +21,7 @@ __all__ = [
     "LakeFSSettings",
     "RefsDump",
     "Repository",
-    "Served",
+    "ServedObject",
     "ServedPage",
     "Server",
     "UncommittedLists",

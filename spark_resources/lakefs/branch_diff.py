@@ -1,4 +1,4 @@
-"""All uncommitted changes of a branch, or an error.
+"""Reads all uncommitted changes of a branch, or raises an error.
 
 If the server can't read a staging record, the uncommitted diff of a branch ends early without an error (formats §2).
 The diff between the branch's committed data and its staged data fails instead.
@@ -18,8 +18,8 @@ TRIES = 3
 def whole_diff(lakefs: LakeFS, repository: str, branch: str) -> Iterator[Change]:
     """Every uncommitted change of the branch (path added, changed or removed), compared by content.
 
-    Raises `Unavailable` if the server can't read all of them, or if it shows changes in the uncommitted diff only: it
-    then doesn't support the modifier `$`, and the uncommitted diff alone could end early.
+    Raises `Unavailable` if the server can't read all of them, or if only the uncommitted diff has changes. In that case
+    the server doesn't support the modifier `$`, and the uncommitted diff alone could end early.
     """
     for _ in range(TRIES):  # a change may be staged between the two diffs
         last: Change | None = None
@@ -32,7 +32,7 @@ def whole_diff(lakefs: LakeFS, repository: str, branch: str) -> Iterator[Change]
             position = f" after '{last.path}'" if last is not None else ""
             raise Unavailable(
                 f"the uncommitted changes of '{branch}' in repository '{repository}' can't be read{position}, so some "
-                "staged objects are unknown. If this error remains, a staging record is damaged: check the server's "
+                "staged objects are unknown. If the error persists, a staging record is damaged: check the server's "
                 f"log. Cause: {error}"
             ) from error
         if last is not None or next(lakefs.uncommitted_diff(repository, branch), None) is None:

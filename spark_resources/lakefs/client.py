@@ -13,13 +13,13 @@ from typing import Any
 from spark_resources.errors import DamagedData, Unavailable
 from spark_resources.lakefs import gc_prepare, pagination, responses
 from spark_resources.lakefs.connection import ApiCall, Connection
-from spark_resources.lakefs.pagination import LARGEST_PAGE, Progress
+from spark_resources.lakefs.pagination import MAX_PAGE_SIZE, Progress
 from spark_resources.lakefs.responses import (
     Body,
     Change,
     RefsDump,
     Repository,
-    Served,
+    ServedObject,
     ServedPage,
     Server,
     UncommittedLists,
@@ -57,9 +57,9 @@ class LakeFS:
 
     def server_time(self) -> datetime:
         """The server's current time, from the `Date` of the response to a new request, truncated to the second."""
-        response = self.connection.request(_CONFIG)
+        response = self.connection.request(_CONFIG_CALL)
         if response.status >= 500:  # possibly the response of a proxy, not of the server
-            raise self.connection.error_for(_CONFIG, response)
+            raise self.connection.error_for(_CONFIG_CALL, response)
         if response.date is None:
             raise Unavailable(
                 f"lakeFS at {self.where} sent no readable Date header, so the time by its clock, which determines "
@@ -71,15 +71,15 @@ class LakeFS:
 
     def config(self) -> Server:
         """The block store types by storage id, and the server's version."""
-        response = self.connection.request(_CONFIG)
+        response = self.connection.request(_CONFIG_CALL)
         if response.status == 404:
-            return self._config_of_an_older_server()
+            return self._config_of_older_server()
         if not response.is_success:
-            raise self.connection.error_for(_CONFIG, response)
-        return responses.server(Body.of(response.json, _CONFIG.what))
+            raise self.connection.error_for(_CONFIG_CALL, response)
+        return responses.server(Body.of(response.json, _CONFIG_CALL.what))
 
-    def _config_of_an_older_server(self) -> Server:
-        """The same from an older server, which has two calls for the parts of its configuration."""
+    def _config_of_older_server(self) -> Server:
+        """The same from an older server, which has separate calls for the storage and the version."""
         storage = ApiCall("InternalApi", "get_storage_config", "the server's storage configuration", "fs:ReadConfig")
         version = ApiCall("InternalApi", "get_lake_fs_version", "the server's version", "fs:ReadConfig")
         kind = self.connection.body(storage).nonempty_text("blockstore_type")
@@ -95,7 +95,7 @@ class LakeFS:
             yield from map(responses.repository, page)
 
     def rules(self, repository: str) -> Rules | None:
-        """The retention rules; None if the repository has none, so that nothing committed ever expires."""
+        """The retention rules; None if the repository has none, in which case no committed object ever expires."""
         call = ApiCall(
             "RepositoriesApi",
             "get_gc_rules",
@@ -113,7 +113,7 @@ class LakeFS:
     # --- references and commits -------------------------------------------------------------------------------------
 
     def branches(self, repository: str) -> dict[str, str]:
-        """The head commit of every branch, hidden ones included.
+        """The head commit of every branch, including hidden ones.
 
         Raises `DamagedData` (invariant 3) if there are none: the default branch can't be deleted.
         """
@@ -154,8 +154,8 @@ class LakeFS:
     def dump_refs(self, repository: str) -> RefsDump | None:
         """Dump all branches, commits and tags to tables; None if these credentials or this server don't allow it.
 
-        Commits are dumped before branches, so the commit of a head that was created in between can be missing (formats
-        §2).
+        Commits are dumped before branches, so the commit of a branch head can be missing if it was created in between
+        (formats §2).
         """
         return gc_prepare.dump_refs(self.connection, repository)
 
@@ -174,11 +174,11 @@ class LakeFS:
 
     # --- branches and their objects ---------------------------------------------------------------------------------
 
-    def stat(self, repository: str, branch: str, path: str) -> Served | None:
-        """The object that a reader of the branch gets at the path; None only if the server reports that there is none,
-        and a listing of the branch confirms it.
+    def stat(self, repository: str, branch: str, path: str) -> ServedObject | None:
+        """The object that a reader of the branch gets at the path; None if there is none.
 
-        Raises `NotFound` if the branch or repository doesn't exist.
+        The latter requires that the server reports it and a listing of the branch confirms it. Raises `NotFound` if the
+        branch or repository doesn't exist.
         """
         call = ApiCall(
             "ObjectsApi", "stat_object", f"'{path}' on '{branch}' in repository '{repository}'", "fs:ReadObject"
@@ -194,24 +194,24 @@ class LakeFS:
                     invariant=3,
                 )
             return served
-        if response.says_not_found:  # a missing branch and a gateway's own 404 look alike
+        if response.says_not_found:  # a missing branch or a gateway may return the same 404
             return self._first_listed(repository, branch, path)
         raise self.connection.error_for(call, response)
 
-    def _first_listed(self, repository: str, branch: str, path: str) -> Served | None:
-        """The object that a listing has at the path, which sorts before all longer paths. None if there is none."""
+    def _first_listed(self, repository: str, branch: str, path: str) -> ServedObject | None:
+        """The listed object at the path, which sorts before all longer paths; None if there is none."""
         page = self.list_objects(repository, branch, prefix=path, amount=1)
         first = page.objects[0] if page.objects else None
         if not (first.path.startswith(path) if first else page.next_after is None):
             raise Unavailable(
-                f"lakeFS at {self.where} reports that nothing is at '{path}' on '{branch}' in repository "
+                f"lakeFS at {self.where} reports that '{path}' doesn't exist on '{branch}' in repository "
                 f"'{repository}', but its listing of that path doesn't confirm it. Check the proxies between this "
                 "machine and the server."
             )
         return first if first and first.path == path else None
 
     def list_objects(
-        self, repository: str, ref: str, *, after: str = "", amount: int = LARGEST_PAGE, prefix: str = ""
+        self, repository: str, ref: str, *, after: str = "", amount: int = MAX_PAGE_SIZE, prefix: str = ""
     ) -> ServedPage:
         """One page of the objects that a reader of the ref gets, staged or committed, in path order, after `after`."""
         call = ApiCall(
@@ -253,7 +253,7 @@ class LakeFS:
     def staged_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
         """The same, requested as the diff between the branch's committed data (`@`) and its staged data (`$`).
 
-        Raises `Unavailable` if the server can't read a record: unlike the uncommitted diff, this one fails then.
+        Raises `Unavailable` if the server can't read a record: unlike the uncommitted diff, this one doesn't end early.
         """
         what = f"the staged changes of '{branch}' in repository '{repository}'"
         call = ApiCall("RefsApi", "diff_refs", what, "fs:ListObjects")
@@ -262,13 +262,13 @@ class LakeFS:
 
     def _changes(self, call: ApiCall, after: str, **arguments: str) -> Iterator[Change]:
         while True:
-            page, offset = pagination.page(self.connection, call, after, LARGEST_PAGE, **arguments)
+            page, offset = pagination.page(self.connection, call, after, MAX_PAGE_SIZE, **arguments)
             changes = list(map(responses.change, page))
             yield from changes
             if offset is None:
                 return
-            if not responses.is_exact(offset):  # it may sort far after the true one: repeat rather than skip
-                offset = responses.last_exact_or_raise(responses.last_exact(one.path for one in changes), after)
+            if not responses.is_exact(offset):  # it may sort far after the true path; better to repeat than to skip
+                offset = responses.require_last_exact(responses.last_exact(one.path for one in changes), after)
             if offset.encode() <= after.encode():
                 raise DamagedData(
                     f"{call.what}: the server returned the offset '{offset}' twice. Check its log.", invariant=3
@@ -276,4 +276,4 @@ class LakeFS:
             after = offset
 
 
-_CONFIG = ApiCall("ConfigApi", "get_config", "the server's configuration", "fs:ReadConfig")
+_CONFIG_CALL = ApiCall("ConfigApi", "get_config", "the server's configuration", "fs:ReadConfig")

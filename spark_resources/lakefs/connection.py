@@ -18,11 +18,11 @@ from typing import Any
 from spark_resources.errors import DamagedData, Forbidden, NotFound, Transient, Unavailable, full_stop
 from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
-from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 
-TASKS_AT_ONCE = 4  # with requests of their own, in one process: the driver reads several branches
-# The repr of the connection pool at the start of urllib3's messages.
-_POOL = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
+TASKS_AT_ONCE = 4  # that send requests from one process: the driver reads several branches at once
+# urllib3's messages start with the repr of the connection pool.
+_POOL_REPR = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Response:
 
     @property
     def lacks_permission(self) -> bool:
-        """Whether lakeFS knows the user but denies the call. It responds with 401, as it does to wrong credentials."""
+        """Whether lakeFS knows the user but denies the call. It may respond with 401, as for wrong credentials."""
         denied = any(phrase in self.message.lower() for phrase in ("insufficient permission", "not allowed"))
         return self.status == 403 or (self.status == 401 and denied)
 
@@ -89,29 +89,29 @@ class Connection:
         return self.settings.endpoint_url
 
     def body(self, call: ApiCall, **arguments: Any) -> Body:
-        """The JSON object of a successful response. Raises the error from `error_for` for any other."""
+        """The JSON object of a successful response. Raises the error from `error_for` for any other response."""
         response = self.request(call, **arguments)
         if not response.is_success:
             raise self.error_for(call, response)
         return Body.of(response.json, call.what)
 
     def request(self, call: ApiCall, **arguments: Any) -> Response:
-        """The response, whatever its status. Raises `Unavailable` if there is none or if it can't be from lakeFS."""
+        """The response, with any status. Raises `Unavailable` if there is none or if it can't be from lakeFS."""
         return self._validated(call, *self.raw_response(call, arguments))
 
     def raw_response(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
-        """Status, headers and unparsed body, requested under the retry policy: every call made here can be repeated.
+        """Status, headers and unparsed body. The request is retried by the policy, because every call is idempotent.
 
-        No error raised here is chained to one that shows headers or a body in full.
+        Errors raised here are never chained to one that shows headers or a body in full.
         """
-        return self.settings.retry.call(lambda: self._once(call, arguments))
+        return self.settings.retry.call(lambda: self._attempt(call, arguments))
 
-    def _once(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
+    def _attempt(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
         status, headers, text = self._send(call, arguments)
         if status in TRANSIENT_STATUSES:
-            shown = _decoded(text)
-            error = self.error_for(call, Response(status, _json(shown), shown[:300], None))
-            raise Transient(str(error), after_s=seconds_of(headers))
+            body_text = _decode(text)
+            error = self.error_for(call, Response(status, _parse_json(body_text), body_text[:300], None))
+            raise Transient(str(error), after_s=retry_after_s(headers))
         return status, headers, text
 
     def _send(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
@@ -131,7 +131,7 @@ class Connection:
             raise self._not_lakefs(call, "a response that is not text") from None
         except UnicodeEncodeError:
             raise Unavailable(
-                f"could not request {call.what!a} from lakeFS at {self.where}: it is not Unicode text"
+                f"could not request {call.what!a} from lakeFS at {self.where}: it is not Unicode text. Check the name."
             ) from None
         except urllib3.exceptions.HTTPError as error:
             raise self._unreachable(call, _root_cause(error)) from error
@@ -140,12 +140,12 @@ class Connection:
         return int(response.status_code), response.headers, response.raw_data
 
     def _validated(self, call: ApiCall, status: int, headers: Mapping[str, str], text: str | bytes) -> Response:
-        shown = _decoded(text)
-        response = Response(status, _json(shown), shown[:300], _date(headers.get("Date")))
+        body_text = _decode(text)
+        response = Response(status, _parse_json(body_text), body_text[:300], _parse_date(headers.get("Date")))
         self.last_date = response.date or self.last_date
         if 300 <= status < 400:
-            raise self._not_lakefs(call, f"a redirect to {origin_of(headers.get('Location', ''))}")
-        if status < 500 and _is_html(headers, shown):
+            raise self._not_lakefs(call, f"a redirect to {redirect_target(headers.get('Location', ''))}")
+        if status < 500 and _is_html(headers, body_text):
             raise self._not_lakefs(call, f"a web page (status {status})")
         if response.is_success and status != 204 and response.json is None:
             raise DamagedData(
@@ -188,11 +188,11 @@ class Connection:
         if response.status in (404, 405, 501):
             return Unavailable(
                 f"{failed}: the server doesn't support this call (HTTP {response.status}){reason} It may be too old: "
-                "upgrade it. Or check that the endpoint is that of lakeFS."
+                "upgrade it. Otherwise check that the endpoint is lakeFS."
             )
         if response.status == 429 or response.status >= 500:
             return Unavailable(
-                f"{failed}: HTTP {response.status}{reason} Try again later. If this error remains, check the server's "
+                f"{failed}: HTTP {response.status}{reason} Try again later. If the error persists, check the server's "
                 "log."
             )
         return Unavailable(f"{failed}: HTTP {response.status}{reason} Check the server's log.")
@@ -205,7 +205,7 @@ class Connection:
 
     def _unreachable(self, call: ApiCall, why: str) -> Unavailable:
         failed = f"could not get {call.what} from lakeFS at {self.where}"
-        if is_tls_refusal(why):
+        if is_permanent_tls_error(why):
             return Unavailable(
                 f"{failed}: no trusted TLS connection ({why}). If the server's certificate is from your own "
                 "certificate authority, set LAKEGC_CA_BUNDLE to the authority's file. If the server uses plain HTTP, "
@@ -218,7 +218,7 @@ class Connection:
 
 
 def _sdk_client(settings: LakeFSSettings) -> Any:
-    """The SDK's client, set up to send each request once and to leave responses unparsed."""
+    """The SDK's client, configured to send each request once and to leave responses unparsed."""
     import urllib3
     from lakefs_sdk.api_client import ApiClient
     from lakefs_sdk.configuration import Configuration
@@ -244,14 +244,14 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
     return UnparsedApiClient(configuration)
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _date(header: str | None) -> datetime | None:
+def _parse_date(header: str | None) -> datetime | None:
     if header is None:
         return None
     try:
@@ -264,12 +264,12 @@ def _is_html(headers: Mapping[str, str], text: str) -> bool:
     return "html" in headers.get("Content-Type", "").lower() or text.lstrip()[:1] == "<"
 
 
-def _decoded(text: str | bytes) -> str:
+def _decode(text: str | bytes) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
 def _root_cause(error: BaseException) -> str:
-    """The root cause of a connection error, as the library words it."""
+    """The root cause of a connection error, in the library's words."""
     reason = getattr(error, "reason", None)
-    shown = reason if isinstance(reason, BaseException) else error
-    return f"{type(shown).__name__}: {_POOL.sub('', str(shown))}"
+    body_text = reason if isinstance(reason, BaseException) else error
+    return f"{type(body_text).__name__}: {_POOL_REPR.sub('', str(body_text))}"

@@ -68,7 +68,7 @@ def _commit_row(row: list[str], where: str, number: int) -> tuple[str, bool, str
 def read_uncommitted_file(data: bytes, *, where: str) -> pa.Table:
     """The columns `physical_address` (text) and `creation_date` (int64) of one file, as the server wrote them.
 
-    Addresses are relative or full; `model.Namespace.place` distinguishes them. Raises `DamagedData` if the file is not
+    Addresses are relative or full; `model.Namespace.locate` distinguishes them. Raises `DamagedData` if the file is not
     Parquet, lacks a column, has one of the wrong type, or has a row without an address.
     """
     try:

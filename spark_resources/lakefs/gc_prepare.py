@@ -1,6 +1,6 @@
-"""Files that the server writes into the namespace on request: lists for collectors, dumps of references (formats §2).
+"""Requests files that the server writes to the namespace: lists for collectors, dumps of references (formats §2).
 
-Each call can be repeated: it writes a new run, and changes no file that lakegc reads from an older one.
+Each call can be repeated: it writes a new run and changes no file that lakegc reads from an older one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from spark_resources.errors import DamagedData, Interrupted, Unavailable, full_stop
 from spark_resources.lakefs import responses
 from spark_resources.lakefs.connection import ApiCall, Connection
-from spark_resources.lakefs.pagination import NO_SUCH_CALL, Progress, finished, repository
+from spark_resources.lakefs.pagination import UNSUPPORTED_CALL_STATUSES, Progress, poll_task, repository
 from spark_resources.lakefs.responses import Body, RefsDump, UncommittedLists
 
 _COMMITS = "retention:PrepareGarbageCollectionCommits"
@@ -24,8 +24,8 @@ def prepare_commits(connection: Connection, name: str, progress: Progress | None
     call = ApiCall("InternalApi", "prepare_garbage_collection_commits_async", what, _COMMITS, slow=True)
     response = connection.request(call, repository=name)
     if response.is_success:
-        return _commits_of_task(connection, name, Body.of(response.json, what).nonempty_text("id"), progress)
-    if response.status in NO_SUCH_CALL and not _has_no_rules(response.status, response.message):
+        return _commits_from_task(connection, name, Body.of(response.json, what).nonempty_text("id"), progress)
+    if response.status in UNSUPPORTED_CALL_STATUSES and not _has_no_rules(response.status, response.message):
         call = ApiCall("InternalApi", "prepare_garbage_collection_commits", what, _COMMITS, slow=True)
         response = connection.request(call, repository=name)
         if response.is_success:
@@ -35,10 +35,10 @@ def prepare_commits(connection: Connection, name: str, progress: Progress | None
     raise connection.error_for(call, response)
 
 
-def _commits_of_task(connection: Connection, name: str, task: str, progress: Progress | None) -> str | None:
+def _commits_from_task(connection: Connection, name: str, task: str, progress: Progress | None) -> str | None:
     what = f"the state of the list of retained commits of repository '{name}'"
     call = ApiCall("InternalApi", "prepare_garbage_collection_commits_status", what, _COMMITS)
-    status = finished(connection, call, "completed", progress, repository=name, id=task)
+    status = poll_task(connection, call, "completed", progress, repository=name, id=task)
     if error := status.maybe_inner("error"):
         message = error.text("message")
         if _has_no_rules(404, message):
@@ -56,7 +56,7 @@ def _has_no_rules(status: int, message: str) -> bool:
 
 
 def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
-    """Have the server list all staged addresses. Returns the lists' locations and file counts, over all pages.
+    """Have the server list all staged addresses. Returns the lists' locations and file counts.
 
     Raises `Interrupted` if a branch was deleted while the server listed its staged objects.
     """
@@ -67,7 +67,9 @@ def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
         body = _uncommitted_page(connection, name, run_id, token)
         pages += 1
         if run_id not in ("", body.nonempty_text("run_id")):
-            raise DamagedData(f"{body.what}: page {pages} belongs to a different run than the first page", invariant=3)
+            raise DamagedData(
+                f"{body.what}: page {pages} belongs to a different run than the first page. Try again.", invariant=3
+            )
         run_id = body.nonempty_text("run_id")
         if location := body.text("gc_uncommitted_location"):
             files[location] = files.get(location, 0) + 1
@@ -86,7 +88,7 @@ def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
 def _uncommitted_page(connection: Connection, name: str, run_id: str, token: str) -> Body:
     what = f"a list of the staged objects of repository '{name}'"
     call = ApiCall("InternalApi", "prepare_garbage_collection_uncommitted", what, _UNCOMMITTED, slow=True)
-    response = connection.request(call, repository=name, prepare_gc_uncommitted_request=_continuation(run_id, token))
+    response = connection.request(call, repository=name, prepare_gc_uncommitted_request=_page_request(run_id, token))
     if response.is_success:
         return Body.of(response.json, call.what)
     if response.says_not_found and "branch" in response.message.lower():
@@ -94,7 +96,7 @@ def _uncommitted_page(connection: Connection, name: str, run_id: str, token: str
             f"could not get {what} from lakeFS at {connection.where} ({response.message}): a branch was deleted in the "
             "meantime. Run the same command again."
         )
-    if response.status in NO_SUCH_CALL:
+    if response.status in UNSUPPORTED_CALL_STATUSES:
         repository(connection, name)  # raises if the repository itself is missing
         reason = f", {response.message}" if response.message else ""
         raise Unavailable(
@@ -104,7 +106,7 @@ def _uncommitted_page(connection: Connection, name: str, run_id: str, token: str
     raise connection.error_for(call, response)
 
 
-def _continuation(run_id: str, token: str) -> Any:
+def _page_request(run_id: str, token: str) -> Any:
     """The request body for a page. It includes the `run_id`, which the SDK's model lacks (formats §2)."""
     from lakefs_sdk.models.prepare_gc_uncommitted_request import PrepareGCUncommittedRequest
 
@@ -121,21 +123,21 @@ def dump_refs(connection: Connection, name: str) -> RefsDump | None:
     response = connection.request(call, repository=name)
     if response.is_success:
         return responses.refs_dump(Body.of(response.json, what))
-    if response.status in NO_SUCH_CALL:
+    if response.status in UNSUPPORTED_CALL_STATUSES:
         call = ApiCall("RepositoriesApi", "dump_submit", what, _DUMP, slow=True)
         response = connection.request(call, repository=name)
         if response.is_success:
-            return _dump_of_task(connection, name, Body.of(response.json, what).nonempty_text("id"))
-    if response.status in {401, 403, *NO_SUCH_CALL}:
+            return _dump_from_task(connection, name, Body.of(response.json, what).nonempty_text("id"))
+    if response.status in {401, 403, *UNSUPPORTED_CALL_STATUSES}:
         repository(connection, name)  # raises unless the problem is limited to this one call
         return None
     raise connection.error_for(call, response)
 
 
-def _dump_of_task(connection: Connection, name: str, task: str) -> RefsDump:
+def _dump_from_task(connection: Connection, name: str, task: str) -> RefsDump:
     what = f"the state of the dump of references of repository '{name}'"
     call = ApiCall("RepositoriesApi", "dump_status", what, _DUMP)
-    status = finished(connection, call, "done", None, repository=name, task_id=task)
+    status = poll_task(connection, call, "done", None, repository=name, task_id=task)
     if error := status.maybe_text("error"):
         raise Unavailable(
             f"lakeFS at {connection.where} could not dump the references of '{name}': {full_stop(error)} Check its log."

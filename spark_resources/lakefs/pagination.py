@@ -14,11 +14,13 @@ from spark_resources.stores.polling import poll
 Progress = Callable[[float], None]
 """Called while a server task runs, with the seconds waited so far."""
 
-NO_SUCH_CALL = frozenset({404, 405, 501})
-"""The statuses of a server that doesn't have a call. A 404 can also mean an unknown name: check its message, or look
-the name up."""
+UNSUPPORTED_CALL_STATUSES = frozenset({404, 405, 501})
+"""The statuses with which a server rejects a call that it doesn't support.
 
-LARGEST_PAGE = 1000
+A 404 can also mean an unknown name: check its message, or look up the name.
+"""
+
+MAX_PAGE_SIZE = 1000
 
 
 def repository(connection: Connection, name: str) -> Repository:
@@ -31,7 +33,7 @@ def pages(connection: Connection, call: ApiCall, *, start: str = "", **arguments
     offset = start
     seen: set[str] = set()
     while True:
-        results, next_offset = page(connection, call, offset, LARGEST_PAGE, **arguments)
+        results, next_offset = page(connection, call, offset, MAX_PAGE_SIZE, **arguments)
         yield results
         if next_offset is None:
             return
@@ -66,8 +68,8 @@ def page(
     return results, offset
 
 
-def finished(connection: Connection, call: ApiCall, done: str, progress: Progress | None, **arguments: Any) -> Body:
-    """Poll a task until it is done, and return its status. Raises `Unavailable` after `task_timeout_s`."""
+def poll_task(connection: Connection, call: ApiCall, done: str, progress: Progress | None, **arguments: Any) -> Body:
+    """Poll a task until it is done; returns its status. Raises `Unavailable` after `task_timeout_s`."""
     settings = connection.settings
 
     def status_if_done() -> Body | None:
@@ -82,7 +84,7 @@ def finished(connection: Connection, call: ApiCall, done: str, progress: Progres
     )
     if status is None:
         raise Unavailable(
-            f"could not get {call.what} from lakeFS at {connection.where}: the task is not done after "
+            f"could not get {call.what} from lakeFS at {connection.where}: the task was not done after "
             f"{settings.task_timeout_s:.0f} seconds. Check the server's load and log, then try again."
         )
     return status

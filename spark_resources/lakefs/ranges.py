@@ -1,6 +1,6 @@
-"""From commits to addresses: metaranges → ranges → entries, each table fetched and decoded once, on the executors.
+"""Reads the addresses of commits: metaranges → ranges → entries. Executors fetch and decode each table once.
 
-Ids are content hashes and tables are immutable, so a list of range ids *is* a set of addresses (formats §3).
+Ids are content hashes and tables are immutable, so a list of range ids stands for a set of addresses (formats §3).
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 ENTRY_BYTES = 32  # average size of an entry in a range
 ROWS_AT_ONCE = 50_000
 REFS_AT_ONCE = 5_000
-ENTRIES_PER_TASK, RANGES_PER_TASK = 20_000, 16  # either is worth a task of its own
-ENTRIES_PER_RANGE = 1_000  # decoding so many takes as long as fetching and opening a range
+ENTRIES_PER_TASK, RANGES_PER_TASK = 20_000, 16  # that many of either are worth a separate task
+RANGE_OVERHEAD_ENTRIES = 1_000  # decoding that many takes as long as fetching and opening a range
 KNOWN_TABLES = ("ranges", "metaranges")
 OBJECTS = ""  # the entity of tables of objects; dumps of references have others
 KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
 _ID = re.compile(r"^[0-9a-f]{64}$")
 _TABLE_KEY = re.compile(r"^_lakefs/([0-9a-f]{64})$")
-_FULL = r"^[A-Za-z][A-Za-z0-9+.\-]*://"
+_FULL_ADDRESS = r"^[A-Za-z][A-Za-z0-9+.\-]*://"
 
 
 # --- one table ------------------------------------------------------------------------------------------------------
@@ -78,22 +78,24 @@ def read_table(place: Place, table_id: str, *, referrer: str) -> bytes:
         return read_to_verify(store, table_key(table_id))
     except NotFound as error:
         raise DamagedData(
-            f"table {table_id}, to which {referrer} refers, is missing from {store.where}/_lakefs/. "
+            f"table {table_id}, referenced by {referrer}, is missing from {store.where}/_lakefs/. "
             "Restore it from a backup; until then nothing can be collected here.",
             invariant=3,
         ) from error
 
 
-def prefetched(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int) -> Iterator[tuple[str, bytes]]:
-    """Yield each id with its bytes, in order, while the next `ahead` ones are fetched in the background."""
+def prefetch(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int) -> Iterator[tuple[str, bytes]]:
+    """Yield each id with its bytes, in order, while the next `ahead` tables are fetched in the background."""
     with ThreadPoolExecutor(max_workers=ahead) as pool:
         source = iter(ids)
-        pending: list[tuple[str, Future[bytes]]] = [(one, pool.submit(fetch, one)) for one in islice(source, ahead)]
+        pending: list[tuple[str, Future[bytes]]] = [
+            (table_id, pool.submit(fetch, table_id)) for table_id in islice(source, ahead)
+        ]
         while pending:
-            one, future = pending.pop(0)
+            table_id, future = pending.pop(0)
             data = future.result()
-            pending.extend((following, pool.submit(fetch, following)) for following in islice(source, 1))
-            yield one, data
+            pending.extend((next_id, pool.submit(fetch, next_id)) for next_id in islice(source, 1))
+            yield table_id, data
 
 
 def prefetched_tables(place: Place, ids: Iterable[str], *, referrer: str) -> Iterator[tuple[str, bytes]]:
@@ -101,7 +103,9 @@ def prefetched_tables(place: Place, ids: Iterable[str], *, referrer: str) -> Ite
 
     Raises the errors of `read_table`.
     """
-    return prefetched(ids, lambda one: read_table(place, one, referrer=referrer), place.settings.reading_requests)
+    return prefetch(
+        ids, lambda table_id: read_table(place, table_id, referrer=referrer), place.settings.reading_requests
+    )
 
 
 # --- metaranges → ranges --------------------------------------------------------------------------------------------
@@ -109,15 +113,18 @@ def prefetched_tables(place: Place, ids: Iterable[str], *, referrer: str) -> Ite
 
 def ranges_of(spark: Callable[[], SparkSession], place: Place, metaranges: Sequence[str]) -> DataFrame:
     """The ranges that each metarange refers to (METARANGE_RANGES). Verifies the metaranges' content hashes."""
-    return metarange_tasks(spark, metaranges).mapped(reading_metaranges(place), METARANGE_RANGES)
+    return metarange_tasks(spark, metaranges).mapped(metarange_reader(place), METARANGE_RANGES)
 
 
 def write_ranges_of(
     spark: Callable[[], SparkSession], place: Place, metaranges: Sequence[str], folder: str, *, pairs_folder: str = ""
 ) -> list[Dataset]:
-    """Write the ranges that metaranges refer to, each once per file (RANGE_REFS). With `pairs_folder`, also write which
-    metarange has which range (RANGES_OF_METARANGES). Verifies the metaranges' content hashes."""
-    refs, read = parquet(folder, RANGE_REFS), reading_metaranges(place)
+    """Write the ranges that metaranges refer to, each once per file (RANGE_REFS).
+
+    With `pairs_folder`, also writes the pairs of metarange and range (RANGES_OF_METARANGES). Verifies the metaranges'
+    content hashes.
+    """
+    refs, read = parquet(folder, RANGE_REFS), metarange_reader(place)
     outputs = [Output(refs.folder, refs.suffix, lambda table: refs.encode(distinct_refs(table)))]
     if pairs_folder:
         outputs.append(parquet(pairs_folder, RANGES_OF_METARANGES))
@@ -125,24 +132,26 @@ def write_ranges_of(
 
 
 def distinct_refs(ranges: pa.Table) -> pa.Table:
-    """The distinct ranges (RANGE_REFS); one that two metaranges describe differently stays twice, and is refused when
-    it is read."""
+    """The distinct ranges (RANGE_REFS).
+
+    If two metaranges describe a range differently, it is in two rows, and reading it raises an error.
+    """
     return ranges.group_by(RANGE_REFS.names, use_threads=False).aggregate([]).cast(RANGE_REFS)
 
 
 def metarange_tasks(spark: Callable[[], SparkSession], metaranges: Sequence[str]) -> Tasks:
     """The distinct metaranges, divided among tasks. Raises `DamagedData` for an invalid id."""
-    distinct = sorted({one for one in metaranges if one})
-    for one in distinct:
-        table_key(one)
+    distinct = sorted({table_id for table_id in metaranges if table_id})
+    for table_id in distinct:
+        table_key(table_id)
     return id_tasks(spark, "metarange_id", distinct, batch=16)
 
 
-def reading_metaranges(place: Place) -> Step:
-    """Map ids of metaranges to METARANGE_RANGES."""
+def metarange_reader(place: Place) -> Step:
+    """A step that maps ids of metaranges to METARANGE_RANGES."""
 
     def read(batches: Batches) -> Batches:
-        ids = (one for batch in batches for one in batch.column(0).to_pylist())
+        ids = (table_id for batch in batches for table_id in batch.column(0).to_pylist())
         rows: list[tuple[Any, ...]] = []
         for metarange, data in prefetched_tables(place, ids, referrer="a commit"):
             refs = sstable.read_verified_ranges(data, name=metarange)
@@ -161,14 +170,14 @@ def reading_metaranges(place: Place) -> Step:
 
 
 def range_tasks(spark: Callable[[], SparkSession], ranges: pa.Table, *, order_by: Sequence[str] = ()) -> Tasks:
-    """Divide ranges among tasks like `row_tasks`: the more or larger the ranges, the more tasks.
+    """Divide ranges among tasks like `row_tasks`: more or larger ranges get more tasks.
 
-    `ranges` has a column `entries` (null if unknown). Some repositories have one large range beside thousands of small
+    `ranges` has a column `entries` (null if unknown). Some repositories have one large range and thousands of small
     ones, so tasks are balanced by entries, not by ranges.
     """
     entries = pc.fill_null(ranges["entries"], 0).to_pylist()
     batch = min(RANGES_PER_TASK, len(ranges) * ENTRIES_PER_TASK // max(sum(entries), 1))
-    weights = [each + ENTRIES_PER_RANGE for each in entries]
+    weights = [each + RANGE_OVERHEAD_ENTRIES for each in entries]
     here = 1 if sum(entries) <= ENTRIES_PER_TASK else 0
     return row_tasks(spark, ranges, batch=max(batch, 1), order_by=order_by, weights=weights, here=here)
 
@@ -181,59 +190,59 @@ def all_relative(kinds: pa.Array) -> bool:
     return bool((kinds.to_numpy(zero_copy_only=False) == int(AddressType.RELATIVE)).all())
 
 
-def inside_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, int]:
+def addresses_inside(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, int]:
     """The addresses inside the namespace as keys relative to it (formats §4), and the number of those outside.
 
-    Raises `Refused` (invariant 5) for an address that `Namespace.place` classifies as a conflict.
+    Raises `Refused` (invariant 5) for an address that `Namespace.locate` classifies as a conflict.
     """
-    keys, _, outside = inside_rows(addresses, kinds, namespace)
+    keys, _, outside = rows_inside(addresses, kinds, namespace)
     return keys, outside
 
 
-def inside_rows(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, pa.Array | None, int]:
-    """Like `inside_addresses`, with the row number of each key; None if every row has a key, in order."""
+def rows_inside(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, pa.Array | None, int]:
+    """Like `addresses_inside`, with the row number of each key; None instead if each row has its key, in order."""
     if all_relative(kinds):  # nearly always
         return addresses, None, 0
     rows = pa.array(np.arange(len(addresses)))
     relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
-    full = pc.match_substring_regex(addresses, _FULL)
+    full = pc.match_substring_regex(addresses, _FULL_ADDRESS)
     without_root = pc.or_(
         relative, pc.and_(pc.equal(kinds, pa.scalar(int(AddressType.BY_PREFIX), kinds.type)), pc.invert(full))
     )
-    keys, of_rows = [addresses.filter(without_root)], [rows.filter(without_root)]
+    keys, row_numbers = [addresses.filter(without_root)], [rows.filter(without_root)]
     rest, rows = addresses.filter(pc.invert(without_root)), rows.filter(pc.invert(without_root))
     for root in (namespace.uri, *namespace.aliases):
         inside = pc.and_(pc.starts_with(rest, root + "/"), pc.invert(pc.starts_with(rest, root + "//")))
         if namespace.ambiguous_key_pattern is not None:
             inside = pc.and_(inside, pc.invert(pc.match_substring_regex(rest, namespace.ambiguous_key_pattern)))
         keys.append(pc.utf8_slice_codeunits(rest.filter(inside), start=len(root) + 1))
-        of_rows.append(rows.filter(inside))
+        row_numbers.append(rows.filter(inside))
         rest, rows = rest.filter(pc.invert(inside)), rows.filter(pc.invert(inside))
-    has_scheme = pc.match_substring_regex(rest, _FULL)
-    doubtful = pc.or_(pc.invert(has_scheme), pc.match_substring_regex(rest, namespace.conflict_pattern()))
-    for address in rest.filter(doubtful).to_pylist():
+    has_scheme = pc.match_substring_regex(rest, _FULL_ADDRESS)
+    ambiguous = pc.or_(pc.invert(has_scheme), pc.match_substring_regex(rest, namespace.conflict_pattern()))
+    for address in rest.filter(ambiguous).to_pylist():
         namespace.check_outside(address)
-    return pa.chunked_array(keys).combine_chunks(), pa.chunked_array(of_rows).combine_chunks(), len(rest)
+    return pa.chunked_array(keys).combine_chunks(), pa.chunked_array(row_numbers).combine_chunks(), len(rest)
 
 
-def inside_full_addresses(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> pa.Array:
-    """The keys of those full addresses that are inside this namespace, for entries of another namespace.
+def full_addresses_inside(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> pa.Array:
+    """The keys of the full addresses that are inside this namespace, for entries of another namespace.
 
-    Relative addresses are skipped: they are in that other namespace. Raises `Refused` (invariant 5) like
-    `inside_addresses`.
+    Relative addresses are skipped, because they are in the other namespace. Raises `Refused` (invariant 5) like
+    `addresses_inside`.
     """
     if all_relative(kinds):
         return addresses.slice(0, 0)
     relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
-    full = pc.and_(pc.invert(relative), pc.match_substring_regex(addresses, _FULL))
-    return inside_addresses(addresses.filter(full), kinds.filter(full), namespace)[0]
+    full = pc.and_(pc.invert(relative), pc.match_substring_regex(addresses, _FULL_ADDRESS))
+    return addresses_inside(addresses.filter(full), kinds.filter(full), namespace)[0]
 
 
 def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProperties | None:
     """The properties of a range of objects, not verified; None for a metarange or a table from a dump of references.
 
-    Raises `DamagedData` for a table of an unknown kind, whose contents may be live, and for one that isn't a range of
-    objects and doesn't match its id: the range of that id may be live.
+    Raises `DamagedData` for a table of an unknown kind, because its contents may be live, and for another table that
+    doesn't match its id, because the range with that id may be live.
     """
     found = sstable.read_properties(data, name=name)
     if found.type not in KNOWN_TABLES or found.entity not in KNOWN_ENTITIES:
@@ -248,37 +257,37 @@ def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProp
 
 
 def table_ids(place: Place) -> Iterator[str]:
-    """The id of every table under `_lakefs/`, whatever refers to it."""
+    """The id of every table under `_lakefs/`, whether or not anything refers to it."""
     for page in place.store().pages("_lakefs/", delimiter="/"):
-        for one in page.objects:
-            if match := _TABLE_KEY.match(one.key):
+        for found in page.objects:
+            if match := _TABLE_KEY.match(found.key):
                 yield match.group(1)
 
 
 def address_batches(
     place: Place, refs: Iterable[Ref], report: TaskReport, decoder: sstable.Decoder
 ) -> Iterator[tuple[str, pa.Array, pa.Array]]:
-    """Yield each range (rows of RANGE_REFS) as its id, its addresses inside the namespace and the sizes of all entries.
+    """Yield the id of each range (rows of RANGE_REFS), its addresses inside the namespace and its entries' sizes.
 
     Counts `ranges`, `bytes`, `entries` and `outside` in the report.
     """
     known = {str(ref["range_id"]): ref for ref in refs}
     for range_id, data in prefetched_tables(place, known, referrer="a metarange"):
         batch = verified_entries(data, known[range_id], ("address", "address_type", "size"), decoder)
-        keys, outside = inside_addresses(batch.column(0), batch.column(1), place.namespace)
+        keys, outside = addresses_inside(batch.column(0), batch.column(1), place.namespace)
         report.count(ranges=1, bytes=len(data), entries=batch.num_rows, outside=outside)
         yield range_id, keys, batch.column(2)
 
 
 def decoder_for(refs: Iterable[Ref]) -> sstable.Decoder:
-    """The decoder for these ranges (rows of RANGE_REFS): the fast one only pays off for many entries."""
+    """The decoder for these ranges (rows of RANGE_REFS). The fast one pays off only for many entries."""
     return sstable.default_decoder(sum(int(ref["entries"]) for ref in refs) * ENTRY_BYTES)
 
 
 def verified_entries(data: bytes, ref: Ref, columns: Sequence[str], decoder: sstable.Decoder) -> pa.RecordBatch:
     """The entries of a range (these columns of ENTRY_SCHEMA).
 
-    Raises `DamagedData` if its content doesn't match its id, or the description in its metarange.
+    Raises `DamagedData` if the content doesn't match the range's id or its description in the metarange.
     """
     batch, found = sstable.read_verified_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
     check_range(found, ref)
@@ -361,20 +370,20 @@ def reading_addresses(place: Place) -> Producer:
 
 
 def paths_of(
-    ranges: Tasks, place: Place, schema: pa.Schema, *, best: Sequence[str], wanted: pa.Array | None = None
+    ranges: Tasks, place: Place, schema: pa.Schema, *, rank_by: Sequence[str], wanted: pa.Array | None = None
 ) -> Rows:
     """The addresses inside the namespace in ranges (rows of RANGE_REFS and more), with their paths.
 
-    The result has the columns of `schema`: an address, its path, and columns of the range's own row. If several ranges
-    of a task contain an address, only the best range counts: the largest by the columns `best`, with nulls as the
-    smallest. `wanted` limits the result to these addresses, which must fit into the memory of each task.
+    The result has the columns of `schema`: the address, its path, and columns of the range's row. If several ranges of
+    a task contain an address, the result has only the range with the largest values in the columns `rank_by`; null is
+    the smallest value. `wanted` limits the result to these addresses, which must fit into each task's memory.
     """
-    along = [name for name in schema.names if name not in ("address", "path")]
+    range_columns = [name for name in schema.names if name not in ("address", "path")]
     ranked = pa.schema([*schema, pa.field("rank", pa.int64(), nullable=False)])
 
     def read(batches: Batches) -> Batches:
         rows = [row for batch in batches for row in batch.to_pylist()]
-        keys = [tuple((row[name] is not None, row[name]) for name in best) for row in rows]
+        keys = [tuple((row[name] is not None, row[name]) for name in rank_by) for row in rows]
         ranks = {key: rank for rank, key in enumerate(sorted(set(keys), reverse=True))}
         order = sorted(range(len(rows)), key=lambda number: ranks[keys[number]])
         refs = {str(rows[number]["range_id"]): (rows[number], ranks[keys[number]]) for number in order}
@@ -382,10 +391,12 @@ def paths_of(
         for range_id, data in prefetched_tables(place, refs, referrer="a metarange"):
             ref, rank = refs[range_id]
             batch = verified_entries(data, ref, ("path", "address", "address_type"), decoder)
-            addresses, of_rows, _ = inside_rows(batch.column("address"), batch.column("address_type"), place.namespace)
-            paths = batch.column("path") if of_rows is None else batch.column("path").take(of_rows)
+            addresses, row_numbers, _ = rows_inside(
+                batch.column("address"), batch.column("address_type"), place.namespace
+            )
+            paths = batch.column("path") if row_numbers is None else batch.column("path").take(row_numbers)
             arrays = {"address": addresses, "path": display_paths(paths)}
-            of_range = {name: ref[name] for name in along} | {"rank": rank}
+            of_range = {name: ref[name] for name in range_columns} | {"rank": rank}
             arrays |= {
                 name: pa.repeat(pa.scalar(value, ranked.field(name).type), len(addresses))
                 for name, value in of_range.items()
@@ -396,7 +407,7 @@ def paths_of(
         for batch in best_attributions(read(batches), wanted):
             yield batch.select(schema.names)
 
-    columns = [*RANGE_REFS.names, *along]
+    columns = [*RANGE_REFS.names, *range_columns]
     return mapped(ranges.select(*columns), read_best, schema)
 
 
@@ -409,15 +420,15 @@ def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None
     buffered: list[pa.RecordBatch] = []
     still_wanted = wanted
 
-    def flushed() -> Iterator[pa.RecordBatch]:
+    def flush() -> Iterator[pa.RecordBatch]:
         nonlocal still_wanted
         table = pa.Table.from_batches(buffered)
         if still_wanted is not None:
             table = table.filter(pc.is_in(table["address"], value_set=still_wanted))
         if not len(table):
             return
-        coded = table["address"].combine_chunks().dictionary_encode()
-        ranks, codes = table["rank"].to_numpy(), coded.indices.to_numpy()
+        encoded = table["address"].combine_chunks().dictionary_encode()
+        ranks, codes = table["rank"].to_numpy(), encoded.indices.to_numpy()
         _, first = np.unique(codes, return_index=True)
         yield from table.filter(pa.array(ranks == ranks[first][codes])).to_batches()
         # a range may be split over two chunks, so addresses of the last rank stay wanted
@@ -428,14 +439,14 @@ def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None
     for batch in batches:
         buffered.append(batch)
         if sum(map(len, buffered)) >= max(len(wanted) if wanted is not None else 0, ROWS_AT_ONCE):
-            yield from flushed()
+            yield from flush()
             buffered = []
     if buffered:
-        yield from flushed()
+        yield from flush()
 
 
 def display_paths(paths: pa.Array) -> pa.Array:
-    """Paths as text for people; bytes that are not UTF-8 are escaped."""
+    """Paths as text for display; bytes that are not UTF-8 are escaped."""
     try:
         return paths.cast(pa.string())
     except pa.ArrowInvalid:
@@ -473,7 +484,7 @@ def entries_of_size(ranges: Tasks, place: Place, wanted: pa.Array | None) -> Dat
 
 
 def utf8_paths(paths: pa.Array) -> pa.Array:
-    """Paths as text, as requests to the server need them; null for each path that is not UTF-8."""
+    """Paths as text, for requests to the server; null for each path that is not UTF-8."""
     try:
         return paths.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""Whether lakeFS can read an object. Requests its first byte: `stat` succeeds even for a lost object (formats §2)."""
+"""Checks that lakeFS can read an object, by its first byte: `stat` succeeds even for a lost object (formats §2)."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def is_readable(lakefs: LakeFS, repository: str, ref: str, path: str) -> bool:
         return True
     if status == _GONE:
         return False
-    shown = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
-    raise lakefs.connection.error_for(call, Response(status, None, shown[:300], None))
+    body_text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+    raise lakefs.connection.error_for(call, Response(status, None, body_text[:300], None))

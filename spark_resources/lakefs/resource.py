@@ -20,9 +20,13 @@ class LakeFSResource(ConfigurableResource[LakeFS]):
     """
 
     endpoint_url: str | None = Field(default=None, description="http(s)://host[:port], with or without /api/v1")
-    access_key_id: str | None = Field(default=None, description="of a lakeFS user")
-    secret_access_key: str | None = Field(default=None, description="by EnvVar, never as plain text", repr=False)
-    ca_bundle: str | None = Field(default=None, description="file with the authority of the server's certificate")
+    access_key_id: str | None = Field(default=None, description="access key id of a lakeFS user")
+    secret_access_key: str | None = Field(
+        default=None, description="pass it as an EnvVar, not as plain text", repr=False
+    )
+    ca_bundle: str | None = Field(
+        default=None, description="file with the certificate authority of the server's certificate"
+    )
     verify_tls: bool | None = Field(default=None, description="whether the server's certificate is checked")
 
     def client(self) -> LakeFS:

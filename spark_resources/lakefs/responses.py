@@ -62,8 +62,8 @@ class RefsDump:
 class UncommittedLists:
     """The server's lists of staged objects: the number of files at each location, and the number of pages.
 
-    Every page with a location adds one file there. Fewer files than in `files_by_location` mean a failed read. For a
-    page without a location, the server may have lost a file (formats §2), so such a page is never trusted alone.
+    Every page with a location adds one file there. Fewer files than in `files_by_location` mean a failed read. A page
+    without a location is not proof that there are no staged objects: the server may have lost a file (formats §2).
     """
 
     run_id: str
@@ -86,7 +86,7 @@ class UncommittedLists:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedObject:
     """The object that a reader of a branch gets at a path, staged or committed.
 
     `size` is in bytes; `physical_address` is a full address.
@@ -102,7 +102,7 @@ class Served:
 class ServedPage:
     """One page of `list_objects`, in path order; `next_after` is None on the last page."""
 
-    objects: tuple[Served, ...]
+    objects: tuple[ServedObject, ...]
     next_after: str | None
 
     @property
@@ -115,27 +115,27 @@ class ServedPage:
 
         Raises `Unavailable` if no such path is known.
         """
-        return last_exact_or_raise(self.last_exact, after)
+        return require_last_exact(self.last_exact, after)
 
 
-REPLACED = "\ufffd"
-"""The character that JSON has in place of each byte of a path that is not UTF-8."""
+REPLACEMENT_CHARACTER = "\ufffd"
+"""The character that replaces each byte of a path that is not UTF-8 in the server's JSON."""
 
 
 def is_exact(path: str) -> bool:
-    """Whether a path in a response is certainly the true one. Only such paths can be requested and compared."""
-    return REPLACED not in path
+    """Whether a path in a response is certainly the real one. Only such paths can be requested and compared."""
+    return REPLACEMENT_CHARACTER not in path
 
 
 def last_exact(paths: Iterable[str]) -> str | None:
     return next((path for path in reversed(list(paths)) if is_exact(path)), None)
 
 
-def last_exact_or_raise(last: str | None, after: str) -> str:
+def require_last_exact(last: str | None, after: str) -> str:
     """The last exact path of a page that starts after `after`. Raises `Unavailable` if the page has none."""
     if last is None or last == after:
         raise Unavailable(
-            f"all paths of the page after {after!r} are not UTF-8, and the server's response doesn't have their exact "
+            f"no path on the page after {after!r} is UTF-8, and the server's response doesn't contain their exact "
             "bytes, so the next page can't be requested. Rename or delete these objects in lakeFS, then try again."
         )
     return last
@@ -233,7 +233,7 @@ def server(body: Body) -> Server:
     several = body.maybe_objects("storage_config_list")
     if several:
         stores = {each.maybe_text("blockstore_id"): each.nonempty_text("blockstore_type") for each in several}
-        # A repository created before there was a second block store has no storage id: `storage_config` applies to it.
+        # Repositories from before the second block store have no storage id: `storage_config` applies to them.
         if single := body.maybe_inner("storage_config"):
             stores.setdefault("", single.nonempty_text("blockstore_type"))
     else:
@@ -298,8 +298,8 @@ def refs_dump(body: Body) -> RefsDump:
     )
 
 
-def served(body: Body) -> Served:
-    return Served(
+def served(body: Body) -> ServedObject:
+    return ServedObject(
         path=body.text("path"),
         physical_address=body.nonempty_text("physical_address"),
         size=body.number("size_bytes"),

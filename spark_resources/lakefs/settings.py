@@ -1,4 +1,4 @@
-"""The settings to reach a lakeFS server, as one frozen, picklable value: address, credentials, timeouts, retries."""
+"""The settings of the connection to a lakeFS server, as one frozen, picklable value."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def api_address(endpoint_url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LakeFSSettings:
-    """Everything needed to build a client, on any machine. Times are in seconds; the secret is left out of every repr.
+    """Everything needed to build a client, on any machine. Times are in seconds; the repr doesn't show the secret.
 
-    `retry` is the policy for repeating requests. `slow_read_timeout_s` applies to calls that the server answers only
-    after traversing the whole repository; `task_timeout_s` limits the polling of those that traverse it in the
-    background. `probe_requests` is the number of path probes that one task sends at once.
+    `retry` is the policy for retrying requests. `slow_read_timeout_s` applies to calls for which the server traverses
+    the whole repository before it responds. `task_timeout_s` limits how long a task that traverses it in the background
+    is polled. `probe_requests` is the number of path probes that one task sends at once.
     """
 
     endpoint_url: str

@@ -1,4 +1,4 @@
-"""A local lakeFS-compatible server on a folder or bucket, with real HTTP and tables: for the demo, trials and tests."""
+"""A local lakeFS-compatible server on a folder or bucket, for the demo, trials and tests. HTTP and tables are real."""
 
 from __future__ import annotations
 

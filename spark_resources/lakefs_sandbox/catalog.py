@@ -1,4 +1,4 @@
-"""The sandbox's repositories: create, look up, list, delete."""
+"""Creates, looks up, lists and deletes the sandbox's repositories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_resources.lakefs_sandbox.objects import BlockStore, Objects
 from spark_resources.lakefs_sandbox.repository import SandboxRepository, first_commit
 from spark_resources.lakefs_sandbox.state import BranchRecord, RepositoryRecord, State
 from spark_resources.lakefs_sandbox.store_objects import StoreBlockStore, StorePlace
-from spark_resources.lakefs_sandbox.xids import AddressMaker, Xids
+from spark_resources.lakefs_sandbox.xids import AddressGenerator, Xids
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 _DUMMY_KEY = "_lakefs/dummy"
@@ -27,7 +27,7 @@ _DUMMY = b"this is dummy data - created by lakeFS to check accessibility"
 class Catalog:
     """Everything behind the sandbox's routes: one state file, one block store, one clock.
 
-    Objects are in a folder beside the state file or, if `place` is given, in a store.
+    Objects are in a folder next to the state file or, if `place` is given, in a store.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Catalog:
         self._signing_key = signing_key
         self.state = State(root / "server.sqlite")
         self.xids = Xids(self.state.next_number("starts"), self.clock.now)
-        self._addresses = AddressMaker(self.xids, self.clock.now)
+        self._addresses = AddressGenerator(self.xids, self.clock.now)
         self._range_entries = range_entries
         self._lock = threading.Lock()
         self._committed: dict[str, Committed] = {}
@@ -102,7 +102,7 @@ class Catalog:
     ) -> SandboxRepository:
         """Create a repository with its first commit. The default namespace is the block store's default plus its name.
 
-        Raises `Problem` 409 if it exists, 400 if the name or namespace is invalid, or the namespace is in use.
+        Raises `Problem` 409 if it exists, and 400 if the name or namespace is invalid or the namespace is in use.
         """
         storage_namespace = storage_namespace or self.block_store.default + repository
         if self.state.repository(repository) is not None:
@@ -127,7 +127,7 @@ class Catalog:
         return self.repository(repository)
 
     def delete(self, repository: str, *, force: bool = False) -> None:
-        """Delete a repository but not its objects, so the claim on its namespace stays, too."""
+        """Delete a repository. Its objects stay, and so does the claim on its namespace."""
         if self.repository(repository).record.read_only and not force:
             raise read_only()
         self.state.drop_repository(repository)

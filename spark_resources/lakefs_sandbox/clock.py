@@ -1,6 +1,6 @@
-"""The sandbox's clock: the machine's, shifted by an offset from a file beside the objects; not shifted over a store.
+"""The sandbox's clock: the machine's, shifted by an offset that is in a file next to the objects, if they are local.
 
-The local store reads the same file, so server, store and file times agree, in this process and any other.
+The local store reads the same file, so the times of server, store and files agree in all processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class SandboxClock:
-    """The clock of a sandbox over a folder, the local adapter's configured path."""
+    """The clock of a sandbox on a folder, the local adapter's configured path."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / CLOCK_FILE
@@ -51,9 +51,9 @@ class SandboxClock:
             raise WrongUsage(f"the sandbox's clock can't be set to {moment}: it has no time zone")
         offset = moment - datetime.now(UTC)
         # Replaced atomically, so that no reader sees a partial file.
-        fresh = self._file.with_name(f"{CLOCK_FILE}.{os.getpid()}")
-        fresh.write_text(json.dumps({"offset_seconds": offset.total_seconds()}))
-        fresh.replace(self._file)
+        temporary = self._file.with_name(f"{CLOCK_FILE}.{os.getpid()}")
+        temporary.write_text(json.dumps({"offset_seconds": offset.total_seconds()}))
+        temporary.replace(self._file)
 
 
 class MachineClock:
@@ -68,6 +68,6 @@ class MachineClock:
     def set(self, moment: datetime | None) -> None:
         if moment is not None:
             raise WrongUsage(
-                "the sandbox's clock can't be set over a store: it dates objects by its own, and ages would be "
-                "wrong. Use a sandbox over a folder."
+                "the sandbox's clock can't be set if its objects are in a store: the store dates them by its own "
+                "clock, so ages would be wrong. Use a sandbox on a folder."
             )

@@ -1,7 +1,7 @@
-"""Committed data: metaranges and ranges, written once, shared between commits, named by content hash (formats §3).
+"""Committed data: metaranges and ranges, written once, shared by commits, and named by their content hash (formats §3).
 
 A range ends after a key whose hash marks a boundary, or before a range that is reused whole. A change rewrites only the
-ranges that it falls into.
+ranges that it affects.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _KEY = attrgetter("key")
 _MAX_KEY = attrgetter("max_key")
 
 
-class Sides(NamedTuple):
-    """A path's values before and after; None if it has none."""
+class ValuePair(NamedTuple):
+    """A path's values before and after a change; None where it has none."""
 
     before: bytes | None
     after: bytes | None
 
 
 class Committed:
-    """The committed data of one repository. Tables are immutable, so they are cached once read."""
+    """The committed data of one repository. Tables are immutable, so they are cached after they have been read."""
 
     def __init__(self, objects: Objects, *, range_entries: int = DEFAULT_RANGE_ENTRIES) -> None:
         self._objects = objects
@@ -48,24 +48,24 @@ class Committed:
 
     def ranges(self, metarange_id: str) -> tuple[RangeRef, ...]:
         with self._lock:
-            known = self._ranges.get(metarange_id)
-        if known is None:
-            known = tuple(read_ranges(self._objects.read(PREFIX + metarange_id), name=metarange_id))
+            cached = self._ranges.get(metarange_id)
+        if cached is None:
+            cached = tuple(read_ranges(self._objects.read(PREFIX + metarange_id), name=metarange_id))
             with self._lock:
-                self._ranges[metarange_id] = known
-        return known
+                self._ranges[metarange_id] = cached
+        return cached
 
     def records(self, range_id: str) -> Sequence[Record]:
         with self._lock:
-            known = self._records.get(range_id)
-            if known is not None:
+            cached = self._records.get(range_id)
+            if cached is not None:
                 self._records.move_to_end(range_id)
-                return known
-        known = read_records(self._objects.read(PREFIX + range_id), name=range_id)
-        self._keep(range_id, known)
-        return known
+                return cached
+        cached = read_records(self._objects.read(PREFIX + range_id), name=range_id)
+        self._cache(range_id, cached)
+        return cached
 
-    def _keep(self, range_id: str, records: Sequence[Record]) -> None:
+    def _cache(self, range_id: str, records: Sequence[Record]) -> None:
         with self._lock:
             if range_id not in self._records:
                 self._records[range_id] = records
@@ -77,34 +77,38 @@ class Committed:
     def value(self, metarange_id: str, path: bytes) -> bytes | None:
         """The value at a path; None if the metarange has none."""
         ranges = self.ranges(metarange_id)
-        at = bisect_left(ranges, path, key=_MAX_KEY)
-        if at == len(ranges) or path < ranges[at].min_key:
+        range_index = bisect_left(ranges, path, key=_MAX_KEY)
+        if range_index == len(ranges) or path < ranges[range_index].min_key:
             return None
-        records = self.records(ranges[at].id)
-        place = bisect_left(records, path, key=_KEY)
-        return records[place].value if place < len(records) and records[place].key == path else None
+        records = self.records(ranges[range_index].id)
+        record_index = bisect_left(records, path, key=_KEY)
+        return (
+            records[record_index].value if record_index < len(records) and records[record_index].key == path else None
+        )
 
     def overlapping(self, metarange_id: str, span: RangeRef) -> RangeRef | None:
         """The first range of a metarange whose key span overlaps that of another range; None if there is none."""
         ranges = self.ranges(metarange_id)
-        at = bisect_left(ranges, span.min_key, key=_MAX_KEY)
-        return ranges[at] if at < len(ranges) and ranges[at].min_key <= span.max_key else None
+        range_index = bisect_left(ranges, span.min_key, key=_MAX_KEY)
+        return (
+            ranges[range_index] if range_index < len(ranges) and ranges[range_index].min_key <= span.max_key else None
+        )
 
-    def since(self, metarange_id: str, path: bytes) -> Iterator[Record]:
-        """The records from a path onwards, in order; each range is read only when it is reached."""
+    def records_from(self, metarange_id: str, path: bytes) -> Iterator[Record]:
+        """The records from a path onwards, in order. Each range is read only when it is reached."""
         ranges = self.ranges(metarange_id)
         for ref in ranges[bisect_left(ranges, path, key=_MAX_KEY) :]:
             records = self.records(ref.id)
             yield from records[bisect_left(records, path, key=_KEY) :]
 
-    def under(self, metarange_id: str, prefix: bytes) -> Iterator[Record]:
+    def records_with_prefix(self, metarange_id: str, prefix: bytes) -> Iterator[Record]:
         """The records whose paths have this prefix, in order."""
-        return takewhile(lambda record: record.key.startswith(prefix), self.since(metarange_id, prefix))
+        return takewhile(lambda record: record.key.startswith(prefix), self.records_from(metarange_id, prefix))
 
     def changes(self, metarange_id: str, staged: Iterable[Staged]) -> Iterator[tuple[Staged, bytes | None]]:
-        """The staged paths that change content, each with the value committed there.
+        """The staged paths that change content, each with the committed value of that path.
 
-        As on the server, the same content at another address isn't a change, nor is a tombstone for a missing path.
+        As on the server, identical content at another address isn't a change, nor is a tombstone for a missing path.
         """
         for each in staged:
             before = self.value(metarange_id, each.path)
@@ -115,42 +119,46 @@ class Committed:
             if changed:
                 yield each, before
 
-    def differences(self, before: str, after: str) -> dict[bytes, Sides]:
-        """Every path whose value differs between two metaranges. Ranges that both share aren't read."""
+    def differences(self, before: str, after: str) -> dict[bytes, ValuePair]:
+        """Every path with different values in two metaranges. Ranges that are in both aren't read."""
         old, new = self.ranges(before), self.ranges(after)
         shared = {ref.id for ref in old} & {ref.id for ref in new}
-        was = {record.key: record.value for ref in old if ref.id not in shared for record in self.records(ref.id)}
-        is_ = {record.key: record.value for ref in new if ref.id not in shared for record in self.records(ref.id)}
+        old_values = {
+            record.key: record.value for ref in old if ref.id not in shared for record in self.records(ref.id)
+        }
+        new_values = {
+            record.key: record.value for ref in new if ref.id not in shared for record in self.records(ref.id)
+        }
         return {
-            path: Sides(was.get(path), is_.get(path))
-            for path in sorted(was.keys() | is_.keys())
-            if was.get(path) != is_.get(path)
+            path: ValuePair(old_values.get(path), new_values.get(path))
+            for path in sorted(old_values.keys() | new_values.keys())
+            if old_values.get(path) != new_values.get(path)
         }
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def written(self, metarange_id: str, changes: Sequence[Staged]) -> str:
-        """Apply changes, sorted by path, to a metarange: write the new tables, and return the new metarange's id.
+    def apply_changes(self, metarange_id: str, changes: Sequence[Staged]) -> str:
+        """Apply changes, sorted by path, to a metarange. Writes the new tables; returns the new metarange's id.
 
         As on the server, ranges before the next change or after the last one are reused whole, so a record that is
-        added after such a range starts a new one.
+        added after such a range starts a new range.
         """
         writer = self.writer()
-        left = deque(changes)
+        remaining = deque(changes)
         for ref in self.ranges(metarange_id):
-            if not left or ref.max_key < left[0].path:
+            if not remaining or ref.max_key < remaining[0].path:
                 writer.add_range(ref)
                 continue
             for record in self.records(ref.id):
-                while left and left[0].path < record.key:
-                    writer.add_value(*left.popleft())
-                if left and left[0].path == record.key:
-                    writer.add_value(*left.popleft())
+                while remaining and remaining[0].path < record.key:
+                    writer.add_value(*remaining.popleft())
+                if remaining and remaining[0].path == record.key:
+                    writer.add_value(*remaining.popleft())
                 else:
                     writer.add_record(record)
-        for change in left:
+        for change in remaining:
             writer.add_value(*change)
-        return writer.closed()
+        return writer.finish()
 
     def writer(self) -> MetarangeWriter:
         return MetarangeWriter(self)
@@ -172,7 +180,7 @@ class Committed:
     def write_range(self, records: list[Record]) -> RangeRef:
         table = write_table(records, {"type": "ranges"})
         self._put(table.id, table.data)
-        self._keep(table.id, records)
+        self._cache(table.id, records)
         return range_ref(table.data, name=table.id)
 
     def _put(self, table_id: str, data: bytes) -> None:
@@ -181,7 +189,7 @@ class Committed:
 
 
 class MetarangeWriter:
-    """Builds a metarange from records and whole ranges, which are added in key order."""
+    """Builds a metarange from records and whole ranges that are added in key order."""
 
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
@@ -202,7 +210,7 @@ class MetarangeWriter:
         self._close_range()
         self._ranges.append(ref)
 
-    def closed(self) -> str:
+    def finish(self) -> str:
         self._close_range()
         return self._committed.write_metarange(self._ranges)
 
@@ -218,7 +226,7 @@ def identity(value: bytes) -> bytes:
 
 
 def same_content(one: bytes | None, other: bytes | None) -> bool:
-    """Whether the server considers two values equal: it compares content, not addresses."""
+    """Whether the server considers two values equal. It compares their content, not their addresses."""
     if one is None or other is None:
         return one is other
     return identity(one) == identity(other)

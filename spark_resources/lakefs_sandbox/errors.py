@@ -6,7 +6,7 @@ from spark_resources.errors import LakegcError
 
 
 class Problem(LakegcError):
-    """Raised for a request that fails; its response has this status and `{"message": …}`. Direct callers catch it."""
+    """Raised for a request that fails. The HTTP response has this status and `{"message": …}`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ def forbidden(message: str) -> Problem:
 
 
 def lacks_permission() -> Problem:
-    """The error for a known user without the permission; unknown users get the same status."""
+    """The error for a known user without the permission. Unknown users get the same status."""
     return Problem(401, "insufficient permissions: not allowed to do this")
 
 
@@ -39,12 +39,12 @@ def conflict(message: str) -> Problem:
 
 
 def no_data() -> Problem:
-    """The error for reading an entry whose object is gone from the store, as after a hard delete."""
+    """The error for reading an entry if its object is gone from the store."""
     return Problem(410, "No data")
 
 
-def no_changes(doing: str) -> Problem:
-    return bad_request(f"{doing}: no changes")
+def no_changes(action: str) -> Problem:
+    return bad_request(f"{action}: no changes")
 
 
 def read_only() -> Problem:

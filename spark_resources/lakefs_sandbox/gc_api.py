@@ -49,8 +49,8 @@ DEFAULT_UNCOMMITTED_PAGE = 500_000
 class Oversight(StrEnum):
     """Omissions of a real server in the lists that it prepares (formats §2, §6)."""
 
-    SAME_BYTES = "same bytes"  # identical content re-staged at another address isn't a change, so it isn't listed
-    PARENT_ORDER = "parent order"  # a walk stops at a commit that was visited before, without retaining it
+    RESTAGED_CONTENT = "same bytes"  # identical content re-staged at another address isn't a change, so it isn't listed
+    VISITED_COMMITS = "parent order"  # a walk stops at a commit that was visited before, without retaining it
     FULL_ADDRESSES = "full addresses"  # on the local adapter: considered outside the namespace, so not listed
 
 
@@ -129,25 +129,25 @@ def listed_commits(
 ) -> set[str]:  # fmt: skip
     """The ids of the commits in the server's list, found by walking the graph as the server does (formats §6)."""
     listed: set[str] = set()
-    passed: dict[str, datetime] = {}
+    visited: dict[str, datetime] = {}
     for commit_id, days, is_head in _starting_points(commits, branches, rules):
         cutoff = _cutoff(now, days)
         created = commits[commit_id].created
-        parent: str | None = commit_id  # a dangling commit is walked as if from a child of the same date
+        parent: str | None = commit_id  # the walk to a dangling commit starts as if from a child of the same date
         if is_head:
             listed.add(commit_id)
-            passed[commit_id] = cutoff
+            visited[commit_id] = cutoff
             parent = commits[commit_id].main_parent
         while parent is not None:
-            before = passed.get(parent)
+            before = visited.get(parent)
             stops = before is not None and before <= cutoff
-            if stops and Oversight.PARENT_ORDER in oversights:
+            if stops and Oversight.VISITED_COMMITS in oversights:
                 break
             if created > cutoff:
                 listed.add(parent)
             if stops:
                 break
-            passed[parent] = cutoff
+            visited[parent] = cutoff
             created, parent = commits[parent].created, commits[parent].main_parent
     return listed
 
@@ -162,10 +162,10 @@ def _cutoff(now: datetime, days: int) -> datetime:
 def _starting_points(
     commits: Mapping[str, Commit], branches: Iterable[BranchRecord], rules: Rules
 ) -> Iterator[tuple[str, int, bool]]:
-    """Heads and dangling commits, sorted by commit id, each with its days and whether it is a head."""
+    """Heads and dangling commits, sorted by commit id, each with its retention days and whether it is a head."""
     heads = [(branch.commit_id, branch.id) for branch in branches]
-    led_to = {commit.main_parent for commit in commits.values()} | {commit for commit, _ in heads}
-    dangling = [(commit, "") for commit in commits if commit not in led_to]
+    parents_and_heads = {commit.main_parent for commit in commits.values()} | {commit for commit, _ in heads}
+    dangling = [(commit, "") for commit in commits if commit not in parents_and_heads]
     for commit, branch in sorted(heads + dangling):
         yield commit, rules.days(branch) if branch else rules.default_days, bool(branch)
 
@@ -187,48 +187,48 @@ def prepare_uncommitted(
 ) -> UncommittedPage:
     """Write one page of staged addresses, sorted by branch and path. The result has the token for the next page.
 
-    As on the server, a branch that is gone when its turn comes resets the row count to zero, and a page with a count of
-    zero is not stored. Raises `Problem` 404 if the last branch is gone.
+    As on the server, a branch that was deleted in the meantime resets the row count to zero, and a page with a count of
+    zero is not stored. Raises `Problem` 404 if the last branch was deleted.
     """
     repository.check_writable()
-    run_id, first_branch, path = _mark(token) if token else (xids.descending(), "", "")
+    run_id, first_branch, path = _parse_token(token) if token else (xids.descending(), "", "")
     page: list[Entry] = []
-    rows, last_is_gone, following = 0, False, None
+    rows, last_is_gone, next_entry = 0, False, None
     for branch in _branches_from(repository, first_branch):
         if last_is_gone := branch is None:
             rows = 0
             continue
-        for entry in _staged_since(repository, branch, path if branch == first_branch else "", oversights):
+        for entry in _staged_entries_from(repository, branch, path if branch == first_branch else "", oversights):
             rows += 1
             if len(page) == page_size:
-                following = (branch, entry)
+                next_entry = (branch, entry)
                 break
             page.append(entry)
-        if following:
+        if next_entry:
             break
     if last_is_gone:
         raise not_found("branch")
-    location = _stored_page(repository, xids, run_id, page) if rows else ""
+    location = _write_page(repository, xids, run_id, page) if rows else ""
     if page and not rows:
-        repository.faults.happened["pages that were not stored"] += 1
-    return UncommittedPage(run_id, location, _token(run_id, *following) if following else None)
+        repository.faults.injected["pages that were not stored"] += 1
+    return UncommittedPage(run_id, location, _token(run_id, *next_entry) if next_entry else None)
 
 
-def _stored_page(repository: SandboxRepository, xids: Xids, run_id: str, page: list[Entry]) -> str:
+def _write_page(repository: SandboxRepository, xids: Xids, run_id: str, page: list[Entry]) -> str:
     folder = f"{_GC}/uncommitted/{run_id}/uncommitted/"
     repository.objects.write(folder + xids.ascending(), _parquet(page))
     return repository.objects.location(folder)
 
 
 def _token(run_id: str, branch: str, entry: Entry) -> str:
-    mark = json.dumps({"run_id": run_id, "branch": branch, "path": as_text(entry.path)})
-    return base64.urlsafe_b64encode(mark.encode()).decode()
+    position = json.dumps({"run_id": run_id, "branch": branch, "path": as_text(entry.path)})
+    return base64.urlsafe_b64encode(position.encode()).decode()
 
 
-def _mark(token: str) -> tuple[str, str, str]:
+def _parse_token(token: str) -> tuple[str, str, str]:
     try:
-        mark = json.loads(base64.urlsafe_b64decode(token.encode()))
-        return str(mark["run_id"]), str(mark["branch"]), str(mark["path"])
+        position = json.loads(base64.urlsafe_b64decode(token.encode()))
+        return str(position["run_id"]), str(position["branch"]), str(position["path"])
     except (ValueError, KeyError, TypeError):
         raise bad_request("invalid continuation token") from None
 
@@ -238,25 +238,25 @@ def _branches_from(repository: SandboxRepository, first: str) -> Iterator[str | 
     for branch in repository.branches(hidden=True):
         if branch.id >= first:
             yield branch.id
-            if repository.faults.is_deleted_behind(branch.id):
+            if repository.faults.is_followed_by_deleted(branch.id):
                 yield None
 
 
-def _staged_since(
-    repository: SandboxRepository, branch: str, since: str, oversights: Collection[Oversight]
+def _staged_entries_from(
+    repository: SandboxRepository, branch: str, start: str, oversights: Collection[Oversight]
 ) -> Iterator[Entry]:
     entries: Iterator[Entry]
-    if Oversight.SAME_BYTES in oversights:
-        changes = repository.uncommitted_as_read(branch, since=since)
+    if Oversight.RESTAGED_CONTENT in oversights:
+        changes = repository.uncommitted_until_unreadable(branch, start=start)
         entries = (change.entry for change in changes if change.kind != "removed")
     else:
-        entries = repository.staged_entries(branch, since=since)
+        entries = repository.staged_entries(branch, start=start)
     for entry in entries:
-        if listed := _listed(repository, entry, oversights):
+        if listed := _as_listed(repository, entry, oversights):
             yield listed
 
 
-def _listed(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> Entry | None:
+def _as_listed(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> Entry | None:
     """An entry with a relative address, as in the list; None if the server considers it outside the namespace."""
     if entry.address_type is not AddressType.RELATIVE:
         root = repository.objects.storage_namespace + "/"

@@ -1,4 +1,4 @@
-"""An HTTP request as the routes see it, and the responses that they return."""
+"""HTTP requests in the form that route handlers get, and the responses that they return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The sandbox's options (see `Sandbox`). `failing` maps each repository that is set to fail to its status."""
+    """The sandbox's options (see `Sandbox`). `failing` has the status of each repository that is set to fail."""
 
     access_key_id: str
     secret_access_key: str
@@ -40,7 +40,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request whose body has been read, with the catalog and options for its response."""
+    """A request with its whole body, and the catalog and options for its response."""
 
     catalog: Catalog
     options: Options
@@ -78,7 +78,7 @@ class Call:
         return min(requested, MAX_PER_PAGE) if requested > 0 else PER_PAGE
 
     def json(self) -> Body:
-        """The body as a JSON object; raises `Problem` 400 for anything else."""
+        """The body as a JSON object. Raises `Problem` 400 for anything else."""
         try:
             body = json.loads(self.body or b"{}")
         except ValueError:
@@ -150,16 +150,16 @@ def json_response(body: Any, status: int = 200) -> Response:
     return JSONResponse(body, status)
 
 
-def nothing(status: int = 204) -> Response:
+def empty_response(status: int = 204) -> Response:
     return Response(status_code=status)
 
 
-def failure(problem: Problem) -> Response:
+def error_response(problem: Problem) -> Response:
     return JSONResponse({"message": problem.message}, problem.status)
 
 
-def paged(results: list[dict[str, Any]], more: bool, offset: str) -> Response:
-    """A page of results. The next page starts after the field `offset` of the last result."""
+def page_response(results: list[dict[str, Any]], more: bool, offset: str) -> Response:
+    """A page of results. The next page starts after the last result's field that is named by `offset`."""
     return json_response(
         {
             "pagination": {
@@ -173,8 +173,8 @@ def paged(results: list[dict[str, Any]], more: bool, offset: str) -> Response:
     )
 
 
-def page_of(call: Call, items: list[_T], name: Callable[[_T], str]) -> tuple[list[_T], bool]:
-    """The part of a list, sorted by name, that `prefix`, `after` and `amount` select, and whether there is more."""
+def select_page(call: Call, items: list[_T], name: Callable[[_T], str]) -> tuple[list[_T], bool]:
+    """The items, sorted by name, that `prefix`, `after` and `amount` select, and whether there are more."""
     prefix, after, amount = call.text("prefix"), call.text("after"), call.amount()
     wanted = [item for item in items if name(item).startswith(prefix) and (not after or name(item) > after)]
     return wanted[:amount], len(wanted) > amount
@@ -184,13 +184,13 @@ def http_date(moment: datetime) -> str:
     return format_datetime(moment, usegmt=True)
 
 
-def authenticated(headers: Headers, options: Options) -> bool:
+def is_authenticated(headers: Headers, options: Options) -> bool:
     """Whether the basic authentication has the sandbox's key and secret."""
     scheme, _, encoded = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return False
     try:
-        given = base64.b64decode(encoded, validate=True)
+        credentials = base64.b64decode(encoded, validate=True)
     except ValueError:
         return False
-    return hmac.compare_digest(given, f"{options.access_key_id}:{options.secret_access_key}".encode())
+    return hmac.compare_digest(credentials, f"{options.access_key_id}:{options.secret_access_key}".encode())

@@ -1,4 +1,4 @@
-"""Link tokens, which show that an address was issued for one path of one branch, and when (formats §1)."""
+"""Link tokens, which prove that an address was issued for one path of one branch, and when (formats §1)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class LinkTokens:
     def __init__(self, signing_key: str) -> None:
         self._key = signing_key.encode()
 
-    def signed(self, address: str, *, repository: str, branch: str, path: str) -> str:
+    def sign(self, address: str, *, repository: str, branch: str, path: str) -> str:
         return address + _DELIMITER + self._token(address, repository, branch, path)
 
-    def check(self, signed: str, *, repository: str, branch: str, path: str, now: datetime) -> None:
-        """Raise `Problem` 400 if an address wasn't issued for this path, or too long ago."""
-        address, delimiter, token = signed.rpartition(_DELIMITER)
+    def check(self, sign: str, *, repository: str, branch: str, path: str, now: datetime) -> None:
+        """Raise `Problem` 400 if an address wasn't issued for this path, or was issued too long ago."""
+        address, delimiter, token = sign.rpartition(_DELIMITER)
         if not delimiter:
             raise bad_request("address is not signed: link address invalid")
         if not hmac.compare_digest(token.encode(), self._token(address, repository, branch, path).encode()):

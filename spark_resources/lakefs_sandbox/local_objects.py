@@ -1,7 +1,7 @@
-"""A folder of objects as lakeFS's local block adapter lays it out: `<configured path>/<name>/<key>` (formats §4).
+"""A folder of objects in the layout of lakeFS's local block adapter: `<configured path>/<name>/<key>` (formats §4).
 
-Whatever a key or an address contains, nothing outside the configured path is opened: folders are opened one by one, and
-symbolic links aren't followed.
+No key or address can lead outside the configured path: folders are opened one by one, and symbolic links aren't
+followed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from spark_resources.stores.keys import (
     TRAILING_SLASH,
     check_key,
 )
-from spark_resources.stores.local.files import file_of, parts
+from spark_resources.stores.local.files import open_object, split_key
 from spark_resources.stores.local.listing import open_folder, refuse_link, walk
 
 LOCAL = "local://"
-_NO_FILE = frozenset({EMPTY_SEGMENT, LEADING_SLASH, TRAILING_SLASH, DOT_SEGMENT, NUL, LONG_SEGMENT, LONG_KEY})
+_UNSUPPORTED_KEYS = frozenset({EMPTY_SEGMENT, LEADING_SLASH, TRAILING_SLASH, DOT_SEGMENT, NUL, LONG_SEGMENT, LONG_KEY})
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -56,39 +56,39 @@ class LocalObjects:
 
     def __init__(self, configured_path: Path, storage_namespace: str, clock: Clock) -> None:
         self._configured = configured_path
-        self._inside = storage_namespace.removeprefix(LOCAL).strip("/")
-        if any(part in (".", "..") for part in self._inside.split("/")):
+        self._subfolder = storage_namespace.removeprefix(LOCAL).strip("/")
+        if any(part in (".", "..") for part in self._subfolder.split("/")):
             raise bad_request(f"{storage_namespace}: bad path traversal blocked")
-        _check(self._inside)
+        _check(self._subfolder)
         self.storage_namespace = storage_namespace.rstrip("/")
         self._clock = clock
 
     def location(self, key: str) -> str:
-        """The location as the server reports it: scheme, configured path, namespace and key, normalised like a path."""
+        """The location as the server reports it: scheme, configured path, namespace and key, normalized like a path."""
         return LOCAL + os.path.normpath(self.file(key))
 
-    def resolved(self, address: str) -> str:
+    def resolve_address(self, address: str) -> str:
         return address
 
     def file(self, key: str) -> Path:
-        return self._configured / self._inside / key
+        return self._configured / self._subfolder / key
 
     def has(self, key: str) -> bool:
         try:
-            with self._opened(f"{self._inside}/{key}"):
+            with self._open(f"{self._subfolder}/{key}"):
                 return True
         except FileNotFoundError:
             return False
 
     def read(self, key: str) -> bytes:
-        return self._read(f"{self._inside}/{key}")
+        return self._read(f"{self._subfolder}/{key}")
 
     def read_external(self, address: str) -> bytes:
-        return self._read(self._below(address))
+        return self._read(self._key_below_root(address))
 
     def external_objects(self, address: str) -> Iterator[ExternalObject]:
-        prefix = self._below(address)
-        with self._root() as root, _links_refused():
+        prefix = self._key_below_root(address)
+        with self._root() as root, _translated_link_errors():
             for key, status in walk(root, prefix.encode()):
                 if key is None or status is None or not key.startswith(prefix):
                     continue
@@ -104,24 +104,26 @@ class LocalObjects:
 
     @contextmanager
     def writing(self) -> Iterator[Write]:
-        """A faster `write` for many objects in a row: checks and folders that they share are handled once."""
+        """A faster `write` for many objects in a row: each folder is checked and opened only once."""
         shifted = self._clock.offset() != timedelta(0)
         now = self._clock.now
         with self._root() as root, _OpenFolder(root) as folder:
 
             def write(key: str, data: bytes) -> None:
-                whole = f"{self._inside}/{key}"
-                _check(whole)
+                full_key = f"{self._subfolder}/{key}"
+                _check(full_key)
                 try:
-                    with _links_refused():
-                        folder.write(whole, data, now() if shifted else None)
+                    with _translated_link_errors():
+                        folder.write(full_key, data, now() if shifted else None)
                 except (NotADirectoryError, IsADirectoryError):
-                    raise bad_request(f"{key!r} can't be a file: a part of it is one, or it is a folder") from None
+                    raise bad_request(
+                        f"{key!r} can't be a file: a parent is a file, or it is a folder itself"
+                    ) from None
 
             yield write
 
-    def _below(self, address: str) -> str:
-        """A full address as a key below the configured path. Raises `Problem` 400 for one that leads elsewhere."""
+    def _key_below_root(self, address: str) -> str:
+        """A full address as a key below the configured path. Raises `Problem` 400 for an address outside it."""
         rest = address.removeprefix(LOCAL)
         below = rest.removeprefix(f"{self._configured}/")
         if rest == address or below.startswith("/"):
@@ -130,17 +132,17 @@ class LocalObjects:
 
     def _read(self, key: str) -> bytes:
         try:
-            with self._opened(key) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+            with self._open(key) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
                 return file.read()
         except FileNotFoundError:
             raise no_data() from None
 
     @contextmanager
-    def _opened(self, key: str) -> Iterator[int]:
+    def _open(self, key: str) -> Iterator[int]:
         """The descriptor of a file. Raises `FileNotFoundError` if it doesn't exist."""
         _check(key)
         try:
-            with _links_refused(), self._root() as root, file_of(root, key) as descriptor:
+            with _translated_link_errors(), self._root() as root, open_object(root, key) as descriptor:
                 yield descriptor
         except (NotADirectoryError, IsADirectoryError):
             raise FileNotFoundError(key) from None
@@ -155,7 +157,7 @@ class LocalObjects:
 
 
 class _OpenFolder:
-    """Writes files below a root, and keeps the folder of the last file open for the next one."""
+    """Writes files below a root. Keeps the folder of the last file open for the next one."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -168,8 +170,8 @@ class _OpenFolder:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
-    def write(self, key: str, data: bytes, stamp: datetime | None) -> None:
-        folders, name = parts(key)
+    def write(self, key: str, data: bytes, modification_time: datetime | None) -> None:
+        folders, name = split_key(key)
         if folders != self._folders:
             self._enter(folders)
         try:
@@ -182,8 +184,8 @@ class _OpenFolder:
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
-            if stamp is not None:
-                nanoseconds = int(stamp.timestamp() * 1_000_000_000)
+            if modification_time is not None:
+                nanoseconds = int(modification_time.timestamp() * 1_000_000_000)
                 os.utime(descriptor, ns=(nanoseconds, nanoseconds))
         finally:
             os.close(descriptor)
@@ -211,8 +213,8 @@ def _create_folder(name: bytes, parent: int) -> int:
 
 
 @contextmanager
-def _links_refused() -> Iterator[None]:
-    """Convert the `Refused` raised for a symbolic link into `Problem` 400: the request is at fault."""
+def _translated_link_errors() -> Iterator[None]:
+    """Translates the `Refused` raised for a symbolic link into `Problem` 400, because the request is at fault."""
     try:
         yield
     except Refused as error:
@@ -222,6 +224,6 @@ def _links_refused() -> Iterator[None]:
 def _check(key: str) -> None:
     """Raise `Problem` 400 for a key that no file can have, or that would name another file."""
     try:
-        check_key(key, "the local block store", _NO_FILE)
+        check_key(key, "the local block store", _UNSUPPORTED_KEYS)
     except WrongUsage as error:
         raise bad_request(f"bad path traversal blocked: {error}") from None

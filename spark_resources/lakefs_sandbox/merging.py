@@ -1,6 +1,6 @@
 """Three-way merges like the server's: by whole ranges if possible, by record where both sides changed a range.
 
-The choice of ranges to reuse whole determines the new tables and, for equal contents, which address is kept.
+Which ranges are reused whole determines the new tables and, for identical contents, which address is kept.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ STRATEGIES = {
 }
 
 
-def merged(committed: Committed, *, source: str, dest: str, base: str, strategy: Strategy) -> str:
-    """The metarange of a three-way merge, path by path. Raises `Problem` 409 for a conflict that isn't resolved."""
+def merge_metaranges(committed: Committed, *, source: str, dest: str, base: str, strategy: Strategy) -> str:
+    """Merge two metaranges with a common base; returns the new id. Raises `Problem` 409 for an unresolved conflict."""
     if dest == base:
         return source
     return _Merge(committed, source, dest, base, strategy).run()
@@ -40,29 +40,29 @@ class _Cursor:
     def __init__(self, committed: Committed, metarange_id: str) -> None:
         self._committed = committed
         self._ranges = committed.ranges(metarange_id)
-        self._at = 0
+        self._range_index = 0
         self._records: Sequence[Record] = ()
-        self._place = 0
+        self._record_index = 0
 
     @property
     def range(self) -> RangeRef | None:
         """The current range; None after the last one."""
-        return self._ranges[self._at] if self._at < len(self._ranges) else None
+        return self._ranges[self._range_index] if self._range_index < len(self._ranges) else None
 
     @property
     def record(self) -> Record | None:
-        return self._records[self._place] if self._records else None
+        return self._records[self._record_index] if self._records else None
 
     def enter(self) -> None:
         """Move from before a range to its first record."""
-        self._records, self._place = self._committed.records(self._ranges[self._at].id), 0
+        self._records, self._record_index = self._committed.records(self._ranges[self._range_index].id), 0
 
     def next_range(self) -> None:
-        self._at, self._records = self._at + 1, ()
+        self._range_index, self._records = self._range_index + 1, ()
 
     def next_record(self) -> None:
-        self._place += 1
-        if self._place == len(self._records):
+        self._record_index += 1
+        if self._record_index == len(self._records):
             self.next_range()
 
 
@@ -79,34 +79,34 @@ class _Merge:
         source, dest = self._source, self._dest
         while source.range is not None and dest.range is not None:
             if source.record is not None and dest.record is not None:
-                self._records(source.record, dest.record)
+                self._merge_records(source.record, dest.record)
             elif source.record is not None:
-                self._range_and_record(dest, dest.range, source, source.record)
+                self._merge_range_and_record(dest, dest.range, source, source.record)
             elif dest.record is not None:
-                self._range_and_record(source, source.range, dest, dest.record)
+                self._merge_range_and_record(source, source.range, dest, dest.record)
             else:
-                self._ranges(source.range, dest.range)
-        self._rest(source)
-        self._rest(dest)
-        return self._writer.closed()
+                self._merge_ranges(source.range, dest.range)
+        self._merge_rest(source)
+        self._merge_rest(dest)
+        return self._writer.finish()
 
-    def _ranges(self, source: RangeRef, dest: RangeRef) -> None:
+    def _merge_ranges(self, source: RangeRef, dest: RangeRef) -> None:
         """Merge when both sides are before a range."""
         if source.id == dest.id:
-            self._take(source)
+            self._take_range(source)
         elif (source.min_key, source.max_key) == (dest.min_key, dest.max_key):
             base = self._committed.overlapping(self._base, source)
             if base is not None and base.id in (source.id, dest.id):
-                self._take(dest if source.id == base.id else source)  # only the other side changed it
+                self._take_range(dest if source.id == base.id else source)  # only the other side changed it
             else:
                 self._enter_both()
         elif source.max_key < dest.min_key:
-            if not self._whole(self._source, source):
+            if not self._apply_whole_range(self._source, source):
                 self._enter_both()
-        elif not (dest.max_key < source.min_key and self._whole(self._dest, dest)):
+        elif not (dest.max_key < source.min_key and self._apply_whole_range(self._dest, dest)):
             self._enter_both()
 
-    def _take(self, ref: RangeRef) -> None:
+    def _take_range(self, ref: RangeRef) -> None:
         self._writer.add_range(ref)
         self._source.next_range()
         self._dest.next_range()
@@ -115,8 +115,8 @@ class _Merge:
         self._source.enter()
         self._dest.enter()
 
-    def _whole(self, cursor: _Cursor, ref: RangeRef) -> bool:
-        """Add or delete a range as a whole, where the other side has nothing. Returns whether that was possible."""
+    def _apply_whole_range(self, cursor: _Cursor, ref: RangeRef) -> bool:
+        """Add or delete a whole range where the other side has no records. Returns whether that was possible."""
         base = self._committed.overlapping(self._base, ref)
         if base is not None and base.id != ref.id:
             return False
@@ -125,24 +125,24 @@ class _Merge:
         cursor.next_range()
         return True
 
-    def _range_and_record(self, waiting: _Cursor, ref: RangeRef, inside: _Cursor, record: Record) -> None:
+    def _merge_range_and_record(self, waiting: _Cursor, ref: RangeRef, entered: _Cursor, record: Record) -> None:
         """Merge when one side is before a range and the other at a record."""
         if record.key < ref.min_key:
-            self._alone(inside, record)
-        elif not (ref.max_key < record.key and self._whole(waiting, ref)):
+            self._merge_one_sided(entered, record)
+        elif not (ref.max_key < record.key and self._apply_whole_range(waiting, ref)):
             waiting.enter()
 
-    def _records(self, source: Record, dest: Record) -> None:
+    def _merge_records(self, source: Record, dest: Record) -> None:
         if source.key < dest.key:
-            self._alone(self._source, source)
+            self._merge_one_sided(self._source, source)
         elif dest.key < source.key:
-            self._alone(self._dest, dest)
+            self._merge_one_sided(self._dest, dest)
         else:
             self._write(source.key, source.value, dest.value)
             self._source.next_record()
             self._dest.next_record()
 
-    def _alone(self, cursor: _Cursor, record: Record) -> None:
+    def _merge_one_sided(self, cursor: _Cursor, record: Record) -> None:
         """Merge a record that the other side doesn't have."""
         if cursor is self._source:
             self._write(record.key, record.value, None)
@@ -150,12 +150,12 @@ class _Merge:
             self._write(record.key, None, record.value)
         cursor.next_record()
 
-    def _rest(self, cursor: _Cursor) -> None:
-        """Merge everything that one side has after the other's end."""
+    def _merge_rest(self, cursor: _Cursor) -> None:
+        """Merge the rest of one side after the end of the other."""
         while cursor.range is not None:
             if cursor.record is not None:
-                self._alone(cursor, cursor.record)
-            elif not self._whole(cursor, cursor.range):
+                self._merge_one_sided(cursor, cursor.record)
+            elif not self._apply_whole_range(cursor, cursor.range):
                 cursor.enter()
 
     def _write(self, path: bytes, source: bytes | None, dest: bytes | None) -> None:

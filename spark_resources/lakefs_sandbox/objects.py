@@ -1,4 +1,4 @@
-"""The storage of a repository's objects as the rest of the sandbox sees it; implemented by a folder and by a bucket."""
+"""The interface to the storage of a repository's objects. Implementations use a folder or a bucket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ExternalObject(NamedTuple):
 class Objects(Protocol):
     """The objects of one storage namespace, and read access to others in the same block store.
 
-    Raises `Problem` 410 for a missing object, 400 for a key or an address that is invalid here.
+    Raises `Problem` 410 for a missing object, and 400 for a key or an address that is invalid here.
     """
 
     storage_namespace: str
@@ -32,7 +32,7 @@ class Objects(Protocol):
         """The location of a key as the server reports it."""
         ...
 
-    def resolved(self, address: str) -> str:
+    def resolve_address(self, address: str) -> str:
         """A full address as the server resolves it."""
         ...
 

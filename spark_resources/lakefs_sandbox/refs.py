@@ -1,4 +1,4 @@
-"""References and the commit graph: resolving refs, logs, merge bases, branches and tags."""
+"""References and the commit graph: branches, tags, ref resolution, logs and merge bases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REF = re.compile(r"[^\s]+")
 _HASH = re.compile(r"[0-9a-fA-F]{1,64}")
 _MODIFIED = re.compile(r"([^~^@$]+)((?:[~^]\d*)*|@|\$)")
 _STEP = re.compile(r"([~^])(\d*)")
-_NO_TAG = re.compile(r"[\x00-\x20^:?*\[\\/]|\.\.|@\{|\.$|\.lock$|^@$")
+_INVALID_TAG = re.compile(r"[\x00-\x20^:?*\[\\/]|\.\.|@\{|\.$|\.lock$|^@$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +50,21 @@ class References:
         return record
 
     def resolve(self, ref: str) -> Resolved:
-        """Resolve a branch, tag, commit id or id prefix, with git's modifiers: `~`, `^`, and `@` for committed only."""
+        """Resolve a branch, tag, commit id or id prefix, with git's modifiers `~` and `^`, or `@` (committed data)."""
         if not _REF.fullmatch(ref):
             raise bad_request("argument ref: ref: invalid value: validation error")
         parts = _MODIFIED.fullmatch(ref)
         if parts is None:
             raise bad_request(f"{ref}: ref: invalid value: validation error")
         base, modifiers = parts.groups()
-        found = self._named(base)
+        found = self._resolve_name(base)
         if modifiers in ("", "$"):
             return found
         if modifiers == "@":
             return Resolved(found.commit)
-        return Resolved(self._stepped(found.commit, modifiers))
+        return Resolved(self._follow_modifiers(found.commit, modifiers))
 
-    def _named(self, name: str) -> Resolved:
+    def _resolve_name(self, name: str) -> Resolved:
         if len(name) == 64 and (commit := self._state.commit(self.id, name)):
             return Resolved(commit)
         if branch := self._state.branch(self.id, name):
@@ -72,12 +72,12 @@ class References:
         if tagged := self._state.tag(self.id, name):
             return Resolved(self.commit_of(tagged))
         if _HASH.fullmatch(name):
-            found = self._state.commits_like(self.id, name)
+            found = self._state.commits_with_prefix(self.id, name)
             if len(found) == 1:
                 return Resolved(found[0])
         raise not_found()
 
-    def _stepped(self, commit: Commit, modifiers: str) -> Commit:
+    def _follow_modifiers(self, commit: Commit, modifiers: str) -> Commit:
         for kind, number in _STEP.findall(modifiers):
             count = int(number or 1)
             if kind == "^":
@@ -138,7 +138,7 @@ class References:
     def create_tag(self, name: str, ref: str) -> str:
         """Create a tag. Returns the id of its commit."""
         self.check_writable()
-        if not name or _NO_TAG.search(name):
+        if not name or _INVALID_TAG.search(name):
             raise bad_request("argument tagID: tag id: invalid value: validation error")
         with self._state.writing():
             if self._state.branch(self.id, name) is not None:
@@ -191,7 +191,7 @@ class _NewestFirst:
 
 
 def merge_base(left: Commit, right: Commit, commit_of: Callable[[str], Commit]) -> Commit:
-    """The first commit that is reached from both sides. Raises `Problem` 400 if there is none."""
+    """The first common ancestor that is found. Raises `Problem` 400 if there is none."""
     if left.id == right.id:
         return left
     reached = {left.id: {"left"}, right.id: {"right"}}

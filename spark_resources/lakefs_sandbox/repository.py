@@ -1,7 +1,6 @@
 """One repository of the sandbox: creates commits and moves branches by the server's rules.
 
-These are the methods behind the HTTP routes. Tests and the demo may call them directly where many HTTP requests would
-be slow.
+The HTTP routes call these methods. Tests and the demo may call them directly where many HTTP requests would be slow.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from spark_resources.lakefs_sandbox.errors import bad_request, conflict, no_changes
-from spark_resources.lakefs_sandbox.merging import STRATEGIES, merged
+from spark_resources.lakefs_sandbox.merging import STRATEGIES, merge_metaranges
 from spark_resources.lakefs_sandbox.objects import ExternalObject
 from spark_resources.lakefs_sandbox.ref_views import LONGEST_PATH, Change
 from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE, StagingArea
@@ -29,7 +28,7 @@ _MERGE_STRATEGY_KEY = ".lakefs.merge.strategy"
 
 @dataclass(frozen=True, slots=True)
 class ImportSource:
-    """The source of an import, an object or all objects with an address prefix, and its destination path or prefix."""
+    """The source of an import (an object, or all objects with an address prefix) and its destination path or prefix."""
 
     address: str
     destination: str
@@ -51,7 +50,7 @@ class SandboxRepository(StagingArea):
             changes = [change for change, _ in self.committed.changes(parent.metarange_id, staged)]
             if not changes and not allow_empty:
                 raise no_changes("commit")
-            metarange = self.committed.written(parent.metarange_id, changes)
+            metarange = self.committed.apply_changes(parent.metarange_id, changes)
             return self._record_commit(branch, Commit(
                 id="", parents=(parent.id,), created=date or self.clock.now(), metarange_id=metarange,
                 generation=parent.generation + 1, committer=committer, message=message, metadata=metadata or {},
@@ -62,25 +61,25 @@ class SandboxRepository(StagingArea):
         strategy: str = "", allow_empty: bool = False, squash: bool = False, committer: str = COMMITTER,
         date: datetime | None = None,
     ) -> Commit:  # fmt: skip
-        """Merge a ref into a branch. Raises `Problem` 409 for conflicts, 400 for a dirty branch or no changes."""
+        """Merge a ref into a branch. Raises `Problem` 409 for conflicts, and 400 for a dirty branch or no changes."""
         self.check_writable()
         if strategy not in STRATEGIES:
             raise bad_request("argument strategy: invalid value: validation error")
         chosen = STRATEGIES[strategy]
         with self._state.writing():
             dest = self._clean_head(into)
-            foreign = self.resolve(source).commit
-            base = self.merge_base(foreign, dest)
-            if foreign.metarange_id == base.metarange_id and not allow_empty:
+            source_commit = self.resolve(source).commit
+            base = self.merge_base(source_commit, dest)
+            if source_commit.metarange_id == base.metarange_id and not allow_empty:
                 raise no_changes(f"update branch {into}")
-            metarange = merged(
-                self.committed, source=foreign.metarange_id, dest=dest.metarange_id, base=base.metarange_id,
+            metarange = merge_metaranges(
+                self.committed, source=source_commit.metarange_id, dest=dest.metarange_id, base=base.metarange_id,
                 strategy=chosen,
             )  # fmt: skip
             return self._record_commit(into, Commit(
-                id="", parents=(dest.id,) if squash else (dest.id, foreign.id), created=date or self.clock.now(),
-                metarange_id=metarange, generation=max(dest.generation, foreign.generation) + 1, committer=committer,
-                message=message or f"Merge '{source}' into '{into}'",
+                id="", parents=(dest.id,) if squash else (dest.id, source_commit.id), created=date or self.clock.now(),
+                metarange_id=metarange, generation=max(dest.generation, source_commit.generation) + 1,
+                committer=committer, message=message or f"Merge '{source}' into '{into}'",
                 metadata={**(metadata or {}), _MERGE_STRATEGY_KEY: chosen.name},
             ))  # fmt: skip
 
@@ -90,8 +89,8 @@ class SandboxRepository(StagingArea):
     ) -> Commit:  # fmt: skip
         """Undo a commit's changes in a new commit. A merge commit needs the number of a parent (from 1) to revert to.
 
-        Raises `Problem` 409 without this number, or if later commits changed the same paths; 400 if there is nothing to
-        undo.
+        Raises `Problem` 409 if this number is missing or later commits changed the same paths, and 400 if there is
+        nothing to undo.
         """
         self.check_writable()
         with self._state.writing():
@@ -102,7 +101,7 @@ class SandboxRepository(StagingArea):
             head = self._clean_head(branch)
             if before == undone.metarange_id and not allow_empty:
                 raise no_changes("update branch")
-            metarange = merged(
+            metarange = merge_metaranges(
                 self.committed, source=before, dest=head.metarange_id, base=undone.metarange_id,
                 strategy=STRATEGIES[""],
             )  # fmt: skip
@@ -128,7 +127,7 @@ class SandboxRepository(StagingArea):
             head = self._clean_head(branch)
             if picked.metarange_id == before:
                 raise no_changes("update branch")
-            metarange = merged(
+            metarange = merge_metaranges(
                 self.committed, source=picked.metarange_id, dest=head.metarange_id, base=before,
                 strategy=STRATEGIES[""],
             )  # fmt: skip
@@ -140,7 +139,7 @@ class SandboxRepository(StagingArea):
             ))  # fmt: skip
 
     def hard_reset(self, branch: str, ref: str) -> None:
-        """Move a branch to another commit. Commits that are no longer reachable stay, as dangling commits."""
+        """Move a branch to another commit. Commits that are no longer reachable stay as dangling commits."""
         self.check_writable()
         with self._state.writing():
             self._clean_head(branch)
@@ -153,7 +152,7 @@ class SandboxRepository(StagingArea):
     ) -> tuple[Commit, int]:  # fmt: skip
         """Commit entries for objects outside the namespace, replacing everything under the destinations.
 
-        Returns the commit and the number of objects. Raises `Problem` 400 for a source that isn't outside, or if no
+        Returns the commit and the number of objects. Raises `Problem` 400 for a source inside the namespace, or if no
         source has any objects.
         """
         self.check_writable()
@@ -162,7 +161,7 @@ class SandboxRepository(StagingArea):
             self.check_source(source)
             for external in self.objects.external_objects(source.address):
                 if source.is_prefix or not external.key:
-                    entry = _imported(external, source.destination + (external.key if source.is_prefix else ""))
+                    entry = _imported_entry(external, source.destination + (external.key if source.is_prefix else ""))
                     found[entry.path] = put_value(entry_identity(entry), put_entry(entry))
         if not found:
             raise bad_request("error on ingest: there is no object at the import's sources")
@@ -171,12 +170,12 @@ class SandboxRepository(StagingArea):
             replaced = {
                 record.key: None
                 for source in sources
-                for record in self.committed.under(head.metarange_id, source.destination.encode())
+                for record in self.committed.records_with_prefix(head.metarange_id, source.destination.encode())
             }
             changes = [Staged(*item) for item in sorted({**replaced, **found}.items())]
             commit = self._record_commit(branch, Commit(
                 id="", parents=(head.id,), created=self.clock.now(),
-                metarange_id=self.committed.written(head.metarange_id, changes), generation=head.generation + 1,
+                metarange_id=self.committed.apply_changes(head.metarange_id, changes), generation=head.generation + 1,
                 committer=committer, message=message or "Import objects",
                 metadata={**(metadata or {}), _MERGE_STRATEGY_KEY: "source-wins"},
             ))  # fmt: skip
@@ -208,7 +207,7 @@ class SandboxRepository(StagingArea):
         return ""
 
     def _record_commit(self, branch: str, commit: Commit) -> Commit:
-        """Record a commit as the branch's head. Clears all staged entries, including those that weren't changes."""
+        """Record a commit as the branch's head, and clear all staged entries, including those that weren't changes."""
         commit = replace(commit, id=commit_id(commit))
         self._state.put_commit(self.id, commit)
         self._state.put_branch(self.id, replace(self.branch(branch), commit_id=commit.id))
@@ -222,8 +221,8 @@ def first_commit(now: datetime) -> Commit:
     return replace(commit, id=commit_id(commit))
 
 
-def _imported(external: ExternalObject, path: str) -> Entry:
-    """The entry as the server writes it: without a content type, which listings don't include."""
+def _imported_entry(external: ExternalObject, path: str) -> Entry:
+    """The entry as the server writes it: without a content type, because listings don't include one."""
     return Entry(
         path=path.encode(), address=external.address, address_type=AddressType.FULL, size=external.size,
         checksum=external.checksum, last_modified=external.modified,

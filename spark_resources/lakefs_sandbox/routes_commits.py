@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from spark_resources.errors import LakegcError
 from spark_resources.lakefs_sandbox.errors import Problem, bad_request, conflict, not_found
-from spark_resources.lakefs_sandbox.http_calls import Body, Call, Route, json_response, nothing, paged
+from spark_resources.lakefs_sandbox.http_calls import Body, Call, Route, empty_response, json_response, page_response
 from spark_resources.lakefs_sandbox.repository import ImportSource
 from spark_resources.model import Commit
 
@@ -46,17 +46,17 @@ def get_commit(call: Call) -> Response:
 
 def log_commits(call: Call) -> Response:
     repository, amount = call.repository, call.amount()
-    if unserved := [name for name in ("objects", "prefixes", "since", "stop_at") if call.text(name)]:
-        raise Problem(501, f"the sandbox tells the whole log of a ref: {unserved[0]} is not served")
+    if unsupported := [name for name in ("objects", "prefixes", "since", "stop_at") if call.text(name)]:
+        raise Problem(501, f"the sandbox doesn't support the parameter {unsupported[0]} of a log")
     commits = repository.log(call.path["ref"], first_parent=call.flag("first_parent"))
     if after := call.text("after"):
-        behind = repository.resolve(after).commit.id
+        after_id = repository.resolve(after).commit.id
         for each in commits:
-            if each.id == behind:
+            if each.id == after_id:
                 break
     page = list(islice(commits, amount + 1))
     more = len(page) > amount and not call.flag("limit")
-    return paged([_commit(each) for each in page[:amount]], more, "id")
+    return page_response([_commit(each) for each in page[:amount]], more, "id")
 
 
 def merge(call: Call) -> Response:
@@ -93,7 +93,7 @@ def revert(call: Call) -> Response:
         metadata=overrides.mapping("metadata"),
         allow_empty=body.flag("allow_empty"),
     )
-    return nothing()
+    return empty_response()
 
 
 def cherry_pick(call: Call) -> Response:
@@ -113,7 +113,7 @@ def cherry_pick(call: Call) -> Response:
 
 
 def start_import(call: Call) -> Response:
-    """Run the import immediately; its outcome is returned by later requests for the status."""
+    """Run the import immediately. Later requests for the status return its outcome."""
     repository, branch, body = call.repository, call.path["branch"], call.json()
     commit = body.body("commit")
     if not (sources := [_source(each) for each in body.bodies("paths")]):
@@ -157,7 +157,7 @@ def import_status(call: Call) -> Response:
 def cancel_import(call: Call) -> Response:
     if _import_status(call)["completed"]:
         raise conflict("conflict found")
-    return nothing()
+    return empty_response()
 
 
 _COMMITS = "/repositories/{repository}/commits"

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from spark_resources.lakefs_sandbox import gc_api
 from spark_resources.lakefs_sandbox.errors import Problem, bad_request, not_found
-from spark_resources.lakefs_sandbox.http_calls import Call, Route, json_response, nothing
+from spark_resources.lakefs_sandbox.http_calls import Call, Route, empty_response, json_response
 from spark_resources.model import Rules
 
 _REPOSITORY = "/repositories/{repository}"
@@ -30,17 +30,17 @@ def set_rules(call: Call) -> Response:
     if default < 0 or any(each < 0 for each in days.values()):
         raise bad_request("request body has an error: retention days must not be negative")
     gc_api.set_rules(call.repository, Rules(default, days))
-    return nothing()
+    return empty_response()
 
 
 def delete_rules(call: Call) -> Response:
     gc_api.delete_rules(call.repository)
-    return nothing()
+    return empty_response()
 
 
 def rules_allowed(call: Call) -> Response:
     call.repository.check_writable()
-    return nothing()
+    return empty_response()
 
 
 def gc_config(call: Call) -> Response:
@@ -109,7 +109,7 @@ def dump_status(call: Call) -> Response:
 
 
 def _task(call: Call, kind: str, result: str, work: Callable[[], dict[str, Any]]) -> str:
-    """Do the work immediately, and store its result or error for later requests for the status. Returns the task id."""
+    """Do the work immediately, and store its result or error for later status requests. Returns the task id."""
     now = call.catalog.clock.now()
     number = f"{call.catalog.xids.ascending(now)}".encode()
     task = kind + base64.urlsafe_b64encode(number).decode().rstrip("=")

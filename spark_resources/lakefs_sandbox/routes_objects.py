@@ -11,8 +11,15 @@ from typing import Any
 from starlette.responses import Response
 
 from spark_resources.lakefs_sandbox.errors import Problem, bad_request, not_found
-from spark_resources.lakefs_sandbox.http_calls import Call, Route, http_date, json_response, nothing, paged
-from spark_resources.lakefs_sandbox.ref_views import Change, Folded, as_text, folded
+from spark_resources.lakefs_sandbox.http_calls import (
+    Call,
+    Route,
+    empty_response,
+    http_date,
+    json_response,
+    page_response,
+)
+from spark_resources.lakefs_sandbox.ref_views import Change, PrefixChange, as_text, group_by_prefix
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE
 from spark_resources.sstable import Entry
@@ -27,7 +34,7 @@ def seconds(entry: Entry) -> int:
 
 
 def stats(repository: SandboxRepository, entry: Entry, *, metadata: bool = True) -> dict[str, Any]:
-    """An entry as in every response that includes it."""
+    """An entry's fields in a response."""
     return {
         "checksum": entry.checksum,
         "content_type": entry.content_type,
@@ -54,7 +61,7 @@ def get_object(call: Call) -> Response:
     entry, data = call.repository.read(call.path["ref"], call.required("path"))
     headers = _headers(entry)
     if call.headers.get("if-none-match") == headers["ETag"]:
-        return nothing(304)
+        return empty_response(304)
     if (requested := call.headers.get("range")) is None:
         return Response(data, headers=headers)
     begin, end = _range(requested, len(data))
@@ -80,7 +87,7 @@ def head_object(call: Call) -> Response:
     try:
         entry = call.repository.stat(call.path["ref"], call.required("path"))
     except Problem as problem:
-        return nothing(problem.status)
+        return empty_response(problem.status)
     return Response(headers=_headers(entry) | {"Content-Length": str(entry.size)})
 
 
@@ -103,7 +110,7 @@ def list_objects(call: Call) -> Response:
     results = [
         stats(repository, item, metadata=metadata) if isinstance(item, Entry) else _common_prefix(item) for item in page
     ]
-    return paged(results, more, "path")
+    return page_response(results, more, "path")
 
 
 def _common_prefix(path: str) -> dict[str, Any]:
@@ -114,7 +121,7 @@ def _common_prefix(path: str) -> dict[str, Any]:
 
 
 def diff_branch(call: Call) -> Response:
-    return _diff(call, call.repository.uncommitted_as_read(call.path["branch"], since=_since(call)))
+    return _diff(call, call.repository.uncommitted_until_unreadable(call.path["branch"], start=_start_path(call)))
 
 
 def diff_refs(call: Call) -> Response:
@@ -124,27 +131,27 @@ def diff_refs(call: Call) -> Response:
     return _diff(
         call,
         call.repository.differences(
-            call.path["left"], call.path["right"], since_base=kind == "three_dot", since=_since(call)
+            call.path["left"], call.path["right"], since_base=kind == "three_dot", start=_start_path(call)
         ),
         stats_of_right=call.flag("include_right_stats"),
     )
 
 
-def _since(call: Call) -> str:
+def _start_path(call: Call) -> str:
     return max(call.text("prefix"), call.text("after"), key=str.encode)
 
 
 def _diff(call: Call, changes: Iterator[Change], *, stats_of_right: bool = False) -> Response:
     amount = call.amount()
-    folded_changes = folded(
+    grouped_changes = group_by_prefix(
         changes, prefix=call.text("prefix"), after=call.text("after"), delimiter=call.text("delimiter")
     )
-    page = list(islice(folded_changes, amount + 1))
-    return paged([_change_fields(each, stats_of_right) for each in page[:amount]], len(page) > amount, "path")
+    page = list(islice(grouped_changes, amount + 1))
+    return page_response([_change_fields(each, stats_of_right) for each in page[:amount]], len(page) > amount, "path")
 
 
-def _change_fields(change: Change | Folded, stats_of_right: bool) -> dict[str, Any]:
-    if isinstance(change, Folded):
+def _change_fields(change: Change | PrefixChange, stats_of_right: bool) -> dict[str, Any]:
+    if isinstance(change, PrefixChange):
         return {"path": change.path, "path_type": "common_prefix", "type": "prefix_changed"}
     entry = change.entry
     shown = {"path": as_text(entry.path), "path_type": "object", "size_bytes": entry.size, "type": change.kind}

@@ -8,7 +8,14 @@ from typing import Any
 from starlette.responses import PlainTextResponse, Response
 
 from spark_resources.lakefs_sandbox.errors import bad_request
-from spark_resources.lakefs_sandbox.http_calls import Call, Route, json_response, nothing, page_of, paged
+from spark_resources.lakefs_sandbox.http_calls import (
+    Call,
+    Route,
+    empty_response,
+    json_response,
+    page_response,
+    select_page,
+)
 from spark_resources.lakefs_sandbox.state import BranchRecord, RepositoryRecord
 
 _BRANCHES = "/repositories/{repository}/branches"
@@ -17,10 +24,10 @@ _TAGS = "/repositories/{repository}/tags"
 
 def _version() -> dict[str, str]:
     try:
-        ours = version("lakegc")
+        own_version = version("lakegc")
     except PackageNotFoundError:
-        ours = "0"
-    return {"version": f"sandbox-{ours}", "version_context": "lakegc"}
+        own_version = "0"
+    return {"version": f"sandbox-{own_version}", "version_context": "lakegc"}
 
 
 def _storage(call: Call) -> dict[str, Any]:
@@ -65,7 +72,7 @@ def setup_state(call: Call) -> Response:
 
 
 def health_check(call: Call) -> Response:
-    return nothing()
+    return empty_response()
 
 
 def current_user(call: Call) -> Response:
@@ -84,8 +91,8 @@ def _repository(record: RepositoryRecord) -> dict[str, Any]:
 
 
 def list_repositories(call: Call) -> Response:
-    page, more = page_of(call, call.catalog.repositories(), lambda record: record.id)
-    return paged([_repository(record) for record in page], more, "id")
+    page, more = select_page(call, call.catalog.repositories(), lambda record: record.id)
+    return page_response([_repository(record) for record in page], more, "id")
 
 
 def create_repository(call: Call) -> Response:
@@ -105,7 +112,7 @@ def get_repository(call: Call) -> Response:
 
 def delete_repository(call: Call) -> Response:
     call.catalog.delete(call.path["repository"], force=call.flag("force"))
-    return nothing()
+    return empty_response()
 
 
 # --- branches and tags ----------------------------------------------------------------------------------------------
@@ -120,8 +127,8 @@ def _branch_name(branch: BranchRecord) -> str:
 
 
 def list_branches(call: Call) -> Response:
-    page, more = page_of(call, call.repository.branches(hidden=call.flag("show_hidden")), _branch_name)
-    return paged([_ref(branch.id, branch.commit_id) for branch in page], more, "id")
+    page, more = select_page(call, call.repository.branches(hidden=call.flag("show_hidden")), _branch_name)
+    return page_response([_ref(branch.id, branch.commit_id) for branch in page], more, "id")
 
 
 def create_branch(call: Call) -> Response:
@@ -137,7 +144,7 @@ def get_branch(call: Call) -> Response:
 
 def delete_branch(call: Call) -> Response:
     call.repository.delete_branch(call.path["branch"])
-    return nothing()
+    return empty_response()
 
 
 def reset_branch(call: Call) -> Response:
@@ -151,17 +158,17 @@ def reset_branch(call: Call) -> Response:
             repository.reset_prefix(branch, body.text("path", ""))
         case _:
             raise bad_request("unknown reset type")
-    return nothing()
+    return empty_response()
 
 
 def hard_reset_branch(call: Call) -> Response:
     call.repository.hard_reset(call.path["branch"], call.required("ref"))
-    return nothing()
+    return empty_response()
 
 
 def list_tags(call: Call) -> Response:
-    page, more = page_of(call, call.repository.tags(), lambda tag: tag[0])
-    return paged([_ref(*tag) for tag in page], more, "id")
+    page, more = select_page(call, call.repository.tags(), lambda tag: tag[0])
+    return page_response([_ref(*tag) for tag in page], more, "id")
 
 
 def create_tag(call: Call) -> Response:
@@ -176,7 +183,7 @@ def get_tag(call: Call) -> Response:
 
 def delete_tag(call: Call) -> Response:
     call.repository.delete_tag(call.path["tag"])
-    return nothing()
+    return empty_response()
 
 
 ROUTES = (

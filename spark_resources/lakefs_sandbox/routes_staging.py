@@ -8,12 +8,12 @@ from email.message import Message
 from starlette.responses import Response
 
 from spark_resources.lakefs_sandbox.errors import Problem, bad_request
-from spark_resources.lakefs_sandbox.http_calls import Body, Call, Route, json_response, nothing
+from spark_resources.lakefs_sandbox.http_calls import Body, Call, Route, empty_response, json_response
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.lakefs_sandbox.routes_objects import stats
 from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE
 
-_MOST_DELETES = 1000
+_MAX_DELETES = 1000
 _METADATA_HEADER = "x-lakefs-meta-"
 _BRANCH = "/repositories/{repository}/branches/{branch}"
 _OBJECTS = _BRANCH + "/objects"
@@ -46,7 +46,7 @@ def _refuse_existing(repository: SandboxRepository, branch: str, path: str) -> N
 
 
 def _content(content_type: str, body: bytes) -> tuple[str, bytes]:
-    """The object's content type and bytes: the body, or the part `content` of a form.
+    """The object's content type and bytes: those of the body, or of the part `content` of a form.
 
     Raises `Problem` 500, like the server, if a form has no such part.
     """
@@ -72,13 +72,13 @@ def _header(fields: Mapping[str, str]) -> Message:
 
 def delete_object(call: Call) -> Response:
     call.repository.delete(call.path["branch"], [call.required("path")])
-    return nothing()
+    return empty_response()
 
 
 def delete_objects(call: Call) -> Response:
     paths = call.json().texts("paths")
-    if len(paths) > _MOST_DELETES:
-        raise bad_request(f"request size exceeded, max paths is set to {_MOST_DELETES}")
+    if len(paths) > _MAX_DELETES:
+        raise bad_request(f"request size exceeded, max paths is set to {_MAX_DELETES}")
     call.repository.delete(call.path["branch"], [path for path in paths if path])
     return json_response({"errors": []})
 
@@ -145,7 +145,7 @@ def _size(body: Body) -> int:
 
 def set_user_metadata(call: Call) -> Response:
     call.repository.set_metadata(call.path["branch"], call.required("path"), call.json().mapping("set"))
-    return nothing(201)
+    return empty_response(201)
 
 
 ROUTES = (

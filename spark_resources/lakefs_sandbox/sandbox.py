@@ -1,4 +1,4 @@
-"""The sandbox's public interface: a folder, a port, a clock, a server in a thread."""
+"""The sandbox's public interface: a server in a thread, with its data in a folder, and a clock that can be set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_resources.lakefs_sandbox.faults import Faults
 from spark_resources.lakefs_sandbox.gc_api import ALL_OVERSIGHTS, DEFAULT_UNCOMMITTED_PAGE, Oversight
 from spark_resources.lakefs_sandbox.http_calls import Options
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
-from spark_resources.lakefs_sandbox.store_objects import SETTINGS, StorePlace
+from spark_resources.lakefs_sandbox.store_objects import SETTING_PREFIXES, StorePlace
 
 LOOPBACK = "127.0.0.1"
 ACCESS_KEY_ID = "LAKEGCSANDBOX"
@@ -32,16 +32,16 @@ _STOP_LIMIT_S = 30.0
 
 
 class Sandbox:
-    """A lakeFS-compatible server on loopback over the folder `root`, which keeps its data from one start to the next.
+    """A lakeFS-compatible server on loopback. The folder `root` keeps its data from one start to the next.
 
-    `port` 0 chooses a free one. `oversights` are the omissions of a real server in the lists that it prepares for
+    `port` 0 chooses a free port. `oversights` are the omissions of a real server in the lists that it prepares for
     collectors; all of them by default. `uncommitted_page` is the number of addresses per page of the uncommitted list,
-    `range_entries` the average number of entries per range. Objects are in the folder, too, unless `place` is given.
+    `range_entries` the average number of entries per range. Objects are also in the folder, unless `place` is given.
     `request_log` is called with one line per request. `faults` are occasional faults of a real server when it lists
     staged objects; none by default.
 
-    As a context manager, it starts and stops the server. `repository` and `create` also work without the server, on the
-    same data.
+    As a context manager, it starts and stops the server. `repository` and `create` use the same data and also work
+    without the server.
     """
 
     access_key_id = ACCESS_KEY_ID
@@ -102,7 +102,7 @@ class Sandbox:
 
     @property
     def local_path(self) -> Path:
-        """The local block adapter's configured path: namespace `local://x` is its folder `x`. Unused over a store."""
+        """The local block adapter's configured path: namespace `local://x` is its folder `x`. Unused with a store."""
         return self._catalog.local_path
 
     @property
@@ -117,7 +117,7 @@ class Sandbox:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same as environment variables for another process, which must get the store's credentials elsewhere."""
+        """The settings as environment variables for another process, without the store's credentials."""
         shown = {name: value for name, value in self.settings.items() if name not in _STORE_CREDENTIALS}
         return {f"LAKEGC_{name.upper()}": value for name, value in shown.items()}
 
@@ -136,17 +136,17 @@ class Sandbox:
 
     @property
     def clock_can_be_set(self) -> bool:
-        """Whether the clock can be set, which is so only over a folder."""
+        """Whether the clock can be set: not if objects are in a store."""
         return self._place is None
 
     def now(self) -> datetime:
         return self._catalog.clock.now()
 
     def set_clock(self, moment: datetime | None) -> None:
-        """Set the time of the server, the store and new files to `moment`; the clock runs on from there.
+        """Set the time of the server, the store and new files to `moment`; the clock continues from there.
 
-        None resets it to the machine's time. Raises `WrongUsage` for a time without a zone, and over a store, which
-        has a clock of its own.
+        None resets it to the machine's time. Raises `WrongUsage` for a time without a zone, and if objects are in a
+        store, which has its own clock.
         """
         self._catalog.clock.set(moment)
 
@@ -155,15 +155,17 @@ class Sandbox:
     def create(
         self, name: str, *, storage_namespace: str = "", default_branch: str = "main", date: datetime | None = None
     ) -> SandboxRepository:
-        """Create a repository, by default in `local://<name>` or, over a store, in `<place>/<name>`.
+        """Create a repository, by default in `local://<name>` or, with a store, in `<place>/<name>`.
 
         Raises `Problem` with the server's status.
         """
         return self._catalog.create(name, storage_namespace, default_branch=default_branch, date=date)
 
     def fail(self, name: str, status: int | None) -> None:
-        """Fail every request for a repository with this status, such as 503, or 401 for a missing permission; None ends
-        this."""
+        """Fail every request for a repository with this status, until the next call with None.
+
+        401 means a missing permission.
+        """
         if status is None:
             self._failing.pop(name, None)
         else:
@@ -175,11 +177,11 @@ class Sandbox:
 
 
 def _store_settings(place: StorePlace) -> dict[str, str]:
-    """The settings that were given for a place in a store, as text."""
+    """The store settings that were given, as text."""
     texts: dict[str, str] = {}
     for name in type(place.settings).model_fields:
         value = getattr(place.settings, name)
-        if not name.startswith(SETTINGS[place.scheme]) or value is None:
+        if not name.startswith(SETTING_PREFIXES[place.scheme]) or value is None:
             continue
         texts[name] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
     return texts
@@ -189,11 +191,11 @@ class _Running:
     """A server in a thread, ready for requests."""
 
     def __init__(self, catalog: Catalog, options: Options, port: int) -> None:
-        import uvicorn  # slow, together with the application, so imported only to serve
+        import uvicorn  # slow to import, like the application, so imported only when the server starts
 
         from spark_resources.lakefs_sandbox.server import application
 
-        self._socket = _listening(port)
+        self._socket = _listening_socket(port)
         self.port: int = self._socket.getsockname()[1]
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -209,7 +211,7 @@ class _Running:
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > limit:
                 self.stop()
-                raise Unavailable(f"the sandbox's server did not start on port {self.port}; see its log")
+                raise Unavailable(f"the sandbox's server did not start on port {self.port}. Check its log.")
             self._thread.join(0.01)
 
     def stop(self) -> None:
@@ -218,7 +220,7 @@ class _Running:
         self._socket.close()
 
 
-def _listening(port: int) -> socket.socket:
+def _listening_socket(port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

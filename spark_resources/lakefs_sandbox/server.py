@@ -22,7 +22,14 @@ from spark_resources.lakefs_sandbox import (
 )
 from spark_resources.lakefs_sandbox.catalog import Catalog
 from spark_resources.lakefs_sandbox.errors import Problem, lacks_permission
-from spark_resources.lakefs_sandbox.http_calls import Call, Handler, Options, authenticated, failure, http_date
+from spark_resources.lakefs_sandbox.http_calls import (
+    Call,
+    Handler,
+    Options,
+    error_response,
+    http_date,
+    is_authenticated,
+)
 
 API = "/api/v1"
 ROUTES = (
@@ -32,7 +39,7 @@ ROUTES = (
     *routes_staging.ROUTES,
     *routes_gc.ROUTES,
 )
-_OPEN_TO_ALL = frozenset({f"{API}/healthcheck", f"{API}/setup_lakefs"})
+_PUBLIC_PATHS = frozenset({f"{API}/healthcheck", f"{API}/setup_lakefs"})
 
 _log = logging.getLogger(__name__)
 _Endpoint = Callable[[Request], Awaitable[Response]]
@@ -42,11 +49,11 @@ def application(catalog: Catalog, options: Options) -> Starlette:
     """The server's application. Handlers run in threads; each gets a request with its whole body."""
 
     def endpoint(handler: Handler) -> _Endpoint:
-        async def answered(request: Request) -> Response:
+        async def handle(request: Request) -> Response:
             began = time.perf_counter()
             body = await request.body()
             call = Call(catalog, options, request.path_params, request.query_params, request.headers, body)
-            response = await run_in_threadpool(_guarded, handler, call, request.url.path)
+            response = await run_in_threadpool(_respond, handler, call, request.url.path)
             now = catalog.clock.now()
             response.headers["Date"] = http_date(now)
             if options.request_log is not None:
@@ -54,7 +61,7 @@ def application(catalog: Catalog, options: Options) -> Starlette:
                 options.request_log(_log_line(now, request, response.status_code, milliseconds))
             return response
 
-        return answered
+        return handle
 
     async def unknown(request: Request, _: Exception) -> Response:
         return await endpoint(_no_route)(request)
@@ -65,22 +72,22 @@ def application(catalog: Catalog, options: Options) -> Starlette:
     return Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
 
 
-def _guarded(handler: Handler, call: Call, path: str) -> Response:
+def _respond(handler: Handler, call: Call, path: str) -> Response:
     try:
-        if path not in _OPEN_TO_ALL and not authenticated(call.headers, call.options):
+        if path not in _PUBLIC_PATHS and not is_authenticated(call.headers, call.options):
             raise Problem(401, "error authenticating request")
         if (status := call.options.failing.get(call.path.get("repository", ""))) is not None:
             raise lacks_permission() if status == 401 else Problem(status, "the sandbox was set to fail this request")
         return handler(call)
     except Problem as problem:
-        return failure(problem)
-    except Exception as error:  # like a real server: this request fails, the next one may succeed
+        return error_response(problem)
+    except Exception as error:  # as on a real server, only this request fails
         _log.exception("%s", path)
-        return failure(Problem(500, str(error) or type(error).__name__))
+        return error_response(Problem(500, str(error) or type(error).__name__))
 
 
 def _log_line(now: datetime, request: Request, status: int, milliseconds: float) -> str:
-    """Time, method, path as sent, status and milliseconds. The path is escaped, so the result is one line."""
+    """Time, method, path as sent, status and milliseconds. The path is escaped, so this is always one line."""
     query = request.scope["query_string"].decode("latin-1")
     path = request.scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
     return f"{now:%Y-%m-%dT%H:%M:%S.%f}Z {request.method} {path} {status} {milliseconds:.1f}"

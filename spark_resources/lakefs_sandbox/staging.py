@@ -1,4 +1,4 @@
-"""The staging area of a branch: write, delete, reset, copy, link. Objects are added to the store, never removed."""
+"""The staging area of a branch: writes, deletes, resets, copies and links. No object is ever removed from the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_resources.lakefs_sandbox.link_tokens import LinkTokens
 from spark_resources.lakefs_sandbox.objects import Objects
 from spark_resources.lakefs_sandbox.ref_views import Views, check_path
 from spark_resources.lakefs_sandbox.state import RepositoryRecord, Staged, State
-from spark_resources.lakefs_sandbox.xids import AddressMaker
+from spark_resources.lakefs_sandbox.xids import AddressGenerator
 from spark_resources.model import AddressType
 from spark_resources.sstable import Entry, entry_identity
 from spark_resources.sstable.values import put_entry, put_value
@@ -29,7 +29,7 @@ class StagingArea(Views):
 
     def __init__(
         self, state: State, record: RepositoryRecord, *, objects: Objects, committed: Committed,
-        addresses: AddressMaker, clock: Clock, signing_key: str = "", faults: Faults | None = None,
+        addresses: AddressGenerator, clock: Clock, signing_key: str = "", faults: Faults | None = None,
     ) -> None:  # fmt: skip
         super().__init__(state, record, objects=objects, committed=committed, clock=clock, faults=faults)
         self._addresses = addresses
@@ -56,7 +56,7 @@ class StagingArea(Views):
     def put_many(
         self, branch: str, objects: Iterable[tuple[str, bytes]], *, content_type: str = DEFAULT_CONTENT_TYPE
     ) -> int:
-        """Store many objects and stage them in one transaction, all with the same date. Returns their number."""
+        """Store many objects with the same date and stage them in one transaction. Returns their number."""
         self.check_writable()
         self.branch(branch)
         now = self.clock.now()
@@ -71,9 +71,9 @@ class StagingArea(Views):
         return len(entries)
 
     def copy(self, branch: str, path: str, source: str, *, source_ref: str = "", shallow: bool = False) -> Entry:
-        """Stage a copy of the entry that a ref has at `source`, with a new object or (shallow) the same one.
+        """Stage a copy of a ref's entry at `source`, with a new object or, if `shallow`, the same one.
 
-        As on the server, a shallow copy is refused (400) unless its source is the branch itself.
+        As on the server, a shallow copy is refused (400) unless its source is on the same branch.
         """
         self.check_writable()
         self.branch(branch)
@@ -91,12 +91,12 @@ class StagingArea(Views):
         self.stage(branch, [copied])
         return copied
 
-    # --- objects that clients wrote ---------------------------------------------------------------------------------
+    # --- objects written by clients ---------------------------------------------------------------------------------
 
     def new_location(self, branch: str, path: str) -> str:
-        """A location to which a client may write an object and link it to this path of this branch, for 24 hours."""
+        """A location for an object that a client may write and link to this path of this branch within 24 hours."""
         check_path(path)
-        signed = self._tokens.signed(self._addresses.address(), repository=self.id, branch=branch, path=path)
+        signed = self._tokens.sign(self._addresses.address(), repository=self.id, branch=branch, path=path)
         return self.objects.location(signed)
 
     def link(
@@ -105,16 +105,17 @@ class StagingArea(Views):
     ) -> Entry:  # fmt: skip
         """Stage an object that a client wrote to a location issued to it.
 
-        Raises `Problem` 400 for an address in this namespace that wasn't issued for this path, or too long ago.
+        Raises `Problem` 400 for an address in this namespace that wasn't issued for this path, or was issued too long
+        ago.
         """
-        address, kind = self._normalised(location)
+        address, kind = self._parse_location(location)
         inside = self.key_inside(Entry(path=b"", address=address, address_type=kind))
         if inside is not None:
             self._tokens.check(inside, repository=self.id, branch=branch, path=path, now=self.clock.now())
-        if not (bare := checksum.strip(' "')):
+        if not (unquoted_checksum := checksum.strip(' "')):
             raise bad_request("checksum is required")
         return self.stage_address(
-            branch, path, location, size=size, checksum=bare, modified=modified, content_type=content_type,
+            branch, path, location, size=size, checksum=unquoted_checksum, modified=modified, content_type=content_type,
             metadata=metadata,
         )  # fmt: skip
 
@@ -122,12 +123,12 @@ class StagingArea(Views):
         self, branch: str, path: str, location: str, *, size: int, checksum: str, modified: datetime | None = None,
         content_type: str = "", metadata: Mapping[str, str] | None = None,
     ) -> Entry:  # fmt: skip
-        """Stage an object by its full address, anywhere in the block store, whether or not it exists."""
+        """Stage an object by its full address in the block store, whether or not it exists."""
         check_path(path)
         scheme = self.objects.location("").partition("://")[0] + "://"
         if not location.startswith(scheme):
             raise bad_request(f"physical address is not valid for block adapter: {scheme.removesuffix('://')}")
-        address, kind = self._normalised(location)
+        address, kind = self._parse_location(location)
         entry = Entry(
             path=path.encode(), address=address, address_type=kind, size=size, checksum=checksum,
             last_modified=modified or self.clock.now(), metadata=metadata or {},
@@ -136,10 +137,10 @@ class StagingArea(Views):
         self.stage(branch, [entry])
         return entry
 
-    def _normalised(self, location: str) -> tuple[str, AddressType]:
-        """A location as the server writes it into an entry: relative only if it begins with the configured namespace.
+    def _parse_location(self, location: str) -> tuple[str, AddressType]:
+        """A location as an address in an entry: relative only if it begins with the configured namespace.
 
-        On the local adapter the server reports locations in another form, so they are full there (formats §4).
+        On the local adapter, locations that the server reports have another form, so they become full (formats §4).
         """
         root = self.objects.storage_namespace + "/"
         if location.startswith(root + "data/"):
@@ -149,24 +150,24 @@ class StagingArea(Views):
     # --- staging ----------------------------------------------------------------------------------------------------
 
     def stage(self, branch: str, entries: Iterable[Entry]) -> None:
-        """Stage entries without writing objects, whether or not these exist."""
+        """Stage entries without writing their objects, which need not exist."""
         staged = (Staged(entry.path, put_value(entry_identity(entry), put_entry(entry))) for entry in entries)
         self.stage_values(branch, staged)
 
     def stage_values(self, branch: str, staged: Iterable[Staged]) -> None:
-        """Stage values exactly as tables store them; None is a tombstone for the committed entry."""
+        """Stage values in the form stored in tables; None is a tombstone for the committed entry."""
         self.check_writable()
         with self._state.writing():
             self.branch(branch)
             self._state.stage(self.id, branch, staged)
 
     def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> None:
-        """Replace the metadata of the branch's entry at a path; the object stays the same."""
+        """Replace the metadata of the branch's entry at a path, but not its object."""
         with self._state.writing():
             self.stage(branch, [replace(self.stat(branch, path), metadata=metadata)])
 
     def delete(self, branch: str, paths: Iterable[str]) -> None:
-        """Replace staged and committed entries at these paths by tombstones; a path without an entry is ignored."""
+        """Replace staged and committed entries at these paths with tombstones. A path without an entry is ignored."""
         self.check_writable()
         with self._state.writing():
             metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
@@ -191,7 +192,7 @@ class StagingArea(Views):
         with self._state.writing():
             self.branch(branch)
             staged = self._state.staged_at(self.id, branch, key)
-            self._forget(branch, [staged] if staged else [])
+            self._unstage(branch, [staged] if staged else [])
 
     def reset_prefix(self, branch: str, prefix: str) -> None:
         """Discard the entries staged at all paths with this prefix."""
@@ -200,10 +201,10 @@ class StagingArea(Views):
         with self._state.writing():
             self.branch(branch)
             staged = self._state.staged(self.id, branch, at_least=start)
-            self._forget(branch, [each for each in staged if each.path.startswith(start)])
+            self._unstage(branch, [each for each in staged if each.path.startswith(start)])
 
-    def _forget(self, branch: str, staged: Iterable[Staged]) -> None:
-        """Unstage entries, except, as on the server, those with the committed content at another address."""
+    def _unstage(self, branch: str, staged: Iterable[Staged]) -> None:
+        """Unstage entries. As on the server, those with the committed content at another address stay."""
         metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
         for each in staged:
             if each.value is None or not same_content(self.committed.value(metarange, each.path), each.value):

@@ -1,6 +1,6 @@
 """The server's state outside the object store: references, commits and staged entries, in one SQLite file.
 
-Each thread has its own connection. Reads see one snapshot; writes are serialised, across processes, too.
+Each thread has its own connection. Reads see one snapshot. Writes are serialized, also across processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS tasks (
     repository TEXT, id TEXT, answer TEXT NOT NULL, PRIMARY KEY (repository, id)) WITHOUT ROWID;
 """
 
-_OF_A_REPOSITORY = ("branches", "tags", "commits", "staged", "tasks")
+_REPOSITORY_TABLES = ("branches", "tags", "commits", "staged", "tasks")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -59,14 +59,14 @@ class BranchRecord:
 
 
 class Staged(NamedTuple):
-    """An entry staged at a path: a value as tables store it, or None, a tombstone for the committed entry."""
+    """An entry staged at a path: a value in the form stored in tables, or None, a tombstone for the committed entry."""
 
     path: bytes
     value: bytes | None
 
 
 class State:
-    """The file and its connections. A method works inside its thread's transaction, if there is one."""
+    """The file and its connections. Methods use the current transaction of their thread, if there is one."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -80,7 +80,7 @@ class State:
             for connection in self._all:
                 connection.close()
             self._all.clear()
-            self._local = threading.local()  # later calls open the file again
+            self._local = threading.local()  # later calls reopen the file
 
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -95,7 +95,7 @@ class State:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A write transaction: others see all of its changes or none; other writers wait."""
+        """A write transaction: others see all of its changes or none, and other writers wait."""
         with self._transaction("BEGIN IMMEDIATE"):
             yield
 
@@ -129,7 +129,7 @@ class State:
         return self._connection().execute(sql, values).rowcount
 
     def next_number(self, name: str) -> int:
-        """The next number of this counter: 1, 2, 3, …, never repeated in this file."""
+        """The next number of this counter (1, 2, 3, …), which never repeats in this file."""
         sql = "INSERT INTO counters VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value"
         return int(self._one(sql, name)[0])
 
@@ -155,7 +155,7 @@ class State:
     def drop_repository(self, repository: str) -> None:
         with self.writing():
             self._execute("DELETE FROM repositories WHERE id = ?", repository)
-            for table in _OF_A_REPOSITORY:
+            for table in _REPOSITORY_TABLES:
                 self._execute(f"DELETE FROM {table} WHERE repository = ?", repository)
 
     # --- branches and tags ------------------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ class State:
         row = self._one("SELECT * FROM commits WHERE repository = ? AND id = ?", repository, commit_id)
         return _commit(row) if row else None
 
-    def commits_like(self, repository: str, prefix: str) -> list[Commit]:
-        """At most two commits whose id starts with a prefix: two mean that it is ambiguous."""
+    def commits_with_prefix(self, repository: str, prefix: str) -> list[Commit]:
+        """At most two commits with ids that start with a prefix. Two mean that the prefix is ambiguous."""
         sql = "SELECT * FROM commits WHERE repository = ? AND id >= ? AND id < ? ORDER BY id LIMIT 2"
         return [_commit(row) for row in self._rows(sql, repository, prefix, prefix + "g")]
 

@@ -16,13 +16,18 @@ from spark_resources.model import Namespace
 from spark_resources.stores import Store, open_store
 from spark_resources.stores.settings import StoreSettings
 
-KINDS = {"s3": "s3", "gs": "gs", "https": "azure", "http": "azure"}  # lakeFS's block store type, by scheme
-SETTINGS = {"s3": "s3_", "gs": "gcs_", "https": "azure_", "http": "azure_"}  # the prefix of its settings, by scheme
+BLOCK_STORE_TYPES = {"s3": "s3", "gs": "gs", "https": "azure", "http": "azure"}  # lakeFS's block store type, by scheme
+SETTING_PREFIXES = {
+    "s3": "s3_",
+    "gs": "gcs_",
+    "https": "azure_",
+    "http": "azure_",
+}  # the prefix of its settings, by scheme
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A store, and the URI, such as `s3://bucket/prefix`, under which repositories without a namespace are created."""
+    """A store, and the URI under which repositories get their default namespaces, such as `s3://bucket/prefix`."""
 
     uri: str
     settings: StoreSettings
@@ -40,14 +45,14 @@ class StorePlace:
         return self.uri.partition("://")[0]
 
 
-_PLAIN = "/$&+,:;=@"  # unescaped in a URL's path, besides letters, digits and -_.~
+_UNESCAPED = "/$&+,:;=@"  # unescaped in a URL's path, besides letters, digits and -_.~
 
 
 class StoreBlockStore:
     """Namespaces in the buckets of one store. Times are the store's own."""
 
     def __init__(self, place: StorePlace) -> None:
-        self.kind, self.scheme = KINDS[place.scheme], f"{place.scheme}://"
+        self.kind, self.scheme = BLOCK_STORE_TYPES[place.scheme], f"{place.scheme}://"
         self.default = place.uri.rstrip("/") + "/"
         self._settings = place.settings
 
@@ -61,23 +66,23 @@ class StoreObjects:
     def __init__(self, storage_namespace: str, settings: StoreSettings) -> None:
         self.storage_namespace = storage_namespace.rstrip("/")
         self._settings = settings
-        self._store = _opened(storage_namespace, settings)
+        self._store = _open_shared(storage_namespace, settings)
 
     def location(self, key: str) -> str:
-        """The location as the server reports it: for Azure with https://, whatever scheme the namespace has."""
-        return f"{_announced(self.storage_namespace)}/{key}"
+        """The location as the server reports it, which for Azure always begins with https://."""
+        return f"{_reported_uri(self.storage_namespace)}/{key}"
 
-    def resolved(self, address: str) -> str:
-        """The address as the server resolves it, which parses it as a URL for S3 and GCS (formats §2).
+    def resolve_address(self, address: str) -> str:
+        """The address as the server resolves it. For S3 and GCS, the server parses it as a URL (formats §2).
 
-        User and query are dropped; the path is unescaped if escaping it again yields the original.
+        User and query are dropped, and the path is unescaped if escaping it again yields the original.
         """
         scheme, _, rest = address.partition("://")
         if scheme not in ("s3", "gs"):
             return address
         host, _, path = rest.partition("?")[0].partition("/")
         plain = unquote(path)
-        return f"{scheme}://{host.rpartition('@')[2]}/{plain if quote(plain, safe=_PLAIN) == path else path}"
+        return f"{scheme}://{host.rpartition('@')[2]}/{plain if quote(plain, safe=_UNESCAPED) == path else path}"
 
     def has(self, key: str) -> bool:
         try:
@@ -87,13 +92,13 @@ class StoreObjects:
         return True
 
     def read(self, key: str) -> bytes:
-        return _stored(self._store, key)
+        return _read(self._store, key)
 
     def read_external(self, address: str) -> bytes:
-        return _stored(*self._elsewhere(address))
+        return _read(*self._bucket_and_key(address))
 
     def external_objects(self, address: str) -> Iterator[ExternalObject]:
-        bucket, prefix = self._elsewhere(address)
+        bucket, prefix = self._bucket_and_key(address)
         for page in bucket.pages(prefix):
             for found in page.objects:
                 key = found.key[len(prefix) :]
@@ -105,28 +110,28 @@ class StoreObjects:
     def writing(self) -> AbstractContextManager[Write]:
         return nullcontext(self.write)
 
-    def _elsewhere(self, address: str) -> tuple[Store, str]:
-        """The whole bucket or container of a full address, as a store, and the key in it."""
-        scheme = _announced(self.storage_namespace).partition("://")[0]
-        deep = 2 if scheme == "https" else 1  # the account precedes the container
-        parts = address.removeprefix(f"{scheme}://").split("/", deep)
-        if not address.startswith(f"{scheme}://") or not all(parts[:deep]) or len(parts) < deep:
+    def _bucket_and_key(self, address: str) -> tuple[Store, str]:
+        """A full address's whole bucket or container, as a store, and the key in it."""
+        scheme = _reported_uri(self.storage_namespace).partition("://")[0]
+        depth = 2 if scheme == "https" else 1  # for Azure, the account and the container
+        parts = address.removeprefix(f"{scheme}://").split("/", depth)
+        if not address.startswith(f"{scheme}://") or not all(parts[:depth]) or len(parts) < depth:
             raise bad_request(f"{address}: the sandbox reads addresses at {scheme}:// only")
-        bucket = f"{scheme}://{'/'.join(parts[:deep])}"
-        return open_store(Namespace.parse(bucket), self._settings), "".join(parts[deep:])
+        bucket = f"{scheme}://{'/'.join(parts[:depth])}"
+        return open_store(Namespace.parse(bucket), self._settings), "".join(parts[depth:])
 
 
-def _announced(uri: str) -> str:
+def _reported_uri(uri: str) -> str:
     return f"https://{uri.removeprefix('http://')}" if uri.startswith("http://") else uri
 
 
 @lru_cache(maxsize=64)
-def _opened(storage_namespace: str, settings: StoreSettings) -> Store:
-    """A store that is shared by all requests: opening one takes several times as long as most requests."""
+def _open_shared(storage_namespace: str, settings: StoreSettings) -> Store:
+    """A store that all requests share, because opening one takes several times as long as most requests."""
     return open_store(Namespace.parse(storage_namespace), settings)
 
 
-def _stored(store: Store, key: str) -> bytes:
+def _read(store: Store, key: str) -> bytes:
     try:
         return store.read(key)
     except NotFound:

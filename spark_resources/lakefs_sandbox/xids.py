@@ -1,4 +1,4 @@
-"""lakeFS's names for objects, slices and runs: xids, of which those of slices sort newest first (formats §1)."""
+"""lakeFS's names for objects, slices and runs: xids. Those of slices and runs sort newest first (formats §1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-#: 4000-01-01 in Unix seconds: lakeFS counts back from it, so that later slices sort first.
+# 4000-01-01 in Unix seconds. lakeFS counts back from it, so that later slices sort first.
 _YEAR_4000 = 64_060_588_800
 _WRAP = 1 << 32
 
@@ -16,35 +16,35 @@ SLICE_SECONDS = 3600
 
 
 class Xids:
-    """Generates ids that are unique among all calls, and among generators with different `maker` numbers.
+    """Generates ids that are unique among all calls, and among generators with different `generator` numbers.
 
     An xid has four bytes for the time, five for the generator and three for a counter, in lower-case base32hex.
     """
 
-    def __init__(self, maker: int, now: Callable[[], datetime]) -> None:
-        self._maker = b"lgc" + (maker % (1 << 16)).to_bytes(2, "big")
+    def __init__(self, generator: int, now: Callable[[], datetime]) -> None:
+        self._generator = b"lgc" + (generator % (1 << 16)).to_bytes(2, "big")
         self._now = now
         self._count = 0
         self._lock = threading.Lock()
 
     def ascending(self, moment: datetime | None = None) -> str:
         """An id that sorts after those of earlier seconds, for objects and files."""
-        return self._made(int((moment or self._now()).timestamp()))
+        return self._generate(int((moment or self._now()).timestamp()))
 
     def descending(self, moment: datetime | None = None) -> str:
         """An id that sorts before those of earlier seconds, for slices and runs."""
-        return self._made(_YEAR_4000 - int((moment or self._now()).timestamp()))
+        return self._generate(_YEAR_4000 - int((moment or self._now()).timestamp()))
 
-    def _made(self, seconds: int) -> str:
+    def _generate(self, seconds: int) -> str:
         with self._lock:
             self._count = (self._count + 1) % (1 << 24)
             count = self._count
-        raw = (seconds % _WRAP).to_bytes(4, "big") + self._maker + count.to_bytes(3, "big")
+        raw = (seconds % _WRAP).to_bytes(4, "big") + self._generator + count.to_bytes(3, "big")
         return base64.b32hexencode(raw).decode("ascii").rstrip("=").lower()
 
 
-class AddressMaker:
-    """Generates `data/<slice>/<id>`, with one open slice for all repositories, for an hour or 50,000 objects."""
+class AddressGenerator:
+    """Generates `data/<slice>/<id>`. All repositories share one slice for an hour or 50,000 objects."""
 
     def __init__(self, xids: Xids, now: Callable[[], datetime]) -> None:
         self._xids = xids
@@ -52,21 +52,21 @@ class AddressMaker:
         self._lock = threading.Lock()
         self._slice = ""
         self._opened = now()
-        self._given = 0
+        self._issued = 0
 
     def address(self, moment: datetime | None = None) -> str:
         moment = moment or self._now()
         with self._lock:
-            # Unlike a real server's clock, this one can be set back: that opens a new slice, too.
+            # This clock, unlike a real server's, can be set back, which also starts a new slice.
             age = abs((moment - self._opened).total_seconds())
-            if not self._slice or self._given >= SLICE_OBJECTS or age > SLICE_SECONDS:
-                self._slice, self._opened, self._given = self._xids.descending(moment), moment, 0
-            self._given += 1
+            if not self._slice or self._issued >= SLICE_OBJECTS or age > SLICE_SECONDS:
+                self._slice, self._opened, self._issued = self._xids.descending(moment), moment, 0
+            self._issued += 1
             return f"data/{self._slice}/{self._xids.ascending(moment)}"
 
 
 def generated_at(address: str) -> datetime:
-    """The second in which an address was generated, from the xid in its last part. Raises `ValueError` without one."""
+    """The second in which an address was generated, from the xid at its end. Raises `ValueError` if there is none."""
     name = address.rsplit("/", 1)[-1].upper()
     raw = base64.b32hexdecode(name + "=" * (-len(name) % 8))
     return datetime.fromtimestamp(int.from_bytes(raw[:4], "big"), UTC)

@@ -1,1 +1,1 @@
-"""lakegc's files in a namespace: marks, approvals, the lease, holds; also the reference collector's layouts."""
+"""lakegc's files in a namespace: marks, approvals, the lease and holds. Also reads the reference collector's marks."""

@@ -1,12 +1,11 @@
 """The approval of one expired set, as stored in the namespace (invariant 7; design, "A mark in the namespace").
 
-    _lakefs/retention/gc/lakegc/<mark_id>/approval.json      who, when, for which digest, until when, what was released
-    _lakefs/retention/gc/unified/<mark_id>/summary.json      only if the reference collector is to sweep it
+    _lakefs/retention/gc/lakegc/<mark_id>/approval.json      who, when, which digest, until when, released brakes
+    _lakefs/retention/gc/unified/<mark_id>/summary.json      only if the reference collector may sweep it
 
-An approval of lakegc's own mark exists when the mark's record names the SHA-256 of its file *and* the file has that
-hash: the record is written first and settles races, the file is written last. For a mark of the reference collector,
-which has no record, the file alone decides. Files are replaced conditionally and never deleted, so every approval stays
-on record.
+An approval of lakegc's own mark is valid if the mark's record contains the SHA-256 of its file *and* the file has that
+hash. The record is written first and decides races; the file is written last. For a mark of the reference collector,
+which has no record, the file alone decides. Files are replaced conditionally and never deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from spark_resources.records.json_records import Version
 from spark_resources.records.model import Record, TimeText, UtcTime
 from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.place import Place
-from spark_resources.stores.retry import delete_own
+from spark_resources.stores.retry import delete_own_files
 
 APPROVAL_NAME = "approval.json"
 APPROVAL_FORMAT: Final = 1
@@ -45,10 +44,11 @@ class ApprovalEnd(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Approval(Record):
-    """What was approved, by whom, how (by which command or UI), and until when; times by the store's clock.
+    """What was approved, by whom, how (by which command or UI), and until when. Times are by the store's clock.
 
-    `layout` is the reference collector's layout for a foreign mark, None for lakegc's own. `released` are the brakes
-    that had tripped, each with the reason given. `ended` records how, by whom and when an approval was revoked or used.
+    `layout` is the reference collector's layout for a foreign mark, None for lakegc's own. `released` are the tripped
+    brakes that were released, each with a reason. `ended` records how, by whom and when an approval was revoked or
+    used.
     """
 
     mark_id: str
@@ -68,7 +68,7 @@ class Approval(Record):
         return hashlib.sha256(self.to_json()).hexdigest()
 
     def verify(self, data: bytes) -> None:
-        """It has to be byte for byte what lakegc writes."""
+        """Raise `ValueError` unless the bytes are exactly what lakegc writes for this approval."""
         if self.to_json() != data:
             raise ValueError("its content was altered")
 
@@ -84,7 +84,7 @@ def approval_key(mark_id: str) -> str:
 
 
 def read_approval(place: Place, mark_id: str) -> Approval | None:
-    """The content of the mark's approval.json, valid or not; None if there is none."""
+    """The content of the mark's approval.json, whether or not it is valid; None if there is none."""
     store, key = place.store(), approval_key(mark_id)
     try:
         return Approval.from_json(place.records().read(key), f"{store.where}/{key}")
@@ -105,7 +105,7 @@ class ApprovalStatus(StrEnum):
 
 
 def approval_status(record: MarkRecord, found: Approval | None, *, now: datetime) -> ApprovalStatus:
-    """The status of the approval of lakegc's own mark. `now` by the store's clock."""
+    """The status of the approval of lakegc's own mark. `now` is by the store's clock."""
     if record.state is not MarkState.APPROVED:
         return ApprovalStatus.NONE
     if found is None or found.sha256 != record.approval or found.digest != record.digest:
@@ -114,7 +114,7 @@ def approval_status(record: MarkRecord, found: Approval | None, *, now: datetime
 
 
 def foreign_approval_status(found: Approval | None, *, layout: str, now: datetime) -> ApprovalStatus:
-    """The status of the approval of a foreign mark (of the reference collector). `now` by the store's clock."""
+    """The status of the approval of a foreign mark (of the reference collector). `now` is by the store's clock."""
     if found is None or found.ended is not None or found.layout != layout:
         return ApprovalStatus.NONE
     return ApprovalStatus.EXPIRED if now >= found.until else ApprovalStatus.APPROVED
@@ -124,11 +124,11 @@ def foreign_approval_status(found: Approval | None, *, layout: str, now: datetim
 
 
 class ApprovalConflict(Refused):
-    """Raised when another process wrote the approval in the meantime; that one stays."""
+    """Raised when another process wrote an approval in the meantime, which stays."""
 
 
 def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
-    """The file's raw bytes, even if unreadable or unsigned, and the version for replacing it; None if there is none."""
+    """The file's raw bytes, even if unreadable or unsigned, and its version for a replace; None if there is no file."""
     try:
         return place.records().read_untrusted(approval_key(mark_id))
     except NotFound:
@@ -136,7 +136,7 @@ def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | Non
 
 
 def write_approval(place: Place, approval: Approval, *, replacing: tuple[bytes, Version] | None) -> None:
-    """Write approval.json, replacing a version. Raises `ApprovalConflict` if that is no longer the current one."""
+    """Write approval.json, replacing this version. Raises `ApprovalConflict` if it is no longer the current one."""
     store, records = place.store(), place.records()
     key, data = approval_key(approval.mark_id), approval.to_json()
     try:
@@ -146,7 +146,7 @@ def write_approval(place: Place, approval: Approval, *, replacing: tuple[bytes, 
             records.replace(key, data, replacing[1])
     except (AlreadyExists, Changed) as error:
         current = read_with_version(place, approval.mark_id)
-        if current is None or current[0] != data:  # otherwise this very write succeeded and its response was lost
+        if current is None or current[0] != data:  # otherwise this write succeeded, but its response was lost
             raise ApprovalConflict(
                 f"{key} in {store.where} was written by another process at the same time. Check 'lakegc status', "
                 "and try again.",
@@ -162,7 +162,7 @@ def summary_key(mark_id: str) -> str:
 
 
 def write_reference_summary(place: Place, record: MarkRecord) -> None:
-    """Hand lakegc's mark to the reference collector's sweep, which re-verifies nothing. Writes one line in its form."""
+    """Permit the reference collector to sweep lakegc's mark: write its summary.json. It re-verifies nothing."""
     summary = {
         "run_id": record.mark_id,
         "success": True,
@@ -184,19 +184,19 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
         store.stat(key)
     except NotFound:
         return False
-    for failed in delete_own(store, [key]):
+    for failed in delete_own_files(store, [key]):
         raise Unavailable(
-            f"{key} in {store.where} can't be deleted ({failed.code}), and while it exists the reference collector "
+            f"{key} in {store.where} can't be deleted ({failed.code}). As long as it exists, the reference collector "
             "can sweep this mark. Delete it manually."
         )
     return True
 
 
 def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
-    """Remove the summary of each of lakegc's finished marks that is not, or no longer, approved. Returns their ids.
+    """Remove the summary of each of lakegc's finished marks that isn't approved, or no longer. Returns their ids.
 
-    Thus an approval that has expired, isn't signed although a key is set, or belongs to a mark of an unknown format
-    ends for the reference collector, too. `now` by the store's clock.
+    So the reference collector can't use an approval that has expired, that isn't signed although a key is set, or that
+    belongs to a mark of an unknown format. `now` is by the store's clock.
     """
 
     def withdrawn(mark_id: str, record: MarkRecord | Untrusted | UnknownFormat) -> bool:
@@ -208,7 +208,7 @@ def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
 
 
 def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -> bool:
-    """Remove the summary of one mark, unless a valid approval hands it over. Returns whether one was removed."""
+    """Remove the summary of one mark, unless a valid approval permits it. Returns whether one was removed."""
     try:
         place.store().stat(summary_key(record.mark_id))
     except NotFound:
@@ -216,9 +216,9 @@ def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -
     try:
         found = read_approval(place, record.mark_id)
     except DamagedData:
-        found = None  # an approval that can't be read hands nothing over
-    handed_over = found is not None and found.for_reference
-    if handed_over and approval_status(record, found, now=now) is ApprovalStatus.APPROVED:
+        found = None  # an unreadable approval permits nothing
+    is_for_reference = found is not None and found.for_reference
+    if is_for_reference and approval_status(record, found, now=now) is ApprovalStatus.APPROVED:
         return False
     return withdraw_reference_summary(place, record.mark_id)
 

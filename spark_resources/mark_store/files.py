@@ -1,4 +1,4 @@
-"""The files of a mark according to its record, and unrecorded files in its folders."""
+"""The recorded files of a mark, and other files in its folders."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset
 from spark_resources.stores.place import Place
-from spark_resources.stores.retry import delete_own
+from spark_resources.stores.retry import delete_own_files
 
 REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the reference collector's folder
 SUMMARY = "summary.json"
 
-# Files that lakegc writes into a mark's folder after it is finished, beside the assets' own folders.
-LATER = ("mark.json", APPROVAL_NAME, "sweep.json", QUARANTINE_NAME)
+# Files that lakegc writes into a mark's folder after the mark is finished, next to the assets' folders.
+LATER_FILES = ("mark.json", APPROVAL_NAME, "sweep.json", QUARANTINE_NAME)
 LATER_FOLDERS = ("receipts/", "verifications/", "sweep_report/", "undone/", "restored/", "freed/")
 EARLIER_FOLDERS = ("proofs/",)  # re-verifications of marks of format 1
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One dataset of a mark. `keys` is true if its rows name objects to delete."""
+    """One dataset of a mark. `keys` says whether its rows are keys of objects to delete."""
 
     dataset: Dataset
     keys: bool
 
 
-def parts(place: Place, record: MarkRecord) -> Iterator[Part]:
-    """Every recorded dataset of a mark. Raises `DamagedData` if a list of files is missing or not the recorded one."""
+def recorded_parts(place: Place, record: MarkRecord) -> Iterator[Part]:
+    """Every recorded dataset of a mark. Raises `DamagedData` if a list of files is missing or was altered."""
     for asset, step in record.steps.items():
         for part, found in step.datasets.items():
             as_foreign = asset == "expired_set" and part in REFERENCE_PARTS
@@ -45,27 +45,27 @@ def parts(place: Place, record: MarkRecord) -> Iterator[Part]:
             yield Part(dataset, asset == "expired_set" and (as_foreign or not part))
 
 
-def unrecorded(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:
-    """The files in a mark's folders that no list names, except those that lakegc itself writes later."""
+def unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:
+    """The files in a mark's folders that are in no list of files, except those that lakegc writes later."""
     known = {part.dataset.folder + file.name for part in recorded for file in part.dataset.files}
     known |= {part.dataset.folder + LIST_NAME for part in recorded}
     own, foreign = mark_folder(record.mark_id), reference_folder(record.mark_id)
-    known |= {own + name for name in LATER} | {foreign + SUMMARY}
+    known |= {own + name for name in LATER_FILES} | {foreign + SUMMARY}
     later = tuple(own + folder for folder in (*LATER_FOLDERS, *EARLIER_FOLDERS))
     found = (one.key for folder in (own, foreign) for page in place.store().pages(folder) for one in page.objects)
     return sorted(key for key in found if key not in known and not key.startswith(later))
 
 
-def remove_unrecorded(place: Place, record: MarkRecord) -> None:
+def remove_unrecorded_files(place: Place, record: MarkRecord) -> None:
     """Delete leftovers of retried tasks from the folders of a mark, right before it is finished.
 
-    Never called on a finished mark: extra files there were added by somebody else.
+    Must not be called for a finished mark, where extra files were added by somebody else.
     """
-    left = unrecorded(place, record, list(parts(place, record)))
-    failed = delete_own(place.store(), left)
+    leftovers = unrecorded_files(place, record, list(recorded_parts(place, record)))
+    failed = delete_own_files(place.store(), leftovers)
     if failed:
         raise DamagedData(
             f"{failed[0].key} in {place.store().where} was left by a retried task and can't be deleted "
-            f"({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/",
+            f"({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/.",
             invariant=12,
         )

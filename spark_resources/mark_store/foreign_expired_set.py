@@ -1,7 +1,7 @@
 """The expired set of a foreign mark (of the reference collector), in any of its layouts (formats §5).
 
-A foreign mark records addresses only, so size and time are today's, from a listing of their folders. Only the Parquet
-is read, never the text beside it, in which a key with a newline looks like two keys.
+A foreign mark records only addresses, so sizes and times come from a new listing of their folders. Only the Parquet
+files are read, never the text files next to them, in which a key with a newline looks like two keys.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ REFERENCE_OBJECTS = pa.schema([field.with_nullable(field.name != "address") for 
 
 
 def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> ReferenceMark | None:
-    """The foreign mark of this id, or of `layout/id`; None if there is none.
+    """The foreign mark with this name, which is an id or `layout/id`; None if there is none.
 
-    Raises `WrongUsage` if several layouts have one, and `DamagedData` if one is left without its Parquet files.
+    Raises `WrongUsage` if several layouts have one, and `DamagedData` if its Parquet files are missing.
     """
     found = [one for one in reference_marks(place, ours=ours) if name in (one.mark_id, f"{one.layout}/{one.mark_id}")]
     if len(found) > 1:
@@ -49,22 +49,22 @@ def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> Referenc
 
 
 def addresses(place: Place, found: ReferenceMark) -> pa.ChunkedArray:
-    """Every address of the mark as recorded, in memory. Raises `DamagedData` for a damaged file."""
+    """All addresses of the mark, in memory. Raises `DamagedData` for a damaged file."""
     return pa.chunked_array([read_addresses(place, key) for key in found.files], pa.string())
 
 
 def read_addresses(place: Place, key: str) -> pa.Array:
-    return addresses_in(read_listed(place, key), f"{place.store().where}/{key}")
+    return addresses_in(read_mark_file(place, key), f"{place.store().where}/{key}")
 
 
-def read_listed(place: Place, key: str) -> bytes:
+def read_mark_file(place: Place, key: str) -> bytes:
     """The bytes of a file of the mark. Raises `DamagedData` if it has disappeared since it was listed."""
     try:
         return place.store().read(key)
     except NotFound as error:
         where = f"{place.store().where}/{key}"
         raise DamagedData(
-            f"{where} was listed a moment ago, but no longer exists. This mark is being deleted."
+            f"{where} was listed a moment ago, but no longer exists. This mark is being deleted. Make a new mark."
         ) from error
 
 
@@ -84,13 +84,13 @@ def addresses_in(data: bytes, where: str) -> pa.Array:
 
 
 def objects_of(place: Place, found: ReferenceMark) -> Iterator[pa.Table]:
-    """The mark's objects (REFERENCE_OBJECTS), folder by folder, each folder listed once."""
+    """The mark's objects (REFERENCE_OBJECTS), folder by folder. Each folder is listed once."""
     by_folder: dict[str, list[str]] = {}
     for chunk in addresses(place, found).chunks:
         for address in chunk.to_pylist():
             by_folder.setdefault(folder_of(address), []).append(address)
     for folder, wanted in sorted(by_folder.items()):
-        stored = {one.key: one for one in listed(place, folder, frozenset(wanted))}
+        stored = {one.key: one for one in stored_objects(place, folder, frozenset(wanted))}
         rows = [
             {
                 "address": address,
@@ -106,15 +106,15 @@ def objects_of(place: Place, found: ReferenceMark) -> Iterator[pa.Table]:
 
 
 def folder_of(address: str) -> str:
-    """The folder in which an address is listed: a slice, `data/` for objects directly in it, or the root."""
+    """The folder to list for an address: its slice, `data/` for an object directly in it, or the root."""
     parts = address.split("/")
     if len(parts) == 1:
         return ""
     return f"{parts[0]}/{parts[1]}/" if len(parts) > 2 else f"{parts[0]}/"
 
 
-def listed(place: Place, folder: str, wanted: frozenset[str]) -> Iterator[StoredObject]:
-    """The wanted keys that the store lists in a folder; none if the store can't have such a folder."""
+def stored_objects(place: Place, folder: str, wanted: frozenset[str]) -> Iterator[StoredObject]:
+    """The objects with wanted keys in a folder; none if the store can't have such a folder."""
     flat = "/" if folder.count("/") < 2 else None
     try:
         for page in place.store().pages(folder, delimiter=flat):

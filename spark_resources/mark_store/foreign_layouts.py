@@ -1,6 +1,6 @@
-"""The reference collector's layouts, so that either tool can read the other's marks (formats §5).
+"""The reference collector's layouts, so that each tool can read the other's marks (formats §5).
 
-`summary.json` is not written here: its presence alone lets the reference sweep a mark without re-verification.
+This module doesn't write `summary.json`: its presence alone lets the reference sweep a mark without re-verification.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from spark_resources.records.json_records import read_json
 from spark_resources.spark.datasets import Output, parquet
 from spark_resources.stores.place import Place
 
-# lines that rclone's --files-from would misread: it trims blanks at both ends (Unicode's, too), and # and ; begin
-# comments
+# lines that rclone's --files-from would misread: it trims whitespace at both ends (also Unicode's), and # and ; start a
+# comment
 _BLANK = r"[\s\v\x{85}\p{Z}]"
 _UNSAFE_LINE = rf"[\r\n]|^{_BLANK}|{_BLANK}$|^[#;]"
 
@@ -29,11 +29,11 @@ _UNSAFE_LINE = rf"[\r\n]|^{_BLANK}|{_BLANK}$|^[#;]"
 def reference_outputs(mark_id: str) -> list[Output]:
     """The expired set in the reference collector's layout: `deleted/` (Parquet) and `deleted.text/`."""
     folder = reference_folder(mark_id)
-    return [parquet(folder + "deleted/", ADDRESSES), Output(folder + "deleted.text/", ".txt", _lines)]
+    return [parquet(folder + "deleted/", ADDRESSES), Output(folder + "deleted.text/", ".txt", _encode_lines)]
 
 
-def _lines(table: pa.Table) -> tuple[bytes, int]:
-    """Addresses as lines of text, without those that a line can't represent."""
+def _encode_lines(table: pa.Table) -> tuple[bytes, int]:
+    """Addresses as lines of text, without those that a line can't represent, and their number."""
     addresses = table.column("address")
     safe = addresses.filter(pc.invert(pc.match_substring_regex(addresses, _UNSAFE_LINE)))
     return "".join(f"{address}\n" for address in safe.to_pylist()).encode(), len(safe)
@@ -68,7 +68,7 @@ _ROOTS = ("unified/", "uncommitted/", "addresses/")
 
 
 def reference_marks(place: Place, *, ours: frozenset[str]) -> Iterator[ReferenceMark]:
-    """The reference's marks in any of its layouts. `ours` are the ids of lakegc's own marks, which look alike."""
+    """The reference's marks in any of its layouts. `ours` are the ids of lakegc's marks, which have the same layout."""
     found: dict[tuple[str, str], list[tuple[str, datetime]]] = {}
     for page in (page for root in _ROOTS for page in place.store().pages(GC_ROOT + root)):
         for one in page.objects:

@@ -1,20 +1,20 @@
-"""Parse and write a file of holds: YAML from bytes to values and back. A file is valid as a whole or not at all.
+"""Parse and write a file of holds: YAML from bytes to values and back. A file with any problem is invalid as a whole.
 
-    format: 1                   # may be left out
+    format: 1                   # optional
     holds:
       - id: releases
-        tags: "v*"              # the objects of tagged commits; with history, those of their ancestors, too
+        tags: "v*"              # the objects of tagged commits; with history, also those of their ancestors
         history: true
         owner: ada@example.org
         reason: customers run these
-        until: 2027-06-30       # to the end of this day (UTC), or a time with its zone; no end if left out
+        until: 2027-06-30       # to the end of this day (UTC), or a time with a zone; optional
       - {id: legal, commits: {legal: hold}, owner: ..., reason: ...}
       - {id: experiments, branches: "exp-*", days: 90, owner: ..., reason: ...}
       - {id: reports, paths: "reports/*.pdf", owner: ..., reason: ...}
       - {id: imported, prefix: data/imported/, owner: ..., reason: ...}
 
-Pure. Patterns are those of `fnmatch`, case-sensitive: `*` is any text (slashes, too), `?` any character, `[…]` one
-of these. Every scalar is read as plain text, so the metadata value `no` is not a boolean.
+Pure. Patterns are those of `fnmatch`, case-sensitive: `*` matches any text, including slashes, `?` any character, and
+`[…]` one of these characters. Every scalar is read as plain text, so the metadata value `no` is not a boolean.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from spark_resources.errors import Refused, UnknownFormat, WrongUsage
 from spark_resources.model import DATA
 
 FORMAT = "1"  # of the file, and the default if it states none
-LARGEST_FILE = 1 << 20  # bytes
-DEEPEST = 8  # levels of lists and fields; a file of holds has five
+MAX_FILE_BYTES = 1 << 20  # bytes
+MAX_DEPTH = 8  # levels of lists and fields; a valid file has five
 _ID = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -47,7 +47,7 @@ _MAX_DAYS = 365_000
 
 
 def checked_pattern(pattern: str) -> str:
-    """The pattern itself. Raises `ValueError` for one that is empty, or that can match nothing."""
+    """The pattern itself. Raises `ValueError` if it is empty or can't match anything."""
     if not pattern:
         raise ValueError("an empty pattern matches nothing; use '*' to match everything")
     at = 0
@@ -64,12 +64,12 @@ def checked_pattern(pattern: str) -> str:
 
 
 def literal_prefix(pattern: str) -> str:
-    """The common prefix of everything that the pattern matches."""
+    """The common prefix of all text that the pattern matches."""
     return _SPECIAL.split(pattern, maxsplit=1)[0]
 
 
 def end_of(text: str) -> datetime:
-    """Parse the end of a hold: the end of a day (UTC), or a point in time. Raises `ValueError`."""
+    """Parse the end of a hold: the end of a day (UTC), or a point in time. Raises `ValueError` if it is neither."""
     try:
         if _DAY.fullmatch(text):
             day = date.fromisoformat(text)
@@ -131,7 +131,7 @@ FreeText = Annotated[str, Field(max_length=1000), AfterValidator(_checked_text)]
 
 
 class Hold(BaseModel):
-    """A hold: which objects must be kept, who requested it, and until when. All fields are text as in the file."""
+    """A hold: which objects must be kept, who requested it, and until when. All fields are text, as in the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     kind: ClassVar[str]  # the field that selects the objects on hold
@@ -145,7 +145,7 @@ class Hold(BaseModel):
     def ends(self) -> datetime | None:
         return None if self.until is None else end_of(self.until)
 
-    def outdated(self, now: datetime) -> bool:
+    def has_expired(self, now: datetime) -> bool:
         """Whether it has expired. `now` is the lakeFS server's clock."""
         return self.ends is not None and self.ends <= now
 
@@ -155,14 +155,14 @@ class Hold(BaseModel):
         raise NotImplementedError
 
     def fields(self) -> dict[str, Any]:
-        """The fields as in the file: the selector first, and without fields that are left out."""
-        given = self.model_dump(exclude_none=True, exclude_defaults=True)
-        order = ["id", self.kind, *(name for name in given if name not in ("id", self.kind))]
-        return {name: given[name] for name in order}
+        """The fields as in the file: the id and the selector first, optional fields only if they are set."""
+        present = self.model_dump(exclude_none=True, exclude_defaults=True)
+        order = ["id", self.kind, *(name for name in present if name not in ("id", self.kind))]
+        return {name: present[name] for name in order}
 
 
 class TagHold(Hold):
-    """Keeps the objects of commits with a tag; with `history`, those of all their ancestors, too."""
+    """Keeps the objects of commits with a matching tag; with `history`, also those of all their ancestors."""
 
     kind: ClassVar[str] = "tags"
     tags: Pattern
@@ -192,7 +192,7 @@ class CommitHold(Hold):
 
 
 class BranchHold(Hold):
-    """Keeps the objects of commits on the line of a branch for at least this many days, whatever the rules say."""
+    """Keeps the objects of commits in a branch's history for at least this many days, even if the rules keep less."""
 
     kind: ClassVar[str] = "branches"
     branches: Pattern
@@ -208,7 +208,7 @@ class BranchHold(Hold):
 
 
 class PathHold(Hold):
-    """Keeps the objects that any known commit, even an expired one, has at a matching path."""
+    """Keeps the objects at a matching path in any known commit, even an expired one."""
 
     kind: ClassVar[str] = "paths"
     paths: Pattern
@@ -232,8 +232,8 @@ class PrefixHold(Hold):
 KINDS: Mapping[str, type[Hold]] = {each.kind: each for each in (TagHold, CommitHold, BranchHold, PathHold, PrefixHold)}
 
 
-def made_hold(fields: Mapping[str, Any]) -> Hold:
-    """The hold with these fields, given as in a file. Raises `WrongUsage` naming all problems."""
+def parse_hold(fields: Mapping[str, Any]) -> Hold:
+    """The hold with these fields, in the form of the file. Raises `WrongUsage` with all problems."""
     kinds = [kind for kind in KINDS if kind in fields]
     if len(kinds) != 1:
         raise WrongUsage(f"a hold needs exactly one of {', '.join(KINDS)}; {' and '.join(kinds) or 'none'} was given")
@@ -256,25 +256,27 @@ class HoldProblem:
 
 
 class BadHolds(Refused):
-    """Raised for a file of holds with any problem: none of its holds is used."""
+    """Raised for a file of holds with any problem. None of its holds is used."""
 
     def __init__(self, where: str, problems: Iterable[HoldProblem]) -> None:
         self.problems = sorted(problems, key=lambda one: one.line)
         self.where = where
         lines = "".join(f"\n  line {one.line}: {one.what}" for one in self.problems)
         super().__init__(
-            f"{where} is not a valid holds file:{lines}\nNothing is marked until it is corrected, because what should "
-            "be on hold is unknown. To check it again: 'lakegc holds REPO check'.",
+            f"{where} is not a valid holds file:{lines}\nNothing is marked until it is corrected, because it is "
+            "unknown what should be on hold. Check it again with 'lakegc holds REPO check'.",
             invariant=3,
         )
 
 
 def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
-    """The holds of a file, in its order. Raises `BadHolds` with all problems and their lines, and `UnknownFormat` for a
-    file of another format."""
+    """The holds of a file, in its order.
+
+    Raises `BadHolds` with all problems and their lines, and `UnknownFormat` for a file of another format.
+    """
     problems: list[HoldProblem] = []
     items = _items(_root(data, where), where)
-    found = [(item, hold) for item in items if (hold := _hold_of(item, problems)) is not None]
+    found = [(item, hold) for item in items if (hold := _parse_hold_node(item, problems)) is not None]
     lines: dict[str, int] = {}
     for item, hold in found:
         line = item.start_mark.line + 1
@@ -294,7 +296,7 @@ def _first_lines(data: bytes, where: str) -> list[int]:
 
 
 class _Loader(yaml.BaseLoader):
-    """YAML without features that hide content from a reader: aliases, and tags that convert text to other types."""
+    """Rejects YAML features that hide content from a reader: aliases, and tags that convert text to other types."""
 
     depth = 0
 
@@ -303,7 +305,7 @@ class _Loader(yaml.BaseLoader):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "an alias (*name): write it out", event.start_mark)
         self.depth += 1
-        if self.depth > DEEPEST:
+        if self.depth > MAX_DEPTH:
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "too many levels", event.start_mark)
         node = super().compose_node(parent, index)
@@ -317,8 +319,8 @@ _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "
 
 
 def _root(data: bytes, where: str) -> yaml.Node:
-    if len(data) > LARGEST_FILE:
-        raise BadHolds(where, [HoldProblem(1, f"it has {len(data):,} bytes; at most {LARGEST_FILE:,} are allowed")])
+    if len(data) > MAX_FILE_BYTES:
+        raise BadHolds(where, [HoldProblem(1, f"it has {len(data):,} bytes; at most {MAX_FILE_BYTES:,} are allowed")])
     try:
         node = yaml.compose(data.decode(), Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -342,36 +344,36 @@ def _fields_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]
     for _, value in formats:
         if value.value != FORMAT:
             raise UnknownFormat(
-                f"{where} is of format {str(value.value)[:60]!r}, but this version of lakegc supports {FORMAT}. What "
-                "is on hold is unknown, so nothing is marked or swept. Update lakegc."
+                f"{where} is of format {str(value.value)[:60]!r}, but this version of lakegc supports {FORMAT}. It is "
+                "unknown what is on hold, so nothing is marked or swept. Update lakegc."
             )
     return [pair for pair in pairs if pair not in formats]
 
 
 def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
-    """The nodes of the list `holds`. Apart from it, a file may have only `format`."""
+    """The nodes of the list `holds`. The only other field that a file may have is `format`."""
     pairs = _fields_of(root, where)
-    strange = [HoldProblem(_line(key), f"{_quoted(key)} is unknown here; expected 'holds'") for key, _ in pairs]
+    unknown_fields = [HoldProblem(_line(key), f"{_quoted(key)} is unknown here; expected 'holds'") for key, _ in pairs]
     if len(pairs) != 1 or pairs[0][0].value != "holds":
         expected = HoldProblem(_line(root), "expected 'holds:' with a list, once")
-        raise BadHolds(where, [one for one, pair in zip(strange, pairs, strict=True) if pair[0].value != "holds"]
+        raise BadHolds(where, [one for one, pair in zip(unknown_fields, pairs, strict=True) if pair[0].value != "holds"]
                        or [expected])  # fmt: skip
     if not isinstance(pairs[0][1], yaml.SequenceNode):
         raise BadHolds(
-            where, [HoldProblem(_line(pairs[0][1]), "'holds' must be a list, each hold with a '-' in front")]
+            where, [HoldProblem(_line(pairs[0][1]), "'holds' must be a list; put a '-' in front of each hold")]
         )
     items: list[yaml.Node] = pairs[0][1].value
     return items
 
 
-def _hold_of(item: yaml.Node, problems: list[HoldProblem]) -> Hold | None:
+def _parse_hold_node(item: yaml.Node, problems: list[HoldProblem]) -> Hold | None:
     """The hold of a node; None if it has problems, which are added to the list."""
     if not isinstance(item, yaml.MappingNode):
         problems.append(HoldProblem(_line(item), "expected the fields of a hold: id, what is on hold, owner, reason"))
         return None
     lines: dict[tuple[str | int, ...], int] = {(): _line(item)}
     before = len(problems)
-    plain = _plain(item, (), lines, problems)
+    plain = _to_plain(item, (), lines, problems)
     kinds = [kind for kind in KINDS if kind in plain]
     if len(kinds) != 1:
         problem = f"it has {' and '.join(kinds)}" if kinds else "it doesn't say what is on hold"
@@ -388,7 +390,9 @@ def _hold_of(item: yaml.Node, problems: list[HoldProblem]) -> Hold | None:
     return hold if len(problems) == before else None
 
 
-def _plain(node: yaml.Node, at: tuple[Any, ...], lines: dict[tuple[Any, ...], int], problems: list[HoldProblem]) -> Any:
+def _to_plain(
+    node: yaml.Node, at: tuple[Any, ...], lines: dict[tuple[Any, ...], int], problems: list[HoldProblem]
+) -> Any:
     """A node as text, lists and dicts. Records the line of each field; a duplicate field is a problem."""
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
@@ -397,10 +401,10 @@ def _plain(node: yaml.Node, at: tuple[Any, ...], lines: dict[tuple[Any, ...], in
             if name in found:
                 problems.append(HoldProblem(_line(key), f"{_quoted(key)} is given twice"))
             lines[(*at, name)] = _line(key)
-            found[name] = _plain(value, (*at, name), lines, problems)
+            found[name] = _to_plain(value, (*at, name), lines, problems)
         return found
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(value, (*at, number), lines, problems) for number, value in enumerate(node.value)]
+        return [_to_plain(value, (*at, number), lines, problems) for number, value in enumerate(node.value)]
     return node.value
 
 
@@ -427,42 +431,42 @@ def _quoted(key: yaml.Node) -> str:
 
 
 def with_hold(data: bytes | None, hold: Hold, where: str) -> bytes:
-    """The file with one more hold at its end; existing text stays as it is. `data` is None if there was no file."""
+    """The file with one more hold at its end; existing text is unchanged. `data` is None if there was no file."""
     if data is None:
-        return _verified(b"", (hold,), where)
+        return _checked_edit(b"", (hold,), where)
     wanted = (*parse_holds(data, where), hold)
-    dash = _fields_of(_root(data, where), where)[0][1].start_mark.column  # of the list's first hold
-    added = data + (b"" if data.endswith(b"\n") else b"\n") + _listed([hold], indent=dash).encode()
-    return _verified(added, wanted, where)
+    indent = _fields_of(_root(data, where), where)[0][1].start_mark.column  # of the list's first hold
+    added = data + (b"" if data.endswith(b"\n") else b"\n") + _render_list([hold], indent=indent).encode()
+    return _checked_edit(added, wanted, where)
 
 
 def without_hold(data: bytes, hold_id: str, where: str) -> bytes:
-    """The file without one hold; the rest is kept as it is."""
+    """The file without one hold; the rest is unchanged."""
     holds, lines = parse_holds(data, where), data.decode().splitlines(keepends=True)
     number = [hold.id for hold in holds].index(hold_id)
     begin, end = [*_first_lines(data, where), len(lines)][number : number + 2]
-    while end > begin and lines[end - 1].strip()[:1] in ("", "#"):  # comments above the next hold belong to that one
+    while end > begin and lines[end - 1].strip()[:1] in ("", "#"):  # comments above the next hold belong to it
         end -= 1
     while lines[begin - 1].strip().startswith("#"):
         begin -= 1
-    left = tuple(hold for hold in holds if hold.id != hold_id)
-    return _verified("".join([*lines[:begin], *lines[end:]]).encode(), left, where)
+    remaining = tuple(hold for hold in holds if hold.id != hold_id)
+    return _checked_edit("".join([*lines[:begin], *lines[end:]]).encode(), remaining, where)
 
 
-def _verified(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
-    """The edited text if it parses to exactly the wanted holds, otherwise a newly written file."""
-    for text in (data, rendered(wanted)):
+def _checked_edit(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
+    """The edited text if it parses to exactly the wanted holds, otherwise a newly rendered file."""
+    for text in (data, render_holds(wanted)):
         with suppress(BadHolds):
             if parse_holds(text, where) == wanted:
                 return text
     raise WrongUsage(f"{', '.join(hold.id for hold in wanted)}: some text can't be written as YAML")
 
 
-def rendered(holds: Iterable[Hold]) -> bytes:
-    return (f"format: {FORMAT}\n" + ("holds:\n" + text if (text := _listed(holds)) else "holds: []\n")).encode()
+def render_holds(holds: Iterable[Hold]) -> bytes:
+    return (f"format: {FORMAT}\n" + ("holds:\n" + text if (text := _render_list(holds)) else "holds: []\n")).encode()
 
 
-def _listed(holds: Iterable[Hold], *, indent: int = 2) -> str:
+def _render_list(holds: Iterable[Hold], *, indent: int = 2) -> str:
     items = [hold.fields() for hold in holds]
     if not items:
         return ""
@@ -471,7 +475,7 @@ def _listed(holds: Iterable[Hold], *, indent: int = 2) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text without quotes if a reader that treats every scalar as text reads the same."""
+    """Writes text without quotes where possible, for readers that treat every scalar as text."""
 
 
 _Dumper.yaml_implicit_resolvers = {}

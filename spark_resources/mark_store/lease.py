@@ -1,8 +1,8 @@
 """The lease in a namespace: one mark or sweep per repository at a time, across deployments (invariant 11).
 
-The lease is one small JSON object, taken by write-if-absent, renewed and released by replace-if-unchanged, and timed by
-the store's clock only. It protects against concurrent users, not against a store whose conditional writes aren't
-atomic: such a store is refused unless the configuration states that there is a single deployment.
+The lease is one small JSON object: taken by write-if-absent, renewed and released by replace-if-unchanged, and timed
+only by the store's clock. It relies on atomic conditional writes. A store without them is refused, unless the
+configuration states that there is a single deployment.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from spark_resources.errors import LakegcError, NotFound, Refused
-from spark_resources.host.processes import ProcessIdentity, known_dead, this_process
-from spark_resources.records.json_records import as_plain
+from spark_resources.host.processes import ProcessIdentity, is_known_dead, this_process
+from spark_resources.records.json_records import to_json_value
 from spark_resources.records.model import AsInJson, Record, UtcTime, known_format
 from spark_resources.stores.base import AlreadyExists, Changed, Store
 
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
 LEASE_FORMAT = 1
 LEASE_TIME = timedelta(minutes=10)
-WATCH_S = 20.0  # how long a process that watches a lease relies on its last read
+REREAD_INTERVAL_S = 20.0  # how long a process that watches a lease relies on its latest read
 
 
 @dataclass(frozen=True, slots=True)
 class Holder(Record):
-    """Who holds the lease, for which mark, and until when by the store's clock. `token` is unique to one acquisition.
+    """Who holds the lease, for which mark, and until when (by the store's clock). `token` is unique to one acquisition.
 
-    `process` identifies the holder's process, None if its system doesn't provide that. `tasks_stop_after_s` is how long
-    other processes may still work under the lease after it changed hands, or under an earlier one that was taken over;
-    0 while there are none.
+    `process` identifies the holder's process; None if its system doesn't support that. `tasks_stop_after_s` is how long
+    other processes may still rely on this lease, or on one that it took over, after it has a new holder; 0 if there are
+    no such processes.
     """
 
     __pydantic_config__: ClassVar = {**Record.__pydantic_config__, "extra": "ignore"}
@@ -52,7 +52,7 @@ class Holder(Record):
     tasks_stop_after_s: Annotated[float, Field(ge=0)] = 0.0
 
     def to_json(self) -> bytes:
-        return json.dumps(self, default=as_plain).encode()
+        return json.dumps(self, default=to_json_value).encode()
 
     @classmethod
     def damaged(cls, where: str, why: str) -> Refused:
@@ -66,11 +66,11 @@ def _holder_of(data: bytes, store: Store) -> Holder:
     return Holder.from_json(data, f"{store.where}/{LEASE_KEY}")
 
 
-def seconds_passed() -> float:
-    """A monotonic clock that keeps running while the machine sleeps, if the system has one."""
+def boottime_s() -> float:
+    """A monotonic clock in seconds that keeps running while the machine sleeps, if the system has one."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
-    # macOS: time.monotonic() stands still while it sleeps, and this clock doesn't
+    # on macOS, time.monotonic() stops while the machine sleeps, but this clock doesn't
     return time.clock_gettime(time.CLOCK_MONOTONIC) if sys.platform == "darwin" else time.monotonic()
 
 
@@ -82,7 +82,7 @@ class Lease:
         self._valid_until, self._clock = valid_until, clock
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._lost: str | None = None
-        self._watched_until = -float("inf")  # until when processes of earlier work may still rely on the lease
+        self._watched_until = -float("inf")  # until when other processes may still rely on the lease
         self._thread = threading.Thread(target=self._renew_until_released, name="lakegc-lease", daemon=True)
         self._thread.start()
 
@@ -94,13 +94,13 @@ class Lease:
     def token(self) -> str:
         return self._holder.token
 
-    def left(self) -> timedelta:
-        """How long it is certain to last, by the monotonic clock of this process."""
+    def time_left(self) -> timedelta:
+        """How long the lease is certain to last, by the monotonic clock of this process."""
         return timedelta(seconds=self._valid_until - self._clock())
 
     def check(self, *, at_least: timedelta = timedelta(seconds=30)) -> None:
         """Raise `Refused` if the lease was lost or has less time left than a request may take."""
-        if self._lost is not None or self.left() < at_least:
+        if self._lost is not None or self.time_left() < at_least:
             raise Refused(
                 f"the lease on {self._store.where} was lost ({self._lost or 'it could not be renewed in time'}). "
                 "Nothing more was done. Run the same command again.",
@@ -127,32 +127,32 @@ class Lease:
 
     @contextmanager
     def watched(self, request: timedelta, all_tasks_ended: Callable[[], bool]) -> Iterator[None]:
-        """Wraps work of other processes that watch this lease; `request` is the longest that a request of theirs takes.
+        """Wraps work of other processes that watch this lease; `request` is the maximum duration of their requests.
 
-        If `all_tasks_ended` can't confirm afterwards that all of them have stopped, including those whose work was
-        reassigned, the lease outlives them: after a release it lasts until each has read it again and its last requests
-        have ended.
+        Afterwards `all_tasks_ended` tells whether all of them have stopped, including those whose work was reassigned.
+        If it returns False, the lease remains taken even after a release, until each of them has read it again and its
+        last requests have ended.
         """
-        stop_after_s = WATCH_S + request.total_seconds()
+        stop_after_s = REREAD_INTERVAL_S + request.total_seconds()
         with self._lock:
             self._renew(max(stop_after_s, self._holder.tasks_stop_after_s))
-        rest = False
+        all_ended = False
         try:
             yield
-            rest = all_tasks_ended()
+            all_ended = all_tasks_ended()
         except Exception:
-            rest = all_tasks_ended()
+            all_ended = all_tasks_ended()
             raise
         finally:
-            if not rest:  # also if the work was interrupted
-                self.outlive(timedelta(seconds=stop_after_s))
+            if not all_ended:  # also after an interruption
+                self.keep_for(timedelta(seconds=stop_after_s))
 
-    def outlive(self, span: timedelta) -> None:
-        """Let the lease last for this span from now on, even if released: other processes may still rely on it."""
-        self._watched_until = max(self._watched_until, self._clock() + span.total_seconds())
+    def keep_for(self, duration: timedelta) -> None:
+        """Keep the lease for this duration from now on, even after a release: other processes may still rely on it."""
+        self._watched_until = max(self._watched_until, self._clock() + duration.total_seconds())
 
     def release(self) -> None:
-        """Release it, so that the next run needn't wait. Never raises: an unreleased lease expires by itself."""
+        """Release the lease, so that the next run doesn't have to wait. Never raises: otherwise it just expires."""
         self._stop.set()
         self._thread.join(timeout=30)
         # if the release fails even after the store's retries, the lease expires by itself
@@ -164,13 +164,19 @@ class Lease:
                     self._end_lease()
 
     def _end_lease(self) -> None:
-        # set to expired instead of deleted: between read and delete, another run could take it
-        left = timedelta(seconds=self._watched_until - self._clock()) if self._watched_until > self._clock() else None
-        until = datetime.fromtimestamp(0, UTC) if left is None else min(self._holder.until, self._store.now() + left)
+        # it is set to expired, not deleted, because another run could take it between a read and a delete
+        time_left = (
+            timedelta(seconds=self._watched_until - self._clock()) if self._watched_until > self._clock() else None
+        )
+        until = (
+            datetime.fromtimestamp(0, UTC)
+            if time_left is None
+            else min(self._holder.until, self._store.now() + time_left)
+        )
         self._store.replace_if_unchanged(LEASE_KEY, replace(self._holder, until=until).to_json(), self._tag)
 
     def _is_still_ours(self) -> bool:
-        """Whether the lease is still this one, written by a renewal whose response was lost."""
+        """Whether this process still holds the lease: the response to a renewal may have been lost."""
         data, tag = self._store.read_with_tag(LEASE_KEY)
         if tag == self._tag or _holder_of(data, self._store).token != self.token:
             return False
@@ -188,15 +194,15 @@ class Lease:
 
 
 class LeaseWatch:
-    """Watches a lease from another process: reads it again before it could expire, and never renews it."""
+    """Watches the lease of another process: reads it again before it could expire, and never renews it."""
 
-    def __init__(self, store: Store, token: str, clock: Callable[[], float] = seconds_passed) -> None:
+    def __init__(self, store: Store, token: str, clock: Callable[[], float] = boottime_s) -> None:
         self._store, self._token, self._clock = store, token, clock
         self._valid_until, self._read_again_at = 0.0, 0.0
         self._lock = threading.Lock()
 
     def check(self, *, at_least: timedelta) -> None:
-        """Raise `Refused` if the lease has another holder, or less time left than a request may take."""
+        """Raise `Refused` if the lease has another holder or less time left than a request may take."""
         with self._lock:
             if self._clock() >= min(self._read_again_at, self._valid_until - at_least.total_seconds()):
                 self._read()
@@ -219,13 +225,15 @@ class LeaseWatch:
                 f"the lease on {self._store.where} {holder_now}. Nothing more was done. Run the same command again.",
                 invariant=11,
             )
-        # the store's clock may be ahead by as much as its resolution
-        left = holder.until - self._store.now() - max(self._store.capabilities.time_resolution, timedelta(seconds=1))
-        self._valid_until, self._read_again_at = began + left.total_seconds(), began + WATCH_S
+        # the store's clock may be ahead by up to its resolution
+        time_left = (
+            holder.until - self._store.now() - max(self._store.capabilities.time_resolution, timedelta(seconds=1))
+        )
+        self._valid_until, self._read_again_at = began + time_left.total_seconds(), began + REREAD_INTERVAL_S
 
 
 def current_holder(store: Store) -> Holder | None:
-    """The present holder of the lease by the store's clock, or None."""
+    """The current holder of the lease by the store's clock, or None."""
     try:
         holder = _holder_of(store.read(LEASE_KEY), store)
     except NotFound:
@@ -240,14 +248,14 @@ def take_lease(
     mark_id: str,
     token: str,
     single_deployment: bool,
-    clock: Callable[[], float] = seconds_passed,
+    clock: Callable[[], float] = boottime_s,
     wait: Callable[[float], None] = time.sleep,
     log_message: Callable[[str], None] = lambda _: None,
 ) -> Lease:
-    """Take the lease of a namespace, or raise `Refused` with its holder and end.
+    """Take the lease of a namespace, or raise `Refused` with the current holder and the end of its lease.
 
     An expired lease (by the store's clock) is taken over. So is the lease of a process that is known to be dead, after
-    waiting until none of its tasks can still send a delete. `token` must be unique to this call.
+    a wait until none of its tasks can still send a delete. `token` must be unique to this call.
     """
     if not (store.capabilities.conditional_writes or single_deployment):
         raise Refused(
@@ -256,44 +264,46 @@ def take_lease(
             invariant=11,
         )
     began = clock()
-    mine = Holder(who, mark_id, token, store.now() + LEASE_TIME, this_process())
-    dead: Holder | None = None
+    own_holder = Holder(who, mark_id, token, store.now() + LEASE_TIME, this_process())
+    dead_holder: Holder | None = None
     try:
-        tag = store.write_if_absent(LEASE_KEY, mine.to_json())
+        tag = store.write_if_absent(LEASE_KEY, own_holder.to_json())
     except AlreadyExists:
         try:
-            data, seen = store.read_with_tag(LEASE_KEY)
+            data, current_tag = store.read_with_tag(LEASE_KEY)
             current = _holder_of(data, store)
             if current.token == token:
-                tag = seen  # our own write, which was retried after its response was lost
+                tag = current_tag  # our own write, which was retried after its response was lost
             else:
                 if current.until > store.now():
-                    if current.process is None or not known_dead(current.process):
+                    if current.process is None or not is_known_dead(current.process):
                         raise _lease_is_held(current, store)
-                    dead = current
-                    mine = replace(mine, tasks_stop_after_s=tasks_left_s(dead, store))  # for the next holder
-                tag = store.replace_if_unchanged(LEASE_KEY, mine.to_json(), seen)
+                    dead_holder = current
+                    own_holder = replace(
+                        own_holder, tasks_stop_after_s=seconds_until_tasks_end(dead_holder, store)
+                    )  # for the next holder
+                tag = store.replace_if_unchanged(LEASE_KEY, own_holder.to_json(), current_tag)
         except (Changed, NotFound) as error:
             raise Refused(
                 f"another run just took the lease on {store.where}. Try again later.", invariant=11
             ) from error
-    lease = Lease(store, mine, tag, began + LEASE_TIME.total_seconds(), clock)
-    if dead is not None:
-        wait_for_tasks_of(lease, dead, store, wait, log_message)
+    lease = Lease(store, own_holder, tag, began + LEASE_TIME.total_seconds(), clock)
+    if dead_holder is not None:
+        wait_for_tasks_to_end(lease, dead_holder, store, wait, log_message)
     return lease
 
 
-def wait_for_tasks_of(
-    lease: Lease, dead: Holder, store: Store, wait: Callable[[float], None], log_message: Callable[[str], None]
+def wait_for_tasks_to_end(
+    lease: Lease, dead_holder: Holder, store: Store, wait: Callable[[float], None], log_message: Callable[[str], None]
 ) -> None:
-    """Wait until no task of a dead holder can still send a delete. If released before, the lease lasts that long."""
-    seconds = tasks_left_s(dead, store)
+    """Wait until no task of a dead holder can still send a delete. The lease is kept at least that long."""
+    seconds = seconds_until_tasks_end(dead_holder, store)
     if seconds <= 0:
         return
-    lease.outlive(timedelta(seconds=seconds))
+    lease.keep_for(timedelta(seconds=seconds))
     log_message(
-        f"{dead.who} died while working on mark {dead.mark_id}; waiting {seconds:.0f} s until none of its tasks can "
-        "be running"
+        f"{dead_holder.who} died while working on mark {dead_holder.mark_id}; waiting {seconds:.0f} s until none of "
+        "its tasks can be running"
     )
     try:
         wait(seconds)
@@ -302,9 +312,9 @@ def wait_for_tasks_of(
         raise
 
 
-def tasks_left_s(dead: Holder, store: Store) -> float:
-    """For how many more seconds a task of a dead holder may still be running."""
-    return max(0.0, min(dead.tasks_stop_after_s, (dead.until - store.now()).total_seconds()))
+def seconds_until_tasks_end(dead_holder: Holder, store: Store) -> float:
+    """How many more seconds a task of a dead holder may be running."""
+    return max(0.0, min(dead_holder.tasks_stop_after_s, (dead_holder.until - store.now()).total_seconds()))
 
 
 def _lease_is_held(holder: Holder, store: Store) -> Refused:

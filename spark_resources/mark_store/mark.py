@@ -4,7 +4,7 @@
     _lakefs/retention/gc/lakegc/<mark_id>/<asset>/…      each asset's Parquet
     _lakefs/retention/gc/unified/<mark_id>/deleted/…     the expired set in the reference collector's layout
 
-The record is the only source of the state. A mark is finished when its record says so, which is the last write.
+The record alone determines the state. A mark is finished when its record says so, which is the last write.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from spark_resources.mark_store.record import (
     Basis,
     HoldsSeen,
     MarkRecord,
-    Previous,
+    PreviousMark,
     StepRecord,
     finished_at,
     newest_holds,
@@ -64,8 +64,8 @@ MARK_OPTIONS = ("repository", "repository_created", "namespace", "scope", "min_a
 UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
 
 
-def in_words(value: Any) -> Any:
-    """A value of MARK_OPTIONS in readable form."""
+def readable_option(value: Any) -> Any:
+    """A value of MARK_OPTIONS as readable text."""
     return duration(value) if isinstance(value, timedelta) else value
 
 
@@ -78,7 +78,7 @@ def asset_folder(mark_id: str, asset: str, part: str = "") -> str:
 
 
 def verifications_folder(mark_id: str) -> str:
-    """The folder of the re-verifications of a mark's sweeps, with one numbered subfolder each."""
+    """The folder with a numbered subfolder for the re-verification of each of a mark's sweeps."""
     return mark_folder(mark_id) + VERIFICATIONS
 
 
@@ -91,7 +91,7 @@ def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
     """The record of this mark. Raises `DamagedData` if it can't be read or belongs to another mark."""
     record = MarkRecord.from_json(data, where)
     if record.mark_id != mark_id:
-        raise DamagedData(f"{where} is the record of another mark, {record.mark_id}: its folder was copied or renamed.")
+        raise DamagedData(f"{where} is the record of another mark, {record.mark_id}: the folder was copied or renamed.")
     return record
 
 
@@ -99,7 +99,7 @@ def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
 
 
 class Mark:
-    """One mark of one namespace. The only writer of `mark.json`; callers hold the namespace's lease."""
+    """One mark of one namespace. The only writer of `mark.json`. Callers must hold the namespace's lease."""
 
     def __init__(self, place: Place, record: MarkRecord, version: Version, root: str = "") -> None:
         self.place, self.record, self._version = place, record, version
@@ -114,15 +114,15 @@ class Mark:
         return self.place.store()
 
     def folder(self, asset: str, part: str = "") -> str:
-        """The folder of an asset's dataset, existing or not."""
+        """The folder of an asset's dataset, which may not exist yet."""
         return f"{self._root}{asset}/{part + '/' if part else ''}"
 
     @classmethod
     def begin(cls, place: Place, record: MarkRecord, *, root: str = "") -> Mark:
         """Start a mark, or resume an unfinished one with the same id and options.
 
-        `root` is another folder for a record of the same kind, such as that of a re-verification, which is always new.
-        Raises `Refused` for a finished mark, `WrongUsage` if the options or the repository differ.
+        `root` is another folder for a record of the same kind, such as that of a re-verification, which is never
+        resumed. Raises `Refused` for a finished mark, and `WrongUsage` if the options or the repository differ.
         """
         key = (root or mark_folder(record.mark_id)) + "mark.json"
         try:
@@ -137,16 +137,16 @@ class Mark:
             if getattr(old, name) != getattr(record, name):
                 raise WrongUsage(
                     f"mark {record.mark_id} of {old.repository} was started with a different "
-                    f"{name.replace('_', ' ')} ({in_words(getattr(old, name))}, now "
-                    f"{in_words(getattr(record, name))}). Choose another mark id."
+                    f"{name.replace('_', ' ')} ({readable_option(getattr(old, name))}, now "
+                    f"{readable_option(getattr(record, name))}). Choose another mark id."
                 )
-        # keep the first start: an older cutoff can only keep more
+        # the first start remains: an older cutoff can only keep more
         mark._write(replace(old, state=MarkState.MARKING, failure=None))
         return mark
 
     @classmethod
     def exists(cls, place: Place, mark_id: str) -> bool:
-        """Whether this mark has a record, readable or not."""
+        """Whether this mark has a record, even an unreadable one."""
         try:
             place.store().stat(mark_folder(mark_id) + "mark.json")
         except NotFound:
@@ -164,8 +164,10 @@ class Mark:
         return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), version, root)
 
     def check_unfinished(self) -> None:
-        """Raise `NothingToDo` if the mark is finished: it is never made again (invariant 12). Raises `Refused` if an
-        earlier version of lakegc began it: its steps are in an older format."""
+        """Raise `NothingToDo` if the mark is finished, because it is never remade (invariant 12).
+
+        Raises `Refused` if an earlier version of lakegc began it, because its steps are in an older format.
+        """
         if self.record.state not in UNFINISHED:
             raise NothingToDo(
                 f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and "
@@ -175,7 +177,7 @@ class Mark:
         refuse_earlier_format(self.record, "resumed")
 
     def add_step(self, asset: str, step: StepRecord) -> None:
-        """Record that an asset of this unfinished mark is computed."""
+        """Record that an asset of this unfinished mark has been computed."""
         self.check_unfinished()
         number = 1 + max((done.number for done in self.record.steps.values()), default=0)
         self._write(replace(self.record, steps={**self.record.steps, asset: replace(step, number=number)}))
@@ -184,8 +186,8 @@ class Mark:
         """Change the state. Raises `Refused` with both states if the transition isn't allowed."""
         if state not in TRANSITIONS[self.record.state]:
             raise Refused(
-                f"mark {self.record.mark_id} of {self.record.repository} is {self.record.state}; "
-                f"it can't become {state}.",
+                f"mark {self.record.mark_id} of {self.record.repository} is {self.record.state}, so it can't become "
+                f"{state}.",
                 invariant=12,
             )
         self._write(replace(self.record, state=state, **changes))
@@ -193,25 +195,25 @@ class Mark:
     def make_full(self, why: str) -> None:
         """Turn this unfinished incremental mark into a full one, and record why.
 
-        Its steps are dropped, since they relied on a base mark.
+        Its steps are discarded, because they relied on a base mark.
         """
         self.check_unfinished()
         basis: Basis = {**FULL_MARK, "why": why, "spellings": self.record.basis["spellings"]}
         self._write(replace(self.record, basis=basis, steps={}))
 
     def fail(self, why: str) -> None:
-        """Record why an unfinished mark stopped. It stays unfinished, and can be resumed."""
+        """Record why an unfinished mark stopped. It stays unfinished and can be resumed."""
         if self.record.state is MarkState.MARKING:
             self.move_to(MarkState.FAILED, failure=why)
 
     def record_newer_holds(self, number: int, ids: Sequence[str]) -> None:
-        """Record that a sweep of this mark uses newer holds than the record names."""
+        """Record that a sweep of this mark uses newer holds than those in the record."""
         if number > newest_holds(self.record)[0]:
             seen = HoldsSeen(number=number, ids=list(ids))
             self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))
 
     def dataset(self, asset: str, part: str = "") -> Dataset:
-        """A dataset that a step recorded, checked against the record. Raises `DamagedData` if it is missing."""
+        """A step's dataset, checked against the record. Raises `DamagedData` if it is missing or differs."""
         step = self.record.steps.get(asset)
         if step is None or part not in step.datasets:
             raise DamagedData(
@@ -231,7 +233,7 @@ class Mark:
                     "overwritten. Try again.",
                     invariant=12,
                 ) from error
-            self._version = version  # our own write, whose response was lost
+            self._version = version  # our own write succeeded, but its response was lost
         self.record = record
 
 
@@ -245,8 +247,7 @@ def marks(place: Place) -> Iterator[MarkRecord]:
 
 
 def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | UnknownFormat]]:
-    """The id and record of each of lakegc's marks. An error stands in for a record that is untrusted or of an unknown
-    format."""
+    """The id and record of each of lakegc's marks. For an untrusted record or an unknown format, it is the error."""
     store = place.store()
     for folder in sorted(folders_in(store, MARKS_ROOT)):
         key, mark_id = folder + "mark.json", folder.removeprefix(MARKS_ROOT).rstrip("/")
@@ -259,9 +260,9 @@ def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | Unkn
 
 
 def own_marks(place: Place) -> frozenset[str]:
-    """The ids of all marks that lakegc finished or began, with or without a record.
+    """The ids of all marks that lakegc began or finished, with or without a record.
 
-    A folder with only an approval, or files of a sweep, isn't included: lakegc makes such folders for foreign marks.
+    A folder with only an approval or a sweep's files isn't included: lakegc creates such folders for foreign marks.
     """
     store, found = place.store(), set()
     for folder in folders_in(store, MARKS_ROOT):
@@ -275,8 +276,10 @@ def own_marks(place: Place) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class EarlierMarks:
-    """All finished marks of a namespace; the ids of marks with an unreadable record, and, if a key is
-    set, of those not signed by a known key."""
+    """All finished marks of a namespace, and the ids of marks with an unreadable record.
+
+    `untrusted` are the ids of marks that aren't signed by a known key, if a key is set.
+    """
 
     finished: list[Mark] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
@@ -302,8 +305,10 @@ def earlier_marks(place: Place) -> EarlierMarks:
 
 
 def earlier_reverifications(place: Place) -> Iterator[Mark]:
-    """The finished re-verifications of all sweeps in a namespace, those of foreign marks included. Those with an
-    unreadable record are left out."""
+    """The finished re-verifications of all sweeps in a namespace, including those of foreign marks.
+
+    Re-verifications with an unreadable record are left out.
+    """
     store = place.store()
     for mark_id in (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
         for root in folders_in(store, f"{MARKS_ROOT}{mark_id}/{VERIFICATIONS}"):
@@ -316,7 +321,7 @@ def earlier_reverifications(place: Place) -> Iterator[Mark]:
 
 
 def unreadable_roots(place: Place) -> Iterator[str]:
-    """The folders of all marks and re-verifications in a namespace whose record is there and can't be read."""
+    """The folders of all marks and re-verifications in a namespace with an unreadable record."""
     store = place.store()
     for folder in folders_in(store, MARKS_ROOT):
         for root in (folder, *folders_in(store, folder + VERIFICATIONS)):
@@ -328,18 +333,18 @@ def unreadable_roots(place: Place) -> Iterator[str]:
                 yield root
 
 
-def previous_mark(place: Place, record: MarkRecord) -> Previous | None:
+def previous_mark(place: Place, record: MarkRecord) -> PreviousMark | None:
     """The value of `MarkRecord.previous`: the newest earlier finished mark of the same repository and scope.
 
-    An earlier record that can't be read is named, not skipped: it may be the one to compare with.
+    Earlier marks with an unreadable record are named, because the mark to compare with may be among them.
     """
-    whose = (record.repository, record.repository_created, record.namespace, record.scope)
+    identity = (record.repository, record.repository_created, record.namespace, record.scope)
     earlier = earlier_marks(place)
     unreadable = sorted([*earlier.unreadable, *earlier.untrusted])
     found = [
         other
         for other in (mark.record for mark in earlier.finished)
-        if (other.repository, other.repository_created, other.namespace, other.scope) == whose
+        if (other.repository, other.repository_created, other.namespace, other.scope) == identity
         and (record.finished is None or finished_at(other) < record.finished)
     ]
     newest = max(found, key=finished_at, default=None)
@@ -354,22 +359,22 @@ def previous_mark(place: Place, record: MarkRecord) -> Previous | None:
 
 
 def claim_namespace(place: Place, repository: str, created: datetime) -> None:
-    """Write the owner file of a namespace, or raise `Refused` if another repository has written one (invariant 5).
+    """Write the owner file of a namespace. Raises `Refused` if another repository has written one (invariant 5).
 
-    Raises `UnknownFormat` for one that a newer version of lakegc wrote. A file without a format is of the first format.
+    Raises `UnknownFormat` if a newer version of lakegc wrote it. A file without a format is of the first format.
     """
     store = place.store()
-    mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
+    own_claim = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
     try:
-        store.write_if_absent(OWNER_KEY, json.dumps({**mine, "format": OWNER_FORMAT}, sort_keys=True).encode())
+        store.write_if_absent(OWNER_KEY, json.dumps({**own_claim, "format": OWNER_FORMAT}, sort_keys=True).encode())
     except AlreadyExists:
         refuse_foreign_namespace(place, repository, created)
 
 
 def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -> None:
-    """Raise like `claim_namespace` if the namespace has another owner, and write nothing."""
+    """Raise like `claim_namespace` if the namespace has another owner, but write nothing."""
     store = place.store()
-    mine = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
+    own_claim = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
     try:
         owner = read_json(store.read(OWNER_KEY))
     except NotFound:
@@ -378,13 +383,13 @@ def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -
         owner = None
     if isinstance(owner, dict):
         check_format(owner.pop("format", OWNER_FORMAT), OWNER_FORMAT, f"{store.where}/{OWNER_KEY}")
-    if owner != mine:
-        readable = isinstance(owner, dict) and owner.keys() == mine.keys()
-        whose = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"
+    if owner != own_claim:
+        readable = isinstance(owner, dict) and owner.keys() == own_claim.keys()
+        identity = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"
         raise Refused(
-            f"the namespace {place.namespace.uri} is marked as belonging to another repository ({whose}; this is "
-            f"{repository}, created {mine['created']}). Two repositories in one namespace delete each other's data. "
-            f"If the other repository was permanently deleted, delete {OWNER_KEY} there, and run the same command "
-            "again.",
+            f"the namespace {place.namespace.uri} is marked as belonging to another repository ({identity}; this is "
+            f"{repository}, created {own_claim['created']}). Two repositories in one namespace delete each other's "
+            f"data. If the other repository was permanently deleted, delete {OWNER_KEY} there, and run the same "
+            "command again.",
             invariant=5,
         )

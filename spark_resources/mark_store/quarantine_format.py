@@ -1,4 +1,4 @@
-"""The file `quarantine.json` in a mark's folder, which has the counts of a quarantine."""
+"""The file `quarantine.json` in a mark's folder: how many quarantined objects were restored or purged."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ READ_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SinceSweep(Record):
-    """How many quarantined objects were restored and purged since the sweep, by outcome."""
+class QuarantineCounts(Record):
+    """How many quarantined objects were restored or purged since the sweep, by outcome."""
 
     objects: Mapping[str, Count]
     format: Annotated[int, known_format(QUARANTINE_FORMAT)] = QUARANTINE_FORMAT
 
     @classmethod
     def damaged(cls, where: str, why: str) -> DamagedData:
-        return DamagedData(f"{where} can't be read ({why}).", invariant=10)
+        return DamagedData(f"{where} is not a valid record of a quarantine ({why}).", invariant=10)
 
 
 def refuse_unknown_quarantine(place: Place) -> None:
     """Raise `UnknownFormat` if a newer version of lakegc wrote the `quarantine.json` of any mark in this namespace.
 
-    Sends one request per mark. A file that isn't JSON is ignored here: lists of marks and reports name it.
+    Sends one request per mark. A file that isn't JSON is ignored here; lists of marks and reports mention it.
     """
     records, store = place.records(), place.store()
 

@@ -19,7 +19,7 @@ from spark_resources.records.model import AsInJson, MarkId, Record, Seconds, Utc
 
 RECORD_FORMAT = 2
 EARLIER_FORMAT = 1
-"""Records of this format can only be listed, and objects that their sweeps quarantined restored or purged."""
+"""Marks of this format can only be listed, and objects that their sweeps quarantined can be restored or purged."""
 
 
 class HoldsSeen(TypedDict):
@@ -30,8 +30,10 @@ class HoldsSeen(TypedDict):
 
 
 class HoldsUsed(TypedDict):
-    """The file of holds that a mark used: its hash ("" without a file), and the ids of its holds. For a signed file
-    also its `number`, and the newer version that a sweep of the mark used."""
+    """The file of holds that a mark used: its hash ("" without a file), and the ids of its holds.
+
+    For a signed file, also its `number`, and the newer version that a sweep of the mark used (`seen`).
+    """
 
     sha256: str
     ids: list[str]
@@ -40,11 +42,11 @@ class HoldsUsed(TypedDict):
 
 
 class Basis(TypedDict):
-    """How a mark was made: whether `incremental` (`optimized` in records of the earlier format), and if not, `why`.
+    """How a mark was made: whether it is `incremental` (`optimized` in the earlier format), and if not, `why`.
 
     `chain` are its base marks with their `digests`, newest first, back to a full mark. A full mark with a chain records
     what an incremental one would have missed. `full_in` of an incremental mark is the number of further incremental
-    marks before a full one is due. `spellings` are those of the namespace (`Namespace.aliases`) by which addresses were
+    marks before a full one is due. `spellings` are the namespace's aliases (`Namespace.aliases`) when addresses were
     read.
     """
 
@@ -60,16 +62,16 @@ class Basis(TypedDict):
 FULL_MARK: Basis = {"incremental": False, "why": "", "chain": [], "digests": [], "spellings": []}
 
 
-class Previous(TypedDict, total=False):
-    """The finished mark before a mark, if there is one, and the ids of earlier ones that are `unreadable`."""
+class PreviousMark(TypedDict, total=False):
+    """The finished mark before a mark, if there is one, and the ids of earlier marks that are `unreadable`."""
 
     mark_id: str
     counts: Mapping[str, int]
     unreadable: list[str]
 
 
-class Written(TypedDict):
-    """A dataset of a step: the hash of its list of files, its rows and bytes."""
+class DatasetSummary(TypedDict):
+    """A step's dataset: the hash of its list of files, and its numbers of rows and bytes."""
 
     sha256: str
     rows: NotRequired[int]
@@ -79,34 +81,34 @@ class Written(TypedDict):
 def _known_format(found: object, info: ValidationInfo) -> object:
     if type(found) is not int or found not in (EARLIER_FORMAT, RECORD_FORMAT):
         raise UnknownFormat(
-            f"{info.context} is of format {found}; this version of lakegc knows {EARLIER_FORMAT} and {RECORD_FORMAT}. "
-            "Update lakegc."
+            f"{info.context} is of format {found}, but this version of lakegc supports {EARLIER_FORMAT} and "
+            f"{RECORD_FORMAT}. Update lakegc."
         )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord(Record):
-    """The result of one asset. Times by the store's clock; `datasets` by part.
+    """The result of one asset. Times are by the store's clock; `datasets` are by part.
 
-    `number` counts the steps of this mark in the order in which they ended, independent of clocks; 0 until recorded.
+    `number` counts the steps of this mark in the order in which they ended, independently of clocks; 0 until recorded.
     """
 
     started: UtcTime
     finished: UtcTime
     number: int = 0
-    datasets: Mapping[str, Written] = field(default_factory=dict)
+    datasets: Mapping[str, DatasetSummary] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MarkRecord(Record):
-    """The content of `mark.json`. `start` and `cutoff` by the store's clock, `server_now` by the lakeFS server's.
+    """The content of `mark.json`. `start` and `cutoff` are by the store's clock, `server_now` by the lakeFS server's.
 
     `previous` is set when the mark finishes; None for the first mark of a repository and scope. `approval` is the
-    SHA-256 of the approval that made it `approved` (see `spark_resources.mark_store.approval`).
-    `inventory` names the list of objects that was read instead of listing the store (see
-    `spark_resources.stores.inventory`); `start` is then the time at which it was taken.
+    SHA-256 of its approval (see `spark_resources.mark_store.approval`). `inventory` describes the list of objects that
+    was read instead of listing the store (see `spark_resources.stores.inventory`); `start` is then the time at which it
+    was taken.
     """
 
     mark_id: str
@@ -129,7 +131,7 @@ class MarkRecord(Record):
     finished: UtcTime | None = None
     digest: str | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
-    previous: Previous | None = None
+    previous: PreviousMark | None = None
     approval: str | None = None
     failure: str | None = None
     inventory: Mapping[str, Any] | None = None
@@ -148,14 +150,14 @@ class MarkRecord(Record):
 
     @property
     def incremental(self) -> bool:
-        """Whether this mark read only data that may have changed since an earlier one."""
+        """Whether this mark read only data that may have changed since an earlier mark."""
         return self.basis["optimized"] if self.format == EARLIER_FORMAT else self.basis["incremental"]
 
     def verify(self, data: bytes) -> None:
         if len(self.basis["chain"]) != len(self.basis["digests"]):
-            raise ValueError("a chain of marks without their digests")
+            raise ValueError("the chain of marks and their digests differ in length")
         if ("optimized" if self.format == EARLIER_FORMAT else "incremental") not in self.basis:
-            raise ValueError("whether it is incremental is missing")
+            raise ValueError("it doesn't say whether it is incremental")
 
     @classmethod
     def damaged(cls, where: str, why: str) -> DamagedData:
@@ -166,14 +168,16 @@ SWEEP_BEGUN = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WI
 
 
 def refuse_earlier_format(record: MarkRecord, what: str) -> None:
-    """Raise `Refused` (invariant 7) for a mark of an earlier format. `what` is the refused action: approved, swept."""
+    """Raise `Refused` (invariant 7) for a mark of an earlier format. `what` is the refused action, e.g. "approved"."""
     if record.format != RECORD_FORMAT:
         name = f"{record.repository} {record.mark_id}"
-        aside = f" Its quarantined objects can still be restored (lakegc undo {name}) or purged (lakegc purge {name})."
+        undo_hint = (
+            f" Its quarantined objects can still be restored (lakegc undo {name}) or purged (lakegc purge {name})."
+        )
         raise Refused(
             f"mark {record.mark_id} of {record.repository} was made by an earlier version of lakegc (format "
             f"{record.format}; this one writes {RECORD_FORMAT}), so it can't be {what}. Make a new mark: lakegc mark "
-            f"{record.repository}." + (aside if record.state in SWEEP_BEGUN else ""),
+            f"{record.repository}." + (undo_hint if record.state in SWEEP_BEGUN else ""),
             invariant=7,
         )
 
@@ -185,7 +189,7 @@ def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:
 
 
 def finished_at(record: MarkRecord) -> datetime:
-    """When a mark ended, by the store's clock. It orders marks, since a mark by an inventory starts in the past."""
+    """When a mark ended, by the store's clock. Marks are ordered by it: one from an inventory starts in the past."""
     return record.finished or record.start
 
 
@@ -196,26 +200,29 @@ CHAIN = (
     "committed_addresses",
     "expired_set",
 )
-"""The steps of a mark in the order in which they read, which is a safety rule (invariant 2)."""
+"""The steps of a mark in reading order, which is a safety rule (invariant 2)."""
 
 
 def check_order(record: MarkRecord, *, before: str) -> None:
-    """Raise `Refused` (invariant 2) unless all steps before this one were done, in order."""
+    """Raise `Refused` (invariant 2) unless all steps before this one were done in order."""
     done = [(name, record.step(name)) for name in CHAIN[: CHAIN.index(before)]]
     for (earlier, first), (later, second) in pairwise(done):
         if first.number >= second.number or first.finished > second.started:
             raise Refused(
-                f"{earlier} of mark {record.mark_id} ({record.repository}) was read after {later}: ended "
-                f"{first.finished:%H:%M:%S}, {later} began {second.started:%H:%M:%S}. The safe order requires "
-                f"{earlier} to be read first. Materialize {later} and the assets after it again.",
+                f"{earlier} of mark {record.mark_id} ({record.repository}) was read after {later}: it ended at "
+                f"{first.finished:%H:%M:%S}, and {later} began at {second.started:%H:%M:%S}. For safety, {earlier} "
+                f"must be read first. Materialize {later} and the assets after it again.",
                 invariant=2,
             )
 
 
 def digest_of(record: MarkRecord) -> str:
-    """SHA-256 (hex) over everything that an approval covers (invariant 7): rows and live ranges by their files' hashes,
-    scope, cutoff, rules, holds, namespace and repository, and the numbers that the brakes compare."""
-    named = {
+    """SHA-256 (hex) of everything that an approval covers (invariant 7).
+
+    These are the files' hashes (rows and live ranges), scope, cutoff, rules, holds, namespace and repository, and the
+    numbers that the brakes compare.
+    """
+    covered = {
         "mark_id": record.mark_id,
         "repository": [record.repository, record.repository_created.isoformat()],
         "namespace": record.namespace,
@@ -232,4 +239,4 @@ def digest_of(record: MarkRecord) -> str:
             for name, step in sorted(record.steps.items())
         },
     }
-    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(covered, sort_keys=True).encode()).hexdigest()

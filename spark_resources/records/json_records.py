@@ -1,4 +1,4 @@
-"""The small JSON records of a namespace: their form, and the only place where they are written and read.
+"""The small JSON records of a namespace: their format, and all code that reads and writes them.
 
 If a signing key is configured, a record is wrapped in an envelope with its signature (`records.signing`):
 
@@ -22,20 +22,24 @@ if TYPE_CHECKING:
     from spark_resources.stores.base import Store
 
 ENVELOPE = {"record", "signed"}
-_IN_PARTS = re.compile(r"[0-9a-fA-F]{32}-\d+")  # the ETag of such an upload; no record is written that way
+_MULTIPART_ETAG = re.compile(r"[0-9a-fA-F]{32}-\d+")  # lakegc never uploads a record in parts
 MAX_WRITE_DELAY = timedelta(minutes=15)
-"""The largest difference between a record's time in the store and its signed time. No write takes longer, even with all
-its retries, so a record with a larger difference was put back."""
+"""The largest difference between a record's time in the store and its signed time.
+
+No write takes longer, even with all its retries, so a record with a larger difference was put back.
+"""
 
 
 def record_bytes(record: object) -> bytes:
     """Serialize a record: a mapping or a dataclass. Raises `TypeError` for a value that JSON can't represent."""
-    return json.dumps(record, indent=1, sort_keys=True, default=as_plain).encode()
+    return json.dumps(record, indent=1, sort_keys=True, default=to_json_value).encode()
 
 
 def read_json(data: bytes | str) -> Any:
-    """Parse the JSON of a record. Raises `ValueError` also for NaN and infinite numbers, which Python accepts: no
-    comparison with a limit holds for them."""
+    """Parse the JSON of a record.
+
+    Also raises `ValueError` for NaN and infinite numbers, which Python accepts, because limits don't apply to them.
+    """
     try:
         return json.loads(data, parse_constant=_finite, parse_float=_finite)
     except RecursionError as error:
@@ -49,8 +53,8 @@ def _finite(text: str) -> float:
     return number
 
 
-def as_plain(value: object) -> object:
-    """A value that isn't JSON in its form in a record: times in UTC, durations in seconds, sets sorted."""
+def to_json_value(value: object) -> object:
+    """The form in a record of a value that isn't JSON: times in UTC, durations in seconds, sets sorted."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat()
@@ -65,12 +69,12 @@ def as_plain(value: object) -> object:
     raise TypeError(f"{value!r} can't be stored in a record")
 
 
-def check_format(found: object, known: int, where: str) -> None:
-    """Raise `UnknownFormat` if a record has a format other than the known one."""
-    if type(found) is not int or found != known:
+def check_format(found: object, supported: int, where: str) -> None:
+    """Raise `UnknownFormat` if a record's format isn't the supported one."""
+    if type(found) is not int or found != supported:
         raise UnknownFormat(
-            f"{where} is of format {found!r}, but this version of lakegc knows {known}: it was written by a newer "
-            "version of lakegc, so what it protects is unknown. Nothing was done. Update lakegc."
+            f"{where} is of format {found!r}, but this version of lakegc supports {supported}: it was written by a "
+            "newer version of lakegc, so it is unknown what it protects. Nothing was done. Update lakegc."
         )
 
 
@@ -87,8 +91,7 @@ def time_of(text: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The version of a record for a conditional replace: the tag of the object that was read, and whether it was
-    signed."""
+    """A record's version for a conditional replace: the tag of the object that was read, and whether it was signed."""
 
     tag: str
     signed: bool = False
@@ -96,7 +99,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of one namespace. With a seal, all are signed and unsigned ones refused; without, none is signed."""
+    """The records of one namespace. With a seal, they are signed, and unsigned ones are refused; without, unsigned."""
 
     store: Store
     seal: Seal | None
@@ -105,63 +108,65 @@ class Records:
         return self.read_with_version(key)[0]
 
     def read_with_version(self, key: str) -> tuple[bytes, Version]:
-        """A record without its envelope. Raises `NotFound`, and `Untrusted` for one without a valid signature."""
-        while True:  # not a retry: the newest version is needed, so it is read again if it was replaced
+        """A record without its envelope. Raises `NotFound`, and `Untrusted` for a record without a valid signature."""
+        while True:  # not a retry: a record that was replaced in the meantime is read again
             data, tag = self.store.read_with_tag(key)
             where = f"{self.store.where}/{key}"
-            content, signature = opened(data, where)
+            content, signature = open_envelope(data, where)
             if self.seal is None:
                 return content, Version(tag, signature is not None)
             self.seal.check(key, content, signature, where)
             assert signature is not None
             if has_signed_time(self.store, key, signature):
                 return content, Version(tag, True)
-            if self.store.read_with_tag(key)[1] == tag:  # otherwise it was replaced in between
-                raise replayed(where, signature)
+            if self.store.read_with_tag(key)[1] == tag:
+                raise replay_error(where, signature)
 
     def read_untrusted(self, key: str) -> tuple[bytes, Version]:
         """A record without verification, only for replacing it."""
         data, tag = self.store.read_with_tag(key)
         try:
-            content, signature = opened(data, f"{self.store.where}/{key}")
+            content, signature = open_envelope(data, f"{self.store.where}/{key}")
         except Untrusted:  # a signature of an unknown form
             return data, Version(tag, signed=True)
         return content, Version(tag, signature is not None)
 
     def create(self, key: str, content: bytes) -> Version:
         """Write a new record. Raises as `Store.write_if_absent` does."""
-        return self._version(self.store.write_if_absent(key, self._sealed(key, content)))
+        return self._version(self.store.write_if_absent(key, self._seal_content(key, content)))
 
     def replace(self, key: str, content: bytes, version: Version) -> Version:
-        """Replace the record that was read. Raises as `Store.replace_if_unchanged` does, and `Refused` if a signed
-        record would lose its signature."""
+        """Replace the record that was read.
+
+        Raises as `Store.replace_if_unchanged` does, and `Refused` if a signed record would lose its signature.
+        """
         self.refuse_unsigned(key, version)
-        return self._version(self.store.replace_if_unchanged(key, self._sealed(key, content), version.tag))
+        return self._version(self.store.replace_if_unchanged(key, self._seal_content(key, content), version.tag))
 
     def write(self, key: str, content: bytes) -> None:
-        self.store.write(key, self._sealed(key, content))
+        self.store.write(key, self._seal_content(key, content))
 
     def refuse_unsigned(self, key: str, version: Version) -> None:
         if version.signed and self.seal is None:
             raise Refused(
-                f"{self.store.where}/{key} is signed, but {VARIABLE} isn't set, so writing it would make it "
-                "untrusted. Set it to your deployment's signing key, and run the command again.",
+                f"{self.store.where}/{key} is signed, but {VARIABLE} isn't set, so the file would lose its signature. "
+                "Set it to your deployment's signing key, and run the command again.",
                 invariant=7,
             )
 
     def _version(self, tag: str) -> Version:
         return Version(tag, self.seal is not None)
 
-    def _sealed(self, key: str, content: bytes) -> bytes:
+    def _seal_content(self, key: str, content: bytes) -> bytes:
         if self.seal is None:
             return content
         record = json.loads(content)
         signature = self.seal.sign(key, record_bytes(record), written=self.store.now())
-        return record_bytes({"record": record, "signed": signature.plain()})
+        return record_bytes({"record": record, "signed": signature.to_dict()})
 
 
-def opened(data: bytes, where: str) -> tuple[bytes, Signature | None]:
-    """The content of an envelope and its signature; the bytes themselves if there is no envelope."""
+def open_envelope(data: bytes, where: str) -> tuple[bytes, Signature | None]:
+    """The content of an envelope and its signature; the bytes unchanged if there is no envelope."""
     try:
         plain = json.loads(data)
     except (ValueError, RecursionError):
@@ -172,21 +177,22 @@ def opened(data: bytes, where: str) -> tuple[bytes, Signature | None]:
 
 
 def has_signed_time(store: Store, key: str, signature: Signature) -> bool:
-    """Whether the store's time of an object matches its signature; a copy that was put back later has a later time.
+    """Whether an object's time in the store matches its signature. A copy that was put back later has a later time.
 
-    Raises `Untrusted` for an upload in parts: S3 dates it by its beginning, so it could have the time of the older
-    version that it puts back.
+    Raises `Untrusted` for an upload in parts: S3 dates it by the start of the upload, so an older version that is put
+    back this way could have its original time.
     """
     found = store.stat(key)
-    if found.checksum is not None and _IN_PARTS.fullmatch(found.checksum):
+    if found.checksum is not None and _MULTIPART_ETAG.fullmatch(found.checksum):
         raise Untrusted(
-            f"{store.where}/{key} was uploaded in parts (its ETag is {found.checksum}), which lakegc never does, so "
-            "its modification time doesn't show whether an older version was put back. It is not used."
+            f"{store.where}/{key} was uploaded in parts (its ETag is {found.checksum}), which lakegc never does. Its "
+            "modification time doesn't tell whether an older version was put back, so it is not used. Find out who "
+            "wrote it."
         )
     return abs(found.modified - signature.written) <= MAX_WRITE_DELAY
 
 
-def replayed(where: str, signature: Signature) -> Untrusted:
+def replay_error(where: str, signature: Signature) -> Untrusted:
     return Untrusted(
         f"{where} was signed at {signature.written:%Y-%m-%d %H:%M:%S} UTC, but the store's modification time "
         "differs: an older version was put back, or the bucket was copied or restored. It is not used."

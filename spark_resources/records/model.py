@@ -1,4 +1,4 @@
-"""How a record is declared: as a frozen dataclass on `Record`, whose annotations pydantic verifies when it is read.
+"""The base class of records. A record is declared as a frozen dataclass, and pydantic verifies it when it is read.
 
     @dataclass(frozen=True, slots=True)
     class Stock(Record):
@@ -6,8 +6,8 @@
         objects: Mapping[str, Count]
         format: Annotated[int, known_format(1)] = 1
 
-Nothing is coerced: neither "1" nor true is read as 1. A field that isn't declared is damage, and so is a missing one,
-even if it has a default, which is only for code; a class lists exceptions in `may_be_missing`.
+Nothing is coerced: neither "1" nor true is read as 1. A record with an undeclared or a missing field is damaged, even
+if the field has a default, which is only for code. A class lists exceptions in `may_be_missing`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from spark_resources.identifiers import check_mark_id
 from spark_resources.records.json_records import check_format, read_json, record_bytes, time_of
 
 T = TypeVar("T")
-NAMED = 3  # maximum number of problems of a record in a message
+MAX_PROBLEMS = 3  # maximum number of problems of a record in a message
 
 
 class Record:
-    """The base of all records. Its configuration also holds for plain dataclasses and typed dicts within a record."""
+    """The base of all records. Its configuration also applies to plain dataclasses and typed dicts within a record."""
 
     __slots__ = ()
     __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -50,8 +50,11 @@ class Record:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
-        """Parse a record. Raises `UnknownFormat` for one that a newer version of lakegc wrote, and `damaged` for
-        anything else that isn't as declared."""
+        """Parse a record.
+
+        Raises `UnknownFormat` if a newer version of lakegc wrote it, and the error from `damaged` if it isn't as
+        declared.
+        """
         try:
             plain = read_json(data)
             declared = cls.as_declared(plain) if isinstance(plain, dict) else plain
@@ -65,11 +68,11 @@ class Record:
 
     @classmethod
     def as_declared(cls, plain: dict[str, Any]) -> dict[str, Any]:
-        """The JSON with the fields that are declared, for a record whose earlier formats have others."""
+        """The JSON with the declared fields, for records that had other fields in earlier formats."""
         return plain
 
     def verify(self, data: bytes) -> None:
-        """Raise `ValueError` if the fields that were read from these bytes don't fit together."""
+        """Raise `ValueError` if the fields contradict each other or these bytes, from which they were read."""
 
     @classmethod
     def damaged(cls, where: str, why: str) -> LakegcError:
@@ -79,7 +82,7 @@ class Record:
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
         schema: Any = handler.resolve_ref_schema(handler(source))
-        schema["strict"] = False  # a JSON object is read; its fields stay strict
+        schema["strict"] = False  # accepts a JSON object; its fields stay strict
         for field in schema["schema"]["fields"]:
             if field["schema"]["type"] == "default" and field["name"] not in cls.may_be_missing:
                 field["schema"] = field["schema"]["schema"]
@@ -96,7 +99,7 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     problems = []
-    for one in error.errors(include_url=False)[:NAMED]:
+    for one in error.errors(include_url=False)[:MAX_PROBLEMS]:
         name = ".".join(map(str, one["loc"])) or "it"
         match one["type"]:
             case "dataclass_type":
@@ -109,7 +112,7 @@ def _reason(error: Exception) -> str:
                 problems.append(f"{name}: {one['ctx']['error']}")
             case _:
                 problems.append(f"{name} is {one['input']!r:.80}: {one['msg']}")
-    return "; ".join(problems) + (" …" if error.error_count() > NAMED else "")
+    return "; ".join(problems) + (" …" if error.error_count() > MAX_PROBLEMS else "")
 
 
 # --- types of fields --------------------------------------------------------------------------------------------------
@@ -123,33 +126,33 @@ class _AsInJson:
 
 
 AsInJson = Annotated[T, _AsInJson()]
-"""A tuple or set, an enum, or a dataclass that isn't a record: read from an array, a text, or an object."""
+"""A tuple, a set, an enum, or a dataclass that isn't a record, read from a JSON array, text or object."""
 
 
-def known_format(known: int) -> BeforeValidator:
-    """For the field `format`: raises `UnknownFormat` for any other number, whatever else the record has."""
+def known_format(supported: int) -> BeforeValidator:
+    """For the field `format`: raises `UnknownFormat` for any other number before other fields are checked."""
 
     def check(found: object, info: ValidationInfo) -> object:
-        check_format(found, known, str(info.context))
+        check_format(found, supported, str(info.context))
         return found
 
     return BeforeValidator(check)
 
 
-def _parsed_by(parse: Callable[[Any], object]) -> PlainValidator:
-    def parsed(found: object) -> object:
+def _parse_with(parse: Callable[[Any], object]) -> PlainValidator:
+    def validate(found: object) -> object:
         try:
             return parse(found)
         except (TypeError, OverflowError, WrongUsage) as error:
             raise ValueError(str(error)) from error
 
-    return PlainValidator(parsed)
+    return PlainValidator(validate)
 
 
 def _checked_time(found: str) -> str:
     try:
         time_of(found)
-    except OverflowError as error:  # pydantic lets it pass, without the field's name
+    except OverflowError as error:  # pydantic would raise it without the field's name
         raise ValueError(str(error)) from error
     return found
 
@@ -160,9 +163,9 @@ def _seconds(found: Any) -> timedelta:
     return timedelta(seconds=found)
 
 
-UtcTime = Annotated[datetime, _parsed_by(time_of)]
+UtcTime = Annotated[datetime, _parse_with(time_of)]
 TimeText = Annotated[str, AfterValidator(_checked_time)]
-Seconds = Annotated[timedelta, _parsed_by(_seconds)]
-MarkId = Annotated[str, _parsed_by(check_mark_id)]
+Seconds = Annotated[timedelta, _parse_with(_seconds)]
+MarkId = Annotated[str, _parse_with(check_mark_id)]
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

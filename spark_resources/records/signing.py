@@ -1,8 +1,8 @@
-"""Signatures of lakegc's records in a namespace: HMAC-SHA-256 with a key that is kept outside it. Pure.
+"""Signatures of lakegc's records in a namespace: HMAC-SHA-256 with a key that is kept elsewhere. Pure.
 
 A signature covers the repository (id and creation date), its namespace, the record's key in the store, the time of
-writing, its number, and its content. So a record can't be altered, nor moved to another key or repository; and a record
-that was put back later has a modification time that differs from the signed one.
+writing, its number, and its content. So a record can't be altered or moved to another key or repository, and a record
+that was put back later has a modification time that differs from the signed time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from spark_resources.errors import Untrusted
 
 FORMAT = 1
 MIN_BYTES = 32
-FORM = f"{2 * MIN_BYTES} or more hexadecimal digits, as 'openssl rand -hex {MIN_BYTES}' prints"
+KEY_FORMAT = f"{2 * MIN_BYTES} or more hexadecimal digits, as 'openssl rand -hex {MIN_BYTES}' prints"
 VARIABLE, RETIRED_VARIABLE = "LAKEGC_SIGNING_KEY", "LAKEGC_RETIRED_SIGNING_KEYS"
 _HEX = re.compile(r"([0-9a-fA-F]{2})+")
 
 
 class SigningKey:
-    """One key and its id, which reveals nothing of the key. The key is never shown, and never leaves this process."""
+    """One key and its id, which reveals nothing about the key. The key is never shown and never leaves this process."""
 
     __slots__ = ("_secret", "id")
 
@@ -36,10 +36,10 @@ class SigningKey:
 
     @classmethod
     def parse(cls, text: str) -> SigningKey:
-        """Parse a key of FORM. Raises `ValueError`, without the text, for anything else."""
+        """Parse a key in KEY_FORMAT. Raises `ValueError` for anything else; its message doesn't contain the text."""
         stripped = text.strip()
         if not _HEX.fullmatch(stripped) or len(stripped) < 2 * MIN_BYTES or len(set(stripped)) == 1:
-            raise ValueError(f"expected {FORM}")
+            raise ValueError(f"expected {KEY_FORMAT}")
         return cls(bytes.fromhex(stripped))
 
     def hmac(self, message: bytes) -> str:
@@ -65,8 +65,10 @@ class SigningKeys:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The signature of a record. `key` is the id of the key; `written` is by the store's clock; `number` is the version
-    of a record whose versions are numbered, otherwise 0."""
+    """The signature of a record. `key` is the id of the key; `written` is by the store's clock.
+
+    `number` is the version number for a record that has one, otherwise 0.
+    """
 
     key: str
     written: datetime
@@ -74,7 +76,7 @@ class Signature:
     number: int = 0
     format: int = FORMAT
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "format": self.format, "key": self.key, "written": self.written.astimezone(UTC).isoformat(),
             "number": self.number, "hmac": self.hmac,
@@ -86,8 +88,8 @@ class Signature:
         try:
             if plain["format"] != FORMAT:
                 raise Untrusted(
-                    f"{where} has a signature of format {plain['format']!r}, but this version of lakegc knows "
-                    f"{FORMAT}. Update lakegc"
+                    f"{where} has a signature of format {plain['format']!r}, but this version of lakegc supports "
+                    f"{FORMAT}. Update lakegc."
                 )
             written = datetime.fromisoformat(plain["written"])
             if written.tzinfo is None or plain.keys() != {"format", "key", "written", "number", "hmac"}:
@@ -100,7 +102,7 @@ class Signature:
 class Seal:
     """Signs and verifies the records of one repository's namespace.
 
-    Pickling for a task drops the keys, and the seal then refuses to work: only the driver reads and writes records.
+    Pickling for a task drops the keys, and the seal then raises an error: only the driver reads and writes records.
     """
 
     __slots__ = ("_context", "_keys")
@@ -119,12 +121,12 @@ class Seal:
         return Signature(key.id, written, key.hmac(self._message(name, content, unsigned)), number)
 
     def check(self, name: str, content: bytes, signature: Signature | None, where: str) -> None:
-        """Raise `Untrusted` unless the record was signed by a known key, with this name and this content."""
+        """Raise `Untrusted` unless the record was signed with a known key, for this name and content."""
         keys = self._own_keys()
         if signature is None:
             raise Untrusted(
-                f"{where} isn't signed, but {VARIABLE} is set: it was written without the key, or by somebody else. "
-                "It is not used."
+                f"{where} isn't signed, but {VARIABLE} is set: it was written without the key, or by somebody else, so "
+                "it is not used."
             )
         key = keys.by_id(signature.key)
         if key is None:
@@ -135,7 +137,7 @@ class Seal:
             )
         if not hmac.compare_digest(key.hmac(self._message(name, content, signature)), signature.hmac):
             raise Untrusted(
-                f"{where} doesn't match its signature: it was altered, or belongs to another place, mark or "
+                f"{where} doesn't match its signature: it was altered, or it was signed for another key, mark or "
                 "repository. It is not used. Find out who wrote it."
             )
 
@@ -145,7 +147,7 @@ class Seal:
         return self._keys
 
     def _message(self, name: str, content: bytes, signature: Signature) -> bytes:
-        signed_fields = ["lakegc record", *self._context, name, {**signature.plain(), "hmac": ""}]
+        signed_fields = ["lakegc record", *self._context, name, {**signature.to_dict(), "hmac": ""}]
         return json.dumps(signed_fields, sort_keys=True).encode() + b"\0" + content
 
     def __repr__(self) -> str:
@@ -156,13 +158,13 @@ class Seal:
 
 
 def parse_keys(current: str | None, retired: Iterable[str]) -> SigningKeys | None:
-    """Parse keys; None if none is given. Raises `ValueError`, without the texts, for an invalid one."""
-    others = tuple(_parsed(one, RETIRED_VARIABLE) for one in retired)
+    """Parse keys; None if none is given. Raises `ValueError` for an invalid one, without showing it."""
+    others = tuple(_parse_key(one, RETIRED_VARIABLE) for one in retired)
     if current is None:
         if others:
-            raise ValueError(f"{RETIRED_VARIABLE} is only used to verify: set {VARIABLE}, too")
+            raise ValueError(f"{RETIRED_VARIABLE} is only used for verification: also set {VARIABLE}")
         return None
-    return SigningKeys(_parsed(current, VARIABLE), others)
+    return SigningKeys(_parse_key(current, VARIABLE), others)
 
 
 def without_signing_keys(environ: Mapping[str, str]) -> dict[str, str]:
@@ -170,7 +172,7 @@ def without_signing_keys(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in (VARIABLE, RETIRED_VARIABLE)}
 
 
-def _parsed(text: str, variable: str) -> SigningKey:
+def _parse_key(text: str, variable: str) -> SigningKey:
     try:
         return SigningKey.parse(text)
     except ValueError as error:

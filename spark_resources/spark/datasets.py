@@ -24,7 +24,7 @@ from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Tasks, as_frame, collected, mapped, task_name
 from spark_resources.stores.base import read_to_verify
-from spark_resources.stores.retry import delete_own
+from spark_resources.stores.retry import delete_own_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -251,7 +251,7 @@ def remove_folder(place: Place, folder: str) -> None:
     """Delete files that an unfinished attempt left directly in a folder of a mark (never called for a finished one)."""
     store = place.store()
     for page in store.pages(folder, delimiter="/"):
-        failed = delete_own(store, [found.key for found in page.objects])
+        failed = delete_own_files(store, [found.key for found in page.objects])
         if failed:
             raise DamagedData(
                 f"{failed[0].key} in {store.where} was left by an earlier attempt and can't be deleted "

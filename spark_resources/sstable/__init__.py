@@ -1,6 +1,6 @@
 """Reads lakeFS's tables (formats §3) from bytes and writes them to bytes, without access to paths or stores.
 
-`name` is always the table's id: error messages contain it, and `verify_table` verifies it.
+`name` is always the table's id. Error messages contain it, and `verify_table` verifies it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A table's outer structure: footer, blocks, index, properties (formats §3), with every check that needs no schema.
 
-The blocks have to cover the file without gaps from its first byte to the footer, in the order in which lakeFS writes
-them, so every byte of a table is covered by a checksum, and no block is missing in the index or named twice. Another
-order is accepted if the content is verified by its hash, which covers every record: then no two blocks may overlap.
+The blocks must cover the file without gaps from its first byte to the footer, in the order in which lakeFS writes them.
+So a checksum covers every byte of a table, and the index contains every block exactly once. Another order is accepted
+if the content is verified by its hash, which covers every record. In that case no two blocks may overlap.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ VERSION = 2
 CRC32C = 1
 NO_COMPRESSION, SNAPPY = 0, 1
 ONE_LEVEL, TWO_LEVELS = 0, 2
-SMALLEST_BLOCK = 8  # one restart point and the number of restart points
-SET_TRAILER = bytes([1, 0, 0, 0, 0, 0, 0, 0])  # kind "set", sequence 0: a table's writer uses no other
+MIN_BLOCK_BYTES = 8  # one restart point and the number of restart points
+SET_TRAILER = bytes([1, 0, 0, 0, 0, 0, 0, 0])  # kind "set", sequence 0: the only one in tables
 
-#: The most bytes of keys, or of blocks, in a decompressed table. lakeFS closes a range at about 20 MB.
-LARGEST = 1 << 30
+#: The maximum number of bytes of keys, or of blocks, in a decompressed table. lakeFS ends a range at about 20 MB.
+MAX_BYTES = 1 << 30
 #: Snappy's densest element expands 3 bytes to 64, so a header with a larger length is rejected before allocating.
 SNAPPY_RATIO = 22
 
 OWN_PROPERTIES = frozenset({"min_key", "max_key", "count", "estimated_size_bytes"})
-_LONG = 0x80  # a number of one byte is less than this
+_MULTI_BYTE = 0x80  # smaller numbers take one byte
 _PREFIX = "rocksdb."
 _PROPERTIES_BLOCK = b"rocksdb.properties"
 _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,17}")
@@ -46,11 +46,11 @@ _CODEC = pa.Codec("snappy")
 
 
 class OutOfOrder(InvalidTable):
-    """Raised for a table whose blocks are not in the order in which lakeFS writes them, whatever their content."""
+    """Raised for a table with blocks in another order than the one in which lakeFS writes them."""
 
 
 class Handle(NamedTuple):
-    """The position of a block's contents, in bytes; its trailer follows them."""
+    """The position of a block's contents, in bytes. The block's trailer follows them."""
 
     offset: int
     length: int
@@ -62,10 +62,11 @@ class Handle(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose footer, metaindex and properties are read and checked; its index and data are not yet.
+    """A table after reading and checking its footer, metaindex and properties, but not its index and data.
 
-    `key_bytes` is the total size of its keys by its own properties, with trailers and without prefix sharing. `ends`
-    are the blocks that only the footer and the metaindex name. With `any_order`, its blocks may be in any order.
+    `key_bytes` is the total size of its keys according to its properties, with trailers and without prefix sharing.
+    `last_blocks` are those that only the footer and the metaindex refer to. With `any_order`, its blocks may be in any
+    order.
     """
 
     data: bytes
@@ -73,12 +74,12 @@ class Table:
     key_bytes: int
     index: Handle
     two_levels: bool
-    ends: tuple[Handle, ...]
+    last_blocks: tuple[Handle, ...]
     any_order: bool = False
 
 
 def masked_crc(contents: bytes) -> int:
-    """The checksum of a block's contents and compression byte, as tables store it (formats §3, Block)."""
+    """The checksum of a block's contents and compression byte, in the form stored in tables (formats §3, Block)."""
     crc: int = google_crc32c.value(contents)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -86,19 +87,19 @@ def masked_crc(contents: bytes) -> int:
 def open_table(data: bytes) -> Table:
     """The table in `data`.
 
-    Raises `InvalidTable` if its footer, metaindex or properties are invalid, `OutOfOrder` if they are in another order.
+    Raises `InvalidTable` if its footer, metaindex or properties are invalid, and `OutOfOrder` for another order.
     """
     table = open_in_any_order(data)
-    _check_contiguous([table.index, *table.ends])
-    if table.ends[-1].end != len(data) - FOOTER_LENGTH:
+    _check_contiguous([table.index, *table.last_blocks])
+    if table.last_blocks[-1].end != len(data) - FOOTER_LENGTH:
         raise OutOfOrder("its blocks aren't contiguous up to the footer")
     return replace(table, any_order=False)
 
 
 def open_in_any_order(data: bytes) -> Table:
-    """Like `open_table`, for a table whose blocks may be in any order.
+    """Like `open_table`, for a table with blocks in any order.
 
-    Only the hash of its content then verifies that no block is missing.
+    In such a table, only the hash of its content verifies that no block is missing.
     """
     if not data:
         raise InvalidTable("it is empty")
@@ -106,8 +107,8 @@ def open_in_any_order(data: bytes) -> Table:
     found = list(block_records(read_block(data, metaindex)))
     if [record.key for record in found] != [_PROPERTIES_BLOCK]:
         raise InvalidTable("its metaindex has entries other than the properties")
-    where = handle(found[0].value)
-    return _with_properties(data, index, (where, metaindex), _stored_properties(read_block(data, where)))
+    handle = parse_handle(found[0].value)
+    return _build_table(data, index, (handle, metaindex), _read_properties(read_block(data, handle)))
 
 
 def _footer(data: bytes) -> tuple[Handle, Handle]:
@@ -120,57 +121,57 @@ def _footer(data: bytes) -> tuple[Handle, Handle]:
             f"it has table version {version} and checksum type {footer[0]}; lakegc supports version 2 and type 1"
         )
     handles = footer[1 : 1 + HANDLES_LENGTH]
-    metaindex, at = _handle_at(handles, 0)
-    index, _ = _handle_at(handles, at)
+    metaindex, at = _read_handle(handles, 0)
+    index, _ = _read_handle(handles, at)
     if handles != (put_handle(metaindex) + put_handle(index)).ljust(HANDLES_LENGTH, b"\x00"):
         raise InvalidTable("its footer is malformed")
     return metaindex, index
 
 
-def _handle_at(data: bytes, at: int) -> tuple[Handle, int]:
+def _read_handle(data: bytes, at: int) -> tuple[Handle, int]:
     offset, at = uvarint(data, at, len(data))
     length, at = uvarint(data, at, len(data))
     return Handle(offset, length), at
 
 
-def handle(value: bytes) -> Handle:
-    """The block handle that an index or metaindex value consists of."""
-    found, at = _handle_at(value, 0)
+def parse_handle(value: bytes) -> Handle:
+    """Parse a value of an index or metaindex, which is a block handle."""
+    found, at = _read_handle(value, 0)
     if at != len(value):
         raise InvalidTable("a block handle has trailing bytes")
     return found
 
 
-def put_handle(where: Handle) -> bytes:
-    return put_uvarint(where.offset) + put_uvarint(where.length)
+def put_handle(handle: Handle) -> bytes:
+    return put_uvarint(handle.offset) + put_uvarint(handle.length)
 
 
-def read_block(data: bytes, where: Handle) -> bytes:
+def read_block(data: bytes, handle: Handle) -> bytes:
     """A block's contents, checked and decompressed."""
-    if where.end > len(data) - FOOTER_LENGTH:
-        raise InvalidTable(f"a block at {where.offset} of {where.length} bytes runs past its end")
-    checked = where.offset + where.length + 1
-    if masked_crc(data[where.offset : checked]) != int.from_bytes(data[checked : checked + 4], "little"):
-        raise InvalidTable(f"the block at {where.offset} doesn't match its checksum")
-    contents, kind = data[where.offset : checked - 1], data[checked - 1]
+    if handle.end > len(data) - FOOTER_LENGTH:
+        raise InvalidTable(f"a block at {handle.offset} of {handle.length} bytes runs past its end")
+    checked = handle.offset + handle.length + 1
+    if masked_crc(data[handle.offset : checked]) != int.from_bytes(data[checked : checked + 4], "little"):
+        raise InvalidTable(f"the block at {handle.offset} doesn't match its checksum")
+    contents, kind = data[handle.offset : checked - 1], data[checked - 1]
     if kind == SNAPPY:
-        contents = _decompressed(contents)
+        contents = _decompress(contents)
     elif kind != NO_COMPRESSION:
-        raise InvalidTable(f"the block at {where.offset} has compression {kind}; lakegc supports 0 and 1 (snappy)")
-    if len(contents) < SMALLEST_BLOCK:
-        raise InvalidTable(f"the block at {where.offset} is too short")
+        raise InvalidTable(f"the block at {handle.offset} has compression {kind}; lakegc supports 0 and 1 (snappy)")
+    if len(contents) < MIN_BLOCK_BYTES:
+        raise InvalidTable(f"the block at {handle.offset} is too short")
     return contents
 
 
 def snappy_length(contents: bytes) -> int:
     """The decompressed length in a snappy block's header. Raises `InvalidTable` if it is impossible."""
     length, at = uvarint(contents, 0, len(contents))
-    if at > 5 or not SMALLEST_BLOCK <= length <= min(LARGEST, SNAPPY_RATIO * len(contents)):
+    if at > 5 or not MIN_BLOCK_BYTES <= length <= min(MAX_BYTES, SNAPPY_RATIO * len(contents)):
         raise InvalidTable("a compressed block declares an impossible length")
     return length
 
 
-def _decompressed(contents: bytes) -> bytes:
+def _decompress(contents: bytes) -> bytes:
     try:
         return bytes(_CODEC.decompress(contents, decompressed_size=snappy_length(contents), asbytes=True))
     except (OSError, pa.ArrowException) as error:
@@ -178,15 +179,15 @@ def _decompressed(contents: bytes) -> bytes:
 
 
 def block_records(block: bytes) -> Iterator[Record]:
-    """The records of a block; keys still have their trailer, if their kind of block has any."""
+    """The records of a block. Keys include their trailer, if this kind of block has trailers."""
     restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * restarts
     if restarts < 1 or end < 0:
         raise InvalidTable("a block's restart points exceed the block")
     at, key, keys = 0, b"", 0
     while at < end:
-        shared, unshared, length = block[at : at + 3] if at + 3 <= end else (_LONG, 0, 0)
-        if shared | unshared | length < _LONG:  # nearly always one byte each
+        shared, unshared, length = block[at : at + 3] if at + 3 <= end else (_MULTI_BYTE, 0, 0)
+        if shared | unshared | length < _MULTI_BYTE:  # nearly always one byte each
             at += 3
         else:
             shared, at = uvarint(block, at, end)
@@ -197,8 +198,8 @@ def block_records(block: bytes) -> Iterator[Record]:
         key = key[:shared] + block[at : at + unshared]
         at += unshared
         keys += len(key)
-        if keys > LARGEST:
-            raise InvalidTable(f"the keys of one block have more than {LARGEST} bytes")
+        if keys > MAX_BYTES:
+            raise InvalidTable(f"the keys of one block have more than {MAX_BYTES} bytes")
         yield Record(key, block[at : at + length])
         at += length
 
@@ -206,14 +207,14 @@ def block_records(block: bytes) -> Iterator[Record]:
 def data_blocks(table: Table) -> list[Handle]:
     """The data blocks in key order, from an index with one or two levels.
 
-    Together with the index blocks, they must cover the file from its first byte up to the last blocks; in a table that
-    may be in any order, no two blocks may share a byte.
+    Together with the index blocks, they must cover the file from its first byte up to the last blocks. In a table with
+    blocks in any order, no two blocks may share a byte.
     """
     check = _check_disjoint if table.any_order else _check_contiguous
     parts = _handles(table, table.index) if table.two_levels else []
-    rest = [*parts, table.index, *table.ends]
+    rest = [*parts, table.index, *table.last_blocks]
     check(rest)
-    found = [where for part in (parts if table.two_levels else [table.index]) for where in _handles(table, part)]
+    found = [handle for part in (parts if table.two_levels else [table.index]) for handle in _handles(table, part)]
     check([*found, *rest])
     if not found:
         raise InvalidTable("its index lists no blocks")
@@ -223,51 +224,53 @@ def data_blocks(table: Table) -> list[Handle]:
 
 
 def _handles(table: Table, index: Handle) -> list[Handle]:
-    return [handle(record.value) for record in block_records(read_block(table.data, index))]
+    return [parse_handle(record.value) for record in block_records(read_block(table.data, index))]
 
 
 def _check_contiguous(blocks: list[Handle]) -> None:
-    """Each block must begin where the one before ended, so none is read twice and none is left out."""
-    for before, where in pairwise(blocks):
-        if where.offset != before.end:
-            raise OutOfOrder(f"its index skips or repeats bytes: a block begins at {where.offset}, not at {before.end}")
+    """Each block must begin where the previous one ended, so none is read twice and none is left out."""
+    for before, handle in pairwise(blocks):
+        if handle.offset != before.end:
+            raise OutOfOrder(
+                f"its index skips or repeats bytes: a block begins at {handle.offset}, not at {before.end}"
+            )
 
 
 def _check_disjoint(blocks: list[Handle]) -> None:
     """No two blocks may share a byte, so none is read twice, and together they are no larger than the file."""
     end = 0
-    for where in sorted(blocks):
-        if where.offset < end:
-            raise InvalidTable(f"two of its blocks share bytes at {where.offset}")
-        end = where.end
+    for handle in sorted(blocks):
+        if handle.offset < end:
+            raise InvalidTable(f"two of its blocks share bytes at {handle.offset}")
+        end = handle.end
 
 
 def records(table: Table) -> Iterator[Record]:
-    """All records in order, keys without trailers. Raises `InvalidTable`, perhaps only after the last one."""
-    ends, raw = Ends(), 0
-    for where in data_blocks(table):
-        block = read_block(table.data, where)
+    """All records in order, with keys without trailers. May raise `InvalidTable` as late as after the last record."""
+    totals, raw = Totals(), 0
+    for handle in data_blocks(table):
+        block = read_block(table.data, handle)
         raw += len(block)
-        if raw > LARGEST:
-            raise InvalidTable(f"it has more than {LARGEST} bytes")
+        if raw > MAX_BYTES:
+            raise InvalidTable(f"it has more than {MAX_BYTES} bytes")
         for stored, value in block_records(block):
             if stored[-KEY_TRAILER:] != SET_TRAILER:
                 raise InvalidTable("a record is of an unknown kind")
             key = stored[:-KEY_TRAILER]
-            if ends.count == 0:
-                ends.first = key
-            elif key <= ends.last:
+            if totals.count == 0:
+                totals.first = key
+            elif key <= totals.last:
                 raise InvalidTable("its keys are not in order")
-            ends.count, ends.key_bytes, ends.last = ends.count + 1, ends.key_bytes + len(stored), key
-            if ends.count > table.properties.count or ends.key_bytes > table.key_bytes:
+            totals.count, totals.key_bytes, totals.last = totals.count + 1, totals.key_bytes + len(stored), key
+            if totals.count > table.properties.count or totals.key_bytes > table.key_bytes:
                 raise InvalidTable(f"it has more than the {table.properties.count} records that its properties state")
             yield Record(key, value)
-    check_ends(table, ends)
+    check_totals(table, totals)
 
 
 @dataclass(slots=True)
-class Ends:
-    """Totals of the records read: their number, bytes of keys with trailers, first and last key without trailers."""
+class Totals:
+    """Totals of the records read: their number, the bytes of their keys with trailers, and the first and last key."""
 
     count: int = 0
     key_bytes: int = 0
@@ -275,7 +278,7 @@ class Ends:
     last: bytes = b""
 
 
-def check_ends(table: Table, found: Ends) -> None:
+def check_totals(table: Table, found: Totals) -> None:
     """Compare the totals with the table's properties. Raises `InvalidTable` if they differ."""
     stated = table.properties
     if found.count != stated.count or found.count != stated.num_entries or found.key_bytes != table.key_bytes:
@@ -287,7 +290,7 @@ def check_ends(table: Table, found: Ends) -> None:
         raise InvalidTable("its first and last key are not those that its properties state")
 
 
-def _stored_properties(block: bytes) -> dict[str, bytes]:
+def _read_properties(block: bytes) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     last = b""
     for key, value in block_records(block):
@@ -298,7 +301,7 @@ def _stored_properties(block: bytes) -> dict[str, bytes]:
     return found
 
 
-def _with_properties(data: bytes, index: Handle, ends: tuple[Handle, ...], stored: dict[str, bytes]) -> Table:
+def _build_table(data: bytes, index: Handle, last_blocks: tuple[Handle, ...], stored: dict[str, bytes]) -> Table:
     levels = stored.get(f"{_PREFIX}block.based.table.index.type", b"")
     if levels not in (struct.pack("<I", ONE_LEVEL), struct.pack("<I", TWO_LEVELS)):
         raise InvalidTable(f"it has an index of type 0x{levels.hex()}; lakegc supports 0 (one level) and 2 (two)")
@@ -320,9 +323,9 @@ def _with_properties(data: bytes, index: Handle, ends: tuple[Handle, ...], store
         },
     )
     key_bytes = _varint_property(stored, f"{_PREFIX}raw.key.size")
-    if key_bytes > LARGEST:
-        raise InvalidTable(f"its properties state keys of more than {LARGEST} bytes")
-    return Table(data, properties, key_bytes, index, levels[0] == TWO_LEVELS, ends, any_order=True)
+    if key_bytes > MAX_BYTES:
+        raise InvalidTable(f"its properties state keys of more than {MAX_BYTES} bytes")
+    return Table(data, properties, key_bytes, index, levels[0] == TWO_LEVELS, last_blocks, any_order=True)
 
 
 def _property(stored: dict[str, bytes], name: str) -> bytes:

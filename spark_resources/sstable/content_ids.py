@@ -1,4 +1,4 @@
-"""Ids are content hashes: how lakeFS names a table, a commit and an entry's content (formats §3)."""
+"""Computes lakeFS's ids of tables, commits and entries' content, which are content hashes (formats §3)."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def _nested(digest: bytes) -> bytes:
 
 
 def record_content(record: Record) -> bytes:
-    """A record in the form that its table's id is computed from."""
+    """A record in the form from which its table's id is computed."""
     return b"%d%b|%d%b|" % (len(record.key), record.key, len(record.value), record.value)
 
 
 def content_id(content: Iterable[bytes], user: Mapping[str, str]) -> str:
-    """The id of a table with these records (each through `record_content`, or joined) and user properties."""
+    """The id of a table with these records (in the form of `record_content`) and user properties."""
     digest = hashlib.sha256()
     for chunk in content:
         digest.update(chunk)
@@ -52,7 +52,7 @@ def content_id(content: Iterable[bytes], user: Mapping[str, str]) -> str:
 
 
 def commit_id(commit: Commit) -> str:
-    """The id computed from a commit's content, whatever `commit.id` is. Its date counts in whole seconds."""
+    """The id computed from a commit's content, independent of `commit.id`. Its date is used in whole seconds."""
     digest = hashlib.sha256()
     for text in ("commit:v1", commit.committer, commit.message, commit.metarange_id):
         digest.update(_string(text))
@@ -63,7 +63,7 @@ def commit_id(commit: Commit) -> str:
 
 
 def entry_identity(entry: Entry) -> bytes:
-    """The hash that entries are compared by: of size, checksum, metadata and, if set, content type, not the address."""
+    """The hash by which entries are compared: of size, checksum, metadata and (if set) content type, not address."""
     content = _int64(entry.size) + _string(entry.checksum) + _string_map(entry.metadata)
     if entry.content_type:
         content += _string(entry.content_type)

@@ -15,12 +15,12 @@ from spark_resources.sstable.readable_decoder import ReadableDecoder
 
 READABLE = ReadableDecoder()
 
-#: In bytes of tables; about 65,000 entries.
+#: Bytes of tables from which the vectorised decoder is worthwhile: about 65,000 entries.
 VECTORISED_FROM = 2 << 20
 
 
 class Decoder(Protocol):
-    """Reads a whole table or raises `InvalidTable`; all decoders return the same results."""
+    """Reads a whole table or raises `InvalidTable`. All decoders return the same results."""
 
     @property
     def name(self) -> str: ...
@@ -30,16 +30,16 @@ class Decoder(Protocol):
         ...
 
     def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterable[bytes]]:
-        """Both results for a range, cheaper than one after the other if a decoder can do it in one pass.
+        """Both results for a range, in one pass if the decoder supports that.
 
         The content must be used before the thread reads another table.
         """
         ...
 
     def content(self, table: Table) -> Iterable[bytes]:
-        """The records of any table in the form that its id is computed from, in pieces of any length.
+        """The records of any table in the form from which its id is computed, in pieces of any length.
 
-        They must be used before the thread reads another table.
+        The pieces must be used before the thread reads another table.
         """
         ...
 
@@ -47,8 +47,8 @@ class Decoder(Protocol):
 def default_decoder(size: int) -> Decoder:
     """The decoder for a job with `size` bytes of tables to read.
 
-    Starting the vectorised decoder takes about two seconds per process (ten on a fresh installation, once, to compile),
-    so it is used only for jobs that would take the readable one longer, and for all later reads of the process.
+    Starting the vectorised decoder takes about two seconds per process (once ten on a new installation, to compile). So
+    it is used only for jobs that would take the readable one longer, and then for all later reads of the process.
     """
     started = vectorised_decoder.cache_info().currsize > 0
     return vectorised_decoder() if started or size >= VECTORISED_FROM else READABLE
@@ -56,7 +56,7 @@ def default_decoder(size: int) -> Decoder:
 
 @cache
 def vectorised_decoder() -> Decoder:
-    """The vectorised decoder; if numba or a folder for its cache is missing, the readable one, with a warning."""
+    """The vectorised decoder, or the readable one with a warning if numba or a folder for its cache is missing."""
     try:
         import numba
 

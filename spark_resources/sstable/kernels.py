@@ -1,9 +1,9 @@
 """The loops of the vectorised decoder, compiled by numba.
 
-Compiled code has no bounds checks of its own, so each index here is checked against the available data before it is
-used. A function that finds broken data returns a negative number without a reason: the readable decoder gives it.
+Compiled code has no bounds checks, so each index is checked against the available data before it is used. A function
+that finds broken data returns a negative number, and the readable decoder then finds the reason.
 
-All compiled code is in this one file, including its constants, because numba recompiles a cached function only when the
+All compiled code and its constants are in this one file, because numba recompiles a cached function only when the
 function's own file has changed. A test compares the constants with those of `blocks`.
 """
 
@@ -26,9 +26,9 @@ _at = np.uint64  # an index of this type can't be negative, which saves a check 
 
 BLOCK_TRAILER = 5
 KEY_TRAILER = 8
-SMALLEST_BLOCK = 8
+MIN_BLOCK_BYTES = 8
 SNAPPY_RATIO = 22
-LARGEST = 1 << 30
+MAX_BYTES = 1 << 30
 FIRST_SECOND, LAST_SECOND = -62135596800, 253402300799
 
 BROKEN = -1
@@ -42,10 +42,10 @@ ADDRESS, ADDRESS_LENGTH, TIME, TIME_LENGTH, HAS_TIME, SIZE, CHECKSUM, CHECKSUM_L
 
 
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Compile a function that creates no arrays, at its first call, or load it from numba's cache.
+    """Compile a function that creates no arrays at its first call, or load it from numba's cache.
 
-    All arrays belong to the caller, so `_nrt` is off, which avoids reference counting for each entry: measured, that
-    took more than half of the time.
+    All arrays belong to the caller, so `_nrt` is off. This avoids reference counting for each entry, which took more
+    than half of the time.
     """
     options: dict[str, bool] = {"_nrt": False}  # missing in numba's type stubs
     return cast(Callable[_P, _R], numba.njit(cache=True, nogil=True, **options)(function))  # type: ignore[call-overload]
@@ -132,7 +132,7 @@ def announced_length(data: Bytes, offset: int, length: int) -> int:
     if data[end] == 0:
         return length
     raw, at = uvarint(data, offset, end)
-    if data[end] != 1 or at < 0 or at - offset > 5 or raw > min(LARGEST, SNAPPY_RATIO * length):
+    if data[end] != 1 or at < 0 or at - offset > 5 or raw > min(MAX_BYTES, SNAPPY_RATIO * length):
         return BROKEN
     return raw
 
@@ -146,7 +146,7 @@ def raw_length(data: Bytes, limit: int, offset: int, length: int) -> int:
     if masked_crc(data, offset, end + 1) != number(data, end + 1, 4):
         return BROKEN
     raw = announced_length(data, offset, length)
-    return raw if raw >= SMALLEST_BLOCK else BROKEN
+    return raw if raw >= MIN_BLOCK_BYTES else BROKEN
 
 
 @compiled
@@ -160,7 +160,7 @@ def copy8(target: Bytes, to: int, source: Bytes, at: int) -> None:
 
 @compiled
 def append(target: Bytes, to: int, source: Bytes, at: int, length: int) -> None:
-    """Copy in steps of eight bytes: both buffers need slack."""
+    """Copy in steps of eight bytes. Both buffers need slack."""
     for place in range(0, length, 8):
         copy8(target, to + place, source, at + place)
 
@@ -177,47 +177,47 @@ def number(data: Bytes, at: int, length: int) -> int:
 @compiled
 def decompress(data: Bytes, at: int, end: int, out: Bytes, raw: int) -> int:
     """Decompress Snappy's elements at `at` into `out`, of `raw` bytes plus slack; 0 if they fill it, else BROKEN."""
-    made = 0
+    written = 0
     while at < end:
         tag = _int(data[_at(at)])
         at += 1
-        more = tag & 3
+        extra = tag & 3
         length = (tag >> 2) + 1
-        if more == 0:
+        if extra == 0:
             if length > 60:
-                more = length - 60
-                if more > end - at:
+                extra = length - 60
+                if extra > end - at:
                     return BROKEN
-                length = number(data, at, more) + 1
-                at += more
-            if length > end - at or length > raw - made:
+                length = number(data, at, extra) + 1
+                at += extra
+            if length > end - at or length > raw - written:
                 return BROKEN
             if length <= 16 and end - at >= 16:
-                copy8(out, made, data, at)
-                copy8(out, made + 8, data, at + 8)
+                copy8(out, written, data, at)
+                copy8(out, written + 8, data, at + 8)
             else:
                 for place in range(length):
-                    out[_at(made + place)] = data[_at(at + place)]
+                    out[_at(written + place)] = data[_at(at + place)]
             at += length
         else:
-            if more == 3:
-                more = 4
-            if more > end - at:
+            if extra == 3:
+                extra = 4
+            if extra > end - at:
                 return BROKEN
-            offset = number(data, at, more)
-            at += more
-            if more == 1:
+            offset = number(data, at, extra)
+            at += extra
+            if extra == 1:
                 length = (tag >> 2 & 7) + 4
                 offset |= tag >> 5 << 8
-            if offset == 0 or offset > made or length > raw - made:
+            if offset == 0 or offset > written or length > raw - written:
                 return BROKEN
             if offset >= 8:
-                append(out, made, out, made - offset, length)
+                append(out, written, out, written - offset, length)
             else:
                 for place in range(length):
-                    out[_at(made + place)] = out[_at(made - offset + place)]
-        made += length
-    return 0 if made == raw else BROKEN
+                    out[_at(written + place)] = out[_at(written - offset + place)]
+        written += length
+    return 0 if written == raw else BROKEN
 
 
 @compiled
@@ -237,7 +237,7 @@ def load(data: Bytes, offset: int, length: int, raw: int, out: Bytes) -> int:
 
 @compiled
 def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, int]:
-    """The record at `at`: shared and own length of its key, start of the own part (or BROKEN), length of the value."""
+    """The record at `at`: lengths of its key's shared and own part, start of the own part or BROKEN, value length."""
     shared, at = uvarint(block, at, end)
     if at < 0 or shared < 0 or shared > known:
         return 0, 0, BROKEN, 0
@@ -276,7 +276,7 @@ def handles(data: Bytes, limit: int, where: tuple[int, int], found: Ints, done: 
         keys += known
         at += own
         first, middle = uvarint(block, at, at + value)
-        if middle < 0 or keys > LARGEST:
+        if middle < 0 or keys > MAX_BYTES:
             return broken
         second, stop = uvarint(block, middle, at + value)
         if stop != at + value or first < 0 or first > limit or second < 0 or second > limit:
@@ -317,7 +317,7 @@ def raw_sizes(data: Bytes, limit: int, blocks: Ints) -> tuple[int, int]:
         raw = raw_length(data, limit, blocks[block, 0], blocks[block, 1])
         total += raw
         largest = max(largest, raw)
-        if raw < 0 or total > LARGEST:
+        if raw < 0 or total > MAX_BYTES:
             return BROKEN, BROKEN
     return largest, total
 
@@ -487,7 +487,7 @@ def put_decimal(target: Bytes, to: int, value: int) -> int:
 
 @compiled
 def put_part(target: Bytes, to: int, source: Bytes, at: int, length: int) -> int:
-    """Write a key or a value in the form that a table's id is computed from; returns where it ends."""
+    """Write a key or a value in the form from which a table's id is computed; returns where it ends."""
     to = put_decimal(target, to, length)
     append(target, to, source, at, length)
     target[_at(to + length)] = BAR
@@ -499,13 +499,13 @@ def add_columns(scratch: Scratch, end: int, out: Columns) -> bool:
     """Add the entries of one block to the columns; returns whether the block is valid."""
     fields = scratch.fields
     at, known = _int(0), _int(0)
-    to, content_too = scratch.state[CONTENT], len(out.content) > 0
+    to, with_content = scratch.state[CONTENT], len(out.content) > 0
     while at < end:
         row = scratch.state[ROWS]
         at, size, known = step(scratch, at, end, known)
         if at < 0 or not entry(scratch.block, at, at + size, fields):
             return False
-        if content_too:
+        if with_content:
             to = put_part(out.content, to, scratch.key, _int(0), scratch.state[KEY_LENGTH])
             to = put_part(out.content, to, scratch.block, at, size)
         at += size
@@ -521,8 +521,8 @@ def add_columns(scratch: Scratch, end: int, out: Columns) -> bool:
             add_text(out.checksums, out.checksum_at, row, scratch.block, where)
         if len(out.times) > 0:
             out.has_time[_at(row)] = fields[HAS_TIME]
-            out.times[_at(row)], fine = micros(scratch.block, fields[TIME], fields[TIME_LENGTH])
-            if not fine:
+            out.times[_at(row)], valid = micros(scratch.block, fields[TIME], fields[TIME_LENGTH])
+            if not valid:
                 return False
     scratch.state[CONTENT] = to
     return True

@@ -1,4 +1,4 @@
-"""The readable decoder: complete, in plain Python, and the specification for other decoders."""
+"""The readable decoder: complete and in plain Python. It is the specification for other decoders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READ: dict[str, Callable[[bytes, EntryMessage], Any]] = {
 
 
 class ReadableDecoder:
-    """Decodes one record after the other, 30,000 to 50,000 a second."""
+    """Decodes one record after the other, at 30,000 to 50,000 records a second."""
 
     name = "readable"
 

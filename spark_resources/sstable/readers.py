@@ -1,4 +1,4 @@
-"""The readers: they turn a table's bytes and its name into values, and raise `DamagedData` for an invalid table."""
+"""Read values from a table's bytes and its name. Raise `DamagedData` for an invalid table."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from spark_resources.sstable.blocks import OutOfOrder, Table, open_in_any_order,
 from spark_resources.sstable.content_ids import content_id, record_content
 from spark_resources.sstable.decoders import READABLE, Decoder, default_decoder
 from spark_resources.sstable.records import ENTRY_SCHEMA, Branch, Entry, RangeRef, Record, TableProperties, Tag
-from spark_resources.sstable.wire import InvalidTable, naming_table
+from spark_resources.sstable.wire import InvalidTable, errors_for_table
 
 _T = TypeVar("_T")
 RANGES, METARANGES = "ranges", "metaranges"
-# most ranges of a commit are its parent's, too, so most records of a metarange have been parsed before
+# a commit shares most ranges with its parent, so most records of a metarange have been parsed before
 _known_range_ref = lru_cache(maxsize=1 << 14)(values.range_ref)
 
 
 def read_properties(data: bytes, *, name: str) -> TableProperties:
     """The properties of the table `name`. Reads only the footer and the properties, so no records are verified."""
-    with naming_table(name):
+    with errors_for_table(name):
         return open_in_any_order(data).properties
 
 
@@ -38,13 +38,13 @@ def read_entries(
 ) -> pa.RecordBatch:
     """The requested columns (of `ENTRY_SCHEMA`) of all entries of the range `name`, in the order of their paths.
 
-    Checks every block's checksum, the order of keys, the number of entries and the structure of every entry; a column's
-    values are decoded and checked only if it is requested. Raises `DamagedData`, and `WrongUsage` for other columns.
+    Checks every block's checksum, the order of keys, the number of entries and the structure of every entry. A column's
+    values are decoded and checked only if it is requested. Raises `DamagedData`, and `WrongUsage` for unknown columns.
     """
     _check_columns(columns)
 
     def read(table: Table, decoder: Decoder) -> pa.RecordBatch:
-        return decoder.entries(_typed(table, RANGES, ""), columns)
+        return decoder.entries(_check_type(table, RANGES, ""), columns)
 
     return _read(data, name, read, decoder)
 
@@ -52,11 +52,11 @@ def read_entries(
 def read_verified_entries(
     data: bytes, *, name: str, columns: Sequence[str], decoder: Decoder | None = None
 ) -> tuple[pa.RecordBatch, TableProperties]:
-    """Like `read_entries`, with the range's properties; in the same pass, verifies that it was committed as `name`."""
+    """Like `read_entries`, also returning the range's properties. Verifies in the same pass that its id is `name`."""
     _check_columns(columns)
 
     def read(table: Table, decoder: Decoder) -> tuple[pa.RecordBatch, TableProperties]:
-        entries, content = decoder.entries_and_content(_typed(table, RANGES, ""), columns)
+        entries, content = decoder.entries_and_content(_check_type(table, RANGES, ""), columns)
         _check_id(content_id(content, table.properties.user), name)
         return entries, table.properties
 
@@ -64,20 +64,20 @@ def read_verified_entries(
 
 
 def read_whole_entries(data: bytes, *, name: str) -> list[Entry]:
-    """All entries of the range `name` with every field, one `Entry` each: for single ranges, not for many."""
-    return _each(data, name, RANGES, "", lambda record: values.EntryMessage(record.value).whole(record.key))
+    """All entries of the range `name` with every field, one `Entry` each. Only for a few ranges, because it is slow."""
+    return _read_each(data, name, RANGES, "", lambda record: values.EntryMessage(record.value).to_entry(record.key))
 
 
 def read_ranges(data: bytes, *, name: str, entity: str = "") -> list[RangeRef]:
     """The ranges of the metarange `name` in order. `entity` is that of a refs dump: commit, branch or tag."""
-    return _each(data, name, METARANGES, entity, values.range_ref)
+    return _read_each(data, name, METARANGES, entity, values.range_ref)
 
 
 def read_verified_ranges(data: bytes, *, name: str) -> list[RangeRef]:
-    """Like `read_ranges`; in the same pass, verifies that the metarange was committed as `name`."""
+    """Like `read_ranges`. Verifies in the same pass that the metarange's id is `name`."""
 
     def read(table: Table, _: Decoder) -> list[RangeRef]:
-        found = list(records(_typed(table, METARANGES, "")))
+        found = list(records(_check_type(table, METARANGES, "")))
         _check_id(content_id(map(record_content, found), table.properties.user), name)
         return list(map(_known_range_ref, found))
 
@@ -86,21 +86,21 @@ def read_verified_ranges(data: bytes, *, name: str) -> list[RangeRef]:
 
 def read_commits(data: bytes, *, name: str) -> list[Commit]:
     """The commits in the range `name` of a refs dump, with creation dates to the microsecond."""
-    return _each(data, name, RANGES, "commit", values.commit)
+    return _read_each(data, name, RANGES, "commit", values.commit)
 
 
 def read_branches(data: bytes, *, name: str) -> list[Branch]:
     """The branches in the range `name` of a refs dump."""
-    return _each(data, name, RANGES, "branch", values.branch)
+    return _read_each(data, name, RANGES, "branch", values.branch)
 
 
 def read_tags(data: bytes, *, name: str) -> list[Tag]:
     """The tags in the range `name` of a refs dump."""
-    return _each(data, name, RANGES, "tag", values.tag)
+    return _read_each(data, name, RANGES, "tag", values.tag)
 
 
 def read_records(data: bytes, *, name: str) -> list[Record]:
-    """The records of any table as they are stored, keys without trailer."""
+    """The records of any table as stored, with keys without trailers."""
     return _read(data, name, lambda table, _: list(records(table)))
 
 
@@ -112,7 +112,7 @@ def range_ref(data: bytes, *, name: str) -> RangeRef:
 
 def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
     """The id computed from the content of the table `name`. Reads and checks every record."""
-    with naming_table(name):
+    with errors_for_table(name):
         try:
             return _id_of(open_table(data), decoder or default_decoder(len(data)))
         except OutOfOrder:
@@ -120,9 +120,9 @@ def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
 
 
 def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> None:
-    """Verify that the table is the one that was committed as `name`; raises `DamagedData` otherwise."""
+    """Verify that the table's content has the id `name`. Raises `DamagedData` otherwise."""
     found = table_id(data, name=name, decoder=decoder)
-    with naming_table(name):
+    with errors_for_table(name):
         _check_id(found, name)
 
 
@@ -137,17 +137,17 @@ def _check_columns(columns: Sequence[str]) -> None:
         raise WrongUsage(f"a range has the columns {ENTRY_SCHEMA.names}, not {list(columns)}")
 
 
-def _each(data: bytes, name: str, kind: str, entity: str, read: Callable[[Record], _T]) -> list[_T]:
-    return _read(data, name, lambda table, _: [read(record) for record in records(_typed(table, kind, entity))])
+def _read_each(data: bytes, name: str, kind: str, entity: str, read: Callable[[Record], _T]) -> list[_T]:
+    return _read(data, name, lambda table, _: [read(record) for record in records(_check_type(table, kind, entity))])
 
 
 def _read(data: bytes, name: str, read: Callable[[Table, Decoder], _T], decoder: Decoder | None = None) -> _T:
     """The result of `read` for the table `name`.
 
-    A table whose blocks are not in the order that lakeFS writes is accepted only if the id of its content is its name;
-    otherwise it might be incomplete.
+    A table with blocks in another order than lakeFS's is accepted only if its content has the id `name`; otherwise it
+    might be incomplete.
     """
-    with naming_table(name):
+    with errors_for_table(name):
         try:
             return read(open_table(data), decoder or default_decoder(len(data)))
         except OutOfOrder as broken:
@@ -161,9 +161,11 @@ def _id_of(table: Table, decoder: Decoder) -> str:
     return content_id(decoder.content(table), table.properties.user)
 
 
-def _typed(table: Table, kind: str, entity: str) -> Table:
+def _check_type(table: Table, kind: str, entity: str) -> Table:
     found = table.properties
     if (found.type, found.entity) != (kind, entity):
-        is_, wanted = (f"{each[0]} of {each[1] or 'objects'}" for each in ((found.type, found.entity), (kind, entity)))
-        raise InvalidTable(f"it contains {is_}, not {wanted}")
+        actual, expected = (
+            f"{each[0]} of {each[1] or 'objects'}" for each in ((found.type, found.entity), (kind, entity))
+        )
+        raise InvalidTable(f"it contains {actual}, not {expected}")
     return table

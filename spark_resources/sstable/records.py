@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from spark_resources.model import AddressType
 
-#: The columns that can be read from a range. `path` is bytes: lakeFS accepts any; an address is protobuf text, so
-#: UTF-8. `size` is in bytes; `last_modified` is the time that the client or the server wrote, null if there is none.
+#: The columns that can be read from a range. `path` is bytes, because lakeFS accepts any. An address is protobuf text,
+#: which is UTF-8. `size` is in bytes; `last_modified` is the time written by the client or the server, null if none.
 ENTRY_SCHEMA = pa.schema(
     [
         pa.field("path", pa.binary(), nullable=False),
@@ -29,8 +29,8 @@ ENTRY_SCHEMA = pa.schema(
 class Entry:
     """One entry of a range: a path of a commit and its object.
 
-    `last_modified` is precise to the microsecond, `size` is in bytes, `checksum` is the content's MD5 as lakeFS
-    computed it, or any value that an import or a client provided.
+    `last_modified` is precise to the microsecond, `size` is in bytes, and `checksum` is the content's MD5 computed by
+    lakeFS, or any value provided by an import or a client.
     """
 
     path: bytes
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RangeRef:
-    """One range as its metarange lists it. `estimated_size` is in bytes; the keys are its first and its last."""
+    """One range as listed in its metarange. `estimated_size` is in bytes; the keys are its first and last one."""
 
     id: str
     min_key: bytes

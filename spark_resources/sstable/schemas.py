@@ -22,7 +22,7 @@ def _schema(name: str, *fields: dict[str, Any], nested: list[dict[str, Any]] | N
     return {"schema_name": f"{_PACKAGE}.{name}", "schema_definition": json.dumps(definition, separators=(",", ":"))}
 
 
-#: The user properties of a dump's tables besides `type` and `entity`, by entity.
+#: The user properties of a dump's tables in addition to `type` and `entity`, by entity.
 DUMP_SCHEMAS = {
     "branch": _schema(
         "BranchData",

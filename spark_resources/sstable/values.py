@@ -39,7 +39,7 @@ _HEX_ID = re.compile(r"[0-9a-f]{64}")
 
 
 class Value(NamedTuple):
-    """A record's value: the identity that it is compared by, and its data."""
+    """A record's value: the identity by which it is compared, and its data."""
 
     identity: bytes
     data: bytes
@@ -107,7 +107,7 @@ class _Message:
 
 
 def _micros(data: bytes, what: str) -> int:
-    """A protobuf Timestamp in microseconds since 1970; finer digits are cut off."""
+    """A protobuf Timestamp in microseconds since 1970; finer digits are truncated."""
     message = _Message(data, _TIME_FIELDS, what)
     seconds, nanos = message.number(1), message.number(2)
     if not (FIRST_SECOND <= seconds <= LAST_SECOND and 0 <= nanos < 1_000_000_000):
@@ -137,7 +137,7 @@ def _put_map(number: int, pairs: Mapping[str, str]) -> bytes:
 
 
 class EntryMessage:
-    """The protobuf message of an entry. Its structure is checked at once, a field's content when it is read."""
+    """The protobuf message of an entry. Its structure is checked immediately, a field's content when it is read."""
 
     def __init__(self, stored: bytes) -> None:
         self._message = _Message(split_value(stored).data, ENTRY_FIELDS, "an entry", repeated=frozenset({5}))
@@ -162,7 +162,7 @@ class EntryMessage:
         """Microseconds since 1970, or None if the entry has no time."""
         return _micros(self._message.bytes(2), "an entry's time") if self._message.has(2) else None
 
-    def whole(self, path: bytes) -> Entry:
+    def to_entry(self, path: bytes) -> Entry:
         micros = self.last_modified()
         return Entry(
             path=path,
@@ -177,7 +177,7 @@ class EntryMessage:
 
 
 def put_entry(entry: Entry) -> bytes:
-    """The protobuf message of an entry, fields in order, as the server writes it."""
+    """The protobuf message of an entry, with its fields in the server's order."""
     return b"".join(
         [
             put_text_field(1, entry.address),
@@ -195,7 +195,7 @@ def put_entry(entry: Entry) -> bytes:
 
 
 def range_ref(record: Record) -> RangeRef:
-    """The range that a metarange's record names; its key must be the range's largest."""
+    """The range in a metarange's record. The record's key must be the range's largest."""
     identity, data = split_value(record.value)
     range_id = text(identity, "a range's id")
     if _HEX_ID.fullmatch(range_id) is None:
@@ -224,7 +224,7 @@ def put_range_ref(ref: RangeRef) -> Record:
 
 
 def _dump_message(record: Record, kinds: dict[int, int], what: str, repeated: frozenset[int] = frozenset()) -> _Message:
-    """The message of a dump's record, which must be stored under its id."""
+    """The message in a dump's record, which must be stored under its id."""
     message = _Message(split_value(record.value).data, kinds, what, repeated=repeated)
     if message.bytes(1) != record.key:
         raise InvalidTable(f"{what} is stored under a key other than its id")
@@ -232,7 +232,7 @@ def _dump_message(record: Record, kinds: dict[int, int], what: str, repeated: fr
 
 
 def commit(record: Record) -> Commit:
-    """The commit of a dump's record."""
+    """The commit in a dump's record."""
     message = _dump_message(record, _COMMIT_FIELDS, "a commit", frozenset({6, 7}))
     if not message.has(4):
         raise InvalidTable(f"commit {message.text(1)} has no creation date")
@@ -267,7 +267,7 @@ def put_commit(commit: Commit) -> Record:
 
 
 def branch(record: Record) -> Branch:
-    """The branch of a dump's record."""
+    """The branch in a dump's record."""
     message = _dump_message(record, _BRANCH_FIELDS, "a branch", frozenset({4}))
     return Branch(message.text(1), message.text(2), message.text(3), message.texts(4), bool(message.number(5)))
 
@@ -286,7 +286,7 @@ def put_branch(branch: Branch) -> Record:
 
 
 def tag(record: Record) -> Tag:
-    """The tag of a dump's record."""
+    """The tag in a dump's record."""
     message = _dump_message(record, _TAG_FIELDS, "a tag")
     return Tag(message.text(1), message.text(2))
 

@@ -1,4 +1,4 @@
-"""The vectorised (compiled) decoder: the same results as the readable one, from loops compiled by numba."""
+"""The vectorised (compiled) decoder, with loops compiled by numba. Its results equal those of the readable one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_resources.sstable import kernels
-from spark_resources.sstable.blocks import FOOTER_LENGTH, Ends, Table, check_ends
+from spark_resources.sstable.blocks import FOOTER_LENGTH, Table, Totals, check_totals
 from spark_resources.sstable.readable_decoder import ReadableDecoder
 from spark_resources.sstable.records import ENTRY_SCHEMA
 from spark_resources.sstable.wire import InvalidTable
@@ -25,7 +25,7 @@ class Unreadable(Exception):
 
 
 class VectorisedDecoder:
-    """Decodes millions of records a second. For a broken table, the readable decoder gives the reason."""
+    """Decodes millions of records a second. For a broken table, the readable decoder finds the reason."""
 
     name = "vectorised"
 
@@ -75,7 +75,7 @@ class VectorisedDecoder:
         )
         if not kernels.columns(blocks.data, blocks.handles, blocks.scratch, found):
             raise Unreadable
-        blocks.check_ends()
+        blocks.check_totals()
         schema = pa.schema([ENTRY_SCHEMA.field(column) for column in columns])
         batch = pa.record_batch([_array(column, found) for column in columns], schema=schema)
         return batch, found.content[: blocks.scratch.state[kernels.CONTENT]].data  # type: ignore[return-value]
@@ -86,7 +86,7 @@ class VectorisedDecoder:
         length = kernels.content(blocks.data, blocks.handles, blocks.scratch, text)
         if length < 0:
             raise Unreadable
-        blocks.check_ends()
+        blocks.check_totals()
         return text[:length].data  # type: ignore[return-value]
 
     def _buffer(self, size: int) -> kernels.Bytes:
@@ -123,15 +123,15 @@ class _Blocks:
 
     @property
     def content_size(self) -> int:
-        """A sufficient size, in bytes, for the table's records in the form that its id is computed from."""
+        """A sufficient size, in bytes, for the table's records in the form from which its id is computed."""
         return self._table.key_bytes + self.total + _MAX_LENGTHS_BYTES * self._table.properties.count + kernels.SLACK
 
-    def check_ends(self) -> None:
+    def check_totals(self) -> None:
         state = self._state
         first = self.scratch.first[: state[kernels.FIRST_LENGTH]].tobytes()
         last = self.scratch.key[: max(state[kernels.KEY_LENGTH], 0)].tobytes()
         try:
-            check_ends(self._table, Ends(int(state[kernels.ROWS]), int(state[kernels.KEY_BYTES]), first, last))
+            check_totals(self._table, Totals(int(state[kernels.ROWS]), int(state[kernels.KEY_BYTES]), first, last))
         except InvalidTable as broken:
             raise Unreadable from broken
 
@@ -152,8 +152,10 @@ def _array(column: str, found: kernels.Columns) -> Any:
             return _numbers(pa.int8(), found.kinds)
         case "size":
             return _numbers(pa.int64(), found.sizes)
-    there = pa.py_buffer(np.packbits(found.has_time, bitorder="little"))
-    return pa.Array.from_buffers(ENTRY_SCHEMA.field(column).type, len(found.times), [there, pa.py_buffer(found.times)])
+    validity = pa.py_buffer(np.packbits(found.has_time, bitorder="little"))
+    return pa.Array.from_buffers(
+        ENTRY_SCHEMA.field(column).type, len(found.times), [validity, pa.py_buffer(found.times)]
+    )
 
 
 def _numbers(kind: Any, values: Any) -> Any:
@@ -172,4 +174,4 @@ def _texts(kind: Any, begins: kernels.Offsets, content: kernels.Bytes) -> Any:
 
 
 def _decoder_disagreement() -> InvalidTable:
-    return InvalidTable("two decoders disagree on it, which is a bug in lakegc. Report it with this table")
+    return InvalidTable("two decoders disagree on it, which is a bug in lakegc. Report it together with this table")

@@ -18,11 +18,11 @@ LENGTH_DELIMITED = 2
 
 
 class InvalidTable(Exception):
-    """Raised inside the package for invalid bytes; `naming_table` adds the table's name."""
+    """Raised inside the package for invalid bytes; `errors_for_table` adds the table's name."""
 
 
 @contextmanager
-def naming_table(name: str) -> Iterator[None]:
+def errors_for_table(name: str) -> Iterator[None]:
     """Translates `InvalidTable` into `DamagedData` for the table `name`."""
     try:
         yield
@@ -33,7 +33,7 @@ def naming_table(name: str) -> Iterator[None]:
 
 
 def uvarint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The unsigned varint at `at`, and where it ends. At most ten bytes, 64 bits, and never past `end`."""
+    """The unsigned varint at `at`, and where it ends. It has at most ten bytes or 64 bits, and never passes `end`."""
     value = shift = 0
     while at < end:
         byte = data[at]
@@ -68,7 +68,7 @@ def unsigned(value: int) -> int:
 
 
 def text(data: bytes, what: str) -> str:
-    """Bytes that must be UTF-8, as protobuf strings are."""
+    """Decode bytes that must be UTF-8, like protobuf strings."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -76,7 +76,7 @@ def text(data: bytes, what: str) -> str:
 
 
 def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[int, int, bytes]]:
-    """The fields of a protobuf message: number, value of a varint (or 0), bytes of a string (or none).
+    """The fields of a protobuf message: number, value of a varint (otherwise 0), bytes of a string (otherwise empty).
 
     `kinds` has the wire type of every field that lakegc knows; any other field is refused, because ignoring it might
     lose live data.
@@ -97,7 +97,7 @@ def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[i
 
 
 def put_varint_field(number: int, value: int) -> bytes:
-    """A varint field as protobuf 3 writes it: nothing at all for the default."""
+    """A varint field as protobuf 3 writes it. The default value is not written at all."""
     return b"" if value == 0 else put_uvarint(number << 3 | VARINT) + put_uvarint(unsigned(value))
 
 

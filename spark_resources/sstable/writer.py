@@ -1,7 +1,7 @@
 """Writes tables as lakeFS does, by pebble's rules for blocks, index and properties (formats §3).
 
-Ids are those that the server would assign. The bytes are also the server's if nothing was compressed: implementations
-of snappy may compress the same block in different ways.
+The ids are those that the server would assign. The bytes are the server's, too, if nothing was compressed:
+implementations of snappy may compress the same block in different ways.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ _FIXED_PROPERTIES = {
 
 
 def write_range(entries: Sequence[Entry]) -> WrittenTable:
-    """A range of entries, which must be in the order of their paths' bytes. Raises `WrongUsage` if they aren't."""
+    """A range of entries in byte order of their paths. Raises `WrongUsage` for another order."""
     records = [Record(entry.path, put_value(entry_identity(entry), put_entry(entry))) for entry in entries]
     return write_table(records, {"type": "ranges"})
 
 
 def write_metarange(ranges: Sequence[RangeRef]) -> WrittenTable:
-    """A metarange of ranges in the order of their keys. Raises `WrongUsage` if they aren't."""
+    """A metarange of ranges in the order of their keys. Raises `WrongUsage` for another order."""
     return write_table([put_range_ref(ref) for ref in ranges], {"type": "metaranges"})
 
 
@@ -103,7 +103,7 @@ def write_tags(tags: Iterable[Tag]) -> Dump:
 
 
 def _write_dump(entity: str, values: Iterable[_T], put: Callable[[_T], Record]) -> Dump:
-    """A metarange and, unless there is nothing to dump, its range."""
+    """A metarange and its range. If there is nothing to dump, there is no range."""
     records = sorted(put(value) for value in values)
     user = {"entity": entity, **DUMP_SCHEMAS[entity]}
     tables: dict[str, bytes] = {}
@@ -117,13 +117,13 @@ def _write_dump(entity: str, values: Iterable[_T], put: Callable[[_T], Record]) 
 
 
 def write_table(records: Sequence[Record], user: Mapping[str, str]) -> WrittenTable:
-    """Any table: records in the order of their keys, and the user properties that go into its id."""
+    """Any table, from records in the order of their keys and the user properties that are part of its id."""
     builder = TableBuilder(records, user)
     return WrittenTable(builder.id, builder.finish())
 
 
 class BlockBuilder:
-    """Builds one block: records with shared prefixes, restart points and their number."""
+    """Builds one block: records with shared prefixes, restart points, and the number of restart points."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
@@ -137,7 +137,7 @@ class BlockBuilder:
         if self.count % self._interval == 0:
             self._restarts.append(len(self._body))
         else:
-            shared = _shared(self.last_key, key)
+            shared = _shared_prefix_length(self.last_key, key)
         self._body += put_uvarint(shared) + put_uvarint(len(key) - shared) + put_uvarint(len(value))
         self._body += key[shared:] + value
         self.last_key = key
@@ -153,7 +153,7 @@ class BlockBuilder:
             return self.count > 0
         if self.size <= _NEARLY_FULL:
             return False
-        after = self.size + key_length + value_length + 4 + _length(key_length) + _length(value_length)
+        after = self.size + key_length + value_length + 4 + _varint_length(key_length) + _varint_length(value_length)
         if self.count % self._interval == 0:
             after += 4
         return after > _BLOCK_SIZE
@@ -164,7 +164,7 @@ class BlockBuilder:
 
 
 class TableBuilder:
-    """A table from records: data blocks first, then index, properties, metaindex, footer."""
+    """Builds a table from records: data blocks first, then index, properties, metaindex and footer."""
 
     def __init__(self, records: Sequence[Record], user: Mapping[str, str]) -> None:
         if any(later.key <= earlier.key for earlier, later in pairwise(records)):
@@ -177,7 +177,7 @@ class TableBuilder:
         self._write_data()
 
     def ref(self) -> RangeRef:
-        """This table as a metarange lists it."""
+        """This table as listed in a metarange."""
         keys = [record.key for record in self._records] or [b""]
         return RangeRef(self.id, keys[0], keys[-1], self._estimated_size, len(self._records))
 
@@ -187,8 +187,8 @@ class TableBuilder:
         for name, value in sorted((name.encode(), value) for name, value in properties.items()):
             block.add(name, value)
         metaindex = BlockBuilder(_EVERY_RECORD)
-        metaindex.add(b"rocksdb.properties", put_handle(self._write_block(block.contents(), _plain)))
-        handles = put_handle(self._write_block(metaindex.contents(), _plain)) + put_handle(self._index_handle)
+        metaindex.add(b"rocksdb.properties", put_handle(self._write_block(block.contents(), _uncompressed)))
+        handles = put_handle(self._write_block(metaindex.contents(), _uncompressed)) + put_handle(self._index_handle)
         footer = bytes([CRC32C]) + handles.ljust(HANDLES_LENGTH, b"\x00") + struct.pack("<I", VERSION) + MAGIC
         if len(footer) != FOOTER_LENGTH:
             raise AssertionError(f"a footer of {len(footer)} bytes")
@@ -208,11 +208,11 @@ class TableBuilder:
         self._add_to_index(_successor(block.last_key), self._write_block(block.contents(), _compressed_if_smaller))
         self._data_size = len(self._out)
 
-    def _add_to_index(self, separator: bytes, where: Handle) -> None:
+    def _add_to_index(self, separator: bytes, handle: Handle) -> None:
         if self._index.is_full_for(len(separator), _HANDLE_ESTIMATE):
             self._full_indexes.append(self._index)
             self._index = BlockBuilder(_EVERY_RECORD)
-        self._index.add(separator, put_handle(where))
+        self._index.add(separator, put_handle(handle))
 
     def _write_index(self) -> dict[str, bytes]:
         """Write the index, in one level or two; returns the properties that describe it."""
@@ -250,29 +250,29 @@ class TableBuilder:
             "rocksdb.raw.value.size": put_uvarint(sum(len(value) for _, value in self._records)),
         }
 
-    def _write_block(self, contents: bytes, compressed: Callable[[bytes], tuple[bytes, int]]) -> Handle:
-        stored, kind = compressed(contents)
-        where = Handle(len(self._out), len(stored))
+    def _write_block(self, contents: bytes, compress: Callable[[bytes], tuple[bytes, int]]) -> Handle:
+        stored, kind = compress(contents)
+        handle = Handle(len(self._out), len(stored))
         checked = stored + bytes([kind])
         self._out += checked + struct.pack("<I", masked_crc(checked))
-        return where
+        return handle
 
 
-def _plain(contents: bytes) -> tuple[bytes, int]:
+def _uncompressed(contents: bytes) -> tuple[bytes, int]:
     return contents, NO_COMPRESSION
 
 
 def _compressed_if_smaller(contents: bytes) -> tuple[bytes, int]:
-    """Compressed if that saves an eighth, plain otherwise."""
+    """The block compressed if that saves an eighth, otherwise unchanged."""
     stored = bytes(_CODEC.compress(contents, asbytes=True))
     return (stored, SNAPPY) if len(stored) < len(contents) - len(contents) // 8 else (contents, NO_COMPRESSION)
 
 
-def _length(value: int) -> int:
+def _varint_length(value: int) -> int:
     return len(put_uvarint(value))
 
 
-def _shared(one: bytes, other: bytes) -> int:
+def _shared_prefix_length(one: bytes, other: bytes) -> int:
     count = 0
     for left, right in zip(one, other, strict=False):
         if left != right:
@@ -281,24 +281,24 @@ def _shared(one: bytes, other: bytes) -> int:
     return count
 
 
-def _separator(last_key: bytes, following: bytes) -> bytes:
-    """An index key at or after `last_key` (with trailer) and before `following`, shortened by pebble's rule."""
+def _separator(last_key: bytes, next_key: bytes) -> bytes:
+    """An index key at or after `last_key` (with trailer) and before `next_key`, shortened by pebble's rule."""
     key = last_key[:-KEY_TRAILER]
-    at = _shared(key, following)
-    if at >= min(len(key), len(following)) or key[at] >= following[at]:
+    at = _shared_prefix_length(key, next_key)
+    if at >= min(len(key), len(next_key)) or key[at] >= next_key[at]:
         return last_key
-    if at < len(following) - 1 or key[at] + 1 < following[at]:
+    if at < len(next_key) - 1 or key[at] + 1 < next_key[at]:
         return key[:at] + bytes([key[at] + 1]) + _SEPARATOR_TRAILER
-    return _incremented(key, at + 1) or last_key
+    return _increment(key, at + 1) or last_key
 
 
 def _successor(last_key: bytes) -> bytes:
     """An index key at or after `last_key` (with trailer), or the marker of a table without records."""
-    return _incremented(last_key[:-KEY_TRAILER], 0) or last_key or _NO_KEY
+    return _increment(last_key[:-KEY_TRAILER], 0) or last_key or _NO_KEY
 
 
-def _incremented(key: bytes, at: int) -> bytes:
-    """The key up to the first byte from `at` on that can be incremented, with that byte incremented; empty if none."""
+def _increment(key: bytes, at: int) -> bytes:
+    """Increment the first byte from `at` on that isn't 0xFF, and cut the key after it; empty if there is none."""
     for place in range(at, len(key)):
         if key[place] != 0xFF:
             return key[:place] + bytes([key[place] + 1]) + _SEPARATOR_TRAILER

@@ -12,13 +12,14 @@ from spark_resources.stores.settings import StoreSettings
 
 __all__ = ["Capabilities", "Store", "StoreSettings", "endpoint_to_probe", "open_store"]
 
-_GOOGLES = ".googleapis.com"  # host suffix of Google's own endpoints, including private ones
+_GOOGLE_DOMAIN = ".googleapis.com"  # host suffix of Google's own endpoints, including private ones
 
 
 def open_store(namespace: Namespace, settings: StoreSettings, *, capabilities: Capabilities | None = None) -> Store:
-    """The store for a namespace, selected by its scheme; sends no request yet. `capabilities` are a probe's, if any.
+    """The store for a namespace, selected by its scheme; sends no request yet.
 
-    Raises `WrongUsage` for a scheme that lakegc doesn't support, or if a setting or the provider's extra is missing.
+    `capabilities` are the findings of a probe; None means the provider's defaults. Raises `WrongUsage` for a scheme
+    that lakegc doesn't support, or if a setting or the provider's extra is missing.
     """
     if namespace.scheme == "s3":
         from spark_resources.stores.s3.store import S3Store  # boto3 takes half a second to import
@@ -26,18 +27,18 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, capabilities: C
         return S3Store(namespace, settings, capabilities)
     if namespace.scheme == "gs":
         with needs_extra("gcs", "Cloud Storage"):
-            from spark_resources.stores.gcs.store import GCSStore  # Google's libraries take as long to import
+            from spark_resources.stores.gcs.store import GCSStore  # Google's libraries are just as slow
 
         return GCSStore(namespace, settings, capabilities)
     if namespace.is_azure:
         with needs_extra("azure", "Azure Blob Storage"):
-            from spark_resources.stores.azure.store import AzureStore  # so do Azure's
+            from spark_resources.stores.azure.store import AzureStore  # and so are Azure's
 
         return AzureStore(namespace, settings, capabilities)
     if namespace.scheme == "local":
         from spark_resources.stores.local.store import LocalStore
 
-        return LocalStore(*_local_place(namespace, settings))
+        return LocalStore(*_local_folder(namespace, settings))
     raise WrongUsage(
         f"lakegc doesn't support {namespace.scheme}:// namespaces such as {namespace.uri} yet. It supports s3://, "
         "gs://, https:// (Azure) and local://"
@@ -45,10 +46,10 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, capabilities: C
 
 
 def endpoint_to_probe(namespace: Namespace, settings: StoreSettings) -> str | None:
-    """The endpoint of a store that is only compatible with the provider's, so a probe has to find its capabilities.
+    """The endpoint whose capabilities have to be probed; None for the provider's own endpoint and for a local folder.
 
-    None for the provider's own endpoint and for a local folder. Every Azure account is probed, because accounts with a
-    hierarchical namespace accept different keys.
+    An S3- or GCS-compatible store is probed, and so is every Azure account, because accounts with a hierarchical
+    namespace accept different keys.
     """
     match namespace.scheme:
         case "s3":
@@ -56,18 +57,18 @@ def endpoint_to_probe(namespace: Namespace, settings: StoreSettings) -> str | No
         case "http" | "https":
             return settings.azure_endpoint_url or f"https://{namespace.bucket}"
         case "gs":
-            host = urlsplit(settings.gcs_endpoint_url or "").hostname or _GOOGLES
-            return None if host.endswith(_GOOGLES) else settings.gcs_endpoint_url
+            host = urlsplit(settings.gcs_endpoint_url or "").hostname or _GOOGLE_DOMAIN
+            return None if host.endswith(_GOOGLE_DOMAIN) else settings.gcs_endpoint_url
     return None
 
 
-def _local_place(namespace: Namespace, settings: StoreSettings) -> tuple[str, str]:
+def _local_folder(namespace: Namespace, settings: StoreSettings) -> tuple[str, str]:
     """The local adapter's configured path, and the namespace's folder within it (formats §4)."""
     configured = settings.local_path
     if not configured:
         raise WrongUsage(
-            f"{namespace.uri} lies under the local block adapter's path. Set LAKEGC_LOCAL_PATH to where that path is "
-            "on this machine."
+            f"{namespace.uri} is under the local block adapter's path. Set LAKEGC_LOCAL_PATH to the location of that "
+            "path on this machine."
         )
     if namespace.bucket:
         return configured, f"{namespace.bucket}/{namespace.path}" if namespace.path else namespace.bucket

@@ -47,25 +47,25 @@ def arrow_pages(
         yield from native(store, prefix, start_after=start_after, delimiter=delimiter, page_size=page_size)
         return
     for page in store.pages(prefix, start_after=start_after, delimiter=delimiter, page_size=page_size):
-        yield ArrowPage(as_batch(page.objects), page.prefixes, page.unreadable_names)
+        yield ArrowPage(to_record_batch(page.objects), page.prefixes, page.unreadable_names)
 
 
-def as_batch(objects: Iterable[StoredObject]) -> pa.RecordBatch:
-    """Objects as rows of LISTED."""
+def to_record_batch(objects: Iterable[StoredObject]) -> pa.RecordBatch:
+    """One row of LISTED per object."""
     rows = list(objects)
     columns: Sequence[Sequence[object]] = (
-        [one.key for one in rows],
-        [one.size for one in rows],
-        [one.modified for one in rows],
-        [one.checksum for one in rows],
+        [stored.key for stored in rows],
+        [stored.size for stored in rows],
+        [stored.modified for stored in rows],
+        [stored.checksum for stored in rows],
     )
     arrays = [pa.array(values, type=field.type) for values, field in zip(columns, LISTED, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=LISTED)
 
 
-def as_page(page: ArrowPage) -> Page:
+def to_page(page: ArrowPage) -> Page:
     """The same page with one `StoredObject` per row; only for small numbers of objects."""
     keys, sizes, modified, checksums = page.objects.columns
-    times = [_EPOCH + timedelta(microseconds=since) for since in modified.cast(pa.int64()).to_pylist()]
+    times = [_EPOCH + timedelta(microseconds=microseconds) for microseconds in modified.cast(pa.int64()).to_pylist()]
     rows = zip(keys.to_pylist(), sizes.to_pylist(), times, checksums.to_pylist(), strict=True)
     return Page([StoredObject(*row) for row in rows], page.prefixes, page.unreadable_names)

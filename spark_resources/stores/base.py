@@ -1,6 +1,6 @@
 """One protocol for all object stores; a provider's limitations are declared as `Capabilities`.
 
-A store is opened on one namespace and takes only keys relative to it, so no caller can reach outside (invariant 5).
+A store is opened on one namespace and takes only keys relative to it, so callers can't reach any other (invariant 5).
 Keys are text whose UTF-8 encoding is exactly the stored key. Times come from the store's clock.
 """
 
@@ -27,7 +27,7 @@ class Changed(Unavailable):
     """Raised by `replace_if_unchanged` if the object no longer has that tag or is gone."""
 
 
-MALFORMED = (ValueError, TypeError, RecursionError)
+PARSE_ERRORS = (ValueError, TypeError, RecursionError)
 """Errors that clients raise for a response they can't parse, e.g. an invalid time; stores raise `Unavailable`."""
 
 
@@ -71,9 +71,9 @@ class Deletion(StrEnum):
     FAILED = "failed"
 
 
-# The caller of a batch delete has made sure that there is time for one request and a little more. If the batch has to
-# be deleted key by key, no request is started later than this many seconds after the batch was sent.
-ONE_BY_ONE_S = 4.0
+# The caller of a batch delete makes sure that there is time for little more than one request. If the batch has to be
+# deleted key by key, no request is started later than this many seconds after the batch was sent.
+ONE_BY_ONE_TIMEOUT_S = 4.0
 NOT_SENT = "NotSent"
 """The code of a key for which no request was sent: its batch was refused, and deleting key by key took too long."""
 
@@ -96,12 +96,12 @@ class DeleteResult:
 class Capabilities:
     """What this store can do, found by a probe or known for the provider.
 
-    `unholdable` names the kinds of keys that it folds or refuses, e.g. "empty segment"; `byte_order` says whether pages
-    list keys in byte order; `conditional_writes` whether the two conditional writes are atomic.
+    `unsupported_keys` names the kinds of keys that it folds or refuses, e.g. "empty segment". `byte_order` says whether
+    pages list keys in byte order, and `conditional_writes` whether the two conditional writes are atomic.
     `time_resolution` is the granularity of `modified`: the true time is within [modified, modified + granularity).
-    `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content, as on AWS; for any other
-    store that has to be established first. `ramp` is the rate in keys a second that a bucket accepts at first, if load
-    has to be increased gradually; None for a store that simply throttles.
+    `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content: on AWS, or if a probe found
+    it. `ramp` is the initial rate in keys a second if the load on a bucket has to be increased gradually; None for a
+    store that simply throttles.
     """
 
     byte_order: bool = True
@@ -111,7 +111,7 @@ class Capabilities:
     delete_batch: int = 1000
     md5_etags: bool = False
     ramp: float | None = None
-    unholdable: frozenset[str] = frozenset()
+    unsupported_keys: frozenset[str] = frozenset()
 
 
 class Store(Protocol):
@@ -143,19 +143,19 @@ class Store(Protocol):
         ...
 
     def now(self) -> datetime:
-        """The current time by the store's clock, rounded down to the second or finer."""
+        """The current time by the store's clock, rounded down to its resolution of a second or finer."""
         ...
 
     def pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
-        """The objects whose key starts with `prefix` and sorts after `start_after`, if given, in the store's order.
+        """The objects with keys that start with `prefix` and sort after `start_after`, if given, in the store's order.
 
         With a delimiter, keys that contain it after the prefix are grouped into `prefixes`. A prefix without objects
         yields one empty page or none; a missing bucket or root folder raises `NotFound` on the first page. Raises
-        `WrongUsage` for a prefix that no key of this store can begin with; for `start_after` together with a delimiter
-        (stores disagree on the meaning); and for `start_after` on a store that is known not to list in byte order,
-        because keys would be lost.
+        `WrongUsage` for a prefix that no key of this store can begin with, for `start_after` together with a delimiter
+        (stores disagree on the meaning), and for `start_after` on a store that is known not to list in byte order
+        (keys would be lost).
         """
         ...
 
@@ -176,9 +176,9 @@ class Store(Protocol):
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
         """Replace the object, or raise `Changed` if `tag` doesn't match. Atomic if `capabilities.conditional_writes`.
 
-        A tag stands for the content, so writing earlier bytes again restores their tag: include something that never
-        repeats (a counter, a time, a holder). If the response to a conditional write is lost, the retry reads the
-        object, and takes identical bytes for its own write.
+        A tag may depend on the content alone, so include something in `data` that never repeats (a counter, a time, a
+        holder): otherwise writing earlier bytes again restores their tag. If the response to a conditional write is
+        lost, the retry reads the object and treats identical bytes as its own write.
         """
         ...
 

@@ -1,6 +1,6 @@
-"""Codes of failed deletes, as stores and their clients spell them; the basis for advice to operators.
+"""Error codes of failed deletes, as reported by stores and their clients; used for advice to operators.
 
-They do not decide whether a delete is retried: the store that failed does (`DeleteResult.transient`).
+They do not decide whether a delete is retried: that depends on `DeleteResult.transient`, which the store sets.
 """
 
 TRANSIENT_CODES = frozenset(

@@ -1,8 +1,8 @@
-"""Inventories: existing lists of a bucket's objects, made elsewhere and read instead of listing the bucket.
+"""Inventories: existing lists of a bucket's objects, read instead of listing the bucket.
 
-S3 Inventory writes a `manifest.json` (bucket, time, schema, files with their MD5), a `manifest.checksum` beside it, and
-Parquet or gzipped CSV files; in CSV, keys are URL-encoded. Any other Parquet or CSV file works, too, if it names its
-columns: key, size, time and optionally checksum. Keys are full keys in the bucket.
+S3 Inventory writes a `manifest.json` (bucket, time, schema, files with their MD5), a `manifest.checksum` next to it,
+and Parquet or gzipped CSV files; keys in CSV files are URL-encoded. Any other Parquet or CSV file works, too, if its
+columns have names: key, size, time and optionally checksum. Keys are full keys in the bucket.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BATCH_ROWS = 50_000
 MAX_EXPANSION = 400  # gzip can reach 1,000; keys of 800 bytes that differ only in a number reach 156
 ALWAYS_ALLOWED_BYTES = 64 << 20
 MAX_HEADER_BYTES = 1 << 20
-KINDS = (".parquet", ".csv", ".csv.gz")
+EXTENSIONS = (".parquet", ".csv", ".csv.gz")
 MANIFEST, CHECKSUM = "manifest.json", "manifest.checksum"
 LISTED = pa.schema(
     [
@@ -48,7 +48,7 @@ LISTED = pa.schema(
 """The current objects of a bucket, with full keys; `size` in bytes, `modified` by the store's clock."""
 
 # accepted column names, ignoring case, spaces, dashes and underscores
-_NAMES: Mapping[str, frozenset[str]] = {
+_ACCEPTED_NAMES: Mapping[str, frozenset[str]] = {
     "key": frozenset({"key", "name", "path"}),
     "size": frozenset({"size", "bytes", "contentlength"}),
     "modified": frozenset({"modified", "lastmodified", "lastmodifieddate", "mtime", "time"}),
@@ -71,9 +71,9 @@ class InventoryFile:
 class Inventory:
     """The files of an inventory, and when it was taken.
 
-    `taken` is a store time before the first object was listed; `bucket` is the bucket that the keys belong to, "" if
-    unknown; `columns` are the column names of CSV files without a header row; `encoded` says whether their keys are
-    URL-encoded; `sha256` identifies the list of files.
+    `taken` is a store time before the first object was listed. `bucket` is the bucket of the keys, "" if unknown.
+    `columns` are the column names of CSV files without a header row, and `encoded` says whether their keys are
+    URL-encoded. `sha256` identifies the list of files.
     """
 
     where: str
@@ -96,26 +96,26 @@ class Inventory:
 def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | None) -> Inventory:
     """The inventory at a URI or a local path: a manifest of S3 Inventory, a file, or a folder of files.
 
-    `taken` is required if there is no manifest. Raises `WrongUsage` if it isn't an inventory that lakegc can read,
-    `DamagedData` for a manifest that doesn't match its checksum, `NotFound` if nothing exists there.
+    `taken` is required if there is no manifest. Raises `WrongUsage` if lakegc can't read it as an inventory,
+    `DamagedData` for a manifest that doesn't match its checksum, and `NotFound` if nothing exists there.
     """
     if "://" not in location:
-        location = str(Path(location).expanduser().absolute())  # a mark records it, and may resume elsewhere
-    place, key = _located(location, settings)
+        location = str(Path(location).expanduser().absolute())  # recorded in a mark, which may resume in another folder
+    place, key = _resolve_location(location, settings)
     if key.rpartition("/")[2] == MANIFEST:
         if taken is not None:
-            raise WrongUsage(f"{location} has a manifest with its start time. Leave out --inventory-taken")
-        return _of_manifest(place, key, location)
+            raise WrongUsage(f"{location} has a manifest, which gives the start time. Omit --inventory-taken.")
+        return _inventory_of_manifest(place, key, location)
     if taken is None:
         raise WrongUsage(
-            f"{location} has no manifest, so its start time is unknown. Give it with --inventory-taken, such as "
-            "2026-11-21T00:00:00Z: a time before its first key was listed."
+            f"{location} has no manifest, so its start time is unknown. Pass --inventory-taken with a time before its "
+            "first key was listed, such as 2026-11-21T00:00:00Z."
         )
     if taken.tzinfo is None:
         raise WrongUsage(f"the time {taken.isoformat()} has no time zone: expected a time such as 2026-11-21T00:00:00Z")
-    files = _files(place.store(), key)
+    files = _inventory_files(place.store(), key)
     if not files:
-        raise WrongUsage(f"there are no .parquet, .csv or .csv.gz files at {location}")
+        raise WrongUsage(f"there are no .parquet, .csv or .csv.gz files at {location}. Check the inventory's location.")
     listing = json.dumps([[found.key, size, tag] for found, size, tag in files]).encode()
     return Inventory(
         location,
@@ -126,7 +126,7 @@ def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | 
     )
 
 
-def _located(location: str, settings: StoreSettings) -> tuple[Place, str]:
+def _resolve_location(location: str, settings: StoreSettings) -> tuple[Place, str]:
     """The location of an inventory's files, and the key within it."""
     if "://" in location:
         scheme, _, rest = location.partition("://")
@@ -144,33 +144,33 @@ def _located(location: str, settings: StoreSettings) -> tuple[Place, str]:
     return Place(Namespace.parse(f"local://{path.parent.name}"), local_settings), key
 
 
-def _of_manifest(place: Place, key: str, location: str) -> Inventory:
+def _inventory_of_manifest(place: Place, key: str, location: str) -> Inventory:
     store = place.store()
     data = store.read(key)
     expected_md5 = store.read(key.removesuffix(MANIFEST) + CHECKSUM).decode(errors="replace").strip().strip('"')
     if hashlib.md5(data, usedforsecurity=False).hexdigest() != expected_md5.lower():
-        raise DamagedData(f"{location} doesn't match its {CHECKSUM}. Wait until the inventory is completely written")
+        raise DamagedData(f"{location} doesn't match its {CHECKSUM}. Wait until the inventory is complete.")
     try:
         manifest = json.loads(data)
-        form, schema = str(manifest["fileFormat"]).upper(), str(manifest.get("fileSchema", ""))
+        file_format, schema = str(manifest["fileFormat"]).upper(), str(manifest.get("fileSchema", ""))
         taken = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(manifest["creationTimestamp"]))
         files = tuple(InventoryFile(str(one["key"]), str(one["MD5checksum"]).lower()) for one in manifest["files"])
         bucket = str(manifest["sourceBucket"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DamagedData(f"{location} is not a valid S3 Inventory manifest ({error!r})") from error
-    if form not in ("CSV", "PARQUET"):
-        raise WrongUsage(f"{location} is an inventory in {form} format. lakegc supports Parquet and CSV")
-    columns = tuple(name.strip() for name in schema.split(",")) if form == "CSV" else ()
+    if file_format not in ("CSV", "PARQUET"):
+        raise WrongUsage(f"{location} is an inventory in {file_format} format. lakegc supports Parquet and CSV.")
+    columns = tuple(name.strip() for name in schema.split(",")) if file_format == "CSV" else ()
     sha256 = hashlib.sha256(data).hexdigest()
-    return Inventory(location, place, files, taken, sha256, bucket, columns, encoded=form == "CSV")
+    return Inventory(location, place, files, taken, sha256, bucket, columns, encoded=file_format == "CSV")
 
 
-def _files(store: Store, key: str) -> list[tuple[InventoryFile, int, str]]:
-    """The files at a key, or in the folder that it names, with size and checksum."""
+def _inventory_files(store: Store, key: str) -> list[tuple[InventoryFile, int, str]]:
+    """The file at this key, or the files in the folder of this name, with size and checksum."""
     prefix = key if key.endswith("/") or not key else f"{key}/"
     named = [found for page in store.pages(key) for found in page.objects if found.key == key]
     found = named or [one for page in store.pages(prefix) for one in page.objects]
-    wanted = sorted((one for one in found if one.key.endswith(KINDS)), key=lambda one: one.key)
+    wanted = sorted((one for one in found if one.key.endswith(EXTENSIONS)), key=lambda one: one.key)
     return [(InventoryFile(one.key), one.size, one.checksum or str(one.modified)) for one in wanted]
 
 
@@ -185,7 +185,7 @@ def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Tab
         raise DamagedData(f"{where} doesn't match its MD5 in the manifest: it was altered or is incomplete")
     try:
         for table in _tables(data, file.key, inventory.columns):
-            yield _listed(table, encoded=inventory.encoded)
+            yield _current_objects(table, encoded=inventory.encoded)
     except (pa.ArrowException, csv.Error, OSError, EOFError, ValueError, zlib.error) as error:
         raise DamagedData(f"{where} is not a valid inventory: {error}") from error
 
@@ -195,21 +195,21 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
         file = pq.ParquetFile(io.BytesIO(data))
         wanted = [one for one in file.schema_arrow.names if _meaning_of(one) is not None]
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
-            yield _renamed(pa.Table.from_batches([batch]))
+            yield _select_known_columns(pa.Table.from_batches([batch]))
         if not file.metadata.num_rows:
-            yield _renamed(file.schema_arrow.empty_table())
+            yield _select_known_columns(file.schema_arrow.empty_table())
         return
 
-    def opened() -> io.BufferedIOBase:
+    def open_data() -> io.BufferedIOBase:
         return io.BufferedReader(_Decompressed(data)) if name.endswith(".gz") else io.BytesIO(data)
 
-    names = list(columns) or _first_row(opened().readline(MAX_HEADER_BYTES))
-    reading = pa_csv.ReadOptions(column_names=columns or None, block_size=8 << 20)
-    converting = pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
-    parsing = pa_csv.ParseOptions(newlines_in_values=True)
-    with pa_csv.open_csv(opened(), reading, parsing, converting) as reader:
+    names = list(columns) or _header_row(open_data().readline(MAX_HEADER_BYTES))
+    read_options = pa_csv.ReadOptions(column_names=columns or None, block_size=8 << 20)
+    convert_options = pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False)
+    parse_options = pa_csv.ParseOptions(newlines_in_values=True)
+    with pa_csv.open_csv(open_data(), read_options, parse_options, convert_options) as reader:
         for batch in reader:
-            table = _renamed(pa.Table.from_batches([batch]))
+            table = _select_known_columns(pa.Table.from_batches([batch]))
             if guessed := [each.name for each in table.schema if each.type != pa.string()]:
                 raise ValueError(
                     f"its first row is not a valid header, so {', '.join(guessed)} would have to be guessed"
@@ -220,65 +220,69 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
 class _Decompressed(io.RawIOBase):
     """Gzipped data, decompressed as it is read and never as a whole.
 
-    Raises `ValueError` if it expands further than any list of keys would: otherwise a file of a few MB, full of
-    compressed zeros, would keep a task busy for hours.
+    Raises `ValueError` if it expands more than any list of keys would: a file of a few MB full of compressed zeros
+    would keep a task busy for hours.
     """
 
     def __init__(self, data: bytes) -> None:
         self._stream = gzip.GzipFile(fileobj=io.BytesIO(data))
-        self._most = self._left = max(MAX_EXPANSION * len(data), ALWAYS_ALLOWED_BYTES)
+        self._limit = self._remaining = max(MAX_EXPANSION * len(data), ALWAYS_ALLOWED_BYTES)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         count = self._stream.readinto(buffer)
-        self._left -= count
-        if self._left < 0:
+        self._remaining -= count
+        if self._remaining < 0:
             raise ValueError(
-                f"it decompresses to more than {self._most:,} bytes, {MAX_EXPANSION} times its size, which is "
-                "unlikely for a list of keys. If it is one, decompress it and give the .csv file"
+                f"it decompresses to more than {self._limit:,} bytes, {MAX_EXPANSION} times its size, which is "
+                "unlikely for a list of keys. If it is one, decompress it and use the .csv file"
             )
         return count
 
 
-def _first_row(plain: bytes) -> list[str]:
-    """The column names exactly as written, spaces included: Arrow guesses the type of any column not listed as text."""
+def _header_row(plain: bytes) -> list[str]:
+    """The column names exactly as written, including spaces, because Arrow guesses the type of any other column."""
     return next(csv.reader([plain.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")]), [])
 
 
 def _meaning_of(name: str) -> str | None:
-    bare = name.lower().replace("_", "").replace("-", "").replace(" ", "")
-    return next((meaning for meaning, names in _NAMES.items() if bare in names), None)
+    normalized = name.lower().replace("_", "").replace("-", "").replace(" ", "")
+    return next((meaning for meaning, names in _ACCEPTED_NAMES.items() if normalized in names), None)
 
 
-def _renamed(table: pa.Table) -> pa.Table:
-    """The known columns, renamed by meaning. Raises `ValueError` if a required one is missing or two mean the same."""
+def _select_known_columns(table: pa.Table) -> pa.Table:
+    """The known columns under lakegc's names. Raises `ValueError` if a required one is missing or two mean the same."""
     known = [
-        (place, meaning) for place, name in enumerate(table.column_names) if (meaning := _meaning_of(name)) is not None
+        (index, meaning) for index, name in enumerate(table.column_names) if (meaning := _meaning_of(name)) is not None
     ]
-    places, meanings = [place for place, _ in known], [meaning for _, meaning in known]
+    places, meanings = [index for index, _ in known], [meaning for _, meaning in known]
     if missing := [name for name in _REQUIRED if name not in meanings]:
         raise ValueError(f"it has no column for {', '.join(missing)}; its columns are {', '.join(table.column_names)}")
     if len(set(meanings)) < len(meanings):
-        raise ValueError(f"columns have the same meaning: {', '.join(table.column_names[place] for place in places)}")
+        raise ValueError(
+            f"several columns have the same meaning: {', '.join(table.column_names[index] for index in places)}"
+        )
     return table.select(places).rename_columns(meanings)
 
 
-def _listed(table: pa.Table, *, encoded: bool) -> pa.Table:
-    """The current objects as LISTED, without old versions and delete markers."""
-    current = pc.and_(_is(table, "latest", default=True), pc.invert(_is(table, "deleted", default=False)))
+def _current_objects(table: pa.Table, *, encoded: bool) -> pa.Table:
+    """The current objects as rows of LISTED, without old versions and delete markers."""
+    current = pc.and_(
+        _flag_column(table, "latest", default=True), pc.invert(_flag_column(table, "deleted", default=False))
+    )
     table = table.filter(current)
     keys = table["key"].cast(pa.string())
     if encoded:
-        keys = _decoded(keys)
+        keys = _url_decode(keys)
     empty = pa.nulls(len(table), pa.string())
     checksums = table["checksum"].cast(pa.string()) if "checksum" in table.column_names else empty
     checksums = pc.replace_substring(checksums, '"', "")
     columns = [
         keys,
         table["size"].cast(pa.int64()),
-        _times(table["modified"]),
+        _to_utc(table["modified"]),
         pc.if_else(pc.equal(checksums, ""), None, checksums),
     ]
     for name, column in zip(_REQUIRED, columns, strict=False):
@@ -289,7 +293,7 @@ def _listed(table: pa.Table, *, encoded: bool) -> pa.Table:
     return found
 
 
-def _is(table: pa.Table, name: str, *, default: bool) -> pa.ChunkedArray | pa.Array:
+def _flag_column(table: pa.Table, name: str, *, default: bool) -> pa.ChunkedArray | pa.Array:
     if name not in table.column_names:
         return pa.repeat(pa.scalar(default), len(table))
     column = table[name]
@@ -298,10 +302,10 @@ def _is(table: pa.Table, name: str, *, default: bool) -> pa.ChunkedArray | pa.Ar
     return pc.fill_null(column, default)
 
 
-def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The store's times in UTC. A time without a zone is UTC in Parquet, and an error in text.
+def _to_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The store's times in UTC. A time without a zone means UTC in Parquet and is an error in text.
 
-    A number is an error, too, because its unit is unknown: mistaken for a smaller unit, it would make every object old.
+    A number is also an error, because its unit is unknown: read in too small a unit, it would make every object old.
     """
     wanted = LISTED.field("modified").type
     if not pa.types.is_timestamp(column.type):
@@ -313,7 +317,7 @@ def _times(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(wanted, safe=column.type.unit != "ns")
 
 
-def _decoded(keys: pa.ChunkedArray) -> pa.ChunkedArray:
+def _url_decode(keys: pa.ChunkedArray) -> pa.ChunkedArray:
     """URL-decoded keys; only keys with encoded characters are decoded one by one."""
     encoded_keys = pc.or_(pc.match_substring(keys, "%"), pc.match_substring(keys, "+"))
     if not pc.any(encoded_keys).as_py():

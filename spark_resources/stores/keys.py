@@ -1,4 +1,4 @@
-"""Kinds of keys that some stores refuse or fold into another key, and the check that every store performs."""
+"""Kinds of keys that some stores refuse or fold into another key, and the check that every store makes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LONG_SEGMENT = "long segment"
 LONG_KEY = "long key"
 ENCODED = "plus or percent"
 BLANK = "blank at an end"
-BOTH = "object and folder"  # applies to a pair of keys: `a` and `a/b`
+OBJECT_AND_FOLDER = "object and folder"  # applies to a pair of keys: `a` and `a/b`
 
 LONGEST_SEGMENT = 255  # bytes: the limit of file systems
 LONGEST_KEY = 1024  # bytes: the limit of S3, including the namespace's path
 
 _CONTROL = re.compile(r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _NOT_XML = re.compile("[\ufffe\uffff]")
-# Characters that an XML document can't carry or that XML parsers fold: \r becomes \n on reading.
+# Characters that an XML document can't contain, or that XML parsers change: they turn \r into \n.
 _UNSAFE_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0d\x0e-\x1f\x7f-\x9f\u2028\ufffe\uffff]")
 
 KINDS: Mapping[str, Callable[[str], bool]] = MappingProxyType(
@@ -79,12 +79,12 @@ def kinds_of(key: str) -> frozenset[str]:
     return frozenset(kind for kind, is_of in KINDS.items() if is_of(key))
 
 
-def check_key(key: str, where: str, unholdable: frozenset[str]) -> str:
+def check_key(key: str, where: str, unsupported_keys: frozenset[str]) -> str:
     """The key itself, if this store can hold it byte for byte. Raises `WrongUsage` otherwise."""
     if not key:
         raise WrongUsage(f"an object in {where} must have a key, but this one is empty")
     as_bytes(key, where)
-    problems = unholdable & kinds_of(key) if unholdable else frozenset()
+    problems = unsupported_keys & kinds_of(key) if unsupported_keys else frozenset()
     if problems:
         what = " and ".join(map(with_article, sorted(problems)))
         raise WrongUsage(
@@ -94,30 +94,30 @@ def check_key(key: str, where: str, unholdable: frozenset[str]) -> str:
     return key
 
 
-def check_prefix(prefix: str, where: str, unholdable: frozenset[str]) -> str:
+def check_prefix(prefix: str, where: str, unsupported_keys: frozenset[str]) -> str:
     """The prefix itself, if some key in this store can begin with it. Raises `WrongUsage` otherwise.
 
-    For such a prefix, a server that folds `a//` may list the objects of `a/` as if their keys began with `a//`.
+    Without this check, a server that folds `a//` may list the objects of `a/` as if their keys began with `a//`.
     """
-    check_key(f"{prefix}x", where, unholdable - {LONG_SEGMENT})
+    check_key(f"{prefix}x", where, unsupported_keys - {LONG_SEGMENT})
     return prefix
 
 
 def as_bytes(text: str, where: str) -> bytes:
-    """The UTF-8 bytes of a key or prefix. Raises `WrongUsage` for text that has none (a lone surrogate)."""
+    """The UTF-8 bytes of a key or prefix. Raises `WrongUsage` for text that can't be encoded (a lone surrogate)."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise WrongUsage(f"{text!r} can't be a key in {where}: it is not Unicode text ({error.reason})") from None
 
 
-def fits_xml(key: str) -> bool:
-    """Whether a key survives an XML document unchanged, so that it can be part of a batch."""
+def is_xml_safe(key: str) -> bool:
+    """Whether an XML document can contain a key unchanged, so that the key can be part of a batch."""
     return _UNSAFE_IN_XML.search(key) is None
 
 
-def xml_safe_start(key: str) -> str:
-    """A key up to the first character that XML can't carry."""
+def xml_safe_prefix(key: str) -> str:
+    """A key up to the first character that XML can't contain."""
     return _UNSAFE_IN_XML.split(key, maxsplit=1)[0]
 
 
@@ -127,15 +127,15 @@ def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) ->
         raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
     if not byte_order:
         raise WrongUsage(
-            f"{where} doesn't list in byte order of keys, so a listing from the middle would miss some. List the "
-            "whole prefix."
+            f"{where} doesn't list keys in byte order, so a listing from the middle would miss some. List the whole "
+            "prefix."
         )
 
 
 def folding_error(where: str, requested: str, listed: str) -> Refused:
     """The error for a store that lists a key without the requested prefix (invariant 5)."""
     return Refused(
-        f"{where} was requested to list keys that start with {requested!r} and listed {listed!r}. It normalizes keys "
-        "like a file system, so lakegc can't collect this namespace.",
+        f"{where} was asked to list keys that start with {requested!r} and listed {listed!r}. It normalizes keys like "
+        "a file system, so lakegc can't collect this namespace.",
         invariant=5,
     )

@@ -1,8 +1,8 @@
-"""Fast listing of folders: several in parallel, and a long one is cut into ranges of keys by idle threads.
+"""Fast listing of folders: several are listed in parallel, and idle threads cut a long one into ranges of keys.
 
 Each page says where the next one begins, so a single listing is sequential. If a store is known to list in byte order,
-a listing can start at any key: `(a, b]` and `(b, c]` together contain exactly the keys of `(a, c]`, whatever `b` is, so
-a cut needs no knowledge of the keys and can neither lose nor duplicate one.
+a listing can start at any key. For any `b`, `(a, b]` and `(b, c]` together contain exactly the keys of `(a, c]`, so a
+cut requires no knowledge of the keys and can neither lose nor duplicate one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from spark_resources.stores.base import Store
 from spark_resources.stores.local.store import LocalStore
 
 AT_ONCE = 8  # requests in flight in one process
-PAGES_FIRST = 10  # that a listing must yield before its first cut: a slice of lakeFS has at most about 50
-PAGES_PER_CUT = 2  # that it must yield between two cuts: a cut may cost a request that finds nothing
+PAGES_BEFORE_FIRST_CUT = 10  # a slice of lakeFS has at most about 50
+PAGES_BETWEEN_CUTS = 2  # a cut may cost a request that finds nothing
 _LAST = "\U0010fffd"  # practically no name in a folder sorts after it
-_PAGE = 1000  # the most keys that a store lists in one page
+_PAGE_SIZE = 1000  # the most keys that a store lists in one page
 _PROBES_PER_RANGE = 8
-_FEW_FOLDERS = 10  # per page: a flat range costs a request for each subfolder that it passes
+_MAX_FOLDERS_PER_PAGE = 10  # listing a flat range costs a request for each subfolder in it
 _FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x7E
 
 
@@ -38,7 +38,7 @@ _FIRST_PRINTABLE, _LAST_PRINTABLE = 0x20, 0x7E
 class Part:
     """A range of a folder's keys: after `after`, up to and including `up_to` (in byte order; None means unbounded).
 
-    With `flat`, only objects directly in the folder; otherwise everything below it.
+    With `flat`, it contains only the objects directly in the folder, otherwise everything below it.
     """
 
     folder: str
@@ -48,34 +48,34 @@ class Part:
 
 
 def can_be_split(store: Store) -> bool:
-    """Whether listing ranges of keys separately is possible and worthwhile: a local folder does not get faster."""
+    """Whether ranges of keys can be listed separately, and it pays: listing a local folder does not get faster."""
     return store.capabilities.byte_order and not isinstance(store, LocalStore)
 
 
-def listed(
+def pages_of_parts(
     store: Store,
     parts: Sequence[Part],
     *,
     at_once: int = AT_ONCE,
-    page_size: int = _PAGE,
-    pages_first: int = PAGES_FIRST,
+    page_size: int = _PAGE_SIZE,
+    pages_before_first_cut: int = PAGES_BEFORE_FIRST_CUT,
 ) -> Iterator[tuple[str, ArrowPage]]:
     """All pages of these parts, each with its folder, in no particular order. Raises as `Store.pages` does.
 
-    A flat part lists all its subfolders only if it was not cut. Unreadable names at a cut are counted twice. Raises
-    `Unavailable` if parts were cut and the store does not list in byte order after all; `WrongUsage` for bounds on a
-    store that is known not to.
+    All subfolders of a flat part are reported only if it was not cut. Unreadable names at a cut are counted twice.
+    Raises `Unavailable` if parts were cut and the store does not list in byte order after all, and `WrongUsage` for a
+    part with bounds on a store that is known not to list in byte order.
     """
     ordered, cuts = store.capabilities.byte_order, can_be_split(store)
     if not ordered and any(part.after is not None or part.up_to is not None for part in parts):
-        raise WrongUsage(f"{store.where} doesn't list in byte order of keys, so key ranges can't be listed")
+        raise WrongUsage(f"{store.where} doesn't list keys in byte order, so key ranges can't be listed")
     if isinstance(store, LocalStore) or at_once == 1 or not parts or (len(parts) == 1 and not cuts):
         for part in parts:
             walk = _Walk(part, ordered)
             for page in walk.pages(store, page_size, threading.Lock()):
                 yield part.folder, page
         return
-    yield from _ParallelListing(store, parts, cuts, page_size, pages_first).pages(at_once)
+    yield from _ParallelListing(store, parts, cuts, page_size, pages_before_first_cut).pages(at_once)
 
 
 # --- one range --------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class _Walk:
 
     part: Part
     ordered: bool  # whether the store is known to list in byte order
-    cursor: str | None = field(default=None)  # the last key of the newest page
+    cursor: str | None = field(default=None)  # the last key of the latest page
     up_to: str | None = field(default=None)
     cut_from: _Walk | None = field(default=None)
     pages_with_keys: int = 0
@@ -99,14 +99,15 @@ class _Walk:
 
     def pages(self, store: Store, page_size: int, lock: threading.Lock | threading.Condition) -> Iterator[ArrowPage]:
         start: str | None = self.part.after
-        # with a delimiter, the order isn't known for every store; without one, subfolders are skipped
-        folds = self.part.flat and start is None and self.part.up_to is None
+        # a range is listed without a delimiter, because not every store's order with one is known; the loop skips the
+        # subfolders instead
+        uses_delimiter = self.part.flat and start is None and self.part.up_to is None
         while True:
             for page in arrow_pages(
                 store,
                 self.part.folder,
                 start_after=start,
-                delimiter="/" if folds else None,
+                delimiter="/" if uses_delimiter else None,
                 page_size=page_size,
             ):
                 with lock:
@@ -114,7 +115,7 @@ class _Walk:
                 yield in_range
                 if ended:
                     return
-                resume_after = None if folds else self._after_folder(page)
+                resume_after = None if uses_delimiter else self._end_of_current_subfolder(page)
                 if resume_after is not None:
                     if self.up_to is not None and not _is_after(self.up_to, resume_after):
                         return
@@ -132,7 +133,7 @@ class _Walk:
         if not self._is_in_order(keys):
             if self.up_to is not None or self.part.after is not None:
                 raise _out_of_order(self.part.folder)
-            self.ordered, self.cursor = False, None  # one listing from end to end needs no order
+            self.ordered, self.cursor = False, None  # a single listing from start to end needs no order
             return page, False
         if len(keys):  # the order of common prefixes is not known
             self.cursor = keys[-1].as_py()
@@ -152,19 +153,22 @@ class _Walk:
             return False
         return not len(keys) or self.cursor is None or _is_after(keys[0].as_py(), self.cursor)
 
-    def _after_folder(self, page: ArrowPage) -> str | None:
-        """Where to resume when a flat listing without a delimiter is inside a subfolder: after that subfolder."""
+    def _end_of_current_subfolder(self, page: ArrowPage) -> str | None:
+        """The end of the subfolder at which a page of a flat listing without a delimiter ends; None if in no subfolder.
+
+        The listing resumes there.
+        """
         if not self.part.flat or not len(page.objects):
             return None
         last: str = page.objects.column(0)[-1].as_py()
-        resume_after = _end_of_folder(last, self.part.folder)
+        resume_after = _end_of_subfolder(last, self.part.folder)
         return resume_after if resume_after is not None and _is_after(resume_after, last) else None
 
     def cut(self) -> _Walk | None:
-        """Hand the second half of the remaining range to a new walk; None if there is no middle."""
+        """Move the second half of the remaining range to a new walk; None if there is no middle."""
         if self.cursor is None:
             return None
-        middle = between(self.cursor, self.up_to, len(self.part.folder))
+        middle = key_between(self.cursor, self.up_to, len(self.part.folder))
         if middle is None:
             return None
         other = _Walk(replace(self.part, after=middle, up_to=self.up_to), self.ordered, cut_from=self)
@@ -174,36 +178,35 @@ class _Walk:
 
 def _out_of_order(folder: str) -> Unavailable:
     return Unavailable(
-        f"the listing of {folder!r} isn't in byte order of keys, as this store's earlier listings were, so parts of "
-        "it may be missing. Try again. If the error persists, the store's behavior has changed since lakegc probed "
-        "it."
+        f"the listing of {folder!r} isn't in byte order of keys, unlike this store's earlier listings, so parts of it "
+        "may be missing. Try again. If the error persists, the store's behavior has changed since lakegc probed it."
     )
 
 
-def _is_after(one: str, other: str) -> bool:
-    return one.encode() > other.encode()
+def _is_after(key: str, other: str) -> bool:
+    return key.encode() > other.encode()
 
 
-def between(low: str, high: str | None, shared: int) -> str | None:
-    """A string after `low` and before `high`, about half-way; None if there is too little room for a cut to pay.
+def key_between(low: str, high: str | None, prefix_length: int) -> str | None:
+    """A string about half-way between `low` and `high`; None if they are too close for a cut to pay.
 
-    Both begin with the same `shared` characters, and so does the result. Without `high`, the range ends with the last
-    string that begins with them.
+    Both begin with the same `prefix_length` characters, and so does the result. Without `high`, the range ends with the
+    last string that begins with them.
     """
-    at = shared
+    at = prefix_length
     if high is not None:
         while at < min(len(low), len(high)) and low[at] == high[at]:
             at += 1
-    top = ord(high[at]) if high is not None and at < len(high) else None
+    upper = ord(high[at]) if high is not None and at < len(high) else None
     while at < len(low):
-        bottom = ord(low[at])
-        if top is None:
-            top = _LAST_PRINTABLE + 1 if bottom <= _LAST_PRINTABLE else ord(_LAST)
-        middle = _printable((bottom + top) // 2, bottom)
-        if bottom < middle < top:
+        lower = ord(low[at])
+        if upper is None:
+            upper = _LAST_PRINTABLE + 1 if lower <= _LAST_PRINTABLE else ord(_LAST)
+        middle = _printable((lower + upper) // 2, lower)
+        if lower < middle < upper:
             found = low[:at] + chr(middle)
             return found if _is_after(found, low) and (high is None or _is_after(high, found)) else None
-        at, top = at + 1, None
+        at, upper = at + 1, None
     return None
 
 
@@ -216,20 +219,20 @@ def _printable(code: int, above: int) -> int:
     return 0xD7FF if 0xD800 <= code < 0xE000 and above < 0xD7FF else 0xE000 if 0xD800 <= code < 0xE000 else code
 
 
-def spread(store: Store, part: Part, *, wanted: int, page_size: int = _PAGE) -> list[Part]:
-    """The part, or if it is long, about `wanted` ranges that contain keys and together cover it.
+def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_SIZE) -> list[Part]:
+    """A short part unchanged, or about `count` ranges that contain keys and together cover a long one.
 
-    Costs a few small requests per range. Raises as `Store.pages` does.
+    Takes a few small requests per range. Raises as `Store.pages` does.
     """
-    if not can_be_split(store) or (first := _full_page(store, part, page_size)) is None:
+    if not can_be_split(store) or (first := _last_key_of_full_page(store, part, page_size)) is None:
         return [part]
     cuts: list[str] = []
     gaps: deque[tuple[str, str | None]] = deque([(first, part.up_to)])
-    for _ in range(_PROBES_PER_RANGE * wanted):
-        if not gaps or len(cuts) + 1 >= wanted:
+    for _ in range(_PROBES_PER_RANGE * count):
+        if not gaps or len(cuts) + 1 >= count:
             break
         low, high = gaps.popleft()
-        middle = between(low, high, len(part.folder))
+        middle = key_between(low, high, len(part.folder))
         if middle is None:
             continue
         found = _first_after(store, part, middle)
@@ -242,23 +245,23 @@ def spread(store: Store, part: Part, *, wanted: int, page_size: int = _PAGE) -> 
     return [replace(part, after=after, up_to=up_to) for after, up_to in pairwise(bounds)]
 
 
-def are_short(store: Store, parts: Sequence[Part]) -> bool:
-    """Whether each part has no more than one page, for a request each, all at once. Raises as `Store.pages` does."""
+def all_fit_in_one_page(store: Store, parts: Sequence[Part]) -> bool:
+    """Whether each part has at most one page. Parts are listed in parallel. Raises as `Store.pages` does."""
 
-    def is_short(part: Part) -> bool:
-        pages = arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=_PAGE)
+    def fits_in_one_page(part: Part) -> bool:
+        pages = arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=_PAGE_SIZE)
         return next(pages, None) is None or next(pages, None) is None
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return all(pool.map(is_short, parts))
+        return all(pool.map(fits_in_one_page, parts))
 
 
-def _full_page(store: Store, part: Part, size: int) -> str | None:
-    """The last key of the part's first page if that is full of objects, otherwise None."""
+def _last_key_of_full_page(store: Store, part: Part, size: int) -> str | None:
+    """The last key of the part's first page if the page is full of objects, otherwise None."""
     page = next(arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=size), None)
     if page is None or not len(page.objects) or len(page.objects) + len(page.prefixes) < size:
         return None
-    if len(page.prefixes) > _FEW_FOLDERS:
+    if len(page.prefixes) > _MAX_FOLDERS_PER_PAGE:
         return None
     last: str = page.objects.column(0)[-1].as_py()
     return last
@@ -268,11 +271,11 @@ def _first_after(store: Store, part: Part, key: str) -> str | None:
     """The first key after `key` in the part's folder; if it is in a subfolder of a flat part, the subfolder's end."""
     pages = arrow_pages(store, part.folder, start_after=key, page_size=1)
     found: str | None = next((page.objects.column(0)[0].as_py() for page in pages if len(page.objects)), None)
-    return found if found is None or not part.flat else _end_of_folder(found, part.folder) or found
+    return found if found is None or not part.flat else _end_of_subfolder(found, part.folder) or found
 
 
-def _end_of_folder(key: str, folder: str) -> str | None:
-    """A string after all keys of the direct subfolder that contains the key; None if it is in no subfolder."""
+def _end_of_subfolder(key: str, folder: str) -> str | None:
+    """A string after all keys of the direct subfolder that contains this key; None if it is in no subfolder."""
     slash = key.find("/", len(folder))
     return None if slash < 0 else key[: slash + 1] + _LAST
 
@@ -281,10 +284,17 @@ def _end_of_folder(key: str, folder: str) -> str | None:
 
 
 class _ParallelListing:
-    """Threads that list parts. An idle thread takes half of another one's range; an error in any thread stops all."""
+    """Threads that list parts. An idle thread takes over half of another's range; an error in any thread stops all."""
 
-    def __init__(self, store: Store, parts: Sequence[Part], cuts: bool, page_size: int, pages_first: int) -> None:
-        self._store, self._cuts, self._page_size, self._pages_first = store, cuts, page_size, pages_first
+    def __init__(
+        self, store: Store, parts: Sequence[Part], cuts: bool, page_size: int, pages_before_first_cut: int
+    ) -> None:
+        self._store, self._cuts, self._page_size, self._pages_before_first_cut = (
+            store,
+            cuts,
+            page_size,
+            pages_before_first_cut,
+        )
         self._waiting = deque(_Walk(part, store.capabilities.byte_order) for part in parts)
         self._walking: list[_Walk] = []
         self._changed = threading.Condition()  # guards the two above, and every walk's cursor and end
@@ -298,13 +308,13 @@ class _ParallelListing:
             for _ in range(at_once):
                 pool.submit(self._work)
             try:
-                left = at_once
-                while left:
+                running = at_once
+                while running:
                     result = self._results.get()
                     if isinstance(result, BaseException):
                         raise result
                     if result is None:
-                        left -= 1
+                        running -= 1
                     else:
                         self._room.release()
                         yield result
@@ -339,7 +349,7 @@ class _ParallelListing:
             with self._changed:
                 self._walking.remove(walk)
                 if walk.cut_from is not None and not walk.pages_with_keys:
-                    walk.cut_from.since_cut = PAGES_PER_CUT  # this half was empty, so cut the other one again soon
+                    walk.cut_from.since_cut = PAGES_BETWEEN_CUTS  # this half was empty, so cut the other one again soon
                 self._changed.notify_all()
 
     def _next(self) -> _Walk | None:
@@ -364,4 +374,4 @@ class _ParallelListing:
     def _may_be_cut(self, walk: _Walk) -> bool:
         pages = walk.pages_with_keys
         # without a delimiter, a flat listing costs a request for each subfolder that it passes
-        return pages >= self._pages_first and walk.since_cut >= PAGES_PER_CUT and walk.folders <= pages
+        return pages >= self._pages_before_first_cut and walk.since_cut >= PAGES_BETWEEN_CUTS and walk.folders <= pages

@@ -14,7 +14,7 @@ MISSING_PERMISSIONS = frozenset(
         "ClientAuthenticationError", "forbidden", "insufficientPermissions", "authError", "required",
     }
 )  # fmt: skip
-"""Codes of `DeleteResult` for a caller without permission; an object that is itself protected has other codes."""
+"""Codes of `DeleteResult` for a caller without permission. A protected object fails with other codes."""
 
 _DELETE_PERMISSION = {
     "s3": "s3:DeleteObject",
@@ -26,12 +26,12 @@ _DELETE_PERMISSION = {
 
 
 def delete_permission(scheme: str) -> str:
-    """The permission that is required for deletes in a namespace of this scheme, by its provider's name."""
+    """The provider's name for the permission that deletes in a namespace of this scheme require."""
     return _DELETE_PERMISSION.get(scheme, "to delete objects")
 
 
 def identity(scheme: str, settings: StoreSettings) -> str:
-    """The identity used for requests to the store, as far as the settings show it; no secrets."""
+    """The identity used for requests to the store, as far as the settings show it; contains no secrets."""
     match scheme:
         case "s3" if settings.s3_access_key_id:
             return f"the access key {settings.s3_access_key_id}"

@@ -1,4 +1,4 @@
-"""A namespace and how to reach its store, as a value that travels to executors."""
+"""A namespace and how to reach its store, as a value that is sent to executors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _opened(namespace: Namespace, settings: StoreSettings, capabilities: Capabil
 class Place:
     """A namespace and how to reach its store: small, picklable, opened once in each process.
 
-    `capabilities` are those that a probe found; None for the provider's defaults. `seal` signs the records of a
-    namespace; None if no signing key is set.
+    `capabilities` are the findings of a probe; None means the provider's defaults. `seal` signs the namespace's
+    records; None if no signing key is set.
     """
 
     namespace: Namespace

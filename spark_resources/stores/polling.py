@@ -21,8 +21,8 @@ def poll(
 ) -> _T | None:
     """The first result of `check` that isn't None; None after `timeout_s` seconds without one.
 
-    The wait doubles each time up to `longest_wait_s`, and is constant if none is given. The last call is made when
-    the time is up. `waited` is called after each wait with the seconds that have passed.
+    The wait doubles each time up to `longest_wait_s`; without that limit it is constant. The last call is made when
+    the time is up. `waited` is called after each wait with the seconds since the start.
     """
     began, wait_s = seconds(), first_wait_s
     while (found := check()) is None:

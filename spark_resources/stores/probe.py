@@ -1,7 +1,7 @@
 """Probing a store's capabilities on scratch keys, in lakegc's own part of the namespace.
 
-The claims of an S3-compatible store are not enough where an error costs an object: a server that ignores the condition
-of a conditional write returns 200, and one that folds keys deletes another object.
+lakegc doesn't rely on the claims of an S3-compatible store where an error could lose an object: a server that ignores
+the condition of a conditional write returns 200, and one that folds keys deletes another object.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 from spark_resources.errors import LakegcError, NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.records.json_records import read_json
 from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, Store
-from spark_resources.stores.keys import BOTH, SAMPLES
-from spark_resources.stores.retry import delete_own
+from spark_resources.stores.keys import OBJECT_AND_FOLDER, SAMPLES
+from spark_resources.stores.retry import delete_own_files
 
 SCRATCH = "_lakefs/retention/gc/lakegc/.probe/"  # every probe's scratch prefix starts with it
 
 _WRITERS = 8  # in parallel
 _ROUNDS = 5
-_LARGE = 6 * 1024 * 1024  # bytes: more than compatible stores keep in one piece
-_IN_ORDER = ("A", "a-b", "a/b", "a0", "b", "\u00e9", "\uffee", "\U0001f600")
+_LARGE_BYTES = 6 * 1024 * 1024  # more than compatible stores keep in one piece
+_NAMES_IN_BYTE_ORDER = ("A", "a-b", "a/b", "a0", "b", "\u00e9", "\uffee", "\U0001f600")
 
 
 def probe(store: Store, scratch_prefix: str) -> Capabilities:
@@ -42,8 +42,8 @@ def probe(store: Store, scratch_prefix: str) -> Capabilities:
     try:
         conditional_writes = _writes_conditionally(store, scratch_prefix + "conditional/")
         byte_order = _lists_in_byte_order(store, scratch_prefix + "order/")
-        md5_etags = _tags_with_md5(store, scratch_prefix + "tags/")
-        unholdable = _unholdable(store, scratch_prefix + "keys/")
+        md5_etags = _etags_are_md5(store, scratch_prefix + "tags/")
+        unsupported_keys = _unsupported_keys(store, scratch_prefix + "keys/")
     finally:
         _clear(store, scratch_prefix)
     return replace(
@@ -51,11 +51,11 @@ def probe(store: Store, scratch_prefix: str) -> Capabilities:
         conditional_writes=conditional_writes,
         byte_order=byte_order,
         md5_etags=md5_etags,
-        unholdable=store.capabilities.unholdable | unholdable,
+        unsupported_keys=store.capabilities.unsupported_keys | unsupported_keys,
     )
 
 
-# --- remembered -----------------------------------------------------------------------------------------------------
+# --- recorded -------------------------------------------------------------------------------------------------------
 
 FORMAT = 1
 RECORD_KEY = "_lakefs/retention/gc/lakegc/store.json"
@@ -71,8 +71,8 @@ def recorded_capabilities(store: Store, endpoint: str, *, token: str) -> Capabil
     now = store.now()
     with suppress(NotFound, ValueError, KeyError, TypeError, AttributeError):
         found = read_json(store.read(RECORD_KEY))
-        known = found["endpoint"] == endpoint and found.get("format", FORMAT) == FORMAT
-        if known and now - datetime.fromisoformat(found["probed"]) < RECORD_VALID_FOR:
+        is_valid = found["endpoint"] == endpoint and found.get("format", FORMAT) == FORMAT
+        if is_valid and now - datetime.fromisoformat(found["probed"]) < RECORD_VALID_FOR:
             return _capabilities_from_json(found["capabilities"])
     capabilities = probe(store, f"{SCRATCH}{token}/")
     written = {
@@ -86,19 +86,20 @@ def recorded_capabilities(store: Store, endpoint: str, *, token: str) -> Capabil
 
 
 def _capabilities_to_json(capabilities: Capabilities) -> dict[str, object]:
-    plain = asdict(capabilities)
-    return plain | {
+    fields = asdict(capabilities)
+    return {name: value for name, value in fields.items() if name != "unsupported_keys"} | {
         "time_resolution": capabilities.time_resolution.total_seconds(),
-        "unholdable": sorted(capabilities.unholdable),
+        "unholdable": sorted(capabilities.unsupported_keys),  # its name in earlier versions
     }
 
 
-def _capabilities_from_json(plain: dict[str, Any]) -> Capabilities:
+def _capabilities_from_json(fields: dict[str, Any]) -> Capabilities:
     changed = {
-        "time_resolution": timedelta(seconds=plain["time_resolution"]),
-        "unholdable": frozenset(plain["unholdable"]),
+        "time_resolution": timedelta(seconds=fields["time_resolution"]),
+        "unsupported_keys": frozenset(fields["unholdable"]),
     }
-    found = Capabilities(**{**plain, **changed})
+    unchanged = {name: value for name, value in fields.items() if name != "unholdable"}
+    found = Capabilities(**{**unchanged, **changed})
     if found.time_resolution < timedelta(0) or found.delete_batch < 1:
         raise ValueError("no store has such capabilities")
     return found
@@ -112,10 +113,10 @@ def _writes_conditionally(store: Store, prefix: str) -> bool:
     for round_number in range(_ROUNDS):
         key = f"{prefix}{round_number}"
         try:
-            if _winners("first", partial(store.write_if_absent, key)) != 1:
+            if _count_winners("first", partial(store.write_if_absent, key)) != 1:
                 return False
             tag = store.read_with_tag(key)[1]
-            if _winners("second", partial(_replace, store, key, tag)) != 1:
+            if _count_winners("second", partial(_replace, store, key, tag)) != 1:
                 return False
         except Unavailable:  # the store doesn't support the request at all
             return False
@@ -126,8 +127,8 @@ def _replace(store: Store, key: str, tag: str, data: bytes) -> str:
     return store.replace_if_unchanged(key, data, tag)
 
 
-def _winners(kind: str, write: Callable[[bytes], str]) -> int:
-    """How many of several writers win. All write different and new bytes, because a tag may depend on content alone."""
+def _count_winners(kind: str, write: Callable[[bytes], str]) -> int:
+    """How many of several writers succeed. Each writes different bytes, because a tag may depend on content alone."""
 
     def wins(number: int) -> bool:
         try:
@@ -141,36 +142,38 @@ def _winners(kind: str, write: Callable[[bytes], str]) -> int:
 
 
 def _lists_in_byte_order(store: Store, prefix: str) -> bool:
-    """Whether pages are in byte order, and a listing with `start_after` begins right after that key."""
-    wanted = [prefix + name for name in _IN_ORDER]
-    for key in wanted:
+    """Whether pages list keys in byte order, and a listing with `start_after` begins right after that key."""
+    expected = [prefix + name for name in _NAMES_IN_BYTE_ORDER]
+    for key in expected:
         store.write(key, b"")
     listed = [found.key for page in store.pages(prefix, page_size=2) for found in page.objects]
-    if listed != wanted:
+    if listed != expected:
         return False
 
     def keys_after(after: str) -> list[str]:
         return [found.key for page in store.pages(prefix, start_after=after) for found in page.objects]
 
-    with suppress(WrongUsage):  # a store that can't start in the middle, whatever its order
-        return all(keys_after(after) == wanted[place + 1 :] for place, after in enumerate(wanted))
+    with suppress(WrongUsage):  # the store can't start a listing in the middle
+        return all(keys_after(after) == expected[index + 1 :] for index, after in enumerate(expected))
     return False
 
 
-def _tags_with_md5(store: Store, prefix: str) -> bool:
-    for name, data in (("small", b"lakegc"), ("large", b"lakegc" * (_LARGE // 6))):
+def _etags_are_md5(store: Store, prefix: str) -> bool:
+    for name, data in (("small", b"lakegc"), ("large", b"lakegc" * (_LARGE_BYTES // 6))):
         store.write(prefix + name, data)
         if store.stat(prefix + name).checksum != hashlib.md5(data, usedforsecurity=False).hexdigest():
             return False
     return True
 
 
-def _unholdable(store: Store, prefix: str) -> frozenset[str]:
-    samples = {kind: [sample] for kind, sample in SAMPLES.items()} | {BOTH: ["both", "both/inside"]}
-    return frozenset(kind for kind, some in samples.items() if not _can_hold(store, f"{prefix}{kind}/", some))
+def _unsupported_keys(store: Store, prefix: str) -> frozenset[str]:
+    samples = {kind: [sample] for kind, sample in SAMPLES.items()} | {OBJECT_AND_FOLDER: ["both", "both/inside"]}
+    return frozenset(
+        kind for kind, keys_of_kind in samples.items() if not _supports_keys(store, f"{prefix}{kind}/", keys_of_kind)
+    )
 
 
-def _can_hold(store: Store, prefix: str, samples: Sequence[str]) -> bool:
+def _supports_keys(store: Store, prefix: str, samples: Sequence[str]) -> bool:
     """Whether keys can be written, listed, read and deleted under exactly these names."""
     contents = {prefix + sample: f"the content of {sample!r}".encode() for sample in samples}
     try:
@@ -180,7 +183,7 @@ def _can_hold(store: Store, prefix: str, samples: Sequence[str]) -> bool:
             return False
         if any(store.read(key) != content for key, content in contents.items()):
             return False
-        if delete_own(store, contents):
+        if delete_own_files(store, contents):
             return False
         return not any(page.objects for page in store.pages(prefix))
     except (WrongUsage, Unavailable, Refused):
@@ -188,6 +191,6 @@ def _can_hold(store: Store, prefix: str, samples: Sequence[str]) -> bool:
 
 
 def _clear(store: Store, prefix: str) -> None:
-    """Delete all files listed under a prefix. Any that can't be deleted stay: they are lakegc's own, not candidates."""
+    """Delete all files under a prefix. Files that can't be deleted stay; they are lakegc's own and never candidates."""
     with suppress(LakegcError):
-        delete_own(store, [found.key for page in store.pages(prefix) for found in page.objects])
+        delete_own_files(store, [found.key for page in store.pages(prefix) for found in page.objects])

@@ -1,11 +1,11 @@
 """One retry policy for every store and for the lakeFS server.
 
-The code that sends a request classifies its failure: `Transient`, or any other error. Only `Transient` is retried, and
-nothing below a policy retries by itself, so a policy's times hold for everything that it calls.
+The code that sends a request classifies its failure: `Transient`, or any other error. Only `Transient` is retried. The
+libraries' own retries are switched off, so a policy's limits apply to everything that it calls.
 
 Deletes are not retried here: before each retry, a sweep repeats the checks of the first attempt. A store reports for
 each failed key whether a retry may succeed (`DeleteResult.transient`). Pending work that has not failed is polled
-(`polling`). Other loops that read again do so because the data is outdated or fails a check: a rule, not a retry.
+(`polling`). Other loops that read again do so because data is outdated or fails a check, not because a request failed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ TRANSIENT_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505, 50
 class RetryPolicy(BaseModel):
     """How long and how often a request is retried. Times are in seconds.
 
-    `total_s` is counted from the first failure; the last retry starts when it is over, and 0 means no retries. A run
-    takes it from the setting `retry_total_s`, which has its own default. Before the n-th retry comes a random wait of
-    up to `first_wait_s` * 2^(n-1), at most `longest_wait_s`, but at least the time that the store or the server asks
-    for. `attempts` limits the number of requests as well, including the first.
+    `total_s` is counted from the first failure; the last retry starts when that time is up, and 0 means no retries. A
+    run takes it from the setting `retry_total_s`, which has its own default. The wait before the n-th retry is random:
+    up to `first_wait_s` * 2^(n-1) and at most `longest_wait_s`, but at least the time that the store or the server
+    asks for. `attempts` also limits the number of requests, including the first.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,8 +56,8 @@ class RetryPolicy(BaseModel):
     def call(self, request: Callable[[], _T], *, sleep: Callable[[float], None] = time.sleep) -> _T:
         """The result of `request`, retried while it raises `Transient`.
 
-        Raises `Unavailable` with the last failure's message when the time is up, so that no outer policy starts over;
-        any other error is raised at once.
+        When the time is up, raises `Unavailable` with the last failure's message, which no outer policy retries. Any
+        other error is raised immediately.
         """
         try:
             return request()
@@ -65,7 +65,7 @@ class RetryPolicy(BaseModel):
             return self._retry(request, error, sleep)
 
     def _retry(self, request: Callable[[], _T], first: Transient, sleep: Callable[[float], None]) -> _T:
-        import tenacity  # takes 50 ms, which most processes never need
+        import tenacity  # imported on the first retry: it takes 50 ms, and most processes never retry
 
         pending = [first]
 
@@ -77,35 +77,35 @@ class RetryPolicy(BaseModel):
         backoff = tenacity.wait_random_exponential(multiplier=self.first_wait_s, max=self.longest_wait_s)
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Transient),
-            stop=self._is_over,
+            stop=self._should_stop,
             wait=lambda state: self._wait(state, backoff(state)),
             sleep=sleep,
             before_sleep=tenacity.before_sleep_log(_log, logging.INFO),
-            retry_error_callback=_give_up,
+            retry_error_callback=_raise_unavailable,
         )
         return retrying(attempt)
 
-    def _is_over(self, state: RetryCallState) -> bool:
+    def _should_stop(self, state: RetryCallState) -> bool:
         return _elapsed(state) >= self.total_s or state.attempt_number >= (self.attempts or state.attempt_number + 1)
 
     def _wait(self, state: RetryCallState, backoff: float) -> float:
         """The next wait, cut off at the end of the total time, so that the last retry is made exactly then."""
-        return min(max(backoff, _last(state).after_s), max(0.0, self.total_s - _elapsed(state)))
+        return min(max(backoff, _last_error(state).after_s), max(0.0, self.total_s - _elapsed(state)))
 
 
 NO_RETRIES = RetryPolicy(total_s=0)
 
 
-class HasPolicy(Protocol):
+class HasRetryPolicy(Protocol):
     @property
     def retry(self) -> RetryPolicy: ...
 
 
-_Self = TypeVar("_Self", bound=HasPolicy)
+_Self = TypeVar("_Self", bound=HasRetryPolicy)
 
 
 def retried(method: Callable[Concatenate[_Self, _P], _T]) -> Callable[Concatenate[_Self, _P], _T]:
-    """A method with retries by its object's policy: only for idempotent methods."""
+    """Decorates an idempotent method: it is retried by its object's policy."""
 
     @wraps(method)
     def repeated(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -114,13 +114,13 @@ def retried(method: Callable[Concatenate[_Self, _P], _T]) -> Callable[Concatenat
     return repeated
 
 
-def write_on_condition(
+def write_conditionally(
     policy: RetryPolicy, write: Callable[[], str], read_with_tag: Callable[[], tuple[bytes, str]], data: bytes
 ) -> str:
     """A conditional write with retries; returns the tag of the written object.
 
-    A write whose response was lost may have succeeded: then its retry finds the key taken or the object changed. So the
-    object is read, and if it contains exactly `data`, the write has succeeded.
+    A write whose response was lost may have succeeded, and then its retry finds the key taken or the object changed.
+    Therefore the object is read: if it contains exactly `data`, the write has succeeded.
     """
     lost = False
 
@@ -132,7 +132,7 @@ def write_on_condition(
             lost = True
             raise
         except (AlreadyExists, Changed):
-            tag = _tag_of(read_with_tag, data) if lost else None
+            tag = _tag_if_identical(read_with_tag, data) if lost else None
             if tag is None:
                 raise
             return tag
@@ -140,36 +140,36 @@ def write_on_condition(
     return policy.call(attempt)
 
 
-def delete_own(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
-    """Delete lakegc's own files, with retries by the store's policy; returns the failures. Never for users' objects."""
-    left, failed = list(keys), dict[str, DeleteResult]()
+def delete_own_files(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
+    """Delete lakegc's own files, with retries by the store's policy; returns the failures. Not for users' objects."""
+    remaining, failed = list(keys), dict[str, DeleteResult]()
 
     def attempt() -> None:
-        nonlocal left
-        results = {each.key: each for each in _send_all(store, left)}
-        for key in left:
+        nonlocal remaining
+        results = {each.key: each for each in _delete_all(store, remaining)}
+        for key in remaining:
             failed.pop(key, None)
         failed.update(results)
-        left = [key for key, each in results.items() if each.transient]
-        if left:
-            raise Transient(f"{len(left)} files in {store.where} could not be deleted")
+        remaining = [key for key, each in results.items() if each.transient]
+        if remaining:
+            raise Transient(f"{len(remaining)} files in {store.where} could not be deleted")
 
     with suppress(Unavailable):  # the caller gets the failures
         store.retry.call(attempt)
     return list(failed.values())
 
 
-def _send_all(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
-    """The failures among these keys. Keys that were not sent are sent again, as long as any key of a batch was sent."""
+def _delete_all(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
+    """Delete keys; returns the failures. Keys that were not sent are sent again, unless none was sent at all."""
     results = store.delete_many(keys)
     failed = [result for result in results if result.deletion is Deletion.FAILED]
     not_sent = [result.key for result in failed if result.code == NOT_SENT]
     if not not_sent or len(not_sent) == len(results):
         return failed
-    return [*(result for result in failed if result.code != NOT_SENT), *_send_all(store, not_sent)]
+    return [*(result for result in failed if result.code != NOT_SENT), *_delete_all(store, not_sent)]
 
 
-def _tag_of(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str | None:
+def _tag_if_identical(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str | None:
     """The object's tag if it contains exactly these bytes, otherwise None."""
     try:
         found, tag = read_with_tag()
@@ -181,7 +181,7 @@ def _tag_of(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str 
 # --- shared by transports -------------------------------------------------------------------------------------------
 
 
-def is_tls_refusal(error: Exception | str) -> bool:
+def is_permanent_tls_error(error: Exception | str) -> bool:
     """Whether an error, or its text, is a permanent TLS failure: an untrusted certificate, or no TLS at all.
 
     A connection that broke during the TLS handshake is not one.
@@ -191,29 +191,29 @@ def is_tls_refusal(error: Exception | str) -> bool:
     return ("SSL" in text or "CERTIFICATE" in text) and not any(word in text for word in disconnected)
 
 
-def seconds_of(headers: Mapping[str, str]) -> float:
+def retry_after_s(headers: Mapping[str, str]) -> float:
     """The value of `Retry-After` in seconds; 0 if it is missing or a date."""
     text = next((value for name, value in headers.items() if name.lower() == "retry-after"), "").strip()
     return float(text) if text.isdecimal() else 0.0
 
 
-def origin_of(location: str) -> str:
-    """The target of a redirect, without its query, which may contain a login page's secrets."""
+def redirect_target(location: str) -> str:
+    """The target of a redirect without its query, which may contain secrets of a login page."""
     parts = urlsplit(location)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or "an unnamed place"
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or "an unknown location"
 
 
 def _elapsed(state: RetryCallState) -> float:
     return max(state.seconds_since_start or 0.0, state.idle_for)
 
 
-def _last(state: RetryCallState) -> Transient:
+def _last_error(state: RetryCallState) -> Transient:
     error = state.outcome.exception() if state.outcome is not None else None
     assert isinstance(error, Transient)
     return error
 
 
-def _give_up(state: RetryCallState) -> None:
-    error, tries = _last(state), state.attempt_number
+def _raise_unavailable(state: RetryCallState) -> None:
+    error, tries = _last_error(state), state.attempt_number
     attempts_made = f" Tried {tries} times in {_elapsed(state):.0f} seconds." if tries > 1 else ""
     raise Unavailable(f"{error}{attempts_made}") from error.__cause__

@@ -1,7 +1,7 @@
 """Streaming whole objects with their metadata between stores, for backups and restores.
 
-A `Store` is opened on one namespace and copies only within it. Streams copy from one namespace to another: server-side
-if one provider has both, otherwise in pieces through this machine. Nothing here replaces an object.
+A `Store` is opened on one namespace and copies only within it. `Streams` copy from one namespace to another:
+server-side if both are on one server, otherwise in pieces through this machine. No function here replaces an object.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import google_crc32c
 
 from spark_resources.errors import NotFound, Transient, Unavailable
 from spark_resources.stores.base import AlreadyExists, Store, StoredObject
-from spark_resources.stores.retry import RetryPolicy, delete_own
+from spark_resources.stores.retry import RetryPolicy, delete_own_files
 
 PIECE = 1024 * 1024  # bytes read at a time
-PART = 8 * 1024 * 1024  # bytes sent in one request; one copy holds that many in memory
+PART = 8 * 1024 * 1024  # bytes sent in one request, and held in memory by one copy
 HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Content-Language", "Cache-Control")
 """The headers that stores keep with an object and return to its readers, by their HTTP names."""
 
 _ASCII = re.compile(r"^[\x20-\x7e]*$")
 
 
-class Cold(Unavailable):
+class InArchiveTier(Unavailable):
     """Raised for an object in an archive tier, which can't be read until it is restored."""
 
 
@@ -37,7 +37,7 @@ class Cold(Unavailable):
 class ObjectProperties:
     """The properties of one object. `tag` identifies exactly this content, in the store's notation.
 
-    `checksum` is the one that a listing shows; `headers` are those of HEADERS that it has, `metadata` is the user's.
+    `checksum` is the one in listings; `headers` are those of HEADERS that the object has; `metadata` is the user's.
     """
 
     size: int
@@ -49,10 +49,10 @@ class ObjectProperties:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """An object that was written: its `tag` as in `ObjectProperties`, None if the store didn't report it.
+class WrittenObject:
+    """A written object: its `tag` as in `ObjectProperties`, None if the store didn't report it.
 
-    `checksums` are those that the store shows for exactly these bytes; empty if it doesn't show any.
+    `checksums` are those that a listing may show for exactly these bytes; empty if it shows none.
     """
 
     tag: str | None
@@ -60,16 +60,16 @@ class Written:
 
 
 class Streams(Protocol):
-    """The objects of one namespace, to be read and written in pieces. Thread-safe.
+    """Reads and writes the objects of one namespace in pieces. Thread-safe.
 
-    Raises the errors of `Store`, and `Cold`.
+    Its methods raise the errors of `Store`, and `InArchiveTier`.
     """
 
     where: str
 
     @property
     def server(self) -> str:
-        """The server that makes the copies: equal if both namespaces have the same provider, endpoint and account."""
+        """Identifies the server; equal for two namespaces with the same provider, endpoint and account."""
         ...
 
     def properties(self, key: str) -> ObjectProperties: ...
@@ -78,18 +78,18 @@ class Streams(Protocol):
         """The bytes of the object that `properties` describes. Raises `Changed` if it was replaced in the meantime."""
         ...
 
-    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
-        """Write an object, or raise `AlreadyExists` if one exists. Holds PART bytes, or little more, in memory.
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
+        """Write an object, or raise `AlreadyExists` if the key exists. Holds about PART bytes in memory.
 
         Headers and metadata are kept as far as the store supports them.
         """
         ...
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
-        """Copy an object of the same server with its headers and metadata, provided it is unchanged since `found`.
+    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
+        """Copy an object on the same server with its headers and metadata, provided it is unchanged since `found`.
 
-        Raises `AlreadyExists` if the key exists (`copies_if_absent` checks whether that is atomic), `Changed` and
-        `NotFound` for the source. The checksum is the one that the store reports for the copy.
+        Raises `AlreadyExists` if the key exists (`copy_never_replaces` tests whether that check is atomic), and
+        `Changed` or `NotFound` for the source. The checksum is the one that the store reports for the copy.
         """
         ...
 
@@ -104,8 +104,8 @@ class Streams(Protocol):
 # --- receiving --------------------------------------------------------------------------------------------------------
 
 
-class Hashed:
-    """Passes pieces through and computes their SHA-256, MD5 and CRC32C, each in the format that stores show."""
+class HashingIterator:
+    """Passes pieces through and computes their SHA-256, MD5 and CRC32C, each in the format used by stores."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = pieces
@@ -133,8 +133,8 @@ class Hashed:
     def crc32c(self) -> str:
         return f"crc32c={base64.b64encode(self._crc32c.digest()).decode()}"
 
-    def drained(self) -> Hashed:
-        """Consumes all pieces, and returns itself."""
+    def drain(self) -> HashingIterator:
+        """Consume all pieces; returns itself."""
         for _ in self:
             pass
         return self
@@ -150,31 +150,31 @@ def require_size(pieces: Iterable[bytes], size: int, key: str, where: str) -> It
         raise Transient(f"{key!r} in {where} has {size} bytes, but {seen} were received. Try again.")
 
 
-def resumed(
+def read_with_resume(
     policy: RetryPolicy,
     open_at: Callable[[int], AbstractContextManager[Callable[[], bytes]]],
     translated_errors: Callable[[], AbstractContextManager[None]],
     size: int,
 ) -> Iterator[bytes]:
-    """The pieces of an object of this size, with retries by the policy that resume where reading failed.
+    """The pieces of an object of this size. Retries by the policy resume where reading failed.
 
-    `open_at` opens the object at an offset, and yields a function that returns the next piece, empty after the last
-    one. `translated_errors` translates the client's errors into lakegc's.
+    `open_at` opens the object at an offset and yields a function that returns the next piece, or no bytes after the
+    last one. `translated_errors` translates the client's errors into lakegc's.
     """
     with ExitStack() as stack:
-        start, following = 0, None
+        start, read_next = 0, None
 
         def next_piece() -> bytes:
-            nonlocal following
-            if following is None and 0 < start == size:
+            nonlocal read_next
+            if read_next is None and 0 < start == size:
                 return b""
             try:
                 with translated_errors():
-                    if following is None:
-                        following = stack.enter_context(open_at(start))
-                    return following()
+                    if read_next is None:
+                        read_next = stack.enter_context(open_at(start))
+                    return read_next()
             except BaseException:
-                following = None
+                read_next = None
                 stack.close()
                 raise
 
@@ -183,14 +183,14 @@ def resumed(
             yield piece
 
 
-def refuse_other_start(status: int, start: int, key: str, where: str) -> None:
+def require_start(status: int, start: int, key: str, where: str) -> None:
     """Raise `Unavailable` if a response doesn't start at the requested offset."""
     if start and status != 206:
         raise Unavailable(f"{key!r} in {where} can't be read from byte {start}: the store returned HTTP {status}")
 
 
-def parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in parts of this size; the last one may be shorter. No bytes yield no parts."""
+def split_into_parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in parts of this size; the last one may be shorter. Without any bytes, there are no parts."""
     buffered: list[bytes] = []
     length = 0
     for piece in pieces:
@@ -207,7 +207,7 @@ def parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def header_metadata(values: Mapping[str, str], names: re.Pattern[str]) -> dict[str, str]:
-    """The metadata that fits into headers: names that match a pattern, printable ASCII values without outer spaces."""
+    """The metadata that headers can carry: names that match `names`, printable ASCII values without outer spaces."""
     return {
         name: value
         for name, value in values.items()
@@ -218,15 +218,12 @@ def header_metadata(values: Mapping[str, str], names: re.Pattern[str]) -> dict[s
 # --- conditional copies -----------------------------------------------------------------------------------------------
 
 
-def copies_if_absent(streams: Streams, store: Store, scratch: str, properties: ObjectProperties) -> bool:
-    """Whether a server-side copy never replaces an existing object, tested under a prefix of lakegc's own.
-
-    The prefix must be new, and is cleared afterwards.
-    """
+def copy_never_replaces(streams: Streams, store: Store, scratch: str, properties: ObjectProperties) -> bool:
+    """Whether a server-side copy never replaces an existing object. Tested in a new prefix, which is then cleared."""
     one, two = f"{scratch}one", f"{scratch}two"
     try:
         for key, data in ((one, b"one"), (two, b"two")):
-            streams.put(key, [data], properties_of(data, properties))
+            streams.put(key, [data], properties_for_data(data, properties))
         found = store.stat(one)
         with suppress(AlreadyExists):
             streams.copy(streams, found, two)
@@ -235,10 +232,10 @@ def copies_if_absent(streams: Streams, store: Store, scratch: str, properties: O
     except Unavailable:
         return False
     finally:
-        delete_own(store, [one, two])
+        delete_own_files(store, [one, two])
 
 
-def properties_of(data: bytes, properties: ObjectProperties) -> ObjectProperties:
+def properties_for_data(data: bytes, properties: ObjectProperties) -> ObjectProperties:
     return ObjectProperties(len(data), properties.modified, None, "")
 
 

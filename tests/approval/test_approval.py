@@ -18,7 +18,7 @@ from spark_resources.errors import DamagedData, LakegcError, NothingToDo, Refuse
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store import approval as approvals
 from spark_resources.mark_store.approval import Approval, ApprovalStatus, approval_key, withdraw_stale_summaries
-from spark_resources.mark_store.files import remove_unrecorded
+from spark_resources.mark_store.files import remove_unrecorded_files
 from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.mark import Mark, mark_folder, reference_folder
 from spark_resources.mark_store.record import digest_of
@@ -415,7 +415,7 @@ def test_unrecorded_files_of_retried_tasks_are_removed_before_a_mark_is_finished
         store.write(key, b"x")
     others = lake.files("m2")
 
-    remove_unrecorded(lake.place, mark.record)
+    remove_unrecorded_files(lake.place, mark.record)
 
     lake.approve()
     lake.verify()

@@ -11,7 +11,7 @@ import pytest
 
 from spark_resources.errors import Refused, Untrusted
 from spark_resources.mark_store.approval import approval_key, withdraw_stale_summaries
-from spark_resources.mark_store.hold_file import made_hold
+from spark_resources.mark_store.hold_file import parse_hold
 from spark_resources.mark_store.holds import HOLDS_KEY, add_hold, read_holds
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.records.json_records import MAX_WRITE_DELAY
@@ -128,7 +128,7 @@ def test_a_revoked_approval_of_a_foreign_mark_that_was_put_back_does_not_count(s
 
 def test_a_removed_file_of_holds_refuses_approvals(signed: Lake) -> None:
     """This holds for the mark that used these holds and for one made after they were removed."""
-    add_hold(signed.place, made_hold(HOLD))
+    add_hold(signed.place, parse_hold(HOLD))
     signed.marked(holds=read_holds(signed.place).recorded())
     signed.place.store().delete_many([HOLDS_KEY])
 
@@ -141,7 +141,7 @@ def test_a_removed_file_of_holds_refuses_approvals(signed: Lake) -> None:
 
 def test_holds_from_before_there_was_a_key_count_once_signed(lake: Lake, signed: Lake, lakegc: Lakegc) -> None:
     """Somebody has to look at them and confirm with --yes."""
-    add_hold(lake.place, made_hold(HOLD))
+    add_hold(lake.place, parse_hold(HOLD))
     lakegc(settings(lake), "holds", lake.name, "list").stopped(3, "isn't signed", "lakegc holds REPO sign")
     assert lakegc(settings(lake), "holds", lake.name, "sign").code == 2
 

@@ -17,7 +17,7 @@ from spark_resources.stores import StoreSettings
 from spark_resources.stores.base import Store, StoredObject
 from spark_resources.stores.keys import KINDS, SAMPLES, kinds_of
 from spark_resources.stores.place import Place
-from spark_resources.stores.transfer import ObjectProperties, Streams, Written
+from spark_resources.stores.transfer import ObjectProperties, Streams, WrittenObject
 from tests.support.azurite import Azurite
 from tests.support.backup_tasks import FOLDER, Task, all_of, outcomes
 from tests.support.fake_gcs import FakeGCS
@@ -267,9 +267,9 @@ def test_a_copy_that_differs_is_removed(task: Task, monkeypatch: pytest.MonkeyPa
     source.write("data/s/a", b"abc")
     streams, put = type(target.streams), type(target.streams).put
 
-    def damaged(self: Any, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
+    def damaged(self: Any, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
         list(pieces)
-        return Written(put(self, key, [b"x" * size], properties).tag)
+        return WrittenObject(put(self, key, [b"x" * size], properties).tag)
 
     monkeypatch.setattr(streams, "put", damaged)
     with pytest.raises(Differs, match="differed"):
@@ -291,4 +291,4 @@ def test_the_bandwidth_limit_holds_across_threads() -> None:
         throttle.take(500)
 
     assert clock[0] == pytest.approx(2.0)
-    assert list(Throttle(None).limited([b"a"])) == [b"a"]
+    assert list(Throttle(None).limit([b"a"])) == [b"a"]

@@ -10,7 +10,13 @@ from spark_resources.stores import Store, open_store
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.local.transfer import LocalStreams
 from spark_resources.stores.s3.transfer import S3Streams
-from spark_resources.stores.transfer import Hashed, ObjectProperties, Streams, copies_if_absent, parts
+from spark_resources.stores.transfer import (
+    HashingIterator,
+    ObjectProperties,
+    Streams,
+    copy_never_replaces,
+    split_into_parts,
+)
 from tests.support.azurite import Azurite
 from tests.support.s3_servers import MotoServer
 from tests.support.store_providers import Provider
@@ -21,7 +27,7 @@ KEEPS_CONDITIONS = {"seaweedfs": True, "azure": True, "local": True, "moto": Fal
 PART = 5 * 1024 * 1024
 
 
-def properties_of(store: Store, data: bytes) -> ObjectProperties:
+def properties_for_data(store: Store, data: bytes) -> ObjectProperties:
     return ObjectProperties(len(data), store.now(), None, "", HEADERS, METADATA)
 
 
@@ -40,7 +46,7 @@ def test_objects_put_in_pieces_are_read_with_the_same_bytes_and_metadata(provide
     """Small and large objects keep their content type and user metadata."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), bytes(range(256)) * (size // 256) + bytes(size % 256)
-    written = streams.put("a/b c", [data[:3], data[3:]], properties_of(store, data))
+    written = streams.put("a/b c", [data[:3], data[3:]], properties_for_data(store, data))
     properties = streams.properties("a/b c")
 
     assert store.read("a/b c") == data
@@ -61,7 +67,7 @@ def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) 
     data = b"x" * size
     target.write("there", b"first")
     with pytest.raises(AlreadyExists):
-        in_parts(target).put("there", [data], properties_of(target, data))
+        in_parts(target).put("there", [data], properties_for_data(target, data))
 
     assert target.read("there") == b"first"
     source.write("a", data)
@@ -76,7 +82,7 @@ def test_only_the_object_that_was_written_is_removed(provider: Provider, size: i
     """An object that has replaced it stays, and removing what is gone does nothing."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), b"x" * size
-    ours, replaced = (streams.put(key, [data], properties_of(store, data)) for key in ("ours", "replaced"))
+    ours, replaced = (streams.put(key, [data], properties_for_data(store, data)) for key in ("ours", "replaced"))
     store.write("replaced", b"a client's")
     assert ours.tag is not None
     assert replaced.tag is not None
@@ -95,7 +101,7 @@ def test_whether_copies_respect_conditions_is_probed(provider: Provider) -> None
     properties = ObjectProperties(0, store.now(), None, "")
     scratch = "_lakefs/retention/gc/lakegc/.probe/x/"
 
-    found = copies_if_absent(store.streams, store, scratch, properties)
+    found = copy_never_replaces(store.streams, store, scratch, properties)
 
     assert found is KEEPS_CONDITIONS[provider.name]
     assert [one for page in store.pages(scratch) for one in page.objects] == []
@@ -104,7 +110,7 @@ def test_whether_copies_respect_conditions_is_probed(provider: Provider) -> None
 def test_a_server_side_copy_has_the_bytes_type_and_metadata_of_its_original(provider: Provider) -> None:
     """Copies go from namespace to namespace."""
     source, target = two_stores(provider)
-    source.streams.put("a", [b"hello"], properties_of(source, b"hello"))
+    source.streams.put("a", [b"hello"], properties_for_data(source, b"hello"))
     written = target.streams.copy(source.streams, source.stat("a"), "deep/er/b")
     copy, original = target.streams.properties("deep/er/b"), source.streams.properties("a")
 
@@ -138,9 +144,9 @@ def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadat
     """It doesn't replace an existing object either."""
     moto_server.make_bucket("large")
     stores = [open_store(Namespace.parse(f"s3://large/{name}"), moto_server.settings()) for name in ("from", "to")]
-    source, target = (S3Streams(store, one_request=PART) for store in stores)  # type: ignore[arg-type]
+    source, target = (S3Streams(store, max_copy_bytes=PART) for store in stores)  # type: ignore[arg-type]
     data = b"ab" * PART
-    source.put("a", [data], properties_of(stores[0], data))
+    source.put("a", [data], properties_for_data(stores[0], data))
     target.copy(source, stores[0].stat("a"), "b")
 
     assert stores[1].read("b") == data
@@ -151,7 +157,7 @@ def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadat
 
 def test_an_archived_object_raises_cold_when_copied_or_read(moto_server: MotoServer, azurite: Azurite) -> None:
     """It is distinct from all other failures."""
-    from spark_resources.stores.transfer import Cold
+    from spark_resources.stores.transfer import InArchiveTier
 
     moto_server.make_bucket("cold")
     moto_server.client().put_object(Bucket="cold", Key="ns/a", Body=b"ice", StorageClass="GLACIER")
@@ -163,9 +169,9 @@ def test_an_archived_object_raises_cold_when_copied_or_read(moto_server: MotoSer
         source = open_store(Namespace.parse(f"{uri}/ns"), settings)
         target = open_store(Namespace.parse(f"{uri}/to"), settings)
         found, streams = source.stat("a"), source.streams
-        with pytest.raises(Cold, match="archive"):
+        with pytest.raises(InArchiveTier, match="archive"):
             target.streams.copy(streams, found, "a")
-        with pytest.raises(Cold, match="archive"):
+        with pytest.raises(InArchiveTier, match="archive"):
             list(streams.pieces("a", streams.properties("a")))
 
 
@@ -173,10 +179,10 @@ def test_parts_have_the_same_bytes_and_one_length_except_the_last() -> None:
     """It doesn't matter how the incoming pieces are cut."""
     pieces = [b"ab", b"", b"cdefghij", b"k"]
 
-    assert list(parts(iter(pieces), 3)) == [b"abc", b"def", b"ghi", b"jk"]
-    assert list(parts(iter([b"abcdef"]), 3)) == [b"abc", b"def"]
-    assert list(parts(iter([]), 3)) == []
-    assert Hashed([b"a", b"b"]).drained().md5 == "187ef4436122d1cc2f40dc2b92f0eba0"
+    assert list(split_into_parts(iter(pieces), 3)) == [b"abc", b"def", b"ghi", b"jk"]
+    assert list(split_into_parts(iter([b"abcdef"]), 3)) == [b"abc", b"def"]
+    assert list(split_into_parts(iter([]), 3)) == []
+    assert HashingIterator([b"a", b"b"]).drain().md5 == "187ef4436122d1cc2f40dc2b92f0eba0"
 
 
 def test_a_missing_object_raises_not_found_from_every_lookup(provider: Provider) -> None:

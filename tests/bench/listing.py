@@ -22,7 +22,7 @@ from spark_resources.model import STORED_OBJECTS, Namespace
 from spark_resources.spark.datasets import write_produced
 from spark_resources.spark.resource import SparkResource
 from spark_resources.stores.base import Store
-from spark_resources.stores.parallel_listing import AT_ONCE, listed
+from spark_resources.stores.parallel_listing import AT_ONCE, pages_of_parts
 from spark_resources.stores.place import Place
 from tests.bench.limits import raw
 from tests.support.mark_runs import environment
@@ -69,7 +69,7 @@ def rows(store: Store, folders: list[str]) -> int:
 def arrow(store: Store, folders: list[str], at_once: int) -> int:
     """Arrow, in one process."""
     parts = [full_listing.Part(folder) for folder in folders]
-    return sum(len(page.objects) for _, page in listed(store, parts, at_once=at_once))
+    return sum(len(page.objects) for _, page in pages_of_parts(store, parts, at_once=at_once))
 
 
 def step(spark: SparkSession, place: Place, folders: list[str]) -> int:

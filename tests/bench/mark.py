@@ -33,7 +33,7 @@ from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
 from spark_resources.spark.datasets import all_rows, file_batches
 from spark_resources.stores.place import Place
 from spark_resources.stores.probe import RECORD_KEY
-from spark_resources.stores.retry import delete_own
+from spark_resources.stores.retry import delete_own_files
 from tests.bench import limits
 from tests.bench.generate import built, folder_of, known, size_of
 from tests.bench.history import History
@@ -233,7 +233,7 @@ def forget_marks(served: Serving) -> None:
     for prefix in keys:
         for page in store.pages(prefix):
             left = (found.key for found in page.objects if found.key != RECORD_KEY)
-            delete_own(store, [key for key in left if not key.endswith("/")])
+            delete_own_files(store, [key for key in left if not key.endswith("/")])
 
 
 def expired_in(found: Made) -> list[bytes]:

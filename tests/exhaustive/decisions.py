@@ -25,8 +25,8 @@ from lakegc_assets.rules.retention import retained_commits, with_server_list
 from lakegc_assets.sweep.newly_retained import NewlyRetained
 from spark_resources.deleting.lookup import FOUND
 from spark_resources.lakefs.responses import UncommittedLists
-from spark_resources.mark_store.hold_file import made_hold
-from spark_resources.model import ADDRESSES, PENDING, STORED_OBJECTS, AddressType, Commit, Namespace, Place, Rules
+from spark_resources.mark_store.hold_file import parse_hold
+from spark_resources.model import ADDRESSES, PENDING, STORED_OBJECTS, AddressType, Commit, Location, Namespace, Rules
 from spark_resources.sstable import commit_id as content_id
 from tests.exhaustive.world import (
     BRANCHES,
@@ -47,7 +47,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 SERVER_NOW = EPOCH + timedelta(microseconds=NOW)
 CUTOFF = SERVER_NOW - timedelta(days=1)
 MODIFIED = {OLD: CUTOFF - timedelta(days=9), NEW: CUTOFF + timedelta(hours=1)}
-HOLD_OF_TAGS = made_hold({"id": "tagged", "tags": "*", "owner": "a", "reason": "b"})
+HOLD_OF_TAGS = parse_hold({"id": "tagged", "tags": "*", "owner": "a", "reason": "b"})
 SLICES = 2  # the first is closed, so an incremental mark doesn't list it; the second still receives objects
 NAMESPACE = Namespace.parse("local://lake", aliases=("local:///srv/lake",))
 ONE_SPELLING = Namespace.parse("local://lake")
@@ -78,8 +78,8 @@ def inside(entry: Entry, *, all_spellings: bool = True) -> int:
         return 0
     spelled = f"local:///srv/lake/{key(entry.address)}" if entry.spelling == FULL else key(entry.address)
     kind = AddressType.FULL if entry.spelling == FULL else AddressType.RELATIVE
-    where, found = (NAMESPACE if all_spellings else ONE_SPELLING).place(spelled, kind)
-    return bit(entry.address) if where is Place.INSIDE and found == key(entry.address) else 0
+    where, found = (NAMESPACE if all_spellings else ONE_SPELLING).locate(spelled, kind)
+    return bit(entry.address) if where is Location.INSIDE and found == key(entry.address) else 0
 
 
 # --- commits --------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ INVISIBLE = (
         "revived in the last seconds",
         "An old object becomes live by a new branch, a revert, a rule, a hold or a tag, after the last listing of "
         "heads.",
-        "Between the last look and the delete there is always some time: seconds here.",
+        "There is always some time between the last check and the delete: here a few seconds.",
         "The report names it. With quarantine, `lakegc undo` brings it back.",
     ),
     Invisible(
@@ -52,7 +52,7 @@ INVISIBLE = (
     ),
     Invisible(
         "imported elsewhere within a minute",
-        "Another repository commits an old object of this namespace between two looks at its tables.",
+        "Another repository commits an old object of this namespace between two listings of its tables.",
         "Tables of other repositories are listed every minute, or when a branch there has a new head.",
         "As above.",
     ),
@@ -67,7 +67,7 @@ INVISIBLE = (
         "overwritten right after its lookup",
         "New bytes are written to an old key between its last lookup and its delete; or, where the reference collector "
         "sweeps, since the store was listed.",
-        "Stores have no delete on the condition of what is deleted that all of them support.",
+        "Not all stores support a delete on the condition that the object is unchanged.",
         "Versioning of the bucket, or a backup.",
     ),
     Invisible(

@@ -76,27 +76,27 @@ SAFEGUARDS = (
     ),
     Safeguard(
         "heads are watched", 1,
-        "While a sweep deletes, branch heads are listed, and what a new one reaches is kept.",
+        "While a sweep deletes, branch heads are listed, and objects that a new one reaches are kept.",
         "an expired commit", operations=1,
     ),
     Safeguard(
         "the rule behind new heads", 1,
-        "By a new head the rule is applied again: it also retains commits behind it.",
+        "The rule is applied again for a new head: it also retains earlier commits of its history.",
         "an expired commit and a rule of 60 days", operations=1,
     ),
     Safeguard(
         "a permit expires", 1,
-        "Deletes need a permit of a few seconds, which each listing of heads renews.",
+        "Deletes need a permit for a few seconds, which each listing of heads renews.",
         "an expired commit", operations=1, faults=1,
     ),
     Safeguard(
         "commits on no branch are watched", 1,
-        "Before a round and every minute, all commits are dumped: some are on no branch.",
+        "Before a round and every minute, all commits are dumped, because some are on no branch.",
         "an expired commit", operations=2,
     ),
     Safeguard(
         "the watch is repeated", 1,
-        "The watch of commits and of other repositories goes on as long as a round does.",
+        "Commits and other repositories are watched during the whole round.",
         "garbage beside another repository", operations=1, faults=1,
     ),
     Safeguard(
@@ -116,17 +116,17 @@ SAFEGUARDS = (
     ),
     Safeguard(
         "the listing first", 2,
-        "The store is listed before what is staged is read: later readings can only show more.",
+        "The store is listed before staged objects are read: later readings can only add references.",
         "an old upload in progress", operations=1, also=(CLOSING,),
     ),
     Safeguard(
         "staged before commits", 2,
-        "What is staged is read before commits: an object moves from there to here.",
+        "Staged objects are read before commits, because a commit moves them from one to the other.",
         "staged", operations=1, also=("path probes", CLOSING),
     ),
     Safeguard(
         "the second reading", 2,
-        "What is staged is read twice: one reading misses an object that is moved.",
+        "Staged objects are read twice, because one reading misses an object that is moved.",
         "another repository stages it at the other path", operations=1, also=(CLOSING,),
     ),
     Safeguard(
@@ -146,12 +146,12 @@ SAFEGUARDS = (
     ),
     Safeguard(
         "the list is repeated", 2,
-        "The server's list is requested again if it can't be whole.",
+        "The server's list is requested again if it can't be complete.",
         "staged at the other path", operations=1, faults=1, also=("the second reading", CLOSING), kind="404",
     ),
     Safeguard(
         "diffs that fail", 2,
-        "The diff that is paged fails where the server can't read a record.",
+        "The diff that is read fails if the server can't read a record.",
         "staged by its full address", faults=1, also=("the second reading", CLOSING),
     ),
     Safeguard(
@@ -161,17 +161,17 @@ SAFEGUARDS = (
     ),
     Safeguard(
         "path probes", 2,
-        "Each path whose entry has a candidate's size is asked for: no list shows identical content.",
+        "Each path with an entry of a candidate's size is probed, because no list shows identical content.",
         "identical content",
     ),
     Safeguard(
         "probes twice", 2,
-        "Paths are probed twice: one pass misses an object that is moved between two of them.",
+        "Paths are probed twice, because one pass misses an object that is moved between two of them.",
         "identical content at the other path", operations=1,
     ),
     Safeguard(
         "a doubt keeps", 2,
-        "Without a clear answer to a probe, every candidate of this size is kept.",
+        "Without a clear probe result, every candidate of this size is kept.",
         "identical content at the other path", operations=1, faults=1,
     ),
     Safeguard(
@@ -193,27 +193,27 @@ SAFEGUARDS = (
     ),
     Safeguard(
         "the server's list of commits", 2,
-        "What the server lists is retained, too: without a dump, only it knows commits on no branch.",
+        "Commits in the server's list are also retained: without a dump, only it has commits on no branch.",
         "a young commit on no branch", dump=False,
     ),
     Safeguard(
         "other repositories", 2,
-        "What other repositories refer to in this namespace is live.",
+        "Objects in this namespace that other repositories refer to are live.",
         "another repository stages it",
     ),
     Safeguard(
         "an unread repository counts", 2,
-        "A repository that can't be read stops a sweep; in a mark, what earlier marks found there is kept.",
+        "A repository that can't be read stops a sweep; a mark keeps what earlier marks found there.",
         "another repository stages it", faults=1,
     ),
     Safeguard(
         "every spelling of an address", 5,
-        "An address is compared in one form, whatever its spelling.",
+        "Addresses are compared in one form, independent of their spelling.",
         "committed by its full address",
     ),
     Safeguard(
         "young is kept", 6,
-        "What is younger than the minimum age is kept: an upload may not be linked yet.",
+        "Objects younger than the minimum age are kept, because an upload may not be linked yet.",
         "an upload in progress", operations=1,
     ),
     Safeguard(
@@ -228,7 +228,7 @@ SAFEGUARDS = (
     ),
     Safeguard(
         "holds", 7,
-        "What is on hold is kept.",
+        "Objects on hold are kept.",
         "on hold",
     ),
     Safeguard(

@@ -119,7 +119,7 @@ def server_list(server: Server, world: World) -> Answer:
     heads = names.heads([-1 if one is None else one.head for one in world.repositories[OURS].branches])
     records = [BranchRecord(branch, head) for branch, head in heads.items()]
     found = listed_commits(
-        graph, records, decisions.rules(world.rules), now=decisions.SERVER_NOW, oversights={Oversight.PARENT_ORDER}
+        graph, records, decisions.rules(world.rules), now=decisions.SERVER_NOW, oversights={Oversight.VISITED_COMMITS}
     )
     return names.numbers(found)
 

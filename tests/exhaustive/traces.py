@@ -62,7 +62,7 @@ def safeguards_table() -> str:
 def row(safeguard: Safeguard) -> str:
     scenario = SCENARIOS[safeguard.scenario].description
     if safeguard.overlap:
-        return f"| {safeguard.what} | nothing is lost: others protect from the same | {safeguard.overlap} |"
+        return f"| {safeguard.what} | nothing is lost: other safeguards prevent it | {safeguard.overlap} |"
     loss = smallest_loss(safeguard)
     assert loss is not None, f"nothing is lost without '{safeguard.name}'"
     cell = "<br>".join(f"{number}. {one}" for number, one in enumerate(steps(loss), 1))

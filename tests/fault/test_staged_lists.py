@@ -94,11 +94,11 @@ def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects:
     for path in STAGED[objects:]:  # three are on a page
         lake.garbage.add(lake.repository.stat("main", path).address)
         lake.repository.delete("main", [path])
-    lake.sandbox.faults.deleted_behind = ("main",)
+    lake.sandbox.faults.followed_by_deleted = ("main",)
 
     mark = lake.mark()
 
-    assert lake.sandbox.faults.happened["pages that were not stored"] or not branch_behind
+    assert lake.sandbox.faults.injected["pages that were not stored"] or not branch_behind
     assert mark.expired == lake.garbage
 
 
@@ -111,7 +111,7 @@ def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
     Sweeper().approve(lake.settings, "lake", "m1")
     lake.repository.reset("main")
     lake.stage_again(came_back)
-    lake.sandbox.faults.deleted_behind = ("main",)
+    lake.sandbox.faults.followed_by_deleted = ("main",)
 
     Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
 
@@ -123,7 +123,7 @@ def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:
     """An incremental mark reads what is staged anew, and compares it as carefully."""
     lake.repository.create_branch("without-changes", "main")
     lake.mark()
-    lake.sandbox.faults.deleted_behind = ("main",)
+    lake.sandbox.faults.followed_by_deleted = ("main",)
     lake.staged.add(lake.repository.put("main", "staged/later", b"staged later").address)
 
     mark = lake.mark("m2", since="m1")
@@ -137,7 +137,7 @@ def test_only_objects_staged_on_the_deleted_branch_expire(lake: Lake) -> None:
     lake.repository.create_branch("gone", "main")
     gone = lake.repository.put("gone", "staged/on a branch", b"of a branch that is gone").address
     lake.repository.delete_branch("gone")
-    lake.sandbox.faults.deleted_behind = ("main",)
+    lake.sandbox.faults.followed_by_deleted = ("main",)
 
     assert lake.mark().expired == {*lake.garbage, gone}
 
@@ -187,7 +187,7 @@ def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_
 
 def test_the_mark_stops_if_neither_list_nor_diffs_are_complete(lake: Lake) -> None:
     """Nothing is collected."""
-    lake.sandbox.faults.deleted_behind = ("main",)
+    lake.sandbox.faults.followed_by_deleted = ("main",)
     lake.sandbox.faults.broken = {("main", "staged/2")}
 
     with pytest.raises(LakegcError, match="some staged objects are unknown"):
@@ -224,7 +224,7 @@ def test_scans_that_end_early_repeatedly_hide_nothing_that_is_staged(lake: Lake)
 
     mark = lake.mark()
 
-    assert lake.sandbox.faults.happened["scans that ended early"]
+    assert lake.sandbox.faults.injected["scans that ended early"]
     assert mark.expired == lake.garbage
 
 

@@ -235,7 +235,9 @@ def test_a_mark_of_an_unknown_format_is_listed_and_nothing_is_done_by_it(lakegc:
     place = target_of(sandbox.settings, REPOSITORY).place
 
     assert states == {"swept": "swept", "approved": "approved", "marked": "unknown format"}
-    with pytest.raises(UnknownFormat, match=r"of format 3; this version of lakegc knows 1 and 2\. Update lakegc"):
+    with pytest.raises(
+        UnknownFormat, match=r"of format 3, but this version of lakegc supports 1 and 2\. Update lakegc"
+    ):
         Mark.open(place, "marked")
     for command in ("sweep", "approve", "undo"):
         lakegc(sandbox.settings, command, REPOSITORY, "marked").stopped(3 if command != "approve" else 2)

@@ -20,7 +20,7 @@ import pytest
 from lakefs_sdk import Configuration, models
 from lakefs_sdk.client import LakeFSClient
 
-from spark_resources.model import Place
+from spark_resources.model import Location
 from spark_resources.settings import Settings
 from tests.support.mark_runs import marked, target_of
 
@@ -44,8 +44,8 @@ class Live:
     def upload(self, path: str, content: bytes) -> str:
         """The key, relative to the namespace, under which the server put an object of branch main."""
         stats = self.api.objects_api.upload_object(self.repository, "main", path, content=content)
-        place, key = target_of(self.settings, self.repository).place.namespace.place(stats.physical_address)
-        assert place is Place.INSIDE
+        place, key = target_of(self.settings, self.repository).place.namespace.locate(stats.physical_address)
+        assert place is Location.INSIDE
         return str(key)
 
     def commit(self, message: str) -> None:

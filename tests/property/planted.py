@@ -68,7 +68,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
         ),
         Edit(
             "spark_resources/lakefs/ranges.py",
-            "for address in rest.filter(doubtful).to_pylist():",
+            "for address in rest.filter(ambiguous).to_pylist():",
             "for address in ():",
         ),
     ),

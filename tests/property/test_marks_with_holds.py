@@ -197,9 +197,7 @@ def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> 
     data = file.read_bytes()
     file.unlink()
     try:
-        with pytest.raises(
-            DamagedData, match=f"table {held['range_id']}, to which a hold refers, is missing"
-        ) as caught:
+        with pytest.raises(DamagedData, match=f"table {held['range_id']}, referenced by a hold, is missing") as caught:
             world.mark("no-range")
     finally:
         file.write_bytes(data)

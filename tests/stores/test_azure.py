@@ -30,9 +30,9 @@ from spark_resources.stores import Store, StoreSettings, open_store
 from spark_resources.stores.azure.client import Container, container_of
 from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.delete import SubResponse, delete_keys, sub_responses
-from spark_resources.stores.azure.listing import parsed
-from spark_resources.stores.azure.store import OWN, AzureStore
-from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, DeleteEffect, Deletion
+from spark_resources.stores.azure.listing import parse_listing
+from spark_resources.stores.azure.store import OWN_PREFIX, AzureStore
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_TIMEOUT_S, DeleteEffect, Deletion
 from tests.support.azurite import Azurite
 from tests.support.retry_policies import requests
 from tests.support.store_providers import FixedServer, all_keys, replying, write_all
@@ -546,7 +546,11 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch(
             azurite.settings(azure_endpoint_url=between.url),
         )
         results = delete_keys(
-            store.client, ["a", "b"], full=store.full_key, batch=256, seconds=lambda: ONE_BY_ONE_S * len(between.seen)
+            store.client,
+            ["a", "b"],
+            to_full_key=store.full_key,
+            batch_size=256,
+            seconds=lambda: ONE_BY_ONE_TIMEOUT_S * len(between.seen),
         )
 
         assert [method for method, _ in between.seen] == ["POST"]
@@ -556,7 +560,7 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch(
 def test_deleting_one_by_one_ends_after_some_seconds(azurite: Azurite, client: ContainerClient, name: str) -> None:
     """It must not outlast the lease. Keys that were not sent may be sent again."""
     on(azurite, name)
-    clock = iter([0.0, 0.5, 1.0, ONE_BY_ONE_S - 0.1, ONE_BY_ONE_S, ONE_BY_ONE_S + 1])
+    clock = iter([0.0, 0.5, 1.0, ONE_BY_ONE_TIMEOUT_S - 0.1, ONE_BY_ONE_TIMEOUT_S, ONE_BY_ONE_TIMEOUT_S + 1])
     with proxy(azurite) as between:
         between.before = batches_refused(400, "InvalidInput")
         store = AzureStore(
@@ -564,7 +568,9 @@ def test_deleting_one_by_one_ends_after_some_seconds(azurite: Azurite, client: C
             azurite.settings(azure_endpoint_url=between.url),
         )
         wanted = ["a", "b", "c", "d", "e"]
-        results = delete_keys(store.client, wanted, full=store.full_key, batch=256, seconds=lambda: next(clock))
+        results = delete_keys(
+            store.client, wanted, to_full_key=store.full_key, batch_size=256, seconds=lambda: next(clock)
+        )
 
     assert [(result.key, result.code) for result in results if result.deletion is Deletion.FAILED] == [
         ("d", "NotSent"),
@@ -627,7 +633,7 @@ def test_a_copy_that_takes_too_long_is_aborted(azurite: Azurite, client: Contain
         between.after = after
         target = Azurite(between.url).client().get_blob_client(CONTAINER, f"{name}/y")
         with pytest.raises(Unavailable, match="was not copied in 3 seconds"):
-            copy_blob(source, target, tag, where="here", longest=3.0, seconds=lambda: sum(waited), wait=waited.append)
+            copy_blob(source, target, tag, where="here", timeout_s=3.0, seconds=lambda: sum(waited), wait=waited.append)
         assert "comp=copy" in between.seen[-1][1]
 
 
@@ -661,7 +667,7 @@ def test_deletes_are_final_only_without_soft_delete_and_versions(azurite: Azurit
         store.delete_effect() is DeleteEffect.UNKNOWN
     )  # nothing of lakegc's own is there to show whether versions are kept
 
-    store.write(f"{OWN}store.json", b"{}")
+    store.write(f"{OWN_PREFIX}store.json", b"{}")
     assert store.delete_effect() is DeleteEffect.FINAL
     token_only = on(azurite, name, azure_account_key=None, azure_sas_token=sas_token(azurite))
     assert token_only.delete_effect() is DeleteEffect.UNKNOWN
@@ -733,7 +739,7 @@ def test_encoded_names_are_decoded_strictly_and_others_taken_as_they_are() -> No
     """Names that aren't UTF-8 are counted as unreadable."""
     with replying(200, listing("ns/data/%FFx", "ns/data/a+b%2B", encoded=True), XML) as fixed_server:
         [page] = at(fixed_server).pages("data/")
-    [plain] = parsed(listing("ns/data/a%2Fb+c")).objects
+    [plain] = parse_listing(listing("ns/data/a%2Fb+c")).objects
 
     assert [found.key for found in page.objects] == ["data/a+b+"]
     assert page.unreadable_names == 1
@@ -744,7 +750,7 @@ def test_entries_listed_as_directories_are_not_objects() -> None:
     """Hierarchical accounts name the type of what they list."""
     body = listing("ns/data/x").replace(b"<Etag>", b"<ResourceType>directory</ResourceType><Etag>")
 
-    assert parsed(body).objects == []
+    assert parse_listing(body).objects == []
 
 
 def test_a_store_without_a_date_has_no_clock() -> None:

@@ -240,7 +240,7 @@ def test_keys_with_line_ends_are_refused() -> None:
             with pytest.raises(WrongUsage, match="can't be a key"):
                 store.write(key, b"")
         assert fixed_server.seen == []
-    assert store.capabilities.unholdable == {keys.NEWLINE, keys.CARRIAGE_RETURN}
+    assert store.capabilities.unsupported_keys == {keys.NEWLINE, keys.CARRIAGE_RETURN}
 
 
 # --- what a delete means --------------------------------------------------------------------------------------------
@@ -497,7 +497,7 @@ def test_a_delete_is_not_sent_after_a_late_or_refused_token(tmp_path: Path, monk
         file = service_account(tmp_path, f"{fixed_server.url}/token")
         store = at(fixed_server.settings(gcs_anonymous=False, gcs_credentials_file=str(file)))
         with monkeypatch.context() as slow:
-            slow.setattr(client, "SEND_WITHIN_S", -1.0)
+            slow.setattr(client, "SEND_TIMEOUT_S", -1.0)
             late = store.delete_many(["a", "b"])
         assert [path for _, path, _, _ in received] == ["/token"]
         refused = store.delete_many(["a"])

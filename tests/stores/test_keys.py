@@ -73,7 +73,7 @@ _runs = itertools.count()
 @pytest.mark.parametrize("key", HOSTILE, ids=ascii)
 def test_a_hostile_key_is_kept_exactly_or_refused(store: Store, provider: Provider, key: str) -> None:
     """Listing, lookups, reading, copying and deleting all use exactly that key."""
-    if provider.capabilities.unholdable & kinds_of(key):
+    if provider.capabilities.unsupported_keys & kinds_of(key):
         _is_refused(store, key)
     else:
         _is_kept_exactly(store, key)
@@ -101,7 +101,8 @@ def _is_kept_exactly(store: Store, key: str) -> None:
 
 def _is_refused(store: Store, key: str) -> None:
     neighbours = sorted(
-        {"data/a", "data/a/b", "a"} - ({"data/a"} if keys.BOTH in store.capabilities.unholdable else set())
+        {"data/a", "data/a/b", "a"}
+        - ({"data/a"} if keys.OBJECT_AND_FOLDER in store.capabilities.unsupported_keys else set())
     )
     for neighbour in neighbours:
         store.write(neighbour, b"left alone")
@@ -182,8 +183,8 @@ def test_arbitrary_keys_are_listed_and_deleted_exactly(provider: Provider) -> No
     def run(wanted: set[str]) -> None:
         store = provider.open(namespace)
         prefix = f"run-{next(_runs)}/"  # a leading slash behind it is an empty segment, as in any namespace
-        held = {prefix + key for key in wanted if not provider.capabilities.unholdable & kinds_of(key)}
-        if keys.BOTH in provider.capabilities.unholdable:
+        held = {prefix + key for key in wanted if not provider.capabilities.unsupported_keys & kinds_of(key)}
+        if keys.OBJECT_AND_FOLDER in provider.capabilities.unsupported_keys:
             held = {key for key in held if not any(other.startswith(key + "/") for other in held)}
         for key in held:
             store.write(key, key.encode())

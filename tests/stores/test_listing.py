@@ -98,7 +98,7 @@ def test_a_namespace_with_strange_slashes_is_kept_exactly_or_refused(provider: P
     uri = f"{bucket}/{path}"
     provider.open(bucket).write("a/b/data/x", b"not in it")
 
-    if provider.capabilities.unholdable & kinds_of(path):
+    if provider.capabilities.unsupported_keys & kinds_of(path):
         with pytest.raises(WrongUsage, match="can't be a key"):
             provider.open(uri)
     else:
@@ -212,13 +212,13 @@ def test_listings_agree_with_the_plain_definition(provider: Provider) -> None:
     @given(st.sets(_names, max_size=8), st.just("") | _names, st.none() | _names, st.integers(1, 4))
     def run(names: set[str], prefix: str, after: str | None, page_size: int) -> None:
         store, root = provider.open(namespace), f"run-{next(_runs)}/"
-        held = {name for name in names if not provider.capabilities.unholdable & kinds_of(name)}
+        held = {name for name in names if not provider.capabilities.unsupported_keys & kinds_of(name)}
         # and SeaweedFS lists nothing of a folder when a page ends at the object of the same name
-        if keys.BOTH in provider.capabilities.unholdable or provider.name == "seaweedfs":
+        if keys.OBJECT_AND_FOLDER in provider.capabilities.unsupported_keys or provider.name == "seaweedfs":
             held = {name for name in held if not any(other.startswith(name + "/") for other in held)}
         for name in held:
             store.write(root + name, b"")
-        if provider.capabilities.unholdable & kinds_of(root + prefix + "x"):
+        if provider.capabilities.unsupported_keys & kinds_of(root + prefix + "x"):
             with pytest.raises(WrongUsage, match="can't be a key"):
                 list(store.pages(root + prefix))
             return

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.stores import Store
-from spark_resources.stores.arrow_pages import LISTED, arrow_pages, as_batch
+from spark_resources.stores.arrow_pages import LISTED, arrow_pages, to_record_batch
 from spark_resources.stores.base import Page
-from spark_resources.stores.parallel_listing import Part, between, can_be_split, listed, spread
+from spark_resources.stores.parallel_listing import Part, can_be_split, key_between, pages_of_parts, split_part
 from tests.support.store_providers import Provider, all_keys, write_all
 
 NAMES = [
@@ -57,7 +57,7 @@ class SmallPages:
 
 def listed_keys(store: Any, parts: Sequence[Part], **how: Any) -> list[tuple[str, str]]:
     """Folder and key of each object, in the order of bytes."""
-    pages = listed(store, parts, **how)
+    pages = pages_of_parts(store, parts, **how)
     rows = [(folder, key) for folder, page in pages for key in page.objects.column("address").to_pylist()]
     return sorted(rows, key=lambda row: (row[0].encode(), row[1].encode()))
 
@@ -105,7 +105,7 @@ def test_a_listing_split_while_it_runs_lists_every_key_once(cuttable_store: Stor
     write_all(cuttable_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
     small, part = SmallPages(cuttable_store, size=6), Part("", flat=flat)
 
-    assert listed_keys(small, [part], at_once=at_once, pages_first=1) == plain_listing(cuttable_store, part)
+    assert listed_keys(small, [part], at_once=at_once, pages_before_first_cut=1) == plain_listing(cuttable_store, part)
 
 
 def test_parts_listed_at_once_name_the_folder_of_every_row(store: Store) -> None:
@@ -125,7 +125,7 @@ def test_a_long_folder_is_split_into_the_wanted_number_of_ranges(cuttable_store:
     write_all(cuttable_store, [*LONG[:60], *(f"{number:02}" for number in range(60))])
 
     for part in (Part(""), Part("", flat=True), Part("data/")):
-        parts = spread(cuttable_store, part, wanted=6, page_size=10)
+        parts = split_part(cuttable_store, part, count=6, page_size=10)
         if not can_be_split(cuttable_store):
             assert parts == [part]
             continue
@@ -133,7 +133,7 @@ def test_a_long_folder_is_split_into_the_wanted_number_of_ranges(cuttable_store:
         assert 3 <= len(parts) <= 6
         assert listed_keys(cuttable_store, parts) == plain_listing(cuttable_store, part)
         assert sum(1 for one in parts if listed_keys(cuttable_store, [one])) >= len(parts) - 1
-        assert spread(cuttable_store, part, wanted=6) == [part]  # it is no whole page
+        assert split_part(cuttable_store, part, count=6) == [part]  # it is no whole page
 
 
 def test_ranges_are_refused_where_listings_are_in_another_order(store: Store, provider: Provider) -> None:
@@ -142,7 +142,7 @@ def test_ranges_are_refused_where_listings_are_in_another_order(store: Store, pr
         pytest.skip(f"{provider.name} lists in byte order")
     for part in (Part("", after="a"), Part("", up_to="a")):
         with pytest.raises(WrongUsage, match="order"):
-            list(listed(store, [part]))
+            list(pages_of_parts(store, [part]))
 
 
 def test_a_range_in_another_order_than_declared_is_an_error(provider: Provider) -> None:
@@ -157,7 +157,7 @@ def test_a_range_in_another_order_than_declared_is_an_error(provider: Provider) 
 
     assert listed_keys(store, [Part("")], at_once=1) == [("", "a-b"), ("", "a/b"), ("", "b")]
     with pytest.raises(Unavailable, match="order"):
-        list(listed(store, [Part("", up_to="b")]))
+        list(pages_of_parts(store, [Part("", up_to="b")]))
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
@@ -180,7 +180,7 @@ def test_an_abandoned_listing_stops_its_threads(store: Store) -> None:
     """No more pages are requested."""
     write_all(store, LONG)
     small = SmallPages(store, size=1)
-    pages = listed(small, [Part(f"data/{one}") for one in range(6)], at_once=2)  # type: ignore[arg-type]
+    pages = pages_of_parts(small, [Part(f"data/{one}") for one in range(6)], at_once=2)  # type: ignore[arg-type]
     next(pages)
     pages.close()  # type: ignore[attr-defined]
     seen = small.pages_read
@@ -195,7 +195,7 @@ def test_arrow_pages_agree_with_plain_pages(store: Store, provider: Provider) ->
 
     for how in ({}, {"page_size": 4}, {"delimiter": "/"}):
         pages, arrow = list(store.pages("", **how)), list(arrow_pages(store, "", **how))  # type: ignore[arg-type]
-        assert [as_batch(page.objects) for page in pages] == [page.objects for page in arrow]
+        assert [to_record_batch(page.objects) for page in pages] == [page.objects for page in arrow]
         assert [(list(page.prefixes), page.unreadable_names) for page in pages] == [
             (list(page.prefixes), page.unreadable_names) for page in arrow
         ]
@@ -210,7 +210,7 @@ _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 def test_between_returns_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
     """It is between them in the order of bytes, and has their common beginning."""
     low, high = shared + low, None if high is None else shared + high
-    middle = between(low, high, len(shared))
+    middle = key_between(low, high, len(shared))
 
     if middle is not None:
         assert middle.startswith(shared)
@@ -222,6 +222,6 @@ def test_halving_a_range_ends_after_a_few_steps() -> None:
     """lakeFS's keys differ only after a long common beginning."""
     low, steps = "data/s/cpj2k6c8kq2h3m1v0a1g", 0
     high: str | None = None
-    while (high := between(low, high, len("data/s/"))) is not None:
+    while (high := key_between(low, high, len("data/s/"))) is not None:
         steps += 1
     assert 20 < steps < 20 * 7

@@ -21,13 +21,13 @@ from pydantic import SecretStr
 from spark_resources.errors import NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import Capabilities, Store, StoreSettings, open_store
-from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_S, Deletion, read_to_verify
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_TIMEOUT_S, Deletion, read_to_verify
 from spark_resources.stores.s3.client import s3_client
 from spark_resources.stores.s3.copy import copy_object
 from spark_resources.stores.s3.delete import delete_keys
 from spark_resources.stores.s3.fast_reads import FastReads
 from spark_resources.stores.s3.fast_requests import FallBackToBoto3, FastRequests
-from spark_resources.stores.s3.listing import parsed
+from spark_resources.stores.s3.listing import parse_listing
 from spark_resources.stores.s3.listing_xml import extract_objects
 from tests.support.retry_policies import requests
 from tests.support.s3_servers import S3Server, SeaweedFS
@@ -150,7 +150,7 @@ def test_a_copy_keeps_content_type_and_metadata(server: S3Server) -> None:
     head = client.head_object(Bucket="s3-tests", Key="copies/é +x")
 
     copy_object(client, "s3-tests", "copies/é +x", "copies/one", head)
-    copy_object(client, "s3-tests", "copies/é +x", "copies/parts", head, one_request=5 * 1024 * 1024)
+    copy_object(client, "s3-tests", "copies/é +x", "copies/parts", head, max_copy_bytes=5 * 1024 * 1024)
 
     for key in ("copies/one", "copies/parts"):
         copy = client.get_object(Bucket="s3-tests", Key=key)
@@ -342,7 +342,7 @@ def test_keys_that_are_not_utf8_are_counted_as_unreadable() -> None:
 
 def test_keys_are_decoded_only_where_the_server_encoded_them() -> None:
     """Otherwise they are taken as they are."""
-    [found] = parsed(listing("ns/data/a%2Fb+c", encoding="")).objects.to_pylist()
+    [found] = parse_listing(listing("ns/data/a%2Fb+c", encoding="")).objects.to_pylist()
 
     assert (found["address"], found["size"], found["checksum"]) == ("ns/data/a%2Fb+c", 3, "e")
 
@@ -359,10 +359,10 @@ def test_a_field_that_one_object_lacks_is_not_taken_from_the_next(lacking: str) 
     document = listing("ns/data/x").replace(b"<Contents>", body.replace(fields[1], "").encode() + b"<Contents>", 1)
     if lacking != "ETag":
         with pytest.raises(ValueError, match=rf"1 objects have no {lacking}"):
-            parsed(document)
+            parse_listing(document)
         return
 
-    rows = parsed(document).objects.to_pylist()
+    rows = parse_listing(document).objects.to_pylist()
     assert [(row["address"][-1], row["size"], row["checksum"]) for row in rows] == [
         ("a", 0, "a"),
         ("b", 1, None),
@@ -426,7 +426,7 @@ def test_both_parsers_of_a_listing_agree(fields: list[str], more: list[tuple[int
 def outcome(document: bytes) -> object:
     """The content of a document, or the error of reading it."""
     try:
-        found = parsed(document)
+        found = parse_listing(document)
     except (ValueError, ElementTree.ParseError):
         return "unreadable"
     return found.objects.to_pylist(), found.unreadable, found.prefixes, found.next_token
@@ -437,7 +437,7 @@ def outcome(document: bytes) -> object:
 def test_encoded_keys_are_decoded_to_what_they_were(key: str, safe: str) -> None:
     """It doesn't matter what a server encodes, and what it leaves as it is."""
     encode = quote_plus if not safe else quote
-    [row] = parsed(listing(escape(encode(key, safe=safe.replace("+", "").replace("%", ""))))).objects.to_pylist()
+    [row] = parse_listing(listing(escape(encode(key, safe=safe.replace("+", "").replace("%", ""))))).objects.to_pylist()
 
     assert row["address"] == key
 
@@ -454,7 +454,9 @@ def test_encoded_keys_are_decoded_to_what_they_were(key: str, safe: str) -> None
 )
 def test_times_are_read_in_every_iso_8601_form(written: str, meant: str) -> None:
     """A misread time would make an object look younger or older than it is."""
-    [row] = parsed(listing("ns/data/x").replace(b"2026-03-31T10:00:00.123Z", written.encode())).objects.to_pylist()
+    [row] = parse_listing(
+        listing("ns/data/x").replace(b"2026-03-31T10:00:00.123Z", written.encode())
+    ).objects.to_pylist()
 
     assert row["modified"].isoformat() == meant
 
@@ -523,8 +525,8 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch() -> None:
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
     with replying(501, body, XML) as fixed_server:
         results = delete_keys(
-            s3_client(fixed_server.settings()), "b", ["a", "b"], full=str, batch=2,
-            seconds=lambda: ONE_BY_ONE_S * len(fixed_server.seen),
+            s3_client(fixed_server.settings()), "b", ["a", "b"], to_full_key=str, batch_size=2,
+            seconds=lambda: ONE_BY_ONE_TIMEOUT_S * len(fixed_server.seen),
         )  # fmt: skip
 
         assert [method for method, _ in fixed_server.seen] == ["POST"]
@@ -533,11 +535,16 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch() -> None:
 
 def test_deleting_key_by_key_ends_within_the_time_of_one_request() -> None:
     """The sender of the batch made sure of the lease for that time. Keys that were not sent are reported so."""
-    clock = itertools.count(step=ONE_BY_ONE_S / 2)
+    clock = itertools.count(step=ONE_BY_ONE_TIMEOUT_S / 2)
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
     with replying(501, body, XML) as fixed_server:
         results = delete_keys(
-            s3_client(fixed_server.settings()), "b", ["a", "b", "c"], full=str, batch=3, seconds=lambda: next(clock)
+            s3_client(fixed_server.settings()),
+            "b",
+            ["a", "b", "c"],
+            to_full_key=str,
+            batch_size=3,
+            seconds=lambda: next(clock),
         )
 
         assert [method for method, _ in fixed_server.seen] == ["POST", "DELETE"]

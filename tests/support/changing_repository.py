@@ -112,18 +112,18 @@ class WatchedLiving(Living):
         records = self.model.staged_records()
         faults = self.sandbox.faults
         faults.broken = {records[number % len(records)]} if records else ()
-        before = faults.happened["broken records"]
+        before = faults.injected["broken records"]
         try:
             yield
         except LakegcError:
-            if faults.happened["broken records"] == before:
+            if faults.injected["broken records"] == before:
                 raise
             COUNTED["refused for a broken record"] += 1
         finally:
             faults.broken = ()
 
     def teardown(self) -> None:
-        COUNTED.update(self.sandbox.faults.happened)
+        COUNTED.update(self.sandbox.faults.injected)
         super().teardown()
 
 

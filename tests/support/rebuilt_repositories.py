@@ -62,7 +62,7 @@ class History:
     def contents(self) -> dict[str, Content]:
         """Every commit's entries by path; times are cut off at microseconds."""
         return {
-            commit: {path: EntryMessage(value).whole(path) for path, value in values.items()}
+            commit: {path: EntryMessage(value).to_entry(path) for path, value in values.items()}
             for commit, values in self.values.items()
         }
 

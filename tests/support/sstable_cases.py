@@ -21,9 +21,9 @@ from spark_resources.sstable.blocks import (
     Handle,
     block_records,
     data_blocks,
-    handle,
     masked_crc,
     open_table,
+    parse_handle,
     put_handle,
     read_block,
 )
@@ -229,7 +229,7 @@ def all_blocks(data: bytes) -> list[Handle]:
     at = found[-1].end
     if table.two_levels:
         for record in block_records(read_block(data, table.index)):
-            length = handle(record.value).length
+            length = parse_handle(record.value).length
             found.append(Handle(at, length))
             at = found[-1].end
     found.append(table.index)

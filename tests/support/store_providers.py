@@ -88,7 +88,7 @@ def local(folder: Path) -> Provider:
         capabilities=Capabilities(
             reports_missing_deletes=True,
             time_resolution=timedelta(milliseconds=10),
-            unholdable=frozenset(
+            unsupported_keys=frozenset(
                 {
                     keys.EMPTY_SEGMENT,
                     keys.LEADING_SLASH,
@@ -96,14 +96,14 @@ def local(folder: Path) -> Provider:
                     keys.DOT_SEGMENT,
                     keys.NUL,
                     keys.LONG_SEGMENT,
-                    keys.BOTH,
+                    keys.OBJECT_AND_FOLDER,
                 }
             ),
         ),
         reasons={
-            "unholdable": "a path has no empty and no dot segments, no NUL, and at most 255 bytes a segment",
+            "unsupported_keys": "a path has no empty and no dot segments, no NUL, and at most 255 bytes a segment",
             "md5_etags": "a file has no ETag",
-            keys.BOTH: "one name is a file or a folder",
+            keys.OBJECT_AND_FOLDER: "one name is a file or a folder",
             "credentials": "a folder has no credentials; test_local has its rights",
         },
         make_place=make_place,
@@ -118,7 +118,7 @@ def seaweedfs(server: S3Server) -> Provider:
         capabilities=Capabilities(
             byte_order=False,
             md5_etags=True,
-            unholdable=frozenset(
+            unsupported_keys=frozenset(
                 {
                     keys.EMPTY_SEGMENT,
                     keys.LEADING_SLASH,
@@ -132,7 +132,9 @@ def seaweedfs(server: S3Server) -> Provider:
         ),
         reasons={
             "byte_order": "it lists a/b before a-b, as it walks folders; and start_after=a loses a/b",
-            "unholdable": "it cleans keys as paths: a//b and a\\b are written as a/b, and deleting a//b deletes a/b",
+            "unsupported_keys": (
+                "it cleans keys as paths: a//b and a\\b are written as a/b, and deleting a//b deletes a/b"
+            ),
         },
         make_place=lambda path: server.make_bucket(path.split("/")[0]),
         wrong_credentials=({"s3_access_key_id": "AKIANOBODY"}, {"s3_secret_access_key": "wrong"}),
@@ -145,9 +147,9 @@ def moto(server: S3Server) -> Provider:
         name="moto",
         root="s3://",
         settings=server.settings(),
-        capabilities=Capabilities(md5_etags=True, unholdable=frozenset({keys.NEWLINE})),
+        capabilities=Capabilities(md5_etags=True, unsupported_keys=frozenset({keys.NEWLINE})),
         reasons={
-            "unholdable": "its web framework has no route for a path with a newline",
+            "unsupported_keys": "its web framework has no route for a path with a newline",
             "credentials": "it takes any credentials",
         },
         make_place=lambda path: server.make_bucket(path.split("/")[0]),
@@ -162,7 +164,7 @@ def gcs(server: FakeGCS) -> Provider:
         capabilities=Capabilities(reports_missing_deletes=True, delete_batch=100),
         reasons={
             "md5_etags": "the checksum of an object is its CRC32C",
-            "unholdable": "it holds every kind of key",
+            "unsupported_keys": "it holds every kind of key",
             "credentials": "it takes any credentials",
         },
         make_place=lambda path: server.make_bucket(path.split("/")[0]),
@@ -182,11 +184,11 @@ def real_gcs(uri: str) -> Provider:
             reports_missing_deletes=True,
             delete_batch=100,
             ramp=1_000.0,
-            unholdable=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
+            unsupported_keys=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
         ),
         reasons={
             "md5_etags": "the checksum of an object is its CRC32C",
-            "unholdable": "names have no line ends",
+            "unsupported_keys": "names have no line ends",
             "credentials": "there is one way only to have none",
         },
         make_place=lambda path: None,
@@ -196,7 +198,7 @@ def real_gcs(uri: str) -> Provider:
     )
 
 
-AZURE_UNHOLDABLE = frozenset(
+AZURE_UNSUPPORTED_KEYS = frozenset(
     {
         keys.DOT_SEGMENT,
         keys.DOT_AT_END,
@@ -209,11 +211,15 @@ AZURE_UNHOLDABLE = frozenset(
     }
 )
 AZURE_CAPABILITIES = Capabilities(
-    byte_order=False, reports_missing_deletes=True, delete_batch=256, md5_etags=True, unholdable=AZURE_UNHOLDABLE
+    byte_order=False,
+    reports_missing_deletes=True,
+    delete_batch=256,
+    md5_etags=True,
+    unsupported_keys=AZURE_UNSUPPORTED_KEYS,
 )
 AZURE_REASONS = {
     "byte_order": "it can't begin in the middle, and hierarchical accounts list as they walk (Azurite as UTF-16 sorts)",
-    "unholdable": "Azure takes no control characters, a backslash for a slash, and no dot at the end of a name",
+    "unsupported_keys": "Azure takes no control characters, a backslash for a slash, and no dot at the end of a name",
     "credentials": "the account is in the namespace, so that only its key can be wrong",
 }
 

@@ -15,12 +15,12 @@ import pytest
 
 from spark_resources.errors import Refused
 from spark_resources.host.processes import ProcessIdentity, this_process
-from spark_resources.mark_store.lease import LEASE_KEY, LEASE_TIME, WATCH_S, Holder, LeaseWatch
+from spark_resources.mark_store.lease import LEASE_KEY, LEASE_TIME, REREAD_INTERVAL_S, Holder, LeaseWatch
 from tests.unit.test_lease import Lake
 from tests.unit.test_processes import SHOW
 
 REQUEST = timedelta(seconds=75)
-LAST_LOOK = timedelta(seconds=WATCH_S)
+LAST_LOOK = timedelta(seconds=REREAD_INTERVAL_S)
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Sto
 def test_keys_with_characters_that_xml_lacks_are_looked_up(store: Store, provider: Provider, kind: str) -> None:
     """A listing begins at such a key, which the store's response can't repeat."""
     provider.needs("byte_order", has=provider.capabilities.byte_order)
-    provider.needs("unholdable", has=kind not in provider.capabilities.unholdable)
+    provider.needs("unsupported_keys", has=kind not in provider.capabilities.unsupported_keys)
     every = [f"data/one/{number:04}{keys.SAMPLES[kind]}s" for number in range(200)]
     write_all(store, every)
     wanted = every[:: 200 // (2 * FEW)]
@@ -107,7 +107,7 @@ def test_keys_with_characters_that_xml_lacks_are_looked_up(store: Store, provide
 
 def test_a_key_that_a_store_cannot_hold_is_absent(store: Store, provider: Provider) -> None:
     """The store would fold it into another key, so nothing of that name can be deleted. It doesn't end the sweep."""
-    provider.needs("unholdable", has="empty segment" in provider.capabilities.unholdable)
+    provider.needs("unsupported_keys", has="empty segment" in provider.capabilities.unsupported_keys)
     write_all(store, ["data/one/a"])
     found = Lookup(store).look_up(chunk([("data/one/", "data/one//a"), ("data/one/", "data/one/a")]))
 

@@ -19,7 +19,7 @@ from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
-from spark_resources.mark_store.hold_file import Hold, made_hold
+from spark_resources.mark_store.hold_file import Hold, parse_hold
 from spark_resources.mark_store.holds import add_hold
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import AddressType, Rules
@@ -86,7 +86,7 @@ CHANGES = {
 
 
 def tag_hold(tags: str) -> Hold:
-    return made_hold({"id": f"hold-{tags[:4]}", "owner": "ada", "reason": "audit", "tags": tags})
+    return parse_hold({"id": f"hold-{tags[:4]}", "owner": "ada", "reason": "audit", "tags": tags})
 
 
 def change_after_some_deletes(

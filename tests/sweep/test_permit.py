@@ -14,7 +14,7 @@ import pytest
 from spark_resources.deleting.permit import PERMIT_WAIT_S, Permit, PermitIssuer, PermitWatch, permit_key, revived_key
 from spark_resources.deleting.sweep_task import Action, store_clock
 from spark_resources.errors import DamagedData, LakegcError, Refused
-from spark_resources.mark_store.lease import WATCH_S, LeaseWatch
+from spark_resources.mark_store.lease import REREAD_INTERVAL_S, LeaseWatch
 from spark_resources.model import ADDRESSES
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores.local.client import CLOCK_FILE
@@ -260,8 +260,8 @@ def test_the_stores_clock_is_read_again_after_the_machine_was_suspended(task: Ta
     The store's clock is never taken for earlier than it is: its times are rounded up."""
     seconds, began, hour = [1000.0], task.store.now(), timedelta(hours=1)
     now = store_clock(task.store, lambda: seconds[0])
-    seconds[0] += WATCH_S
-    assert timedelta() <= now() - began - timedelta(seconds=WATCH_S) < timedelta(seconds=30)
+    seconds[0] += REREAD_INTERVAL_S
+    assert timedelta() <= now() - began - timedelta(seconds=REREAD_INTERVAL_S) < timedelta(seconds=30)
     (tmp_path / CLOCK_FILE).write_text(json.dumps({"offset_seconds": hour.total_seconds()}))
     seconds[0] += 1
 

@@ -22,7 +22,7 @@ from lakegc_assets.sweep.quarantine import read_quarantine
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import Refused, Untrusted
 from spark_resources.lakefs_sandbox import Sandbox
-from spark_resources.mark_store.hold_file import made_hold
+from spark_resources.mark_store.hold_file import parse_hold
 from spark_resources.mark_store.holds import HOLDS_KEY, add_hold, newest_recorded
 from spark_resources.mark_store.mark import Mark, mark_folder
 from tests.support.command_line import NO_AGE, Lakegc
@@ -76,7 +76,7 @@ def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp
         Mark.open(target_of({**lake.settings, "retired_signing_keys": "d4" * 32}, "lake").place, "m1")
     Sweeper().approve(lake.settings, "lake", "m2")
     place = target_of(lake.settings, "lake").place
-    add_hold(place, made_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/none/"}))
+    add_hold(place, parse_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/none/"}))
     report = Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions(quarantine=True))
 
     recorded = newest_recorded(place)
@@ -108,7 +108,7 @@ def test_a_removed_hold_from_after_the_approval_refuses_the_sweep(lake: Lake) ->
     assert lake.mark("m2", full=True).expired == {lake.garbage}
     Sweeper().approve(lake.settings, "lake", "m2")
     place = target_of(lake.settings, "lake").place
-    add_hold(place, made_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/"}))
+    add_hold(place, parse_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/"}))
     file = lake.repository.objects.file(HOLDS_KEY)
     kept = file.rename(file.with_name("kept.yaml"))
 

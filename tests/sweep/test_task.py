@@ -120,7 +120,7 @@ def late_by(
         return really(self, *arguments)
 
     monkeypatch.setattr(kind, name, waited)
-    monkeypatch.setattr(sweep_task, "seconds_passed", lambda: seconds[0])
+    monkeypatch.setattr(sweep_task, "boottime_s", lambda: seconds[0])
 
 
 @pytest.mark.parametrize("waiting", [(Pace, "take"), (PermitWatch, "check")], ids=["pace", "permit"])

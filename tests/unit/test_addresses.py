@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_resources.errors import Refused
-from spark_resources.lakefs.ranges import display_paths, inside_addresses, inside_rows
-from spark_resources.model import AddressType, Namespace, Place
+from spark_resources.lakefs.ranges import addresses_inside, display_paths, rows_inside
+from spark_resources.model import AddressType, Location, Namespace
 from tests.support import oracle
 
 NAMESPACES = (
@@ -82,14 +82,14 @@ full_addresses = st.tuples(
 
 def one_by_one(namespace: Namespace, address: str, kind: AddressType) -> str | None:
     """The key, or None for an address outside; `Refused` for a conflict."""
-    where, key = namespace.place(address, kind)
-    if where is Place.CONFLICT:
+    where, key = namespace.locate(address, kind)
+    if where is Location.CONFLICT:
         raise Refused(address)
-    return key if where is Place.INSIDE else None
+    return key if where is Location.INSIDE else None
 
 
 def in_a_column(namespace: Namespace, address: str, kind: AddressType) -> str | None:
-    kept, outside = inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), namespace)
+    kept, outside = addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), namespace)
     assert len(kept) + outside == 1
     return kept[0].as_py() if len(kept) else None
 
@@ -136,7 +136,7 @@ def test_an_address_inside_by_the_rules_is_never_placed_outside(
 @given(namespace=st.sampled_from(NAMESPACES), address=addresses)
 def test_the_pattern_for_columns_finds_every_conflict(namespace: Namespace, address: str) -> None:
     """The regular expression finds at least what the readable rule calls a conflict, among what has a scheme."""
-    if namespace.place(address, AddressType.BY_PREFIX)[0] is Place.CONFLICT:
+    if namespace.locate(address, AddressType.BY_PREFIX)[0] is Location.CONFLICT:
         assert re.search(namespace.conflict_pattern(), address) is not None
 
 
@@ -145,15 +145,15 @@ def test_the_pattern_for_columns_finds_every_conflict(namespace: Namespace, addr
 @example(key="/", namespace=NAMESPACES[0])
 def test_every_spelling_of_a_key_gives_that_key_or_stops_the_mark(key: str, namespace: Namespace) -> None:
     """Relative, or behind any full form of the namespace: the key comes back byte for byte, or the mark stops."""
-    assert namespace.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
+    assert namespace.locate(key, AddressType.RELATIVE) == (Location.INSIDE, key)
     for root in (namespace.uri, *namespace.aliases):
         full = f"{root}/{key}"
         # a slash doubled behind the namespace is not guessed at, nor what lakeFS may read as another name
         encoded = (namespace.is_azure or namespace.is_bucket) and {"%", "?"} & set(full)
         unsure = key.startswith("/") or encoded or (namespace.is_azure and full.endswith("/"))
-        wanted = (Place.CONFLICT, full) if unsure else (Place.INSIDE, key)
+        wanted = (Location.CONFLICT, full) if unsure else (Location.INSIDE, key)
         for kind in (AddressType.BY_PREFIX, AddressType.FULL):
-            assert namespace.place(full, kind) == wanted
+            assert namespace.locate(full, kind) == wanted
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_every_spelling_of_a_key_gives_that_key_or_stops_the_mark(key: str, name
 )
 def test_a_sibling_of_the_namespace_is_outside(address: str) -> None:
     """The namespace is matched with its slash: an address that only begins with its name belongs to somebody else."""
-    assert NAMESPACES[0].place(address, AddressType.FULL) == (Place.OUTSIDE, address)
+    assert NAMESPACES[0].locate(address, AddressType.FULL) == (Location.OUTSIDE, address)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_scheme_authority_case_and_encoding_variants_stop_the_mark(address: str)
     """
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="only in scheme"):
-            inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[0])
+            addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[0])
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_another_spelling_of_an_azure_namespace_stops_the_mark(address: str) -> 
     """lakeFS resolves account, container and path, so such an address may lie in this namespace."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="only in scheme"):
-            inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), AZURE)
+            addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), AZURE)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_another_spelling_of_an_azure_namespace_stops_the_mark(address: str) -> 
 )
 def test_a_sibling_of_an_azure_namespace_is_outside(address: str) -> None:
     """Another account, container or path doesn't stop the mark, whether or not its names are percent-encoded."""
-    assert AZURE.place(address, AddressType.FULL) == (Place.OUTSIDE, address)
+    assert AZURE.locate(address, AddressType.FULL) == (Location.OUTSIDE, address)
     assert in_a_column(AZURE, address, AddressType.FULL) is None
 
 
@@ -236,24 +236,30 @@ def test_an_encoded_full_address_in_azure_stops_the_mark(key: str) -> None:
     """lakeFS decodes a full address but not a relative one, so the key of an encoded full address is not certain."""
     full = f"{AZURE.uri}/{key}"
     with pytest.raises(Refused, match="another name"):
-        inside_addresses(pa.array([full]), pa.array([int(AddressType.FULL)], pa.int8()), AZURE)
-    assert AZURE.place(key, AddressType.RELATIVE) == (Place.INSIDE, key)
+        addresses_inside(pa.array([full]), pa.array([int(AddressType.FULL)], pa.int8()), AZURE)
+    assert AZURE.locate(key, AddressType.RELATIVE) == (Location.INSIDE, key)
 
 
 #: Of S3 and Google Cloud alike: what stands behind `<scheme>://bucket/lake/`, and where lakeFS finds that.
 BEHIND_A_BUCKET = [
-    *((key, Place.INSIDE) for key in ("data/x", "data/a b", "data/a+b", "data/a#b", "data/a//b", "data/a/", "x", "é")),
-    *((key, Place.INSIDE) for key in ("data/a@b", "data/a:443", "data/a\nb", "data/a\\b", "data/../a", "data/x://y")),
-    *((key, Place.CONFLICT) for key in ("data/a%20b", "data/a%2Fb", "data/a%3Fb", "data/a%2520b", "data/%64ata")),
-    *((key, Place.CONFLICT) for key in ("data/a%", "data/a%zz", "data/100%25", "%2E%2E/lake/data/x", "%00")),
-    *((key, Place.CONFLICT) for key in ("data/a?x", "data/a?", "?", "data/a#b?x", "data/a?x%20y", "/data/x", "/")),
+    *(
+        (key, Location.INSIDE)
+        for key in ("data/x", "data/a b", "data/a+b", "data/a#b", "data/a//b", "data/a/", "x", "é")
+    ),
+    *(
+        (key, Location.INSIDE)
+        for key in ("data/a@b", "data/a:443", "data/a\nb", "data/a\\b", "data/../a", "data/x://y")
+    ),
+    *((key, Location.CONFLICT) for key in ("data/a%20b", "data/a%2Fb", "data/a%3Fb", "data/a%2520b", "data/%64ata")),
+    *((key, Location.CONFLICT) for key in ("data/a%", "data/a%zz", "data/100%25", "%2E%2E/lake/data/x", "%00")),
+    *((key, Location.CONFLICT) for key in ("data/a?x", "data/a?", "?", "data/a#b?x", "data/a?x%20y", "/data/x", "/")),
 ]
 
 
 @pytest.mark.parametrize("namespace", [S3, GOOGLE], ids=lambda each: each.scheme)
 @pytest.mark.parametrize(("key", "where"), BEHIND_A_BUCKET)
 def test_a_full_address_that_may_be_read_as_another_key_stops_the_mark(
-    key: str, where: Place, namespace: Namespace
+    key: str, where: Location, namespace: Namespace
 ) -> None:
     """lakeFS reads a full address as a URL: `a%20b` is the key `a b`, `a?x` is `a`, and `a%2Fb` is left as it is.
 
@@ -262,16 +268,16 @@ def test_a_full_address_that_may_be_read_as_another_key_stops_the_mark(
     """
     full, kind = f"{namespace.uri}/{key}", AddressType.FULL
 
-    assert namespace.place(full, kind) == (where, key if where is Place.INSIDE else full)
-    assert key_or_conflict(namespace, full, kind, in_a_column) == (key if where is Place.INSIDE else "conflict")
+    assert namespace.locate(full, kind) == (where, key if where is Location.INSIDE else full)
+    assert key_or_conflict(namespace, full, kind, in_a_column) == (key if where is Location.INSIDE else "conflict")
     assert key_or_conflict(namespace, full, AddressType.BY_PREFIX, in_a_column) == (
-        key if where is Place.INSIDE else "conflict"
+        key if where is Location.INSIDE else "conflict"
     )
     for relative in (AddressType.RELATIVE, AddressType.BY_PREFIX):
         assert in_a_column(namespace, key, relative) == key
         assert one_by_one(namespace, key, relative) == key
     if not key.startswith("/"):
-        assert namespace.place_of_reported(full) == (Place.INSIDE, key)
+        assert namespace.locate_reported(full) == (Location.INSIDE, key)
 
 
 def readings(address: str) -> set[str]:
@@ -301,29 +307,29 @@ def test_an_address_that_lakefs_serves_from_here_is_inside_or_stops_the_mark(
 @pytest.mark.parametrize(
     ("address", "where"),
     [
-        ("gs://bucket/lake/data/x", Place.INSIDE),
-        ("gs://bucket/lake/data/a/", Place.INSIDE),
-        ("gs://bucket/lake/data/a#b", Place.INSIDE),
-        ("GS://bucket/lake/data/x", Place.CONFLICT),
-        ("s3://bucket/lake/data/x", Place.CONFLICT),
-        ("gs://BUCKET/lake/data/x", Place.CONFLICT),
-        ("gs://bucket//lake/data/x", Place.CONFLICT),
-        ("gs://bucket/la%6Be/data/x", Place.CONFLICT),
-        ("gs://bucket/lake%2Fdata/x", Place.CONFLICT),
-        ("gs://bucket/lake-2/data/x", Place.OUTSIDE),
-        ("gs://bucket/photos/a%20b.jpg", Place.OUTSIDE),
-        ("gs://bucket-2/lake/data/x", Place.OUTSIDE),
+        ("gs://bucket/lake/data/x", Location.INSIDE),
+        ("gs://bucket/lake/data/a/", Location.INSIDE),
+        ("gs://bucket/lake/data/a#b", Location.INSIDE),
+        ("GS://bucket/lake/data/x", Location.CONFLICT),
+        ("s3://bucket/lake/data/x", Location.CONFLICT),
+        ("gs://BUCKET/lake/data/x", Location.CONFLICT),
+        ("gs://bucket//lake/data/x", Location.CONFLICT),
+        ("gs://bucket/la%6Be/data/x", Location.CONFLICT),
+        ("gs://bucket/lake%2Fdata/x", Location.CONFLICT),
+        ("gs://bucket/lake-2/data/x", Location.OUTSIDE),
+        ("gs://bucket/photos/a%20b.jpg", Location.OUTSIDE),
+        ("gs://bucket-2/lake/data/x", Location.OUTSIDE),
     ],
 )
-def test_an_address_in_google_is_inside_outside_or_a_conflict(address: str, where: Place) -> None:
+def test_an_address_in_google_is_inside_outside_or_a_conflict(address: str, where: Location) -> None:
     """Inside is what begins with the namespace and a slash; what lakeFS may read as inside otherwise stops the mark."""
-    assert GOOGLE.place(address, AddressType.FULL)[0] is where
+    assert GOOGLE.locate(address, AddressType.FULL)[0] is where
     assert (
         key_or_conflict(GOOGLE, address, AddressType.FULL, in_a_column)
         == {
-            Place.INSIDE: address.removeprefix("gs://bucket/lake/"),
-            Place.OUTSIDE: None,
-            Place.CONFLICT: "conflict",
+            Location.INSIDE: address.removeprefix("gs://bucket/lake/"),
+            Location.OUTSIDE: None,
+            Location.CONFLICT: "conflict",
         }[where]
     )
 
@@ -344,7 +350,7 @@ def test_http_and_https_locations_of_a_namespace_are_the_same_place() -> None:
 def test_a_full_address_without_a_scheme_stops_the_mark() -> None:
     """An entry that calls `data/s/i` a full address is of a kind that lakegc doesn't know, and not simply outside."""
     with pytest.raises(Refused, match="has no scheme"):
-        inside_addresses(pa.array(["data/s/i"]), pa.array([int(AddressType.FULL)], pa.int8()), NAMESPACES[0])
+        addresses_inside(pa.array(["data/s/i"]), pa.array([int(AddressType.FULL)], pa.int8()), NAMESPACES[0])
 
 
 @pytest.mark.parametrize("address", ["local:///home/lakefs/data/lake/data/s/i", "local:///srv/objects2/lake/data/s/i"])
@@ -352,9 +358,9 @@ def test_another_configured_path_of_the_local_adapter_stops_the_mark(address: st
     """In a container lakeFS writes the path that it sees there, so such an address may lie in this namespace."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="configured path"):
-            inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])
+            addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])
     imported = "local:///imports/photos/1.jpg"
-    assert NAMESPACES[3].place(imported, AddressType.FULL) == (Place.OUTSIDE, imported)
+    assert NAMESPACES[3].locate(imported, AddressType.FULL) == (Location.OUTSIDE, imported)
 
 
 def test_each_key_comes_with_the_row_of_its_address() -> None:
@@ -373,7 +379,7 @@ def test_each_key_comes_with_the_row_of_its_address() -> None:
         given_addresses = pa.array([address for address, _, _ in entries], pa.string())
         kinds = pa.array([int(kind) for _, kind, _ in entries], pa.int8())
 
-        keys, rows, outside = inside_rows(given_addresses, kinds, namespace)
+        keys, rows, outside = rows_inside(given_addresses, kinds, namespace)
 
         expected = {number: key for number, (_, _, key) in enumerate(entries) if key is not None}
         of_keys = range(len(entries)) if rows is None else rows.to_pylist()
@@ -423,4 +429,4 @@ def test_a_local_address_that_a_file_system_resolves_into_the_namespace_stops_th
     """Written in another way, it is the address of an object that a listing shows."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="slashes or dots"):
-            inside_addresses(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])
+            addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])

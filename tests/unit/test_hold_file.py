@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spark_resources.errors import Refused
 from spark_resources.mark_store.hold_file import (
     KINDS,
-    LARGEST_FILE,
+    MAX_FILE_BYTES,
     BadHolds,
     BranchHold,
     CommitHold,
@@ -94,7 +94,7 @@ def test_every_field_of_a_hold_is_the_text_in_the_file() -> None:
         (b"holds:\n  - !!binary aGVsbG8=\n", 2, "tag"),
         (b"holds: []\n---\nholds: []\n", 2, "but found another document"),
         (b"[" * 100_000, 1, "too many levels"),
-        (b"#" * (LARGEST_FILE + 1), 1, "bytes"),
+        (b"#" * (MAX_FILE_BYTES + 1), 1, "bytes"),
         (one(untill="2027-01-01"), 7, "'untill' is unknown; a hold of tags can have id, owner, reason, until, tags"),
         (one(days="3"), 7, "'days' is unknown"),
         (one(paths="a", history="true"), 7, "'history' is unknown; a hold of paths"),
@@ -159,8 +159,8 @@ def test_a_hold_lasts_to_the_end_of_its_day_in_utc(until: str, end: datetime) ->
     (hold,) = parse_holds(one(until=until), "holds.yaml")
 
     assert hold.ends == end
-    assert not hold.outdated(end - timedelta(seconds=1))
-    assert hold.outdated(end)
+    assert not hold.has_expired(end - timedelta(seconds=1))
+    assert hold.has_expired(end)
 
 
 def test_dropping_a_hold_leaves_the_others_and_their_comments() -> None:

@@ -24,7 +24,7 @@ from lakegc_assets.mark.inventory_listing import candidates
 from lakegc_assets.rules.addresses import is_candidate
 from spark_resources.errors import DamagedData, WrongUsage
 from spark_resources.stores.inventory import LISTED, Inventory, open_inventory, read_inventory
-from spark_resources.stores.keys import BOTH, EMPTY_SEGMENT
+from spark_resources.stores.keys import EMPTY_SEGMENT, OBJECT_AND_FOLDER
 from spark_resources.stores.settings import StoreSettings
 from tests.support.s3_servers import SeaweedFS
 
@@ -206,7 +206,7 @@ def test_a_key_that_the_store_would_fold_is_not_a_candidate() -> None:
     """The store would return another object for it. In other stores it is a candidate, with its slice."""
     keys = ["data//o", "data/s//o", "data/s/o"]
     table = pa.table([keys, [1] * 3, [NOON] * 3, [None] * 3], schema=LISTED)
-    folding = candidates(table, "", local_adapter=False, unholdable={EMPTY_SEGMENT, BOTH})
+    folding = candidates(table, "", local_adapter=False, unsupported_keys={EMPTY_SEGMENT, OBJECT_AND_FOLDER})
 
     assert folding["address"].to_pylist() == ["data/s/o"]
     assert candidates(table, "", local_adapter=False)["slice"].to_pylist() == ["data//", "data/s/", "data/s/"]

@@ -10,9 +10,9 @@ import pytest
 from starlette.responses import Response
 
 from spark_resources.errors import DamagedData, Forbidden, Interrupted, LakegcError, NotFound, Unavailable, WrongUsage
-from spark_resources.lakefs import Change, LakeFS, RefsDump, Served, UncommittedLists
+from spark_resources.lakefs import Change, LakeFS, RefsDump, ServedObject, UncommittedLists
 from spark_resources.lakefs.branch_diff import whole_diff
-from spark_resources.lakefs.pagination import LARGEST_PAGE
+from spark_resources.lakefs.pagination import MAX_PAGE_SIZE
 from spark_resources.model import Commit, Rules
 from tests.support.replay_server import serving
 from tests.support.scripted_lakefs import (
@@ -563,7 +563,7 @@ def test_a_path_is_requested_exactly_as_it_is(script: Script, lake: LakeFS, path
     """The response is what a reader of the branch gets."""
     script.on(STAT, reply(200, stats(path)))
 
-    expected = Served(path, f"s3://bucket/lake/data/s/{path}", 3, "c0ffee")
+    expected = ServedObject(path, f"s3://bucket/lake/data/s/{path}", 3, "c0ffee")
     assert lake.stat("lake", "main", path) == expected
     assert script.received[0][1]["path"] == path
     assert script.received[0][1]["presign"].lower() == "false"
@@ -656,7 +656,7 @@ def test_a_page_of_served_objects_says_where_the_next_one_begins(script: Script,
     queries = [query for _, query, _ in script.received]
     assert [(query["after"], query["amount"], query["prefix"]) for query in queries] == [
         ("", "2", "x"),
-        ("b", str(LARGEST_PAGE), ""),
+        ("b", str(MAX_PAGE_SIZE), ""),
     ]
     assert all("delimiter" not in query for query in queries)
 

@@ -23,8 +23,8 @@ from spark_resources.mark_store.lease import (
     LEASE_TIME,
     Holder,
     Lease,
+    boottime_s,
     current_holder,
-    seconds_passed,
     take_lease,
 )
 from spark_resources.model import Namespace
@@ -103,7 +103,7 @@ def test_a_free_lease_is_taken_for_ten_minutes(lake: Lake) -> None:
     assert found is not None
     assert (found.who, found.mark_id, found.token, lease.mark_id) == ("ann", "m7", "ann", "m7")
     assert before + LEASE_TIME <= found.until <= lake.store.now() + LEASE_TIME
-    assert lease.left() == LEASE_TIME
+    assert lease.time_left() == LEASE_TIME
     lease.check()
 
 
@@ -199,7 +199,7 @@ def test_no_work_begins_with_too_little_of_the_lease_left(lake: Lake) -> None:
     lake.clock.seconds += 60
 
     assert refused.value.invariant == 11
-    assert lease.left() < timedelta(0)
+    assert lease.time_left() < timedelta(0)
 
 
 def test_renewing_gives_the_whole_lease_time_again(lake: Lake) -> None:
@@ -211,7 +211,7 @@ def test_renewing_gives_the_whole_lease_time_again(lake: Lake) -> None:
 
     found = current_holder(lake.store)
     assert found is not None
-    assert lease.left() == LEASE_TIME
+    assert lease.time_left() == LEASE_TIME
     assert lake.store.now() + timedelta(minutes=9) < found.until <= lake.store.now() + LEASE_TIME
     lake.pass_time(timedelta(minutes=9))
     with pytest.raises(Refused, match="ann is working on"):
@@ -228,7 +228,7 @@ def test_the_lease_time_counts_from_before_the_request(tmp_path: Path) -> None:
         )
         stack.callback(lease.release)
 
-        assert lease.left() == LEASE_TIME - timedelta(seconds=7)
+        assert lease.time_left() == LEASE_TIME - timedelta(seconds=7)
 
 
 # --- losing it --------------------------------------------------------------------------------------------------------
@@ -406,4 +406,4 @@ def test_the_clock_goes_on_while_the_machine_sleeps(
     monkeypatch.setattr(lease_module, "time", SimpleNamespace(**times))
     monkeypatch.setattr(lease_module, "sys", SimpleNamespace(platform=platform))
 
-    assert seconds_passed() == read
+    assert boottime_s() == read

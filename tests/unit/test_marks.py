@@ -113,7 +113,7 @@ def test_a_mark_changes_its_state_only_as_the_table_allows(place: Place, old: Ma
 
         assert (Mark.open(place, "m1").record.state, mark.record.by) == (new, "another")
     else:
-        with pytest.raises(Refused, match=f"is {old}; it can't become {new}") as refused:
+        with pytest.raises(Refused, match=f"is {old}, so it can't become {new}") as refused:
             mark.move_to(new, by="another")
 
         assert refused.value.invariant == 12
@@ -374,7 +374,7 @@ def test_a_record_of_another_format_is_refused_with_what_to_do(place: Place, oth
 
     with pytest.raises(
         DamagedData,
-        match=f"{re.escape(KEY)} is of format {other}; this version of lakegc knows 1 and 2. Update lakegc.",
+        match=f"{re.escape(KEY)} is of format {other}, but this version of lakegc supports 1 and 2. Update lakegc.",
     ):
         Mark.open(place, "m1")
 

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from spark_resources.lakefs.ranges import (
-    ENTRIES_PER_RANGE,
     ENTRIES_PER_TASK,
+    RANGE_OVERHEAD_ENTRIES,
     RANGES_PER_TASK,
     ROWS_AT_ONCE,
     best_attributions,
@@ -87,10 +87,10 @@ def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, order_by: t
     assert sorted(row["id"] for row in found) == list(range(len(entries)))
     costs: dict[int, int] = {}
     for row in found:
-        costs[row["task"]] = costs.get(row["task"], 0) + row["entries"] + ENTRIES_PER_RANGE
+        costs[row["task"]] = costs.get(row["task"], 0) + row["entries"] + RANGE_OVERHEAD_ENTRIES
     even = sum(costs.values()) / (8 * spark.sparkContext.defaultParallelism)
     assert max(costs.values()) <= even + max(entries)
-    assert sorted(costs.values())[-2] <= even + 50_000 + ENTRIES_PER_RANGE
+    assert sorted(costs.values())[-2] <= even + 50_000 + RANGE_OVERHEAD_ENTRIES
     if order_by:
         ids = [row["id"] for row in sorted(found, key=lambda row: row["task"])]
         assert ids == sorted(ids)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_resources.host.processes import ProcessIdentity, interrupt_on_termination, known_dead, this_process
+from spark_resources.host.processes import ProcessIdentity, interrupt_on_termination, is_known_dead, this_process
 
 SHOW = """
 import json
@@ -37,18 +37,18 @@ def test_a_process_that_ended_is_known_to_be_dead(mine: ProcessIdentity) -> None
         assert process.stdin is not None
         other = ProcessIdentity(**json.loads(process.stdout.readline()))
         assert (other.boot, other.pid_namespace, other.pid) == (mine.boot, mine.pid_namespace, process.pid)
-        assert not known_dead(other)
+        assert not is_known_dead(other)
         process.stdin.close()
         assert process.stdout.read() == ""
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert known_dead(other)
-    assert known_dead(other)
+        assert is_known_dead(other)
+    assert is_known_dead(other)
 
 
 def test_a_process_id_that_is_reused_belongs_to_another_process(mine: ProcessIdentity) -> None:
     """The start time distinguishes two processes with the same id."""
-    assert not known_dead(mine)
-    assert known_dead(replace(mine, started=mine.started - 1))
+    assert not is_known_dead(mine)
+    assert is_known_dead(replace(mine, started=mine.started - 1))
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"pid_namespace": "pid:[1]"}])
@@ -56,8 +56,8 @@ def test_a_process_of_another_machine_or_container_is_not_known_to_be_dead(
     mine: ProcessIdentity, change: dict[str, str]
 ) -> None:
     """An id that isn't in use here may be a living process there."""
-    assert not known_dead(replace(mine, pid=2**22 + 1, **change))  # type: ignore[arg-type]
-    assert known_dead(replace(mine, pid=2**22 + 1))
+    assert not is_known_dead(replace(mine, pid=2**22 + 1, **change))  # type: ignore[arg-type]
+    assert is_known_dead(replace(mine, pid=2**22 + 1))
 
 
 def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(mine: ProcessIdentity, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(mine: P
     (tmp_path / str(os.getpid()) / "ns" / "pid").symlink_to(mine.pid_namespace)
 
     assert this_process(tmp_path) == mine
-    assert not known_dead(replace(mine, pid=1, started=mine.started), tmp_path)
+    assert not is_known_dead(replace(mine, pid=1, started=mine.started), tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -204,7 +204,7 @@ def test_a_file_has_the_recorded_bytes(place: Place, name: str) -> None:
 def test_a_record_of_capabilities_has_the_recorded_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """And are believed when they are read again: the second probe would find something else."""
     found = Capabilities(
-        byte_order=False, time_resolution=timedelta(milliseconds=1), ramp=1000.0, unholdable=frozenset({"b", "a"})
+        byte_order=False, time_resolution=timedelta(milliseconds=1), ramp=1000.0, unsupported_keys=frozenset({"b", "a"})
     )
     probed = iter([found])
     monkeypatch.setattr("spark_resources.stores.probe.probe", lambda *_: next(probed))
@@ -222,7 +222,7 @@ def test_a_signed_record_has_the_recorded_bytes() -> None:
     )
     signature = seal.sign("m1/mark.json", FINISHED.to_json(), written=LATER)
 
-    assert record_bytes({"record": json.loads(FINISHED.to_json()), "signed": signature.plain()}) == recorded("signed")
+    assert record_bytes({"record": json.loads(FINISHED.to_json()), "signed": signature.to_dict()}) == recorded("signed")
 
 
 # --- what earlier versions wrote --------------------------------------------------------------------------------------

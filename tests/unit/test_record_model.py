@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from spark_resources.errors import LakegcError, UnknownFormat
-from spark_resources.mark_store.quarantine_format import SinceSweep
+from spark_resources.mark_store.quarantine_format import QuarantineCounts
 from spark_resources.records.json_records import record_bytes
 from tests.unit.test_record_bytes import RECORDS, recorded
 
 EARLIEST = "0001-01-01T00:00:00+14:00"  # Python has no such time in UTC
-WITH_COUNTS = RECORDS | {"since": SinceSweep({"restored": 1})}
+WITH_COUNTS = RECORDS | {"since": QuarantineCounts({"restored": 1})}
 
 
 def refusal(name: str, data: bytes) -> str:
@@ -50,7 +50,7 @@ ALTERED: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("mark", ("holds", "more"), 1, "holds.more is unknown"),
     ("mark", ("basis", "incremental"), 1, "basis.incremental is 1: "),
     ("mark", ("basis", "chain"), ["../m0"], "basis.chain.0: '../m0' can't be a mark id"),
-    ("mark", ("basis", "digests"), [], "a chain of marks without their digests"),
+    ("mark", ("basis", "digests"), [], "the chain of marks and their digests differ in length"),
     ("mark", ("previous", "more"), 1, "previous.more is unknown"),
     ("mark", ("steps", "expired_set", "datasets", "", "rows"), "1", "steps.expired_set.datasets..rows is '1': "),
     ("mark", ("steps", "expired_set", "number"), None, "steps.expired_set.number is None: "),

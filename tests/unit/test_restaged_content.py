@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakegc_assets.mark.path_probes import WINDOW, at_inexact_paths, not_text, probed_batches, serve
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Refused, Unavailable
-from spark_resources.lakefs import LakeFS, LakeFSSettings, Served, ServedPage
+from spark_resources.lakefs import LakeFS, LakeFSSettings, ServedObject, ServedPage
 from spark_resources.lakefs_sandbox.ref_views import as_text
 from spark_resources.model import Namespace
 
@@ -38,13 +38,13 @@ class Branches:
             self.empty_pages -= 1
             return ServedPage((), behind[0])
         page = behind[: min(amount, self.largest_page)]
-        objects = tuple(Served(path, self.served[branch][path], 1, "") for path in page)
+        objects = tuple(ServedObject(path, self.served[branch][path], 1, "") for path in page)
         return ServedPage(objects, page[-1] if len(behind) > len(page) else None)
 
-    def stat(self, repository: str, branch: str, path: str) -> Served | None:
+    def stat(self, repository: str, branch: str, path: str) -> ServedObject | None:
         self._called(branch)
         address = self.served[branch].get(path)
-        return None if address is None else Served(path, address, 1, "")
+        return None if address is None else ServedObject(path, address, 1, "")
 
     def branches(self, repository: str) -> dict[str, str]:
         return dict.fromkeys([*self.served, *self.listed], "head")
@@ -193,7 +193,7 @@ def test_a_window_that_fails_half_way_is_unclear_as_a_whole() -> None:
     """What was found before the failure doesn't count."""
 
     class FailingAtQ(Branches):
-        def stat(self, repository: str, branch: str, path: str) -> Served | None:
+        def stat(self, repository: str, branch: str, path: str) -> ServedObject | None:
             if path == "q":
                 raise Unavailable("gone")
             return super().stat(repository, branch, path)
@@ -256,12 +256,12 @@ class Shown(Branches):
         start = prefix.encode()
         behind = sorted(path for path in self.at if path > after.encode() and path.startswith(start))
         page = behind[: min(amount, self.largest_page)]
-        objects = tuple(Served(as_text(path), self.at[path], 1, "") for path in page)
+        objects = tuple(ServedObject(as_text(path), self.at[path], 1, "") for path in page)
         return ServedPage(objects, as_text(page[-1]) if len(behind) > len(page) else None)
 
-    def stat(self, repository: str, branch: str, path: str) -> Served | None:
+    def stat(self, repository: str, branch: str, path: str) -> ServedObject | None:
         address = self.at.get(path.encode())
-        return None if address is None else Served(path, address, 1, "")
+        return None if address is None else ServedObject(path, address, 1, "")
 
 
 bytes_of_paths = st.lists(st.sampled_from([b"a", "é".encode(), b"\x80", b"\xff", "\ufffd".encode()]), max_size=4)

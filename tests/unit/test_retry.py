@@ -9,7 +9,7 @@ from pyspark import cloudpickle
 
 from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable
 from spark_resources.stores.base import AlreadyExists, Changed
-from spark_resources.stores.retry import NO_RETRIES, RetryPolicy, retried, write_on_condition
+from spark_resources.stores.retry import NO_RETRIES, RetryPolicy, retried, write_conditionally
 
 SOON = RetryPolicy(first_wait_s=0, attempts=3)
 
@@ -132,20 +132,20 @@ def test_a_transient_error_can_be_pickled() -> None:
 def test_a_conditional_write_whose_response_was_lost_is_recognised_by_its_bytes(refused: Unavailable) -> None:
     """Otherwise a run that has the lease would refuse itself."""
     act = failing(Transient("the response was lost"), refused)
-    assert write_on_condition(SOON, act, lambda: (b"mine", "tag"), b"mine") == "tag"
+    assert write_conditionally(SOON, act, lambda: (b"mine", "tag"), b"mine") == "tag"
 
 
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
 def test_another_runs_write_is_never_mistaken_for_ones_own(refused: Unavailable) -> None:
     act = failing(Transient("the response was lost"), refused)
     with pytest.raises(type(refused)):
-        write_on_condition(SOON, act, lambda: (b"another's", "tag"), b"mine")
+        write_conditionally(SOON, act, lambda: (b"another's", "tag"), b"mine")
 
 
 def test_equal_bytes_are_a_conflict_if_no_response_was_lost() -> None:
     """Two runs wrote the same bytes, but only one of them created the object."""
     with pytest.raises(AlreadyExists):
-        write_on_condition(SOON, failing(AlreadyExists("there")), lambda: (b"mine", "tag"), b"mine")
+        write_conditionally(SOON, failing(AlreadyExists("there")), lambda: (b"mine", "tag"), b"mine")
 
 
 def test_an_object_that_vanished_after_a_lost_response_is_a_conflict() -> None:
@@ -153,4 +153,4 @@ def test_an_object_that_vanished_after_a_lost_response_is_a_conflict() -> None:
         raise NotFound("gone")
 
     with pytest.raises(Changed):
-        write_on_condition(SOON, failing(Transient("lost"), Changed("changed")), gone, b"mine")
+        write_conditionally(SOON, failing(Transient("lost"), Changed("changed")), gone, b"mine")

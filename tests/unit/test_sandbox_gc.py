@@ -249,13 +249,13 @@ def test_a_branch_deleted_during_the_list_loses_the_page_of_other_branches(sandb
     lake, prepare = sandbox.repository("lake"), api.internal_api.prepare_garbage_collection_uncommitted
     lake.create_branch("z", "main")
     lake.put("main", "a", b"a")
-    sandbox.faults.deleted_behind = ("main",)
+    sandbox.faults.followed_by_deleted = ("main",)
     assert not prepare("lake").gc_uncommitted_location
 
     lake.put("z", "b", b"b")
     assert prepare("lake").gc_uncommitted_location
 
-    sandbox.faults.deleted_behind = ("z",)
+    sandbox.faults.followed_by_deleted = ("z",)
     with refused(404, "branch not found"):
         prepare("lake")
 

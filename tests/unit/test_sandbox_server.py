@@ -14,7 +14,7 @@ from lakefs_sdk import models
 from spark_resources.errors import LakegcError, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs_sandbox import Problem, Sandbox, SandboxRepository
-from spark_resources.lakefs_sandbox.xids import SLICE_OBJECTS, AddressMaker, Xids
+from spark_resources.lakefs_sandbox.xids import SLICE_OBJECTS, AddressGenerator, Xids
 from spark_resources.model import Namespace
 from spark_resources.settings import Settings
 from spark_resources.stores import open_store
@@ -31,7 +31,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
         yield running
 
 
-def seconds_of(xid: str) -> int:
+def retry_after_s(xid: str) -> int:
     """The time in an xid, as formats §1 has it: four bytes in base32hex."""
     alphabet = "0123456789abcdefghijklmnopqrstuv"
     number = 0
@@ -63,8 +63,8 @@ def test_server_store_and_files_follow_the_clock_that_was_set(sandbox: Sandbox) 
         store.stat(f"_lakefs/{commit.metarange_id}").modified,
         entry.last_modified,
         commit.created,
-        datetime.fromtimestamp(seconds_of(name), UTC),
-        datetime.fromtimestamp((64_060_588_800 - seconds_of(data_slice)) % 2**32, UTC),
+        datetime.fromtimestamp(retry_after_s(name), UTC),
+        datetime.fromtimestamp((64_060_588_800 - retry_after_s(data_slice)) % 2**32, UTC),
         sandbox.create("late").record.created,
     ):
         assert abs(moment - THEN) < NEAR, moment
@@ -93,7 +93,7 @@ def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -
     """A slice is open for an hour or 50,000 names."""
     now = [THEN]
     xids = Xids(7, lambda: now[0])
-    addresses = AddressMaker(xids, lambda: now[0])
+    addresses = AddressGenerator(xids, lambda: now[0])
     slices: list[str] = []
     given: list[str] = []
     for step in range(3):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_resources.errors import Refused, Untrusted, WrongUsage
-from spark_resources.mark_store.hold_file import made_hold
+from spark_resources.mark_store.hold_file import parse_hold
 from spark_resources.mark_store.holds import (
     HOLDS_KEY,
     add_hold,
@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> Place:
 def add(place: Place, *ids: str) -> bytes:
     """Add holds; the file as it is then."""
     for each in ids:
-        add_hold(place, made_hold({"id": each, "owner": "ada", "reason": "audit", "prefix": f"data/{each}/"}))
+        add_hold(place, parse_hold({"id": each, "owner": "ada", "reason": "audit", "prefix": f"data/{each}/"}))
     return place.store().read(HOLDS_KEY)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spark_resources.errors import NotFound, Refused, Untrusted, WrongUsage
-from spark_resources.mark_store.hold_file import made_hold
+from spark_resources.mark_store.hold_file import parse_hold
 from spark_resources.mark_store.holds import HOLDS_KEY, add_hold, read_holds
 from spark_resources.model import Namespace
 from spark_resources.records.json_records import MAX_WRITE_DELAY, Version, record_bytes
@@ -152,7 +152,7 @@ def test_a_record_that_was_uploaded_in_parts_is_refused(seaweedfs: SeaweedFS, ke
     seaweedfs.make_bucket(bucket)
     place = Place(Namespace.parse(f"s3://{bucket}/{uuid.uuid4().hex}"), seaweedfs.settings(), seal=seal())
     if key == HOLDS_KEY:
-        add_hold(place, made_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/"}))
+        add_hold(place, parse_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/"}))
     else:
         place.records().create(key, CONTENT)
     data, client = place.store().read(key), seaweedfs.client()
@@ -165,7 +165,7 @@ def test_a_record_that_was_uploaded_in_parts_is_refused(seaweedfs: SeaweedFS, ke
     client.complete_multipart_upload(**at, UploadId=upload, MultipartUpload={"Parts": [part]})  # type: ignore[list-item]
 
     assert place.store().read(key) == data
-    with pytest.raises(Untrusted, match=f"{key} was uploaded in parts.*It is not used"):
+    with pytest.raises(Untrusted, match=f"{key} was uploaded in parts.*it is not used"):
         read()
 
 

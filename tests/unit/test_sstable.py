@@ -385,7 +385,7 @@ def test_intact_metadata_is_read() -> None:
 def test_the_memory_that_a_table_takes_is_bounded(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of its blocks and keys is checked before they are read."""
     data = assemble([data_block(*NUMBERED[at : at + 10]) for at in range(0, 100, 10)])
-    monkeypatch.setattr("spark_resources.sstable.blocks.LARGEST", largest)
+    monkeypatch.setattr("spark_resources.sstable.blocks.MAX_BYTES", largest)
     with pytest.raises(DamagedData, match=words):
         read_entries(data, name=NAME, decoder=READABLE)
 
@@ -425,7 +425,7 @@ def test_constants_of_the_compiled_loops_are_those_of_the_format() -> None:
     from spark_resources.sstable import blocks, kernels, values
 
     for module, names in {
-        blocks: ("BLOCK_TRAILER", "KEY_TRAILER", "SMALLEST_BLOCK", "SNAPPY_RATIO", "LARGEST"),
+        blocks: ("BLOCK_TRAILER", "KEY_TRAILER", "MIN_BLOCK_BYTES", "SNAPPY_RATIO", "MAX_BYTES"),
         values: ("FIRST_SECOND", "LAST_SECOND"),
     }.items():
         assert {name: getattr(module, name) for name in names} == {name: getattr(kernels, name) for name in names}

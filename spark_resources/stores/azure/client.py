@@ -1,4 +1,4 @@
-"""The client for an Azure container: one place that builds it, one that translates its errors into lakegc's."""
+"""Builds the client for an Azure container and translates its errors into lakegc's."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from requests.adapters import HTTPAdapter
 
 from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
-from spark_resources.stores.base import MALFORMED
+from spark_resources.stores.base import PARSE_ERRORS
 from spark_resources.stores.extras import needs_extra
-from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 from spark_resources.stores.settings import StoreSettings
 
-# The domains that lakeFS supports. It connects to https://<account>.<domain>, whatever else the namespace contains.
+# The domains that lakeFS supports. It always connects to https://<account>.<domain>.
 DOMAINS = ("blob.core.windows.net", "blob.core.chinacloudapi.cn", "blob.core.usgovcloudapi.net")
 
 _HOST = re.compile(r"^([a-z0-9][a-z0-9_-]*)\.([a-z0-9.-]+)$")
@@ -42,7 +42,7 @@ _CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*$")
 
 TRANSIENT_ERROR_CODES = frozenset({"ServerBusy", "OperationTimedOut", "InternalError"})
 OVERWRITTEN = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})  # a condition on the content failed
-# the codes of a write that requires that no blob exists
+# the codes of a failed write that requires that no blob exists
 ALREADY_EXISTS = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITTEN})
 
 _SET = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
@@ -82,15 +82,15 @@ def container_of(namespace: Namespace, endpoint_url: str | None) -> Container:
     endpoint = endpoint_url.rstrip("/") if endpoint_url is not None else f"https://{account}.{domain}"
     if endpoint_url is None and domain not in DOMAINS:
         raise WrongUsage(
-            f"{namespace.uri} is in the domain {domain}, but lakeFS supports only {', '.join(DOMAINS)}. For another "
-            "endpoint of the account set LAKEGC_AZURE_ENDPOINT_URL."
+            f"{namespace.uri} is in the domain {domain}, but lakeFS supports only {', '.join(DOMAINS)}. If the account "
+            "has another endpoint, set LAKEGC_AZURE_ENDPOINT_URL."
         )
     _check_account(account, endpoint)
     return Container(account, name, f"{path}/" if path else "", endpoint)
 
 
 def _check_account(account: str, endpoint: str) -> None:
-    """Raise `WrongUsage` for another account's endpoint: judging by its listing, every object would be lost."""
+    """Raise `WrongUsage` for another account's endpoint: by its listing, every object would seem to be missing."""
     parts = urlsplit(endpoint)
     if account not in ((parts.hostname or "").split(".")[0], parts.path.strip("/").rpartition("/")[2]):
         raise WrongUsage(
@@ -102,41 +102,41 @@ def _check_account(account: str, endpoint: str) -> None:
 # --- clients --------------------------------------------------------------------------------------------------------
 
 
-def container_client(place: Container, settings: StoreSettings) -> ContainerClient:
+def container_client(container: Container, settings: StoreSettings) -> ContainerClient:
     """A client for these settings; sends no request yet. Raises `WrongUsage` for a malformed account key or setting."""
     try:
         return ContainerClient(
-            place.endpoint, place.name, credential=_credential(place, settings), **_options(settings)
+            container.endpoint, container.name, credential=_credential(container, settings), **_options(settings)
         )
     except ValueError as error:
         raise WrongUsage(f"invalid Azure settings: {_without_secrets(str(error))}") from None
 
 
-def service_client(place: Container, settings: StoreSettings) -> BlobServiceClient:
-    """A client for the whole account, for properties that only the account has."""
-    return BlobServiceClient(place.endpoint, credential=_credential(place, settings), **_options(settings))
+def service_client(container: Container, settings: StoreSettings) -> BlobServiceClient:
+    """A client for the whole account, whose properties a container client can't read."""
+    return BlobServiceClient(container.endpoint, credential=_credential(container, settings), **_options(settings))
 
 
 _Credential = AzureNamedKeyCredential | AzureSasCredential | TokenCredential
 
 
-def _credential(place: Container, settings: StoreSettings) -> _Credential:
-    """The account key or else the SAS token, if they belong to this account; otherwise the machine's login."""
-    if settings.azure_account is None or settings.azure_account.lower() == place.account:
+def _credential(container: Container, settings: StoreSettings) -> _Credential:
+    """The account key, or else the SAS token, if they are for this account; otherwise the machine's login."""
+    if settings.azure_account is None or settings.azure_account.lower() == container.account:
         if settings.azure_account_key is not None:
             key = settings.azure_account_key.get_secret_value()
             try:
                 base64.b64decode(key, validate=True)
             except binascii.Error:
                 raise WrongUsage("LAKEGC_AZURE_ACCOUNT_KEY is not an account key: expected base64") from None
-            return AzureNamedKeyCredential(place.account, key)
+            return AzureNamedKeyCredential(container.account, key)
         if settings.azure_sas_token is not None:
             return AzureSasCredential(settings.azure_sas_token.get_secret_value().removeprefix("?"))
-    return _logged_in()
+    return _default_credential()
 
 
 @lru_cache(maxsize=1)
-def _logged_in() -> TokenCredential:
+def _default_credential() -> TokenCredential:
     """One credential per process, because it caches its tokens."""
     with needs_extra("azure", "Logging in to Azure"):
         from azure.identity import DefaultAzureCredential  # half a second to import, and not always needed
@@ -154,33 +154,33 @@ def _options(settings: StoreSettings) -> dict[str, Any]:
         read_timeout=settings.read_timeout,
         connection_verify=settings.azure_ca_bundle or True,
     )
-    once = ExponentialRetry(retry_total=0, retry_connect=0, retry_read=0, retry_status=0)  # `RetryPolicy` retries
-    # A server that redirects is not Azure, and no other host may receive requests for this account's objects.
-    return {"transport": transport, "retry_policy": once, "permit_redirects": False}
+    no_retries = ExponentialRetry(retry_total=0, retry_connect=0, retry_read=0, retry_status=0)  # `RetryPolicy` retries
+    # Azure never redirects, and no other host may receive requests for this account's objects.
+    return {"transport": transport, "retry_policy": no_retries, "permit_redirects": False}
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def translated_errors(where: str, doing: str, key: str | None = None) -> Iterator[None]:
+def translated_errors(where: str, action: str, key: str | None = None) -> Iterator[None]:
     """Translates the library's errors into lakegc's, with advice on what to check."""
     try:
         yield
     except HttpResponseError as error:
-        raise as_lakegc_error(error, where, doing, key) from error
-    except AzureError as error:  # its message, or a cause's, may contain a token in a URL
-        raise as_lakegc_error(error, where, doing, key) from None
-    except MALFORMED as error:  # from a response that lacks a field that Azure always sends
+        raise as_lakegc_error(error, where, action, key) from error
+    except AzureError as error:  # `from None`, because a cause's message may contain a token in a URL
+        raise as_lakegc_error(error, where, action, key) from None
+    except PARSE_ERRORS as error:  # the response lacks a field that Azure always sends
         raise Unavailable(
-            f"could not {doing} {where}: {_without_secrets(str(error))}  Check that this is an Azure endpoint."
+            f"could not {action} {where}: {_without_secrets(str(error))}  Check that this is an Azure endpoint."
         ) from None
 
 
-def as_lakegc_error(error: AzureError, where: str, doing: str, key: str | None) -> LakegcError:
-    what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
+def as_lakegc_error(error: AzureError, where: str, action: str, key: str | None) -> LakegcError:
+    what = f"could not {action} {where}" if key is None else f"could not {action} {key!r} in {where}"
     if isinstance(error, HttpResponseError) and error.response is not None:
-        return _response_error(error, what, where, key)
+        return _error_of_response(error, what, where, key)
     if isinstance(error, ClientAuthenticationError):
         return Forbidden(f"{what}: {message_of(error)}. Set {_SET}, or log in, for example with `az login`.")
     unreachable = f"{what}: {message_of(error)}. Check LAKEGC_AZURE_ENDPOINT_URL and the network, then try again."
@@ -193,10 +193,10 @@ def is_transient(error: AzureError) -> bool:
         return error.status_code in TRANSIENT_STATUSES or code_of(error) in TRANSIENT_ERROR_CODES
     if isinstance(error, IncompleteReadError | DecodeError):
         return True
-    return isinstance(error, ServiceRequestError | ServiceResponseError) and not is_tls_refusal(error)
+    return isinstance(error, ServiceRequestError | ServiceResponseError) and not is_permanent_tls_error(error)
 
 
-def _response_error(error: HttpResponseError, what: str, where: str, key: str | None) -> LakegcError:
+def _error_of_response(error: HttpResponseError, what: str, where: str, key: str | None) -> LakegcError:
     code, status, headers = code_of(error), error.status_code, _headers(error)
     if code == "ContainerNotFound":
         return NotFound(f"the container of {where} does not exist. Check the namespace and the account.")
@@ -206,12 +206,13 @@ def _response_error(error: HttpResponseError, what: str, where: str, key: str | 
     if status in (401, 403) or code in _ADVICE:
         return Forbidden(f"{failure}. {_sentence(_ADVICE.get(code, _PERMISSIONS))}")
     if 300 <= (status or 0) < 400:
+        target = redirect_target(headers.get("Location", ""))
         return Unavailable(
-            f"{what}: the server sent a redirect (HTTP {status}) to {origin_of(headers.get('Location', ''))}, which is "
-            "not followed. Check LAKEGC_AZURE_ENDPOINT_URL."
+            f"{what}: the server sent a redirect (HTTP {status}) to {target}, which is not followed. "
+            "Check LAKEGC_AZURE_ENDPOINT_URL."
         )
     failure = f"{failure} (HTTP {status}). Try again. If the error persists, check the account's logs."
-    return Transient(failure, after_s=seconds_of(headers)) if is_transient(error) else Unavailable(failure)
+    return Transient(failure, after_s=retry_after_s(headers)) if is_transient(error) else Unavailable(failure)
 
 
 def _sentence(text: str) -> str:

@@ -16,20 +16,20 @@ from spark_resources.stores.polling import poll
 if TYPE_CHECKING:
     from azure.storage.blob import BlobClient
 
-LONGEST_S = 600.0
+TIMEOUT_S = 600.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 5.0
 
 
 def copy_blob(
     source: BlobClient, target: BlobClient, tag: str, *, token: str = "", where: str,
-    longest: float = LONGEST_S, seconds: Callable[[], float] = time.monotonic,
+    timeout_s: float = TIMEOUT_S, seconds: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> str | None:  # fmt: skip
     """Copy a blob with its metadata, provided it still has this ETag, and wait until the copy is complete.
 
-    Returns the ETag of the copy, None if the store doesn't report it.
-    `token` is the SAS token for reading the source, if any: Azure does not use the request's own token for that.
-    Raises the library's errors, and `Unavailable` for a copy that fails or takes longer than `longest` seconds.
+    Returns the ETag of the copy, None if the store doesn't report it. `token` is the SAS token for reading the source,
+    if any, because Azure does not use the request's own token for that. Raises the library's errors, and `Unavailable`
+    for a copy that fails or takes longer than `timeout_s` seconds.
     """
     response: dict[str, Any] = target.start_copy_from_url(
         f"{source.url}?{token}" if token else source.url,
@@ -38,7 +38,7 @@ def copy_blob(
     )
     copy, etag = response["copy_id"], response.get("etag")
 
-    def ending() -> tuple[str, str] | None:
+    def final_status() -> tuple[str, str] | None:
         nonlocal etag
         properties = target.get_blob_properties()
         state, etag = properties.copy, properties.etag
@@ -46,22 +46,22 @@ def copy_blob(
             raise Unavailable(f"{target.blob_name!r} in {where} was overwritten during a copy to it")
         return None if state.status == "pending" else (str(state.status), state.status_description or "")
 
-    ended: tuple[str, str] | None = (str(response["copy_status"]), "")
+    outcome: tuple[str, str] | None = (str(response["copy_status"]), "")
     if response["copy_status"] == "pending":
-        ended = poll(
-            ending, timeout_s=longest, first_wait_s=_FIRST_WAIT_S, longest_wait_s=_LONGEST_WAIT_S, seconds=seconds,
-            sleep=wait,
+        outcome = poll(
+            final_status, timeout_s=timeout_s, first_wait_s=_FIRST_WAIT_S, longest_wait_s=_LONGEST_WAIT_S,
+            seconds=seconds, sleep=wait,
         )  # fmt: skip
-    if ended is None:
-        _stop(target, copy)
-        raise Unavailable(f"{source.blob_name!r} in {where} was not copied in {longest:.0f} seconds. Try again.")
-    if ended[0] != "success":
+    if outcome is None:
+        _abort(target, copy)
+        raise Unavailable(f"{source.blob_name!r} in {where} was not copied in {timeout_s:.0f} seconds. Try again.")
+    if outcome[0] != "success":
         raise Unavailable(
-            f"{source.blob_name!r} in {where} could not be copied: the copy ended as {' '.join(ended)}".rstrip()
+            f"{source.blob_name!r} in {where} could not be copied: the copy ended as {' '.join(outcome)}".rstrip()
         )
     return etag or None
 
 
-def _stop(target: BlobClient, copy: str) -> None:
-    with suppress(AzureError):  # the copy may just have ended or may end later; the caller raises either way
+def _abort(target: BlobClient, copy: str) -> None:
+    with suppress(AzureError):  # the copy may have ended just now, or may still succeed; the caller raises in any case
         target.abort_copy(copy)

@@ -15,13 +15,13 @@ from azure.core.exceptions import AzureError, HttpResponseError
 
 from spark_resources.errors import WrongUsage
 from spark_resources.stores.azure.client import TRANSIENT_ERROR_CODES, code_of, is_transient, message_of
-from spark_resources.stores.base import MALFORMED, NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_TIMEOUT_S, PARSE_ERRORS, DeleteResult, Deletion
 from spark_resources.stores.retry import TRANSIENT_STATUSES
 
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
 
-BATCH = 256  # the most blobs that one request may contain
+BATCH = 256  # the maximum number of blobs in one request
 _BATCHES_UNSUPPORTED = frozenset({405, 501})
 _THROTTLED = frozenset({408, 429})
 
@@ -29,29 +29,29 @@ _ToResult = Callable[[str], DeleteResult]
 
 
 def delete_keys(
-    client: ContainerClient, wanted: Sequence[str], *, full: Callable[[str], str], batch: int,
+    client: ContainerClient, keys: Sequence[str], *, to_full_key: Callable[[str], str], batch_size: int,
     on_batches_unsupported: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
     """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
     `on_batches_unsupported` is called if the account turns out not to support batches. If a batch has to be deleted
-    blob by blob, requests are started for at most ONE_BY_ONE_S seconds; the remaining keys fail with the code NotSent
-    and may be retried.
+    blob by blob, requests are started for at most ONE_BY_ONE_TIMEOUT_S seconds; the remaining keys fail with the code
+    NotSent and may be retried.
     """
     results: dict[str, DeleteResult] = {}
     names: dict[str, str] = {}  # keys by full name in the container
-    for key in dict.fromkeys(wanted):
+    for key in dict.fromkeys(keys):
         try:
-            names[full(key)] = key
+            names[to_full_key(key)] = key
         except WrongUsage as error:
             results[key] = DeleteResult(key, Deletion.FAILED, "InvalidKey", str(error))
-    for chunk in _chunks(list(names), min(batch, BATCH)):
-        if batch == 1:
+    for chunk in _chunks(list(names), min(batch_size, BATCH)):
+        if batch_size == 1:
             responses = {chunk[0]: _delete_one(client, chunk[0])}
         else:
             responses = _Batch(client, chunk, on_batches_unsupported, seconds).responses()
         results.update((names[name], to_result(names[name])) for name, to_result in responses.items())
-    return [results[key] for key in wanted]
+    return [results[key] for key in keys]
 
 
 def _delete_one(client: ContainerClient, name: str) -> _ToResult:
@@ -59,7 +59,7 @@ def _delete_one(client: ContainerClient, name: str) -> _ToResult:
         client.delete_blob(name, delete_snapshots="include")
     except AzureError as error:
         return _failure(error)
-    except MALFORMED as error:
+    except PARSE_ERRORS as error:
         return _failed_with(type(error).__name__, str(error), transient=False)
     return _deleted
 
@@ -69,7 +69,7 @@ def _delete_one(client: ContainerClient, name: str) -> _ToResult:
 
 @dataclass(slots=True)
 class _Batch:
-    """One request for many blobs. If it is refused as a whole, a single delete shows whether batches are the reason."""
+    """One request for many blobs. If it is refused as a whole, a single delete tells whether batches are the reason."""
 
     client: ContainerClient
     names: Sequence[str]
@@ -83,13 +83,13 @@ class _Batch:
             http = response.http_response
             seen.append(sub_responses(http.headers.get("Content-Type", ""), http.body()))
 
-        until = self.seconds() + ONE_BY_ONE_S
+        deadline = self.seconds() + ONE_BY_ONE_TIMEOUT_S
         try:
             self.client.delete_blobs(
                 *self.names, delete_snapshots="include", raise_on_any_failure=False, raw_response_hook=record_response
             )
         except HttpResponseError as error:
-            return self._refused(error.status_code or 0, _failure(error), until)
+            return self._refused(error.status_code or 0, _failure(error), deadline)
         except AzureError as error:
             return dict.fromkeys(self.names, _failure(error))
         except Exception:  # the library failed to parse the response, which `record_response` already has
@@ -97,14 +97,14 @@ class _Batch:
                 raise
         responses = seen[-1] if seen else SubResponses({}, None)
         if responses.whole_batch is not None and not responses.by_number:
-            return self._refused(responses.whole_batch.status, responses.whole_batch.to_result(), until)
+            return self._refused(responses.whole_batch.status, responses.whole_batch.to_result(), deadline)
         no_result = _failed_with(
             "NoAnswer", "the store's response doesn't name this blob, so it may or may not be deleted", transient=True
         )
         by_number = {number: each.to_result() for number, each in responses.by_number.items()}
         return {name: by_number.get(number, no_result) for number, name in enumerate(self.names)}
 
-    def _refused(self, status: int, to_result: _ToResult, until: float) -> dict[str, _ToResult]:
+    def _refused(self, status: int, to_result: _ToResult, deadline: float) -> dict[str, _ToResult]:
         if status in _THROTTLED or not (400 <= status < 500 or status in _BATCHES_UNSUPPORTED):
             return dict.fromkeys(self.names, to_result)
         not_sent = _failed_with(
@@ -112,7 +112,7 @@ class _Batch:
             "the store refused the batch, and there wasn't enough time to delete all blobs individually",
             transient=True,
         )
-        if self.seconds() >= until:
+        if self.seconds() >= deadline:
             return dict.fromkeys(self.names, not_sent)
         first, *others = self.names
         of_first = _delete_one(self.client, first)
@@ -121,7 +121,7 @@ class _Batch:
         code = to_result(first).code.lower()
         if status in _BATCHES_UNSUPPORTED or "notsupported" in code or "notyetsupported" in code:
             self.on_batches_unsupported()
-        rest = {name: _delete_one(self.client, name) if self.seconds() < until else not_sent for name in others}
+        rest = {name: _delete_one(self.client, name) if self.seconds() < deadline else not_sent for name in others}
         return {first: of_first} | rest
 
 
@@ -149,9 +149,9 @@ class SubResponses:
 
 
 def sub_responses(content_type: str, body: bytes) -> SubResponses:
-    """The responses within a batch response, by the request number that each contains: they may come in any order.
+    """The responses within a batch response, by the request number that each contains, because their order may differ.
 
-    A number that occurs twice is left out, and so is an unreadable part: the outcome of those requests is unknown.
+    Numbers that occur twice and unreadable parts are left out: the outcome of those requests is unknown.
     """
     head = f"Content-Type: {content_type}\r\n\r\n".encode(errors="replace")
     parts = email.message_from_bytes(head + body, policy=email.policy.HTTP).get_payload()
@@ -208,7 +208,10 @@ def _failed_with(code: str, message: str, *, transient: bool) -> _ToResult:
 
 
 def _failed_or_gone(status: int, code: str, message: str, *, transient: bool) -> _ToResult:
-    """Already gone only if Azure's own code says so: a plain 404 may be a missing container or another server."""
+    """The result for an error response. Only Azure's own code means already gone.
+
+    A plain 404 may come from a missing container or another server.
+    """
     if status == 404 and code == "BlobNotFound":
         return lambda key: DeleteResult(key, Deletion.ALREADY_GONE)
     return _failed_with(code, message, transient=transient)

@@ -1,7 +1,7 @@
-"""Requesting a page of blobs from Azure, and parsing the response.
+"""Requests a page of blobs from Azure and parses the response.
 
-The library authorises and sends the request. Its own parser is not used: it would take most of the time, and it treats
-a response that doesn't say whether more pages follow as the last page.
+The library authorizes and sends the request. Its own parser is not used, because it would take most of the time, and
+because it treats a response as the last page if it doesn't say whether more pages follow.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spark_resources.errors import Unavailable
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
 
-FOLDER = "hdi_isfolder"  # metadata that marks a directory in a hierarchical account; lakeFS checks it, too
+FOLDER_METADATA = "hdi_isfolder"  # metadata that marks a directory in a hierarchical account; lakeFS checks it, too
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One blob as listed in the response; `name` is the full name, or None if its bytes are not UTF-8."""
+class ListedBlob:
+    """One listed blob; `name` is its full name, or None if the name is not UTF-8."""
 
     name: str | None
     size: int
@@ -39,9 +39,9 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One page. `marker` is where the next page begins, None only on the last page; `date` is the store's `Date`."""
+    """One page. `marker` requests the next page and is None only on the last page; `date` is the `Date` header."""
 
-    objects: list[Listed]
+    objects: list[ListedBlob]
     prefixes: list[str | None]
     marker: str | None
     date: str | None = None
@@ -62,29 +62,29 @@ def list_blobs(
     if response.status_code != 200:
         raise HttpResponseError(response=response)
     try:
-        return parsed(response.content, response.headers.get("Date"))
+        return parse_listing(response.content, response.headers.get("Date"))
     except (ElementTree.ParseError, KeyError, ValueError, TypeError) as error:
         raise Unavailable(
             f"invalid listing response ({error}). Check that this is an Azure Blob Storage endpoint."
         ) from error
 
 
-def parsed(body: bytes, date: str | None = None) -> Listing:
+def parse_listing(body: bytes, date: str | None = None) -> Listing:
     """The listing in an XML document.
 
     Raises `ParseError`, `KeyError`, `ValueError` or `TypeError` if a field that Azure always sends is missing or
     invalid.
     """
     root = ElementTree.fromstring(body)
-    blobs, following = root.find("Blobs"), root.find("NextMarker")
-    if root.tag != "EnumerationResults" or blobs is None or following is None:
+    blobs, next_marker = root.find("Blobs"), root.find("NextMarker")
+    if root.tag != "EnumerationResults" or blobs is None or next_marker is None:
         raise ValueError(f"a {root.tag} without blobs or continuation marker")
-    objects = [listed for found in blobs.iterfind("Blob") if (listed := _listed(found)) is not None]
+    objects = [blob for found in blobs.iterfind("Blob") if (blob := _parse_blob(found)) is not None]
     prefixes = [_name(found.find("Name")) for found in blobs.iterfind("BlobPrefix")]
-    return Listing(objects, prefixes, following.text or None, date)
+    return Listing(objects, prefixes, next_marker.text or None, date)
 
 
-def _listed(found: ElementTree.Element) -> Listed | None:
+def _parse_blob(found: ElementTree.Element) -> ListedBlob | None:
     """A blob, or None for a directory."""
     fields = {field.tag: field for field in found}
     properties = {field.tag: field.text for field in fields["Properties"]}
@@ -95,18 +95,19 @@ def _listed(found: ElementTree.Element) -> Listed | None:
         return None
     md5 = binascii.a2b_base64(properties.get("Content-MD5") or "", strict_mode=True)
     modified = http_time(properties["Last-Modified"] or "")
-    return Listed(_name(fields.get("Name")), size, modified, checksum(md5, properties.get("Etag") or ""))
+    return ListedBlob(_name(fields.get("Name")), size, modified, checksum(md5, properties.get("Etag") or ""))
 
 
 def is_folder(metadata: Mapping[str, str | None], size: int) -> bool:
-    """Whether a blob stands for a directory in a hierarchical account: it is empty, and its metadata says so."""
-    return size == 0 and any(name.lower() == FOLDER and value == "true" for name, value in metadata.items())
+    """Whether a blob represents a directory of a hierarchical account: it is empty, and its metadata says so."""
+    return size == 0 and any(name.lower() == FOLDER_METADATA and value == "true" for name, value in metadata.items())
 
 
 def checksum(md5: bytes | bytearray | None, tag: str) -> str | None:
     """A value that identifies the content: the MD5 if Azure has one, which lakeFS uses as well, otherwise the ETag.
 
-    An ETag changes with every write and is not preserved by a copy; the dash marks it as comparable only with itself.
+    An ETag changes with every write, and a copy has another one. The prefix `etag-` marks it, so that it is never taken
+    for an MD5.
     """
     if md5:
         return bytes(md5).hex()

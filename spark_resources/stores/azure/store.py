@@ -1,7 +1,7 @@
-"""Azure Blob Storage as a store. Names are sent and returned byte for byte, or rejected.
+"""The store for Azure Blob Storage. Names are sent and returned byte for byte, or rejected.
 
 Directories of hierarchical accounts, which Azure returns as empty blobs, are not objects here: listings and lookups
-ignore them. The tests do not cover real accounts where they differ from the emulator; see docs/stores.md.
+ignore them. The tests run against an emulator and do not cover what differs in real accounts; see docs/stores.md.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from spark_resources.stores.base import (
     Page,
     StoredObject,
 )
-from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
+from spark_resources.stores.retry import RetryPolicy, retried, write_conditionally
 from spark_resources.stores.settings import StoreSettings
 
-# Keys that Azure refuses or folds (a backslash becomes a slash, a final dot is dropped), or that a URL can't carry.
-UNHOLDABLE = frozenset(
+# Keys that Azure refuses or folds (a backslash becomes a slash, a final dot is dropped), or that a URL can't contain.
+UNSUPPORTED_KEYS = frozenset(
     {
         keys.DOT_SEGMENT, keys.DOT_AT_END, keys.BACKSLASH, keys.NUL, keys.NEWLINE, keys.CARRIAGE_RETURN, keys.CONTROL,
         keys.NOT_XML,
@@ -52,17 +52,24 @@ UNHOLDABLE = frozenset(
 )  # fmt: skip
 # Hierarchical accounts list in the order of a directory walk, so byte order can't be assumed.
 AZURE = Capabilities(
-    byte_order=False, reports_missing_deletes=True, delete_batch=BATCH, md5_etags=True, unholdable=UNHOLDABLE
+    byte_order=False,
+    reports_missing_deletes=True,
+    delete_batch=BATCH,
+    md5_etags=True,
+    unsupported_keys=UNSUPPORTED_KEYS,
 )
 
-OWN = "_lakefs/retention/gc/lakegc/"
+OWN_PREFIX = "_lakefs/retention/gc/lakegc/"
 
 
 class AzureStore:
-    """One namespace in an existing container; `capabilities` are a probe's, or by default the provider's."""
+    """One namespace in an existing container."""
 
     def __init__(self, namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None = None) -> None:
-        """Sends no request yet. Raises `WrongUsage` for a namespace that can't exist in Azure."""
+        """Sends no request yet. `capabilities` are the findings of a probe; None means the provider's defaults.
+
+        Raises `WrongUsage` for a namespace that can't exist in Azure.
+        """
         capabilities = AZURE if capabilities is None else capabilities
         self.place = container_of(namespace, settings.azure_endpoint_url)
         self.client = container_client(self.place, settings)
@@ -73,10 +80,10 @@ class AzureStore:
             capabilities,
             reports_missing_deletes=True,
             delete_batch=min(capabilities.delete_batch, BATCH),
-            unholdable=capabilities.unholdable | UNHOLDABLE,
+            unsupported_keys=capabilities.unsupported_keys | UNSUPPORTED_KEYS,
         )
         self.where = f"{namespace.uri} at {self.place.endpoint}" if settings.azure_endpoint_url else namespace.uri
-        keys.check_prefix(self._prefix, self.where, self._capabilities.unholdable)
+        keys.check_prefix(self._prefix, self.where, self._capabilities.unsupported_keys)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -108,14 +115,14 @@ class AzureStore:
     def pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
-        """See `Store.pages`. Keys up to `start_after` are requested all the same, and filtered out here."""
-        keys.check_prefix(prefix, self.where, self._capabilities.unholdable)
+        """See `Store.pages`. Azure has no `start_after`: all keys are requested, and the earlier ones dropped here."""
+        keys.check_prefix(prefix, self.where, self._capabilities.unsupported_keys)
         after = None if start_after is None else keys.as_bytes(start_after, self.where)
         if after is not None:
             self._check_start_after(delimiter)
         marker: str | None = None
         while True:
-            listing = self._listed(prefix, page_size, delimiter, marker)
+            listing = self._request_listing(prefix, page_size, delimiter, marker)
             yield self._page(listing, self._prefix + prefix, after)
             if listing.marker is None:
                 return
@@ -126,7 +133,7 @@ class AzureStore:
             marker = listing.marker
 
     @retried
-    def _listed(self, prefix: str, page_size: int, delimiter: str | None, marker: str | None) -> Listing:
+    def _request_listing(self, prefix: str, page_size: int, delimiter: str | None, marker: str | None) -> Listing:
         with translated_errors(self.where, "list", prefix):
             return list_blobs(
                 self.client, self._prefix + prefix, page_size=page_size, delimiter=delimiter, marker=marker
@@ -137,8 +144,8 @@ class AzureStore:
             raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
         if not self._capabilities.byte_order:
             raise WrongUsage(
-                f"{self.where} isn't known to list in byte order of keys, and can't start in the middle. List the "
-                "whole prefix."
+                f"{self.where} isn't known to list keys in byte order, so a listing can't start in the middle. List "
+                "the whole prefix."
             )
 
     def _page(self, listing: Listing, requested: str, after: bytes | None) -> Page:
@@ -167,10 +174,10 @@ class AzureStore:
         return self._head(key, "look up")[0]
 
     @retried
-    def _head(self, key: str, doing: str) -> tuple[StoredObject, str]:
+    def _head(self, key: str, action: str) -> tuple[StoredObject, str]:
         """The object, and its ETag exactly as Azure sends it."""
         client = self.client.get_blob_client(self.full_key(key))
-        with translated_errors(self.where, doing, key):
+        with translated_errors(self.where, action, key):
             properties = client.get_blob_properties()
         if properties.size is None or properties.last_modified is None or not properties.etag:
             raise Unavailable(
@@ -207,7 +214,7 @@ class AzureStore:
         return data, unquoted(download.properties.etag)
 
     def etag_is_md5(self, key: str) -> bool:
-        """Always False: the MD5 of a block upload is its writer's claim, and looks like that of a plain upload."""
+        """Always False: Azure doesn't verify the MD5 of a block upload, which looks like that of a plain upload."""
         self.stat(key)
         return False
 
@@ -225,7 +232,7 @@ class AzureStore:
         try:
             policy = self._service_properties().get("delete_retention_policy")
         except Unavailable:
-            return None  # a token for one container may not read the account's properties
+            return None  # a token for one container doesn't permit reading the account's properties
         return bool(policy is not None and policy.enabled)
 
     @retried
@@ -236,7 +243,7 @@ class AzureStore:
     def _keeps_versions(self) -> bool | None:
         """Whether lakegc's newest own file has a version id; None if there is no such file or it can't be read."""
         try:
-            own = (found for page in self.pages(OWN) for found in page.objects)
+            own = (found for page in self.pages(OWN_PREFIX) for found in page.objects)
             newest = max(own, key=lambda found: found.modified, default=None)
             if newest is None:
                 return None
@@ -252,7 +259,7 @@ class AzureStore:
             return self._put(key, data, overwrite=True)
 
     def write_if_absent(self, key: str, data: bytes) -> str:
-        return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
+        return write_conditionally(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
 
     def _create(self, key: str, data: bytes) -> str:
         with translated_errors(self.where, "write", key):
@@ -264,7 +271,7 @@ class AzureStore:
         raise AlreadyExists(f"{key!r} already exists in {self.where}")
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
-        return write_on_condition(
+        return write_conditionally(
             self.retry, lambda: self._replace(key, data, tag), lambda: self.read_with_tag(key), data
         )
 
@@ -286,10 +293,16 @@ class AzureStore:
     def copy(self, source: str, target: str) -> None:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
-        to = self.client.get_blob_client(self.full_key(target))
+        target_client = self.client.get_blob_client(self.full_key(target))
         _, tag = self._head(source, "copy")
         with translated_errors(self.where, "copy", source):
-            copy_blob(self.client.get_blob_client(self.full_key(source)), to, tag, token=self.token(), where=self.where)
+            copy_blob(
+                self.client.get_blob_client(self.full_key(source)),
+                target_client,
+                tag,
+                token=self.token(),
+                where=self.where,
+            )
 
     def token(self) -> str:
         return getattr(self.client.credential, "signature", "")
@@ -298,15 +311,22 @@ class AzureStore:
         """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""
         batch = self._capabilities.delete_batch
         return delete_keys(
-            self.client, list(keys), full=self.full_key, batch=batch, on_batches_unsupported=self._disable_batches
+            self.client,
+            list(keys),
+            to_full_key=self.full_key,
+            batch_size=batch,
+            on_batches_unsupported=self._disable_batches,
         )
 
     def _disable_batches(self) -> None:
         self._capabilities = replace(self._capabilities, delete_batch=1)
 
     def full_key(self, key: str) -> str:
-        keys.check_key(key, self.where, self._capabilities.unholdable)
+        keys.check_key(key, self.where, self._capabilities.unsupported_keys)
         full = self._prefix + key
         if len(full.encode("utf-16-le")) > 2 * keys.LONGEST_KEY:
-            raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 characters")
+            raise WrongUsage(
+                f"{key!r} can't be a key in {self.where}: including the namespace's path, it is longer than 1024 "
+                "characters"
+            )
         return full

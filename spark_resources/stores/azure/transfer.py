@@ -1,4 +1,4 @@
-"""Azure blobs streamed in pieces, and server-side copies between containers of one account."""
+"""Streams Azure blobs in pieces, and copies them between containers of one account on the server."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from spark_resources.errors import NotFound, Unavailable, WrongUsage
 from spark_resources.stores.azure.client import ALREADY_EXISTS, OVERWRITTEN, as_lakegc_error, code_of
 from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.listing import checksum
-from spark_resources.stores.base import MALFORMED, AlreadyExists, Changed, StoredObject
+from spark_resources.stores.base import PARSE_ERRORS, AlreadyExists, Changed, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried
 from spark_resources.stores.transfer import (
     PART,
-    Cold,
+    InArchiveTier,
     ObjectProperties,
     Streams,
-    Written,
+    WrittenObject,
     header_metadata,
-    parts,
     require_size,
+    split_into_parts,
 )
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ _FIELDS = {
     "Content-Language": "content_language",
     "Cache-Control": "cache_control",
 }
-_COLD = frozenset({"BlobArchived", "BlobBeingRehydrated"})
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")  # a valid metadata name
+_ARCHIVE_TIER_CODES = frozenset({"BlobArchived", "BlobBeingRehydrated"})
+_METADATA_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")  # a valid metadata name
 _MAX_BLOCKS = 40_000  # Azure's limit is 50,000
-_ABSENT = MatchConditions.IfMissing
+_IF_ABSENT = MatchConditions.IfMissing
 
 
 class AzureStreams:
-    """The blobs of one namespace."""
+    """The streams of one namespace."""
 
     def __init__(self, store: AzureStore, *, part: int = PART) -> None:
         self._store, self._client, self._part = store, store.client, part
@@ -62,7 +62,7 @@ class AzureStreams:
 
     @retried
     def properties(self, key: str) -> ObjectProperties:
-        with self._translating("look up", key):
+        with self._translated_errors("look up", key):
             properties = self._client.get_blob_client(self._store.full_key(key)).get_blob_properties()
         self._store.check_object(key, properties)
         settings = properties.content_settings
@@ -72,9 +72,14 @@ class AzureStreams:
                 f"the response for {key!r} in {self.where} lacks size, time or ETag. Check that this is an Azure "
                 "endpoint."
             )
-        shown = checksum(settings.content_md5, properties.etag)
+        listed_checksum = checksum(settings.content_md5, properties.etag)
         return ObjectProperties(
-            properties.size, properties.last_modified, shown, properties.etag, headers, dict(properties.metadata or {})
+            properties.size,
+            properties.last_modified,
+            listed_checksum,
+            properties.etag,
+            headers,
+            dict(properties.metadata or {}),
         )
 
     def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
@@ -88,47 +93,47 @@ class AzureStreams:
     @retried
     def _piece(self, key: str, properties: ObjectProperties, start: int, length: int) -> bytes:
         blob = self._client.get_blob_client(self._store.full_key(key))
-        with self._translating("read", key):
+        with self._translated_errors("read", key):
             download = blob.download_blob(
                 offset=start, length=length, etag=properties.tag, match_condition=MatchConditions.IfNotModified
             )
             data: bytes = download.readall()
         return data
 
-    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
         blob = self._client.get_blob_client(self._store.full_key(key))
         arguments: dict[str, Any] = {
             _FIELDS[name]: value for name, value in properties.headers.items() if name in _FIELDS and value.isascii()
         }
-        metadata = header_metadata(properties.metadata, _NAME)
-        all_parts = parts(pieces, max(self._part, -(-properties.size // _MAX_BLOCKS)))
+        metadata = header_metadata(properties.metadata, _METADATA_NAME)
+        all_parts = split_into_parts(pieces, max(self._part, -(-properties.size // _MAX_BLOCKS)))
         first = list(islice(all_parts, 2))
         if len(first) < 2:
             data = first[0] if first else b""
             settings = ContentSettings(**arguments)
-            tag = self._written(
+            tag = self._send_write(
                 key, partial(blob.upload_blob, data, overwrite=False, metadata=metadata, content_settings=settings)
             )
-            return Written(tag, frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()}))
+            return WrittenObject(tag, frozenset({hashlib.md5(data, usedforsecurity=False).hexdigest()}))
         md5, blocks = hashlib.md5(usedforsecurity=False), []
         for number, data in enumerate(chain(first, all_parts)):
             md5.update(data)
             blocks.append(BlobBlock(block_id=base64.b64encode(b"%08d" % number).decode()))
-            self._written(key, partial(blob.stage_block, blocks[-1].id, data, length=len(data)))
-        # without an MD5, the blob would have no checksum that its copies share
+            self._send_write(key, partial(blob.stage_block, blocks[-1].id, data, length=len(data)))
+        # without an MD5, the blob and its copies would have no common checksum
         settings = ContentSettings(**arguments, content_md5=bytearray(md5.digest()))
         options: dict[str, Any] = {"content_settings": settings, "metadata": metadata}
-        tag = self._written(key, partial(blob.commit_block_list, blocks, **options, match_condition=_ABSENT))
-        return Written(tag)  # Azure stores that MD5 without verifying it
+        tag = self._send_write(key, partial(blob.commit_block_list, blocks, **options, match_condition=_IF_ABSENT))
+        return WrittenObject(tag)  # Azure stores that MD5 without verifying it
 
     @retried
-    def _written(self, key: str, request: Callable[[], Any]) -> str | None:
+    def _send_write(self, key: str, request: Callable[[], Any]) -> str | None:
         """The ETag in the response to a write, with retries."""
-        with self._translating("write", key):
+        with self._translated_errors("write", key):
             return request().get("etag") or None
 
     @retried
-    def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
+    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
         if not isinstance(source, AzureStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not in the same account")
         properties = source.properties(found.key)
@@ -136,43 +141,43 @@ class AzureStreams:
             raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime")
         blob = source._client.get_blob_client(source._store.full_key(found.key))
         target = self._client.get_blob_client(self._store.full_key(key))
-        with self._translating("copy", found.key, there=key):
+        with self._translated_errors("copy", found.key, target=key):
             tag = copy_blob(
-                blob, _Absent(target), properties.tag, token=source._store.token(), where=self.where  # type: ignore[arg-type]
+                blob, _AbsentTarget(target), properties.tag, token=source._store.token(), where=self.where  # type: ignore[arg-type]
             )  # fmt: skip
-        return Written(tag)
+        return WrittenObject(tag)
 
     @retried
     def remove(self, key: str, tag: str) -> None:
         blob = self._client.get_blob_client(self._store.full_key(key))
-        with suppress(NotFound), self._translating("delete", key):
+        with suppress(NotFound), self._translated_errors("delete", key):
             blob.delete_blob("include", etag=tag, match_condition=MatchConditions.IfNotModified)
 
     @contextmanager
-    def _translating(self, doing: str, key: str, there: str = "") -> Iterator[None]:
+    def _translated_errors(self, action: str, key: str, target: str = "") -> Iterator[None]:
         try:
             yield
         except AzureError as error:
             code = code_of(error)
-            if code in _COLD:
-                raise Cold(f"{key!r} in {self.where} is in the archive tier. Rehydrate it before reading it") from None
-            if doing == "write" and code in ALREADY_EXISTS:
+            if code in _ARCHIVE_TIER_CODES:
+                raise InArchiveTier(f"{key!r} in {self.where} is in the archive tier. Rehydrate it first.") from None
+            if action == "write" and code in ALREADY_EXISTS:
                 raise AlreadyExists(f"{key!r} already exists in {self.where}") from None
-            if doing == "copy" and code in ALREADY_EXISTS | {"SourceConditionNotMet"}:
+            if action == "copy" and code in ALREADY_EXISTS | {"SourceConditionNotMet"}:
                 try:
-                    self._store.stat(there)
+                    self._store.stat(target)
                 except NotFound:
                     raise Changed(f"{key!r} was replaced in the meantime") from None
-                raise AlreadyExists(f"{there!r} already exists in {self.where}") from None
-            if doing in ("read", "delete") and code in OVERWRITTEN:
+                raise AlreadyExists(f"{target!r} already exists in {self.where}") from None
+            if action in ("read", "delete") and code in OVERWRITTEN:
                 self._store.stat(key)  # raises `NotFound` if the object is gone
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from None
-            raise as_lakegc_error(error, self.where, doing, key) from None
-        except MALFORMED as error:
-            raise Unavailable(f"could not {doing} {key!r} in {self.where}: invalid response ({error})") from None
+            raise as_lakegc_error(error, self.where, action, key) from None
+        except PARSE_ERRORS as error:
+            raise Unavailable(f"could not {action} {key!r} in {self.where}: invalid response ({error})") from None
 
 
-class _Absent:
+class _AbsentTarget:
     """A copy target that must not exist yet."""
 
     def __init__(self, blob: object) -> None:
@@ -183,4 +188,4 @@ class _Absent:
 
     def start_copy_from_url(self, url: str, **options: object) -> object:
         start = self._blob.start_copy_from_url  # type: ignore[attr-defined]
-        return start(url, match_condition=_ABSENT, **options)
+        return start(url, match_condition=_IF_ABSENT, **options)

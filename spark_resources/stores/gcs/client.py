@@ -1,8 +1,8 @@
-"""The client for Google Cloud Storage: one authenticated session, one place that translates its errors into lakegc's.
+"""The client for Google Cloud Storage, and the translation of its errors into lakegc's.
 
 Requests use the JSON API directly, over google-auth's session. The library google-cloud-storage was tried and rejected:
-its batches match responses by order alone, its listings create an object per key, its uploads in pieces don't check
-their condition and write in one step, it requests the bucket's metadata by itself, and it takes a second to import.
+its batches match responses by order alone, its listings create an object per key, its uploads in pieces don't check the
+condition and write in one step, it requests the bucket's metadata by itself, and it takes a second to import.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 
 from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage, full_stop
-from spark_resources.stores.base import MALFORMED
-from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.base import PARSE_ERRORS
+from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 from spark_resources.stores.settings import StoreSettings
 
 
@@ -43,18 +43,26 @@ class CorruptContent(Exception):
 
 
 class NotSent(Exception):
-    """Raised if getting a token took so long that the delete would be sent too late."""
+    """Raised instead of sending a delete if getting a token took too long."""
 
 
 HOST = "https://storage.googleapis.com"
 SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
 
-# All failures of a request: an error response, a corrupt body, a token that came too late, missing credentials, a
-# broken connection, a response that can't be parsed.
-Errors = (ErrorResponse, CorruptContent, NotSent, GoogleAuthError, OSError, urllib3.exceptions.HTTPError, *MALFORMED)
+# An error response, a corrupt body, a token that came too late, missing credentials, a broken connection, a response
+# that can't be parsed.
+REQUEST_ERRORS = (
+    ErrorResponse,
+    CorruptContent,
+    NotSent,
+    GoogleAuthError,
+    OSError,
+    urllib3.exceptions.HTTPError,
+    *PARSE_ERRORS,
+)
 
-# The caller of a delete has made sure that there is time for one request and a little more; none is sent later.
-SEND_WITHIN_S = 4.0
+# The caller of a delete makes sure that there is time for little more than one request. No delete is sent later.
+SEND_TIMEOUT_S = 4.0
 THROTTLING_CODES = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # with status 403
 _CREDENTIALS = (
     "Set LAKEGC_GCS_CREDENTIALS_FILE, give the machine a service account, or run "
@@ -66,7 +74,7 @@ _PERMISSIONS = (
 
 
 class GCSClient:
-    """A session for these settings. It sends no request and looks up no default credentials before its first use.
+    """A client for these settings. It sends no request and looks up no default credentials before its first use.
 
     Raises `WrongUsage` for a credentials file that can't be used.
     """
@@ -75,16 +83,16 @@ class GCSClient:
         self.base = (settings.gcs_endpoint_url or HOST).rstrip("/")
         self.timeout = (settings.connect_timeout, settings.read_timeout)
         self._settings = settings
-        self._given = _given_credentials(settings)
+        self._configured = _configured_credentials(settings)
         self._lock = threading.RLock()
 
     @cached_property
     def _session(self) -> Any:
         with self._lock:
-            if "_session" in self.__dict__:  # another thread made it in the meantime
+            if "_session" in self.__dict__:  # another thread has created it in the meantime
                 return self.__dict__["_session"]
-            # this session renews a rejected token and re-sends the request, possibly much later: not for deletes
-            return self._session_with(self._given or google.auth.default(scopes=SCOPES)[0])
+            # not for deletes: this session renews a rejected token and re-sends the request, possibly much later
+            return self._session_with(self._configured or google.auth.default(scopes=SCOPES)[0])
 
     @cached_property
     def _session_for_deletes(self) -> Any:
@@ -100,20 +108,20 @@ class GCSClient:
         return session
 
     def request(self, method: str, path: str, **options: Any) -> requests.Response:
-        """One response of the JSON API, without retries. Raises `ErrorResponse` for an error response."""
-        return self._sent(self._session, method, path, options)
+        """Send a request to the JSON API, without retries. Raises `ErrorResponse` for an error response."""
+        return self._send(self._session, method, path, options)
 
-    def delete_now_or_never(self, path: str, **options: Any) -> requests.Response:
-        """The response to a batch of deletes, sent at once or not at all: raises `NotSent` if it would be sent late."""
+    def delete_without_delay(self, path: str, **options: Any) -> requests.Response:
+        """Send a batch of deletes immediately; raises `NotSent` instead if it would be sent too late."""
         began, credentials = time.monotonic(), self._session.credentials
         if not credentials.valid:
             credentials.refresh(partial(Request(), timeout=self.timeout))
         took = time.monotonic() - began
-        if took > SEND_WITHIN_S:
+        if took > SEND_TIMEOUT_S:
             raise NotSent(f"getting a token took {took:.0f} s, so nothing was deleted with it yet")
-        return self._sent(self._session_for_deletes, "POST", path, options)
+        return self._send(self._session_for_deletes, "POST", path, options)
 
-    def _sent(self, session: Any, method: str, path: str, options: dict[str, Any]) -> requests.Response:
+    def _send(self, session: Any, method: str, path: str, options: dict[str, Any]) -> requests.Response:
         response = session.request(method, self.base + path, timeout=self.timeout, allow_redirects=False, **options)
         if not 200 <= response.status_code < 300:
             raise ErrorResponse(response.status_code, response.content, response.headers)
@@ -121,7 +129,7 @@ class GCSClient:
         return typed_response
 
 
-def _given_credentials(settings: StoreSettings) -> Any:
+def _configured_credentials(settings: StoreSettings) -> Any:
     """The credentials named in the settings; None for the machine's own, which are looked up later."""
     if settings.gcs_anonymous:
         return AnonymousCredentials()  # type: ignore[no-untyped-call]
@@ -133,13 +141,13 @@ def _given_credentials(settings: StoreSettings) -> Any:
     except (GoogleAuthError, OSError, ValueError) as error:
         # without the parser's message, which may contain a line of the key
         raise WrongUsage(
-            f"LAKEGC_GCS_CREDENTIALS_FILE names {settings.gcs_credentials_file}, which isn't valid "
+            f"the file of LAKEGC_GCS_CREDENTIALS_FILE, {settings.gcs_credentials_file}, isn't valid "
             f"({type(error).__name__}): expected the JSON file of a service account, a user or a federated identity"
         ) from None
 
 
 def object_path(bucket: str, name: str) -> str:
-    """The URL path of an object. Never pass `.` or `..`: clients resolve them, and the request addresses the bucket."""
+    """The URL path of an object. Never pass `.` or `..`: clients resolve them, so a request would be for the bucket."""
     return f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
 
 
@@ -151,8 +159,8 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, ErrorResponse):
         return error.status in TRANSIENT_STATUSES or code_and_message(error)[0] in THROTTLING_CODES
     if isinstance(error, requests.exceptions.SSLError):
-        return not is_tls_refusal(error)
-    if isinstance(error, MALFORMED):
+        return not is_permanent_tls_error(error)
+    if isinstance(error, PARSE_ERRORS):
         return False
     return isinstance(error, OSError | TransportError | urllib3.exceptions.HTTPError | CorruptContent | NotSent)
 
@@ -175,8 +183,8 @@ def code_and_message(error: Exception) -> tuple[str, str]:
     )
 
 
-def _is_from_the_store(error: ErrorResponse) -> bool:
-    """Whether an error response has the JSON API's format: another web server's 404 says nothing about objects."""
+def _is_json_api_error(error: ErrorResponse) -> bool:
+    """Whether an error response has the JSON API's format. Another web server's 404 says nothing about objects."""
     try:
         return isinstance(json.loads(error.body)["error"]["code"], int)
     except (ValueError, TypeError, KeyError):
@@ -184,18 +192,18 @@ def _is_from_the_store(error: ErrorResponse) -> bool:
 
 
 @contextmanager
-def translated_errors(where: str, doing: str, key: str | None = None) -> Iterator[None]:
+def translated_errors(where: str, action: str, key: str | None = None) -> Iterator[None]:
     """Translates Google's errors into lakegc's, with advice on what to check."""
     try:
         yield
-    except Errors as error:
-        raise as_lakegc_error(error, where, doing, key) from error
+    except REQUEST_ERRORS as error:
+        raise as_lakegc_error(error, where, action, key) from error
 
 
-def as_lakegc_error(error: Exception, where: str, doing: str, key: str | None) -> LakegcError:
-    what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
+def as_lakegc_error(error: Exception, where: str, action: str, key: str | None) -> LakegcError:
+    what = f"could not {action} {where}" if key is None else f"could not {action} {key!r} in {where}"
     if isinstance(error, ErrorResponse):
-        return _response_error(error, what, where)
+        return _error_of_response(error, what, where)
     if isinstance(error, GoogleAuthError) and not isinstance(error, TransportError):
         return Forbidden(
             f"{what}: {full_stop(': '.join([type(error).__name__, *map(str, error.args[:1])]))} {_CREDENTIALS}."
@@ -210,16 +218,16 @@ def as_lakegc_error(error: Exception, where: str, doing: str, key: str | None) -
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
 
-def _response_error(error: ErrorResponse, what: str, where: str) -> LakegcError:
+def _error_of_response(error: ErrorResponse, what: str, where: str) -> LakegcError:
     code, message = code_and_message(error)
     failure = f"{what}: {code}: {message}".rstrip(": .")
     if error.status in (401, 403) and not is_transient(error):
         return Forbidden(f"{failure}. {_CREDENTIALS if error.status == 401 else _PERMISSIONS}.")
-    if error.status == 404 and _is_from_the_store(error):
+    if error.status == 404 and _is_json_api_error(error):
         return NotFound(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
     if 300 <= error.status < 400:
         return Unavailable(
-            f"{what}: a redirect (HTTP {error.status}) to {origin_of(error.headers.get('Location', ''))}"
+            f"{what}: a redirect (HTTP {error.status}) to {redirect_target(error.headers.get('Location', ''))}"
             ", which is not followed. Check LAKEGC_GCS_ENDPOINT_URL."
         )
     if error.status == 404:
@@ -227,4 +235,4 @@ def _response_error(error: ErrorResponse, what: str, where: str) -> LakegcError:
             f"{failure} (HTTP {error.status}): this is not Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL."
         )
     failure = f"{failure} (HTTP {error.status}). Try again. If the error persists, check the bucket's quotas."
-    return Transient(failure, after_s=seconds_of(error.headers)) if is_transient(error) else Unavailable(failure)
+    return Transient(failure, after_s=retry_after_s(error.headers)) if is_transient(error) else Unavailable(failure)

@@ -1,6 +1,6 @@
-"""Object contents on Cloud Storage, each written or read in one request and verified by its CRC32C.
+"""Reads and writes whole objects on Cloud Storage in one request each, verified by their CRC32C.
 
-A conditional write is a single request; an upload in pieces would start under its condition and end later.
+An upload in pieces would not be atomic: its condition is checked at the start, and it is completed later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TYPE = "application/octet-stream"
 def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
     """The bytes as stored, and their generation. Raises the client's errors.
 
-    Compressed content stays compressed: the size and checksum refer to the compressed bytes.
+    Compressed content is not decompressed, because the size and checksum refer to the compressed bytes.
     """
     with client.request(
         "GET", object_path(bucket, name), params={"alt": "media"}, headers={"Accept-Encoding": "gzip"}, stream=True

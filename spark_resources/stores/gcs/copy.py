@@ -6,15 +6,15 @@ from typing import Any
 
 from spark_resources.errors import Unavailable
 from spark_resources.stores.gcs.client import GCSClient, object_path
-from spark_resources.stores.gcs.listing import Listed, listed
+from spark_resources.stores.gcs.listing import ListedObject, parse_object
 
 _FIELDS = "done,rewriteToken,totalBytesRewritten,resource(name,size,updated,crc32c,generation)"
 
 
-def copy_object(client: GCSClient, bucket: str, source: Listed, target: str, where: str) -> None:
-    """Copy exactly the content found as `source` to another key of the bucket. Raises Google's errors.
+def copy_object(client: GCSClient, bucket: str, source: ListedObject, target: str, where: str) -> None:
+    """Copy exactly the content of `source` to another key of the bucket.
 
-    Raises `Unavailable` if the copy makes no progress, or if its result differs from the source.
+    Raises Google's errors, and `Unavailable` if the copy makes no progress or its result differs from the source.
     """
     path = f"{object_path(bucket, source.name)}/rewriteTo{object_path(bucket, target).removeprefix('/storage/v1')}"
     # an empty body keeps all metadata of the source; the generation pins every request to the same content
@@ -31,7 +31,7 @@ def copy_object(client: GCSClient, bucket: str, source: Listed, target: str, whe
             )
         params["rewriteToken"], copied = str(token), so_far
     try:
-        copy = listed(response["resource"])
+        copy = parse_object(response["resource"])
     except (ValueError, KeyError, TypeError) as error:
         raise Unavailable(f"invalid response to copying {source.name!r} in {where} ({error})") from error
     if (copy.name, copy.size) != (target, source.size) or copy.crc32c != source.crc32c:

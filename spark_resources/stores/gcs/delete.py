@@ -1,7 +1,7 @@
 """Deleting keys on Cloud Storage in batches: exactly one result per key, whatever the store responds.
 
-A batch is one request of many parts, and its response has a status for each part. Responses are matched by the id that
-each part was given, never by their order: a response without a valid id is ignored.
+A batch is one request of many parts, and its response has a status for each part. Responses are matched by the id of
+each part, never by their order; a response without a valid id is ignored.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from email.policy import HTTP
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.stores.base import DeleteResult, Deletion
 from spark_resources.stores.gcs.client import (
+    REQUEST_ERRORS,
     THROTTLING_CODES,
-    Errors,
     GCSClient,
     code_and_message,
     error_in,
@@ -24,7 +24,7 @@ from spark_resources.stores.gcs.client import (
 )
 from spark_resources.stores.retry import TRANSIENT_STATUSES
 
-LARGEST = 100  # calls in one batch, according to the documentation
+MAX_BATCH = 100  # calls in one batch, according to the documentation
 _PATH = "/batch/storage/v1"
 _BOUNDARY = "lakegc-batch"  # can't occur in a part, because keys are percent-encoded
 _PART = (
@@ -40,33 +40,34 @@ _ToResult = Callable[[str], DeleteResult]
 def delete_keys(
     client: GCSClient,
     bucket: str,
-    wanted: Sequence[str],
+    keys: Sequence[str],
     *,
-    full: Callable[[str], str],
-    batch: int,
+    to_full_key: Callable[[str], str],
+    batch_size: int,
     check_bucket: Callable[[], None],
 ) -> list[DeleteResult]:
     """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
-    The store returns 404 for a missing object and for a missing bucket: `check_bucket` raises for the latter.
+    The store returns 404 both for a missing object and for a missing bucket; `check_bucket` raises if the bucket is
+    missing.
     """
     results: dict[str, DeleteResult] = {}
     full_keys: dict[str, str] = {}  # keys by full key in the bucket
-    for key in dict.fromkeys(wanted):
+    for key in dict.fromkeys(keys):
         try:
-            full_keys[full(key)] = key
+            full_keys[to_full_key(key)] = key
         except WrongUsage as error:
             results[key] = DeleteResult(key, Deletion.FAILED, "InvalidKey", str(error))
     names = list(full_keys)
-    for start in range(0, len(names), batch):
-        results_of = _delete_batch(client, bucket, names[start : start + batch])
+    for start in range(0, len(names), batch_size):
+        results_of = _delete_batch(client, bucket, names[start : start + batch_size])
         results.update(
             (full_keys[full_key], to_result(full_keys[full_key])) for full_key, to_result in results_of.items()
         )
     gone = [result for result in results.values() if result.deletion is Deletion.ALREADY_GONE]
     if gone:
         results.update((each.key, each) for each in _if_bucket_exists(gone, check_bucket))
-    return [results[key] for key in wanted]
+    return [results[key] for key in keys]
 
 
 def _delete_batch(client: GCSClient, bucket: str, full_keys: Sequence[str]) -> dict[str, _ToResult]:
@@ -76,8 +77,8 @@ def _delete_batch(client: GCSClient, bucket: str, full_keys: Sequence[str]) -> d
     headers = {"Content-Type": f"multipart/mixed; boundary={_BOUNDARY}"}
     data = f"{body}--{_BOUNDARY}--\r\n".encode("ascii")
     try:
-        response = client.delete_now_or_never(_PATH, data=data, headers=headers)
-    except Errors as error:
+        response = client.delete_without_delay(_PATH, data=data, headers=headers)
+    except REQUEST_ERRORS as error:
         return dict.fromkeys(full_keys, _failed(*code_and_message(error), transient=is_transient(error)))
     no_result = _failed(
         "NoAnswer", "the store's response doesn't name this key, so it may or may not be deleted", transient=True
@@ -98,7 +99,7 @@ def results_in(content_type: str, body: bytes) -> Mapping[int, _ToResult]:
         if part_id is None or status is None:
             continue
         number = int(part_id[1])
-        if number in results_of:  # two responses to one request: neither is trusted
+        if number in results_of:  # of two responses to one request, neither is trusted
             results_of[number] = _failed("NoAnswer", "the store's response names this key twice", transient=True)
         else:
             results_of[number] = _to_result(int(status[1]), text)

@@ -1,4 +1,4 @@
-"""Parsing a listing response of Cloud Storage's JSON API."""
+"""Parses the listing responses of Cloud Storage's JSON API."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from spark_resources.errors import Unavailable
 
 _OBJECT = "name,size,updated,crc32c,generation"
 OBJECT_FIELDS = f"kind,{_OBJECT}"
-FIELDS = f"kind,nextPageToken,prefixes,items({_OBJECT})"  # `kind` tells an empty listing from another response
+FIELDS = f"kind,nextPageToken,prefixes,items({_OBJECT})"  # `kind` distinguishes an empty listing from another response
 _LISTING = "storage#objects"
 _NO_KEYS: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One object as listed in the response; `name` is the full key, `generation` identifies exactly this content.
+class ListedObject:
+    """One listed object; `name` is the full key, `generation` identifies exactly this content.
 
-    `crc32c` is empty for an object encrypted with the client's own key, whose checksums the store doesn't show.
+    `crc32c` is empty for an object encrypted with the client's own key, because the store doesn't show its checksums.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Listed:
 class Listing:
     """One page. `next_token` is None only on the last page."""
 
-    objects: list[Listed]
+    objects: list[ListedObject]
     prefixes: list[str]
     next_token: str | None
     unreadable_names: int = 0
@@ -52,7 +52,7 @@ def listing_of(body: bytes) -> Listing:
         if document["kind"] != _LISTING:
             raise ValueError(f"it is a {document['kind']}")
         items = document.get("items", ())
-        objects = [listed(item) for item in items if is_text(item["name"])]
+        objects = [parse_object(item) for item in items if is_text(item["name"])]
         prefixes = [prefix for prefix in document.get("prefixes", ()) if is_text(prefix)]
         unreadable = len(items) - len(objects) + len(document.get("prefixes", ())) - len(prefixes)
         return Listing(objects, prefixes, _token(document), unreadable)
@@ -62,7 +62,7 @@ def listing_of(body: bytes) -> Listing:
         ) from error
 
 
-def listed(item: Mapping[str, Any]) -> Listed:
+def parse_object(item: Mapping[str, Any]) -> ListedObject:
     """One object's metadata. Raises `ValueError`, `KeyError` or `TypeError` for a missing or invalid field."""
     updated = datetime.fromisoformat(item["updated"])
     if updated.tzinfo is None:
@@ -70,11 +70,11 @@ def listed(item: Mapping[str, Any]) -> Listed:
     size, generation = int(item["size"]), item["generation"]
     if not isinstance(generation, str) or not generation.isdecimal():
         raise ValueError(f"the generation is {generation!r}")
-    return Listed(item["name"], size, updated.astimezone(UTC), item.get("crc32c", ""), generation)
+    return ListedObject(item["name"], size, updated.astimezone(UTC), item.get("crc32c", ""), generation)
 
 
 def is_text(name: Any) -> bool:
-    """Whether a name can be encoded as UTF-8: a lone surrogate, which JSON can carry, can't."""
+    """Whether a name can be encoded as UTF-8. JSON may contain a lone surrogate, which can't be encoded."""
     if not isinstance(name, str) or not name:
         raise ValueError(f"a name is {name!r}")
     try:

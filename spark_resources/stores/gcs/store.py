@@ -1,9 +1,9 @@
-"""Google Cloud Storage as a store, over its JSON API. Keys are sent and returned byte for byte, or rejected.
+"""The store for Google Cloud Storage, over its JSON API. Keys are sent and returned byte for byte, or rejected.
 
 An object's tag is its generation, which identifies exactly this content: the store assigns a new one whenever the key
-is written. Its checksum is its CRC32C, which every object has, even a composite one, and which a copy shares with its
-original; ETags change with the metadata, and composite objects have no MD5. Its time is that of the last change,
-including metadata changes: it is never earlier than that of the content.
+is written. Its checksum is its CRC32C. Every object has one, even a composite one, and a copy has the same one. ETags
+change with the metadata, and composite objects have no MD5. Its time is that of the last change, including metadata
+changes, so it is never earlier than that of the content.
 """
 
 from __future__ import annotations
@@ -34,33 +34,44 @@ from spark_resources.stores.base import (
 from spark_resources.stores.gcs.client import ErrorResponse, GCSClient, object_path, translated_errors
 from spark_resources.stores.gcs.contents import read_object, write_object
 from spark_resources.stores.gcs.copy import copy_object
-from spark_resources.stores.gcs.delete import LARGEST, delete_keys
-from spark_resources.stores.gcs.listing import FIELDS, OBJECT_FIELDS, Listed, Listing, is_text, listed, listing_of
+from spark_resources.stores.gcs.delete import MAX_BATCH, delete_keys
+from spark_resources.stores.gcs.listing import (
+    FIELDS,
+    OBJECT_FIELDS,
+    ListedObject,
+    Listing,
+    is_text,
+    listing_of,
+    parse_object,
+)
 from spark_resources.stores.gcs.transfer import GCSStreams
-from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
+from spark_resources.stores.retry import RetryPolicy, retried, write_conditionally
 from spark_resources.stores.settings import StoreSettings
 
 # The documentation forbids line breaks in names; anything else is allowed.
 GCS = Capabilities(
     reports_missing_deletes=True,
-    delete_batch=LARGEST,
+    delete_batch=MAX_BATCH,
     ramp=1_000.0,  # writes a second, including deletes, that a bucket accepts before it is spread over more servers
-    unholdable=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
+    unsupported_keys=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
 )
 
-_LARGEST_PAGE = 1000
-_RESERVED = ".well-known/acme-challenge/"  # the store allows no names with this prefix
+_MAX_PAGE_SIZE = 1000
+_RESERVED_PREFIX = ".well-known/acme-challenge/"  # the store allows no names with this prefix
 _BUCKET_FIELDS = "kind,versioning/enabled,softDeletePolicy/retentionDurationSeconds"
 
 
 class GCSStore:
-    """One namespace in an existing bucket; `capabilities` are those that a probe found, if any."""
+    """One namespace in an existing bucket."""
 
     def __init__(self, namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None = None) -> None:
-        """Sends no request yet. Raises `WrongUsage` for unusable credentials, or for a path that no key can have."""
+        """Sends no request yet. `capabilities` are the findings of a probe; None means the provider's defaults.
+
+        Raises `WrongUsage` for unusable credentials, or for a path that no key can have.
+        """
         # the API behaves the same everywhere; accepted keys and listing order depend on the server
         self._capabilities = (
-            GCS if capabilities is None else replace(capabilities, reports_missing_deletes=True, delete_batch=LARGEST)
+            GCS if capabilities is None else replace(capabilities, reports_missing_deletes=True, delete_batch=MAX_BATCH)
         )
         self.client = GCSClient(settings)
         self.retry: RetryPolicy = settings.retry
@@ -74,7 +85,7 @@ class GCSStore:
                 f"{namespace.uri} can't be a namespace in Cloud Storage: expected gs://<bucket>/<path> without % "
                 "and ?, which lakeFS reads as those of a URL"
             )
-        keys.check_prefix(self._prefix, self.where, self._capabilities.unholdable)
+        keys.check_prefix(self._prefix, self.where, self._capabilities.unsupported_keys)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -93,7 +104,7 @@ class GCSStore:
         """The `Date` header of a real response: whole seconds, rounded down."""
         with translated_errors(self.where, "get the time of"):
             response = self._list({"prefix": self._prefix, "maxResults": "1"})
-        listing_of(response.content)  # ensures that the store responded, not a web server in front of it
+        listing_of(response.content)  # verifies that the store responded, and not a web server in front of it
         date = response.headers.get("Date")
         try:
             return parsedate_to_datetime(str(date)).astimezone(UTC)
@@ -108,19 +119,19 @@ class GCSStore:
     def pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
-        keys.check_prefix(prefix, self.where, self._capabilities.unholdable)
+        keys.check_prefix(prefix, self.where, self._capabilities.unsupported_keys)
         keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
             keys.check_start_after(self.where, delimiter, byte_order=self._capabilities.byte_order)
-        params = {"prefix": self._prefix + prefix, "maxResults": str(min(page_size, _LARGEST_PAGE))}
+        params = {"prefix": self._prefix + prefix, "maxResults": str(min(page_size, _MAX_PAGE_SIZE))}
         if start_after is not None:
             params["startOffset"] = self._prefix + start_after  # inclusive: that key is listed, and dropped below
         if delimiter is not None:
             params["delimiter"] = delimiter
-        folded: set[str] = set()
+        seen_prefixes: set[str] = set()
         while True:
-            listing = self._listed(params, prefix)
-            yield self._page(listing, self._prefix + prefix, start_after, folded)
+            listing = self._request_listing(params, prefix)
+            yield self._page(listing, self._prefix + prefix, start_after, seen_prefixes)
             if listing.next_token is None:
                 return
             if listing.next_token == params.get("pageToken"):
@@ -130,7 +141,7 @@ class GCSStore:
             params["pageToken"] = listing.next_token
 
     @retried
-    def _listed(self, params: Mapping[str, str], prefix: str) -> Listing:
+    def _request_listing(self, params: Mapping[str, str], prefix: str) -> Listing:
         with translated_errors(self.where, "list", prefix):
             return listing_of(self._list(params).content)
 
@@ -138,48 +149,48 @@ class GCSStore:
         params = {**params, "fields": FIELDS, "prettyPrint": "false"}
         return self.client.request("GET", self._listing, params=params)
 
-    def _page(self, listing: Listing, requested: str, start_after: str | None, folded: set[str]) -> Page:
-        """One page; `folded` contains the prefixes of the previous pages, and this page's are added to it."""
+    def _page(self, listing: Listing, requested: str, start_after: str | None, seen_prefixes: set[str]) -> Page:
+        """One page; `seen_prefixes` contains the prefixes of the previous pages, and this page's are added to it."""
         for name in (*(found.name for found in listing.objects), *listing.prefixes):
             if not name.startswith(requested):
                 raise keys.folding_error(self.where, requested, name)
         objects = [
-            self._stored(found)
+            self._to_stored_object(found)
             for found in listing.objects
             # an object named exactly like the namespace's prefix has no key within it
             if len(found.name) > len(self._prefix) and found.name[len(self._prefix) :] != start_after
         ]
-        prefixes = [prefix for prefix in listing.prefixes if prefix not in folded]
-        folded.update(prefixes)
+        prefixes = [prefix for prefix in listing.prefixes if prefix not in seen_prefixes]
+        seen_prefixes.update(prefixes)
         return Page(objects, [prefix[len(self._prefix) :] for prefix in prefixes], listing.unreadable_names)
 
-    def _stored(self, found: Listed) -> StoredObject:
+    def _to_stored_object(self, found: ListedObject) -> StoredObject:
         return StoredObject(found.name[len(self._prefix) :], found.size, found.updated, found.checksum)
 
     def stat(self, key: str) -> StoredObject:
-        return self._stored(self._head(key, "look up"))
+        return self._to_stored_object(self._head(key, "look up"))
 
     @retried
-    def _head(self, key: str, doing: str) -> Listed:
+    def _head(self, key: str, action: str) -> ListedObject:
         full = self.full_key(key)
         params = {"fields": OBJECT_FIELDS, "prettyPrint": "false"}
-        with translated_errors(self.where, doing, key), self.absence(key):
+        with translated_errors(self.where, action, key), self.missing_object_errors(key):
             path = object_path(self.bucket, full)
             response = self.client.request("GET", path, params=params)
         try:
             document = response.json()
             if document["kind"] != "storage#object" or not is_text(document["name"]):
                 raise ValueError(f"it is a {document['kind']}")
-            found = listed(document)
+            found = parse_object(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Unavailable(f"could not {doing} {key!r} in {self.where}: invalid response ({error})") from error
+            raise Unavailable(f"could not {action} {key!r} in {self.where}: invalid response ({error})") from error
         if found.name != full:
             raise keys.folding_error(self.where, full, found.name)
         return found
 
     @contextmanager
-    def absence(self, key: str) -> Iterator[None]:
-        """Distinguishes a missing object from a missing bucket or a server that isn't Cloud Storage: all return 404."""
+    def missing_object_errors(self, key: str) -> Iterator[None]:
+        """Translates a 404, which may mean a missing object, a missing bucket, or a server that isn't Cloud Storage."""
         try:
             yield
             return
@@ -200,21 +211,21 @@ class GCSStore:
     @retried
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
         full = self.full_key(key)
-        with translated_errors(self.where, "read", key), self.absence(key):
+        with translated_errors(self.where, "read", key), self.missing_object_errors(key):
             return read_object(self.client, self.bucket, full)
 
     def etag_is_md5(self, key: str) -> bool:
         return False  # the listed checksum is a CRC32C
 
     def delete_effect(self) -> DeleteEffect:
-        """Read from the bucket's metadata, which requires a permission of its own (storage.buckets.get)."""
+        """Reads the bucket's metadata, which requires a separate permission (storage.buckets.get)."""
         try:
-            return _delete_effect_of(self._about_bucket().json())
+            return _delete_effect_of(self._bucket_metadata().json())
         except (Unavailable, ValueError, KeyError, TypeError, AttributeError):
             return DeleteEffect.UNKNOWN
 
     @retried
-    def _about_bucket(self) -> requests.Response:
+    def _bucket_metadata(self) -> requests.Response:
         params = {"fields": _BUCKET_FIELDS, "prettyPrint": "false"}
         with translated_errors(self.where, "get the versioning state of"):
             return self.client.request("GET", self._listing.removesuffix("/o"), params=params)
@@ -227,7 +238,7 @@ class GCSStore:
             return self._put(key, data)
 
     def write_if_absent(self, key: str, data: bytes) -> str:
-        return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
+        return write_conditionally(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
 
     def _create(self, key: str, data: bytes) -> str:
         with translated_errors(self.where, "write", key):
@@ -239,7 +250,7 @@ class GCSStore:
         raise AlreadyExists(f"{key!r} already exists in {self.where}")
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
-        return write_on_condition(
+        return write_conditionally(
             self.retry, lambda: self._replace(key, data, tag), lambda: self.read_with_tag(key), data
         )
 
@@ -266,7 +277,7 @@ class GCSStore:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
         full_target = self.full_key(target)
         found = self._head(source, "copy")
-        with translated_errors(self.where, "copy", source), self.absence(source):
+        with translated_errors(self.where, "copy", source), self.missing_object_errors(source):
             copy_object(self.client, self.bucket, found, full_target, self.where)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
@@ -275,8 +286,8 @@ class GCSStore:
             self.client,
             self.bucket,
             list(keys),
-            full=self.full_key,
-            batch=self._capabilities.delete_batch,
+            to_full_key=self.full_key,
+            batch_size=self._capabilities.delete_batch,
             check_bucket=self._check_bucket,
         )
 
@@ -284,21 +295,23 @@ class GCSStore:
 
     def _check_bucket(self) -> None:
         """Raises `NotFound` if the bucket does not exist."""
-        self._listed({"prefix": self._prefix, "maxResults": "1"}, "")
+        self._request_listing({"prefix": self._prefix, "maxResults": "1"}, "")
 
     def full_key(self, key: str) -> str:
-        keys.check_key(key, self.where, self._capabilities.unholdable)
+        keys.check_key(key, self.where, self._capabilities.unsupported_keys)
         full = self._prefix + key
         if len(full.encode()) > keys.LONGEST_KEY:
-            raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 bytes")
+            raise WrongUsage(
+                f"{key!r} can't be a key in {self.where}: including the namespace's path, it is longer than 1024 bytes"
+            )
         # clients resolve `.` and `..` in a URL: deleting `..` would send a request to delete the bucket
-        if full in (".", "..") or full.startswith(_RESERVED):
+        if full in (".", "..") or full.startswith(_RESERVED_PREFIX):
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: Cloud Storage doesn't allow such names")
         return full
 
 
 def _delete_effect_of(bucket: Mapping[str, Any]) -> DeleteEffect:
-    """The effect of deletes by a bucket's metadata. Raises `KeyError`, `ValueError` or the like for any other."""
+    """The effect of deletes according to a bucket's metadata. Raises `KeyError`, `ValueError` etc. if it is invalid."""
     if bucket["kind"] != "storage#bucket":
         raise ValueError(f"it is a {bucket['kind']}")
     if bucket.get("versioning", {}).get("enabled", False):

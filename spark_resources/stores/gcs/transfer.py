@@ -1,4 +1,4 @@
-"""Cloud Storage objects streamed in pieces, and server-side copies from bucket to bucket."""
+"""Streams Cloud Storage objects in pieces, and copies them from bucket to bucket on the server."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from urllib.parse import quote
 
 from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
-from spark_resources.stores.gcs.client import ErrorResponse, Errors, as_lakegc_error, object_path
+from spark_resources.stores.gcs.client import REQUEST_ERRORS, ErrorResponse, as_lakegc_error, object_path
 from spark_resources.stores.gcs.contents import crc32c_of
-from spark_resources.stores.gcs.listing import listed
+from spark_resources.stores.gcs.listing import parse_object
 from spark_resources.stores.retry import RetryPolicy, retried
 from spark_resources.stores.transfer import (
     PART,
     PIECE,
-    Hashed,
+    HashingIterator,
     ObjectProperties,
     Streams,
-    Written,
-    parts,
-    refuse_other_start,
+    WrittenObject,
+    read_with_resume,
     require_size,
-    resumed,
+    require_start,
+    split_into_parts,
 )
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ _FIELDS = {
     "Cache-Control": "cacheControl",
 }
 _OBJECT = "kind,name,size,updated,crc32c,generation"
-_REQUESTED = ",".join([_OBJECT, "metadata", *_FIELDS.values()])
-_COPIED = f"done,rewriteToken,totalBytesRewritten,resource({_OBJECT})"
+_PROPERTY_FIELDS = ",".join([_OBJECT, "metadata", *_FIELDS.values()])
+_COPY_FIELDS = f"done,rewriteToken,totalBytesRewritten,resource({_OBJECT})"
 
 
 class GCSStreams:
-    """The objects of one namespace."""
+    """The streams of one namespace."""
 
     def __init__(self, store: GCSStore, *, part: int = PART) -> None:
         self._store, self._client, self._bucket, self._part = store, store.client, store.bucket, part
@@ -61,11 +61,11 @@ class GCSStreams:
     @retried
     def properties(self, key: str) -> ObjectProperties:
         path = object_path(self._bucket, self._store.full_key(key))
-        with self._translating("look up", key), self._store.absence(key):
-            params = {"fields": _REQUESTED, "prettyPrint": "false"}
+        with self._translated_errors("look up", key), self._store.missing_object_errors(key):
+            params = {"fields": _PROPERTY_FIELDS, "prettyPrint": "false"}
             response = self._client.request("GET", path, params=params).json()
         try:
-            found = listed(response)
+            found = parse_object(response)
             headers = {name: str(response[field]) for name, field in _FIELDS.items() if response.get(field)}
             metadata = {str(name): str(value) for name, value in response.get("metadata", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -73,19 +73,19 @@ class GCSStreams:
         return ObjectProperties(found.size, found.updated, found.checksum, found.generation, headers, metadata)
 
     def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
-        pieces = resumed(
+        pieces = read_with_resume(
             self.retry,
-            lambda start: self._opened(key, properties, start),
-            lambda: self._translating("read", key),
+            lambda start: self._open_at(key, properties, start),
+            lambda: self._translated_errors("read", key),
             properties.size,
         )
-        hashed = Hashed(pieces)
+        hashed = HashingIterator(pieces)
         yield from require_size(hashed, properties.size, key, self.where)
         if properties.checksum not in (None, hashed.crc32c):
             raise Transient(f"{key!r} in {self.where} was received with a CRC32C other than the stored one. Try again.")
 
     @contextmanager
-    def _opened(self, key: str, properties: ObjectProperties, start: int) -> Iterator[Callable[[], bytes]]:
+    def _open_at(self, key: str, properties: ObjectProperties, start: int) -> Iterator[Callable[[], bytes]]:
         """Yields a function that reads the object's bytes from `start` on, one piece per call."""
         path = object_path(self._bucket, self._store.full_key(key))
         params, headers = {"alt": "media", "generation": properties.tag}, {"Accept-Encoding": "gzip"}
@@ -98,24 +98,24 @@ class GCSStreams:
             self._store.stat(key)  # raises `NotFound` if the object is gone
             raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
         with response:
-            refuse_other_start(response.status_code, start, key, self.where)
+            require_start(response.status_code, start, key, self.where)
             yield lambda: response.raw.read(PIECE, decode_content=False)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
         full = self._store.full_key(key)
         fields: dict[str, Any] = {_FIELDS[name]: value for name, value in properties.headers.items() if name in _FIELDS}
         fields |= {"metadata": dict(properties.metadata)} if properties.metadata else {}
-        all_parts = parts(pieces, max(self._part, 256 * 1024))
+        all_parts = split_into_parts(pieces, max(self._part, 256 * 1024))
         first = list(islice(all_parts, 2))
         if len(first) < 2:
-            return self._put_one(key, full, first[0] if first else b"", fields)
+            return self._put_small(key, full, first[0] if first else b"", fields)
         return self._put_parts(key, full, chain(first, all_parts), fields)
 
     @contextmanager
     def _writing(self, key: str) -> Iterator[None]:
-        with self._translating("write", key):
+        with self._translated_errors("write", key):
             try:
                 yield
             except ErrorResponse as error:
@@ -124,7 +124,7 @@ class GCSStreams:
                 raise
 
     @retried
-    def _put_one(self, key: str, full: str, data: bytes, fields: Mapping[str, Any]) -> Written:
+    def _put_small(self, key: str, full: str, data: bytes, fields: Mapping[str, Any]) -> WrittenObject:
         crc32c = crc32c_of(data)
         metadata = json.dumps({**fields, "name": full, "crc32c": crc32c}).encode()
         content_type = str(fields.get("contentType", "application/octet-stream")).encode("ascii", "ignore")
@@ -139,13 +139,13 @@ class GCSStreams:
         params = {"uploadType": "multipart", "fields": _OBJECT, "prettyPrint": "false", "ifGenerationMatch": "0"}
         with self._writing(key):
             response = self._client.request("POST", self._uploads, params=params, headers=headers, data=body)
-        return Written(_generation(response), frozenset({f"crc32c={crc32c}"}))
+        return WrittenObject(_generation(response), frozenset({f"crc32c={crc32c}"}))
 
-    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], fields: Mapping[str, Any]) -> Written:
-        location = self._begun(key, full, fields)
-        hashed, start, previous = Hashed(all_parts), 0, b""
+    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], fields: Mapping[str, Any]) -> WrittenObject:
+        location = self._start_upload(key, full, fields)
+        hashed, start, previous = HashingIterator(all_parts), 0, b""
         for data in hashed:
-            if previous:  # one part behind, because the last part is sent differently
+            if previous:  # a part is sent when the next one is known, because the last part is sent differently
                 self._send(key, location, previous, f"bytes {start}-{start + len(previous) - 1}/*", (308,))
                 start += len(previous)
             previous = data
@@ -154,11 +154,11 @@ class GCSStreams:
         except NotFound:
             end = start + len(previous)
             response = self._send(key, location, previous, f"bytes {start}-{end - 1}/{end}", (200, 201))
-            return Written(_generation(response), frozenset({hashed.crc32c}))
+            return WrittenObject(_generation(response), frozenset({hashed.crc32c}))
         raise AlreadyExists(f"{key!r} already exists in {self.where}")
 
     @retried
-    def _begun(self, key: str, full: str, fields: Mapping[str, Any]) -> str:
+    def _start_upload(self, key: str, full: str, fields: Mapping[str, Any]) -> str:
         """The URL to which the parts of a new upload are sent."""
         params = {"uploadType": "resumable", "name": full, "ifGenerationMatch": "0"}
         with self._writing(key):
@@ -166,9 +166,9 @@ class GCSStreams:
         return str(begun.headers["Location"])
 
     @retried
-    def _send(self, key: str, location: str, data: bytes, span: str, expected: tuple[int, ...]) -> Response:
+    def _send(self, key: str, location: str, data: bytes, byte_range: str, expected: tuple[int, ...]) -> Response:
         """Send a part; if it is sent again, the store skips the bytes it already has."""
-        headers = {"Content-Range": span}
+        headers = {"Content-Range": byte_range}
         with self._writing(key):
             response: Response = self._client._session.put(
                 location, data=data, headers=headers, timeout=self._client.timeout, allow_redirects=False
@@ -183,7 +183,7 @@ class GCSStreams:
 
     # --- from bucket to bucket --------------------------------------------------------------------------------------
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
+    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
         if not isinstance(source, GCSStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
         properties, full = source.properties(found.key), self._store.full_key(key)
@@ -192,29 +192,29 @@ class GCSStreams:
         path = object_path(source._bucket, source._store.full_key(found.key))
         path += f"/rewriteTo{object_path(self._bucket, full).removeprefix('/storage/v1')}"
         params = {
-            "sourceGeneration": properties.tag, "ifGenerationMatch": "0", "fields": _COPIED, "prettyPrint": "false"
+            "sourceGeneration": properties.tag, "ifGenerationMatch": "0", "fields": _COPY_FIELDS, "prettyPrint": "false"
         }  # fmt: skip
-        return self._rewritten(path, params, source, found, key)
+        return self._rewrite_all(path, params, source, found, key)
 
-    def _rewritten(
+    def _rewrite_all(
         self, path: str, params: dict[str, str], source: GCSStreams, found: StoredObject, key: str
-    ) -> Written:
+    ) -> WrittenObject:
         so_far = -1
         while True:
             response = self._rewrite(path, params, source, found, key)
             if response.get("done") is True:
-                made = listed(response["resource"])
-                return Written(made.generation, frozenset({made.checksum} if made.checksum else ()))
+                copy = parse_object(response["resource"])
+                return WrittenObject(copy.generation, frozenset({copy.checksum} if copy.checksum else ()))
             token, copied = response.get("rewriteToken"), int(response.get("totalBytesRewritten", 0))
             if not token or copied <= so_far:
-                raise Unavailable(f"the copy of {found.key!r} in {source.where} is stuck at {copied} bytes")
+                raise Unavailable(f"the copy of {found.key!r} in {source.where} is stuck at {copied} bytes. Try again.")
             params["rewriteToken"], so_far = str(token), copied
 
     @retried
     def _rewrite(
         self, path: str, params: Mapping[str, str], source: GCSStreams, found: StoredObject, key: str
     ) -> dict[str, Any]:
-        with self._translating("copy", found.key):
+        with self._translated_errors("copy", found.key):
             try:
                 response: dict[str, Any] = self._client.request("POST", path, params=params).json()
                 return response
@@ -234,7 +234,7 @@ class GCSStreams:
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
         except NotFound:
             return
-        with self._translating("delete", key):
+        with self._translated_errors("delete", key):
             try:
                 self._client.request("DELETE", path, params={"ifGenerationMatch": tag})
             except ErrorResponse as error:
@@ -244,15 +244,15 @@ class GCSStreams:
                     raise
 
     @contextmanager
-    def _translating(self, doing: str, key: str) -> Iterator[None]:
+    def _translated_errors(self, action: str, key: str) -> Iterator[None]:
         try:
             yield
-        except Errors as error:
-            raise as_lakegc_error(error, self.where, doing, key) from error
+        except REQUEST_ERRORS as error:
+            raise as_lakegc_error(error, self.where, action, key) from error
 
 
 def _generation(response: Response) -> str | None:
-    """The generation of the object that a request has written; None if the response doesn't name it."""
+    """The generation of the object that a request wrote; None if the response doesn't contain it."""
     try:
         return str(response.json()["generation"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A local folder, opened for each use: its files, its clock, and the translation of system errors into lakegc's."""
+"""A local folder, opened for each use: its files, its clock, and the translation of OS errors into lakegc's."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import NoReturn
 from spark_resources.errors import Forbidden, NotFound, Unavailable, WrongUsage
 from spark_resources.stores import keys
 from spark_resources.stores.base import Capabilities
-from spark_resources.stores.local.files import Changes, NotAnObject, file_of
-from spark_resources.stores.local.listing import HIDDEN, descended
+from spark_resources.stores.local.files import Changes, NotAnObject, open_object
+from spark_resources.stores.local.listing import HIDDEN, open_path
 
 CLOCK_FILE = ".clock"
-_TRAVERSE = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only traversed need not be readable
+_TRAVERSE_FLAG = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that is only traversed need not be readable
 
 CAPABILITIES = Capabilities(
     reports_missing_deletes=True,
     time_resolution=timedelta(milliseconds=10),  # the granularity of the kernel's file timestamps
-    unholdable=frozenset(
+    unsupported_keys=frozenset(
         {
             keys.EMPTY_SEGMENT,
             keys.LEADING_SLASH,
@@ -31,23 +31,25 @@ CAPABILITIES = Capabilities(
             keys.DOT_SEGMENT,
             keys.NUL,
             keys.LONG_SEGMENT,
-            keys.BOTH,
+            keys.OBJECT_AND_FOLDER,
         }
     ),
 )
 
 
 class Folder:
-    """The files under `<local_path>/<inside>`. The root must exist already; symbolic links are never followed."""
+    """The files under `<local_path>/<subfolder>`, which must exist. Symbolic links are never followed."""
 
-    def __init__(self, local_path: str, inside: str) -> None:
+    def __init__(self, local_path: str, subfolder: str) -> None:
         self._base = Path(local_path)
-        self._inside = keys.check_key(inside, f"the folder {local_path}", CAPABILITIES.unholdable).encode().split(b"/")
-        self.where = f"the folder {self._base / inside}"
+        self._subfolders = (
+            keys.check_key(subfolder, f"the folder {local_path}", CAPABILITIES.unsupported_keys).encode().split(b"/")
+        )
+        self.where = f"the folder {self._base / subfolder}"
 
     @property
     def clock_offset(self) -> timedelta:
-        """The offset in `<local_path>/.clock`, zero without that file. Raises `Unavailable` if it can't be read."""
+        """The offset in `<local_path>/.clock`; zero if that file is missing. Raises `Unavailable` if it is invalid."""
         path = self._base / CLOCK_FILE
         try:
             return timedelta(seconds=float(json.loads(path.read_bytes())["offset_seconds"]))
@@ -56,30 +58,32 @@ class Folder:
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise Unavailable(f'{path} must contain {{"offset_seconds": <number>}}: {error}') from error
 
-    def stamp(self) -> float | None:
-        """The modification time for a written file, in seconds since the epoch; None for the machine's own clock."""
+    def modification_time(self) -> float | None:
+        """The modification time to set on a written file, in seconds since the epoch; None for the machine's clock."""
         offset = self.clock_offset
         return (datetime.now(UTC) + offset).timestamp() if offset else None
 
     def check(self, key: str) -> None:
         """Raise `WrongUsage` for a key that a folder can't hold."""
-        keys.check_key(key, self.where, CAPABILITIES.unholdable)
+        keys.check_key(key, self.where, CAPABILITIES.unsupported_keys)
         if HIDDEN in key.encode().split(b"/"):
-            raise WrongUsage(f"{key!r} can't be a key in {self.where}: lakegc uses it for unfinished writes")
+            raise WrongUsage(
+                f"{key!r} can't be a key in {self.where}: lakegc uses this folder name for unfinished writes"
+            )
 
     @contextmanager
     def root(self) -> Iterator[int]:
         """The namespace's folder. The configured path may be a symbolic link; no folder below it may be one."""
         try:
-            base = os.open(self._base, _TRAVERSE | os.O_DIRECTORY | os.O_CLOEXEC)
+            base = os.open(self._base, _TRAVERSE_FLAG | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                root = descended(base, self._inside)
+                root = open_path(base, self._subfolders)
             finally:
                 os.close(base)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFound(
-                f"{self.where} does not exist. Check LAKEGC_LOCAL_PATH: it is the local block adapter's path as this "
-                "machine sees it."
+                f"{self.where} does not exist. Check LAKEGC_LOCAL_PATH: it is the location of the local block "
+                "adapter's path on this machine."
             ) from error
         try:
             yield root
@@ -87,15 +91,15 @@ class Folder:
             os.close(root)
 
     @contextmanager
-    def file(self, doing: str, key: str) -> Iterator[int]:
+    def file(self, action: str, key: str) -> Iterator[int]:
         """A file descriptor for reading an object."""
         self.check(key)
-        with self.reading(doing, key), self.root() as root, file_of(root, key) as descriptor:
+        with self.reading(action, key), self.root() as root, open_object(root, key) as descriptor:
             yield descriptor
 
     @contextmanager
-    def changing(self, doing: str, key: str) -> Iterator[Changes]:
-        """The folder, opened for a change at this key. Translates system errors on writing into lakegc's."""
+    def changing(self, action: str, key: str) -> Iterator[Changes]:
+        """The folder, opened for a change at this key. Translates OS errors into lakegc's."""
         self.check(key)
         try:
             with self.root() as root, Changes.under(root) as changes:
@@ -103,26 +107,30 @@ class Folder:
         except NotAnObject as error:
             raise WrongUsage(f"{key!r} can't be a key in {self.where}: {error}") from error
         except OSError as error:
-            self._fail(doing, key, error)
+            self._fail(action, key, error)
 
     @contextmanager
-    def writing(self, doing: str, key: str, pieces: Iterable[bytes]) -> Iterator[tuple[Changes, bytes]]:
-        """The locked folder, and a staged file with this content, ready to be placed at the key."""
-        with self.changing(doing, key) as changes, changes.staged(pieces, self.stamp()) as staged, changes.lock():
+    def writing(self, action: str, key: str, pieces: Iterable[bytes]) -> Iterator[tuple[Changes, bytes]]:
+        """The locked folder, and the name of a staged file with this content, ready to be moved to the key."""
+        with (
+            self.changing(action, key) as changes,
+            changes.staged(pieces, self.modification_time()) as staged,
+            changes.lock(),
+        ):
             yield changes, staged
 
     @contextmanager
-    def reading(self, doing: str, key: str) -> Iterator[None]:
-        """Translates system errors on reading into lakegc's."""
+    def reading(self, action: str, key: str) -> Iterator[None]:
+        """Translates OS errors on reading into lakegc's."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise NotFound(f"{key!r} does not exist in {self.where}") from error
         except OSError as error:
-            self._fail(doing, key, error)
+            self._fail(action, key, error)
 
-    def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
-        what = f"could not {doing} {key!r} in {self.where}: {error.strerror or error}"
+    def _fail(self, action: str, key: str, error: OSError) -> NoReturn:
+        what = f"could not {action} {key!r} in {self.where}: {error.strerror or error}"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise Forbidden(f"{what}. Run lakegc as a user with permission, or grant it to this user.") from error
         if error.errno == errno.ENAMETOOLONG:

@@ -1,4 +1,4 @@
-"""Copying a file within its folder, atomically like every write."""
+"""Copies a file within its folder, atomically like every write."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def copy_object(folder: Folder, source: str, target: str) -> None:
     with (
         folder.changing("copy to", target) as changes,
         folder.file("copy", source) as descriptor,
-        changes.staged(_pieces(descriptor), folder.stamp()) as staged,
+        changes.staged(_pieces(descriptor), folder.modification_time()) as staged,
         changes.lock(),
     ):
-        changes.place(staged, target)
+        changes.move_into_place(staged, target)
 
 
 def _pieces(descriptor: int) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Deleting files: exactly one result per key, and no empty folder is left."""
+"""Deletes files and the folders that become empty, with exactly one result per key."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from spark_resources.stores.base import DeleteResult, Deletion
 from spark_resources.stores.local.client import Folder
 
 
-def delete_keys(folder: Folder, wanted: Iterable[str]) -> list[DeleteResult]:
+def delete_keys(folder: Folder, keys: Iterable[str]) -> list[DeleteResult]:
     """One result per key, in the given order. Never raises for a single key."""
-    return [_deleted(folder, key) for key in wanted]
+    return [_delete_key(folder, key) for key in keys]
 
 
-def _deleted(folder: Folder, key: str) -> DeleteResult:
+def _delete_key(folder: Folder, key: str) -> DeleteResult:
     try:
         with folder.changing("delete", key) as changes, changes.lock():
-            was_there = changes.remove(key)
+            existed = changes.remove(key)
     except LakegcError as error:
         return DeleteResult(key, Deletion.FAILED, type(error).__name__, str(error))
-    return DeleteResult(key, Deletion.DELETED if was_there else Deletion.ALREADY_GONE)
+    return DeleteResult(key, Deletion.DELETED if existed else Deletion.ALREADY_GONE)

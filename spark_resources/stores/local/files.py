@@ -1,8 +1,8 @@
-"""Changing a folder of objects so that neither a crash nor a second writer leaves a partial object or loses one.
+"""Changes a folder of objects so that neither a crash nor a concurrent writer leaves a partial object or loses one.
 
 A write is completed in a hidden folder, synced to disk, and moved into place in one step. Every change holds one lock
-across threads and processes, so that conditional writes are atomic among all lakegc processes. A crash may leave a
-hidden file (before the move) or an empty folder (after creating it, or after deleting its last object).
+across threads and processes, so conditional writes are atomic among all lakegc processes. A crash may leave a hidden
+file (before the move) or an empty folder (after creating it, or after deleting its last object).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from spark_resources.stores.local.listing import HIDDEN, descended, open_folder, opened_chain, refuse_link
+from spark_resources.stores.local.listing import HIDDEN, open_chain, open_folder, open_path, refuse_link
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -25,20 +25,20 @@ _serial = itertools.count()
 
 
 class NotAnObject(OSError):
-    """Raised if something other than an object has the name, so that the key can't be written."""
+    """Raised if the key can't be written, because something other than an object has its name."""
 
 
-def parts(key: str) -> tuple[list[bytes], bytes]:
+def split_key(key: str) -> tuple[list[bytes], bytes]:
     """The folders of a key, and its name in the innermost one."""
     *folders, name = key.encode().split(b"/")
     return folders, name
 
 
 @contextmanager
-def file_of(root: int, key: str) -> Iterator[int]:
+def open_object(root: int, key: str) -> Iterator[int]:
     """The file descriptor of an object. Raises `IsADirectoryError` for a folder or a pipe of that name."""
-    folders, name = parts(key)
-    folder = descended(root, folders)
+    folders, name = split_key(key)
+    folder = open_path(root, folders)
     try:
         refuse_link(name, folder)
         descriptor = os.open(name, _READ, dir_fd=folder)
@@ -81,34 +81,37 @@ class Changes:
             os.close(descriptor)  # and the lock with it
 
     @contextmanager
-    def staged(self, content: Iterable[bytes], stamp: float | None) -> Iterator[bytes]:
-        """The name of a complete hidden file, synced to disk, modified at `stamp` (seconds); removed afterwards."""
+    def staged(self, content: Iterable[bytes], modification_time: float | None) -> Iterator[bytes]:
+        """The name of a complete hidden file with this content, synced to disk; removed afterwards.
+
+        Its time is `modification_time` in seconds since the epoch, or now if None.
+        """
         descriptor, name = self._new_file()
         try:
             with os.fdopen(descriptor, "wb") as file:
                 for piece in content:
                     file.write(piece)
                 file.flush()
-                if stamp is not None:
-                    os.utime(file.fileno(), (stamp, stamp))
+                if modification_time is not None:
+                    os.utime(file.fileno(), (modification_time, modification_time))
                 os.fsync(file.fileno())
             yield name
         finally:
             with suppress(FileNotFoundError):  # moved into place
                 os.unlink(name, dir_fd=self.hidden)
 
-    def place(self, staged: bytes, key: str) -> None:
+    def move_into_place(self, staged: bytes, key: str) -> None:
         """Move a staged file to the key, replacing any object there."""
         with self._parent(key) as (folder, name):
             self._refuse_occupied(folder, name)
             os.replace(staged, name, src_dir_fd=self.hidden, dst_dir_fd=folder)
             os.fsync(folder)
 
-    def place_if_free(self, staged: bytes, key: str) -> bool:
-        """Move a staged file to the key; False if something is there already."""
+    def move_if_absent(self, staged: bytes, key: str) -> bool:
+        """Move a staged file to the key; False if it already exists."""
         with self._parent(key) as (folder, name):
             self._refuse_occupied(folder, name)
-            try:  # the file system itself refuses the link if the name is taken, by any program
+            try:  # atomic: the file system refuses the link if any program has created a file of this name
                 os.link(staged, name, src_dir_fd=self.hidden, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
                 return False
@@ -117,9 +120,9 @@ class Changes:
 
     def remove(self, key: str) -> bool:
         """Delete an object and the parent folders that become empty; False if there is no object with that key."""
-        folders, name = parts(key)
+        folders, name = split_key(key)
         try:
-            with opened_chain(self.root, folders, make=False) as chain:
+            with open_chain(self.root, folders, create=False) as chain:
                 refuse_link(name, chain[-1])
                 mode = os.stat(name, dir_fd=chain[-1], follow_symlinks=False).st_mode
                 if stat.S_ISDIR(mode):
@@ -140,9 +143,9 @@ class Changes:
 
     @contextmanager
     def _parent(self, key: str) -> Iterator[tuple[int, bytes]]:
-        folders, name = parts(key)
+        folders, name = split_key(key)
         try:
-            folder = descended(self.root, folders, make=True)
+            folder = open_path(self.root, folders, create=True)
         except NotADirectoryError:
             raise NotAnObject("a part of its path is an object, not a folder") from None
         try:

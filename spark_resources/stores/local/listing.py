@@ -1,4 +1,4 @@
-"""A folder as keys: opened level by level without following symbolic links, walked in byte order of the full keys.
+"""Walks a folder in byte order of the full keys, level by level, without following symbolic links.
 
 Paths are bytes throughout, so that no locale alters a name. A folder sorts as its name followed by a slash:
 `a-b` < `a/b` < `a0`.
@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 from spark_resources.errors import Refused
 
-# A folder at the root for unfinished writes and the lock. Listings skip folders of this name at any depth, and no key
-# may be in one, because a namespace may lie inside another one's folder.
+# The folder at the root for unfinished writes and the lock. Listings skip folders of this name at any depth, and no key
+# may be in one, because a namespace may be inside another namespace's folder.
 HIDDEN = b".lakegc-tmp"
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Found(NamedTuple):
-    """One result of a walk: an object (with `status`), a common prefix (without), or a name that can't be a key."""
+    """One result of a walk: an object with its `status`, a common prefix (no status) or an unreadable name (no key)."""
 
     key: str | None
     status: os.stat_result | None
@@ -34,7 +34,7 @@ _UNREADABLE = Found(None, None)
 
 # One entry of a folder: sort key, name, whether it is a folder to enter, whether it is an object. A plain tuple,
 # because a walk creates one per file.
-_Name = tuple[bytes, bytes, bool, bool]
+_Entry = tuple[bytes, bytes, bool, bool]
 
 
 def open_folder(name: bytes, parent: int) -> int:
@@ -48,69 +48,69 @@ def open_folder(name: bytes, parent: int) -> int:
 
 
 def refuse_link(name: bytes, parent: int) -> None:
-    """Raise `Refused` if the name is a symbolic link; the caller handles any other file type, or a missing file."""
+    """Raise `Refused` if the name is a symbolic link. The caller handles other file types and missing files."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
         raise Refused(
-            f"{os.fsdecode(name)!r} is a symbolic link, which lakegc never follows since it may lead out of the "
-            "namespace. Replace it with its target.",
+            f"{os.fsdecode(name)!r} is a symbolic link. lakegc never follows symbolic links, because they may lead out "
+            "of the namespace. Replace it with its target.",
             invariant=5,
         )
 
 
-def descended(root: int, names: Sequence[bytes], *, make: bool = False) -> int:
-    """The descriptor of the folder at the path `names` below the root. With `make`, missing folders are created.
+def open_path(root: int, names: Sequence[bytes], *, create: bool = False) -> int:
+    """The descriptor of the folder at the path `names` below the root. With `create`, missing folders are created.
 
     At most two descriptors are open at a time, whatever the depth. Raises as `open_folder` does.
     """
     folder = os.dup(root)
     for name in names:
         try:
-            child = _child_folder(name, folder, make=make)
+            child = _child_folder(name, folder, create=create)
         finally:
             os.close(folder)
         folder = child
     return folder
 
 
-def _child_folder(name: bytes, parent: int, *, make: bool) -> int:
-    if make:
+def _child_folder(name: bytes, parent: int, *, create: bool) -> int:
+    if create:
         try:
             os.mkdir(name, dir_fd=parent)
         except FileExistsError:
-            pass  # created before, or not a folder, in which case opening it fails
+            pass  # if it is not a folder, opening it fails
         else:
             os.fsync(parent)
     return open_folder(name, parent)
 
 
 @contextmanager
-def opened_chain(root: int, names: Sequence[bytes], *, make: bool) -> Iterator[list[int]]:
-    """Descriptors of the root (first) and of every folder on the path `names`. With `make`, creates missing ones."""
+def open_chain(root: int, names: Sequence[bytes], *, create: bool) -> Iterator[list[int]]:
+    """Descriptors of the root and of every folder on the path `names`. With `create`, creates missing folders."""
     chain = [os.dup(root)]
     try:
         for name in names:
-            chain.append(_child_folder(name, chain[-1], make=make))
+            chain.append(_child_folder(name, chain[-1], create=create))
         yield chain
     finally:
         for descriptor in chain:
             os.close(descriptor)
 
 
-def walk(root: int, prefix: bytes, *, after: bytes = b"", fold: bool = False) -> Iterator[Found]:
+def walk(root: int, prefix: bytes, *, after: bytes = b"", group_folders: bool = False) -> Iterator[Found]:
     """Everything below `root` whose key starts with `prefix` and is greater than `after`, in byte order.
 
-    With `fold`, folders after the prefix are not entered: each is yielded once if it contains an object. Only the names
-    in the current folder and its parents are in memory. Files that are deleted during the walk are left out.
+    With `group_folders`, folders after the prefix are not entered: each is yielded once if it contains an object. Only
+    the names in the current folder and its parents are in memory. Files that are deleted during the walk are left out.
     """
     base = prefix[: prefix.rfind(b"/") + 1]
-    start = _descended(root, base)
+    start = _open_base(root, base)
     if start is None:
         return
-    stack = [(start, base, iter(_names(start, base, prefix, after)))]
+    stack = [(start, base, iter(_wanted_entries(start, base, prefix, after)))]
     try:
         while stack:
             folder, base, names = stack[-1]
@@ -120,13 +120,13 @@ def walk(root: int, prefix: bytes, *, after: bytes = b"", fold: bool = False) ->
                 continue
             key, raw, is_folder, is_object = name
             if is_folder:
-                child = _child(folder, raw)
+                child = _open_child(folder, raw)
                 if child is None:
                     continue
-                if fold:
-                    yield from _folded(child, key)
+                if group_folders:
+                    yield from _prefix_if_not_empty(child, key)
                 else:
-                    stack.append((child, key, iter(_names(child, key, prefix, after))))
+                    stack.append((child, key, iter(_wanted_entries(child, key, prefix, after))))
             elif is_object:
                 try:
                     yield Found(key.decode(), os.stat(raw, dir_fd=folder, follow_symlinks=False))
@@ -139,13 +139,13 @@ def walk(root: int, prefix: bytes, *, after: bytes = b"", fold: bool = False) ->
             os.close(folder)
 
 
-def _descended(root: int, base: bytes) -> int | None:
-    """The folder `base` (which ends in a slash or is empty), or None if no key can start with it."""
+def _open_base(root: int, base: bytes) -> int | None:
+    """The folder `base`, which ends in a slash or is empty; None if no key can start with it."""
     names = base.split(b"/")[:-1]
     if b"\0" in base or any(name in (b"", b".", b"..", HIDDEN) for name in names):
         return None
     try:
-        return descended(root, names)
+        return open_path(root, names)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -154,19 +154,19 @@ def _descended(root: int, base: bytes) -> int | None:
         raise
 
 
-def _child(folder: int, name: bytes) -> int | None:
+def _open_child(folder: int, name: bytes) -> int | None:
     try:
         return open_folder(name, folder)
     except (FileNotFoundError, NotADirectoryError):  # deleted or replaced since its name was read
         return None
 
 
-def _names(folder: int, base: bytes, prefix: bytes, after: bytes) -> list[_Name]:
+def _wanted_entries(folder: int, base: bytes, prefix: bytes, after: bytes) -> list[_Entry]:
     """The entries of one folder that can lead to a wanted key, in the order of their keys.
 
-    An entry whose name is not UTF-8, or that is neither a file nor a folder, is marked as no object and not entered.
+    An entry is marked as unreadable if its name is not UTF-8, or if it is neither a file nor a folder.
     """
-    wanted: list[_Name] = []
+    wanted: list[_Entry] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             raw = os.fsencode(entry.name)
@@ -192,7 +192,7 @@ def _is_text(raw: bytes) -> bool:
     return True
 
 
-def _folded(child: int, below: bytes) -> Iterator[Found]:
+def _prefix_if_not_empty(child: int, below: bytes) -> Iterator[Found]:
     """A folder as a common prefix, if it contains an object; closes `child`."""
     try:
         has_object = any(found.key is not None for found in walk(child, b""))

@@ -1,7 +1,7 @@
-"""A local folder as a store, in the layout of lakeFS's local block adapter (formats §4).
+"""The store for a local folder, in the layout of lakeFS's local block adapter (formats §4).
 
-`listing` walks the folder, `files` changes it, and `client` has its clock and translates errors; this module makes them
-a store.
+It combines `listing`, which walks the folder, `files`, which changes it, and `client`, which has its clock and
+translates errors.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from spark_resources.stores.retry import NO_RETRIES
 
 
 class LocalStore:
-    """The files under `<local_path>/<inside>` as objects. The root must exist; symbolic links are never followed."""
+    """The files under `<local_path>/<subfolder>`, which must exist, as objects. Symbolic links are never followed."""
 
-    retry = NO_RETRIES  # errors of a local folder are not temporary
+    retry = NO_RETRIES  # a local folder's errors are not temporary
 
-    def __init__(self, local_path: str, inside: str) -> None:
-        self.folder = Folder(local_path, inside)
+    def __init__(self, local_path: str, subfolder: str) -> None:
+        self.folder = Folder(local_path, subfolder)
         self.where = self.folder.where
 
     @property
@@ -46,7 +46,7 @@ class LocalStore:
 
     @property
     def clock_offset(self) -> timedelta:
-        """The offset in `<local_path>/.clock`, zero without that file. Raises `Unavailable` if it can't be read."""
+        """The offset in `<local_path>/.clock`; zero if that file is missing. Raises `Unavailable` if it is invalid."""
         return self.folder.clock_offset
 
     @cached_property
@@ -71,19 +71,19 @@ class LocalStore:
             raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
         if delimiter not in (None, "/"):
             raise WrongUsage(f"{self.where} can be listed with the delimiter '/' only, not {delimiter!r}")
-        start = keys.check_prefix(prefix, self.where, CAPABILITIES.unholdable).encode()
+        start = keys.check_prefix(prefix, self.where, CAPABILITIES.unsupported_keys).encode()
         after = keys.as_bytes(start_after or "", self.where)
         objects: list[StoredObject] = []
         prefixes: list[str] = []
         unreadable = 0
         with self.folder.reading("list", prefix), self.folder.root() as root:
-            for key, status in walk(root, start, after=after, fold=delimiter is not None):
+            for key, status in walk(root, start, after=after, group_folders=delimiter is not None):
                 if key is None:
                     unreadable += 1
                 elif status is None:
                     prefixes.append(key)
                 else:
-                    objects.append(_stored(key, status))
+                    objects.append(_to_stored_object(key, status))
                 if len(objects) + len(prefixes) >= page_size:
                     yield Page(objects, prefixes, unreadable)
                     objects, prefixes, unreadable = [], [], 0
@@ -92,7 +92,7 @@ class LocalStore:
 
     def stat(self, key: str) -> StoredObject:
         with self.folder.file("look up", key) as descriptor:
-            return _stored(key, os.fstat(descriptor))
+            return _to_stored_object(key, os.fstat(descriptor))
 
     def read(self, key: str) -> bytes:
         with self.folder.file("read", key) as descriptor, open(descriptor, "rb", buffering=0, closefd=False) as file:
@@ -106,12 +106,12 @@ class LocalStore:
 
     def write(self, key: str, data: bytes) -> str:
         with self.folder.writing("write", key, [data]) as (changes, staged):
-            changes.place(staged, key)
+            changes.move_into_place(staged, key)
         return _tag(data)
 
     def write_if_absent(self, key: str, data: bytes) -> str:
         with self.folder.writing("write", key, [data]) as (changes, staged):
-            if not changes.place_if_free(staged, key):
+            if not changes.move_if_absent(staged, key):
                 raise AlreadyExists(f"{key!r} already exists in {self.where}")
         return _tag(data)
 
@@ -124,7 +124,7 @@ class LocalStore:
             if current != tag:
                 what = "no longer exists" if current is None else "was replaced in the meantime"
                 raise Changed(f"{key!r} in {self.where} {what}, so it was not overwritten")
-            changes.place(staged, key)
+            changes.move_into_place(staged, key)
         return _tag(data)
 
     def copy(self, source: str, target: str) -> None:
@@ -134,7 +134,7 @@ class LocalStore:
         return delete_keys(self.folder, keys)
 
 
-def _stored(key: str, status: os.stat_result) -> StoredObject:
+def _to_stored_object(key: str, status: os.stat_result) -> StoredObject:
     return StoredObject(key, status.st_size, datetime.fromtimestamp(status.st_mtime_ns / 1e9, UTC))
 
 

@@ -1,4 +1,4 @@
-"""Local files streamed in pieces. A folder stores no metadata; a caller that copies there has to store it elsewhere."""
+"""Streams local files in pieces. A folder stores no metadata, so a caller has to store it elsewhere."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
-from spark_resources.stores.transfer import PIECE, ObjectProperties, Streams, Written, require_size
+from spark_resources.stores.transfer import PIECE, ObjectProperties, Streams, WrittenObject, require_size
 
 if TYPE_CHECKING:
     from spark_resources.stores.local.store import LocalStore
 
 
 class LocalStreams:
-    """The objects of one folder."""
+    """The streams of one folder."""
 
     def __init__(self, store: LocalStore) -> None:
         self._folder = store.folder
@@ -43,14 +43,16 @@ class LocalStreams:
             if _properties(os.fstat(descriptor)).tag != properties.tag:
                 raise Changed(f"{key!r} in {self.where} was modified while it was being read")
 
-    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
         with self._folder.writing("write", key, pieces) as (changes, staged):
-            tag = _properties(os.stat(staged, dir_fd=changes.hidden)).tag  # of the file, whatever its name
-            if not changes.place_if_free(staged, key):
+            tag = _properties(
+                os.stat(staged, dir_fd=changes.hidden)
+            ).tag  # the tag depends on the file, not on its name
+            if not changes.move_if_absent(staged, key):
                 raise AlreadyExists(f"{key!r} already exists in {self.where}")
-        return Written(tag)
+        return WrittenObject(tag)
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
+    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
         if not isinstance(source, LocalStreams):
             raise WrongUsage(f"{source.where} is not a folder on this machine")
         properties = source.properties(found.key)

@@ -1,7 +1,7 @@
-"""The S3 client: one place that builds it, one that translates its errors into lakegc's.
+"""Builds the S3 client and translates its errors into lakegc's.
 
-dagster-aws's `S3Resource` has no path style, timeouts or CA bundle, and importing it takes seconds that no executor
-should spend; so `resource.py` offers that resource with this client, and executors build the client here directly.
+dagster-aws's `S3Resource` has no path style, timeouts or CA bundle, and importing it would cost every executor seconds.
+Therefore `resource.py` offers that resource with this client, and executors build the client here directly.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
 from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage, full_stop
-from spark_resources.stores.base import MALFORMED
-from spark_resources.stores.retry import TRANSIENT_STATUSES, is_tls_refusal, origin_of, seconds_of
+from spark_resources.stores.base import PARSE_ERRORS
+from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def s3_client(settings: StoreSettings) -> S3Client:
             aws_access_key_id=settings.s3_access_key_id,
             aws_secret_access_key=_secret(settings.s3_secret_access_key),
             aws_session_token=_secret(settings.s3_session_token),
-            config=_config(settings),
+            config=_client_config(settings),
         )
     except (ProfileNotFound, ValueError, PartialCredentialsError) as error:
         raise WrongUsage(f"invalid S3 settings: {error}") from error
@@ -101,18 +101,18 @@ class Redirected(BotoCoreError):
 
 
 def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, own_endpoint: bool, **_: Any) -> None:
-    """Keep botocore from following a redirect that doesn't name a region: it would loop forever.
+    """Keep botocore from following a redirect that doesn't name a region, because it would loop forever.
 
-    A server at a configured endpoint can't say where a bucket is.
+    A redirect from a configured endpoint is always refused: only AWS knows where a bucket is.
     """
     status, headers = response_dict["status_code"], response_dict["headers"]
-    regions = "x-amz-bucket-region" in headers or operation_model.name != "HeadBucket"
-    if 300 <= status < 400 and status != 304 and (own_endpoint or not regions):
-        raise Redirected(status=status, location=origin_of(headers.get("location", "")))
+    may_name_region = "x-amz-bucket-region" in headers or operation_model.name != "HeadBucket"
+    if 300 <= status < 400 and status != 304 and (own_endpoint or not may_name_region):
+        raise Redirected(status=status, location=redirect_target(headers.get("location", "")))
 
 
 def _session(profile: str | None) -> boto3.session.Session:
-    """A new session, so that credentials are read again, but with the cached service models."""
+    """A new session that reads the credentials again, but uses the cached service models."""
     session = botocore.session.get_session()
     session.register_component("data_loader", _model_loader())
     return boto3.session.Session(botocore_session=session, profile_name=profile)
@@ -120,11 +120,11 @@ def _session(profile: str | None) -> boto3.session.Session:
 
 @lru_cache(maxsize=1)
 def _model_loader() -> Any:
-    """The loader of botocore's service models, shared because they take most of the time of creating a client."""
+    """The loader of botocore's service models; shared, because loading them takes most of a new client's time."""
     return botocore.session.get_session().get_component("data_loader")
 
 
-def _config(settings: StoreSettings) -> Config:
+def _client_config(settings: StoreSettings) -> Config:
     return Config(
         connect_timeout=settings.connect_timeout,
         read_timeout=settings.read_timeout,
@@ -149,20 +149,20 @@ def _add_content_md5(request: AWSRequest, **_: Any) -> None:
 
 
 @contextmanager
-def translated_errors(where: str, doing: str, key: str | None = None) -> Iterator[None]:
+def translated_errors(where: str, action: str, key: str | None = None) -> Iterator[None]:
     """Translates boto3's errors into lakegc's, with advice on what to check."""
     try:
         yield
     except (ClientError, BotoCoreError) as error:
-        raise as_lakegc_error(error, where, doing, key) from error
-    except (ResponseParserError, *MALFORMED) as error:
-        raise Unavailable(f"could not {doing} {where}: invalid S3 response ({error}). Check the endpoint.") from error
+        raise as_lakegc_error(error, where, action, key) from error
+    except (ResponseParserError, *PARSE_ERRORS) as error:
+        raise Unavailable(f"could not {action} {where}: invalid S3 response ({error}). Check the endpoint.") from error
 
 
-def as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str, key: str | None) -> LakegcError:
-    what = f"could not {doing} {where}" if key is None else f"could not {doing} {key!r} in {where}"
+def as_lakegc_error(error: ClientError | BotoCoreError, where: str, action: str, key: str | None) -> LakegcError:
+    what = f"could not {action} {where}" if key is None else f"could not {action} {key!r} in {where}"
     if isinstance(error, ClientError):
-        return _response_error(error, what, where, key)
+        return _error_of_response(error, what, where, key)
     if isinstance(error, _CREDENTIAL_ERRORS):
         return Forbidden(
             f"{what}: {full_stop(error)} Set LAKEGC_S3_ACCESS_KEY_ID and its secret, a profile, or a role."
@@ -179,7 +179,7 @@ def as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str, 
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
 
-def _response_error(error: ClientError, what: str, where: str, key: str | None) -> LakegcError:
+def _error_of_response(error: ClientError, what: str, where: str, key: str | None) -> LakegcError:
     code, message = code_of(error), str(error.response.get("Error", {}).get("Message", "")).rstrip(". ")
     status = status_of(error)
     if code == "NoSuchBucket":
@@ -194,7 +194,7 @@ def _response_error(error: ClientError, what: str, where: str, key: str | None) 
     if code == "KeyTooLongError":
         return WrongUsage(message)
     message = f"{message} (HTTP {status}). Try again. If the error persists, check the store's logs."
-    return Transient(message, after_s=seconds_of(_headers(error))) if is_transient(error) else Unavailable(message)
+    return Transient(message, after_s=retry_after_s(_headers(error))) if is_transient(error) else Unavailable(message)
 
 
 def is_transient(error: Exception) -> bool:
@@ -202,13 +202,13 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, ClientError):
         return status_of(error) in TRANSIENT_STATUSES or code_of(error) in TRANSIENT_ERROR_CODES
     if isinstance(error, SSLError):
-        return not is_tls_refusal(error)
+        return not is_permanent_tls_error(error)
     return isinstance(error, NoConnection | HTTPClientError | IncompleteReadError) and not _is_malformed(error)
 
 
 def _is_malformed(error: BaseException) -> bool:
     """Whether botocore failed on a malformed response, such as a 303 redirect."""
-    return isinstance(error, HTTPClientError) and isinstance(error.kwargs.get("error"), MALFORMED)
+    return isinstance(error, HTTPClientError) and isinstance(error.kwargs.get("error"), PARSE_ERRORS)
 
 
 def _headers(error: ClientError) -> Mapping[str, str]:

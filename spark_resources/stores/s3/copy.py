@@ -8,24 +8,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-ONE_REQUEST = 5 * 1024**3  # bytes: the limit of CopyObject
-_PART = 512 * 1024**2
+MAX_COPY_BYTES = 5 * 1024**3  # bytes: the limit of CopyObject
+_PART_BYTES = 512 * 1024**2
 
-# A copy in parts is a new upload: except in the newest boto3, fields to keep must be given. `Metadata` is the user's.
+# A copy in parts is a new upload, and only the newest boto3 preserves these fields by itself. `Metadata` is the user's.
 _PRESERVED = ("Metadata", "ContentType", "ContentEncoding", "ContentDisposition", "ContentLanguage", "CacheControl")
 
 
 def copy_object(
-    client: S3Client, bucket: str, source: str, target: str, head: Mapping[str, Any], *, one_request: int = ONE_REQUEST
+    client: S3Client,
+    bucket: str,
+    source: str,
+    target: str,
+    head: Mapping[str, Any],
+    *,
+    max_copy_bytes: int = MAX_COPY_BYTES,
 ) -> None:
     """Copy one key to another in the bucket; `head` is the response to a HEAD of the source. Raises boto3's errors."""
-    place = {"Bucket": bucket, "Key": source}
-    if int(head["ContentLength"]) <= one_request:
-        client.copy_object(Bucket=bucket, Key=target, CopySource=place)  # type: ignore[arg-type]
+    copy_source = {"Bucket": bucket, "Key": source}
+    if int(head["ContentLength"]) <= max_copy_bytes:
+        client.copy_object(Bucket=bucket, Key=target, CopySource=copy_source)  # type: ignore[arg-type]
         return
     from boto3.s3.transfer import TransferConfig
 
     arguments = {name: head[name] for name in _PRESERVED if head.get(name)}
-    config = TransferConfig(multipart_threshold=one_request, multipart_chunksize=min(_PART, max(one_request, 5 << 20)))
+    config = TransferConfig(
+        multipart_threshold=max_copy_bytes, multipart_chunksize=min(_PART_BYTES, max(max_copy_bytes, 5 << 20))
+    )
     unchanged = {"CopySourceIfMatch": head["ETag"]}
-    client.copy(place, bucket, target, ExtraArgs={**arguments, **unchanged}, Config=config)  # type: ignore[arg-type]
+    client.copy(copy_source, bucket, target, ExtraArgs={**arguments, **unchanged}, Config=config)  # type: ignore[arg-type]

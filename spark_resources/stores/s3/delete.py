@@ -10,44 +10,44 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
 from spark_resources.errors import WrongUsage
-from spark_resources.stores.base import MALFORMED, NOT_SENT, ONE_BY_ONE_S, DeleteResult, Deletion
-from spark_resources.stores.keys import fits_xml
+from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_TIMEOUT_S, PARSE_ERRORS, DeleteResult, Deletion
+from spark_resources.stores.keys import is_xml_safe
 from spark_resources.stores.s3.client import TRANSIENT_ERROR_CODES, UNKNOWN, code_of, is_transient
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-# A store with this response to a whole batch can't process it, or any batch: its keys are then deleted one by one.
+# A store that responds with one of these codes can't process this batch, or any batch; its keys are deleted one by one.
 _BATCHES_UNSUPPORTED = frozenset({"NotImplemented", "MethodNotAllowed"})
-_ONE_BY_ONE = _BATCHES_UNSUPPORTED | {"MalformedXML", "InvalidRequest"}
+_DELETE_ONE_BY_ONE = _BATCHES_UNSUPPORTED | {"MalformedXML", "InvalidRequest"}
 
 
 def delete_keys(
-    client: S3Client, bucket: str, wanted: Sequence[str], *, full: Callable[[str], str], batch: int,
+    client: S3Client, bucket: str, keys: Sequence[str], *, to_full_key: Callable[[str], str], batch_size: int,
     on_batches_unsupported: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
     """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
     `on_batches_unsupported` is called if the store turns out not to support batches. If a batch has to be deleted key
-    by key, requests are started for at most ONE_BY_ONE_S seconds; the remaining keys fail with the code NotSent and may
-    be retried.
+    by key, requests are started for at most ONE_BY_ONE_TIMEOUT_S seconds; the remaining keys fail with the code NotSent
+    and may be retried.
     """
     results: dict[str, DeleteResult] = {}
     batched: dict[str, str] = {}  # keys by full key in the bucket
     single: dict[str, str] = {}
-    for key in dict.fromkeys(wanted):
+    for key in dict.fromkeys(keys):
         try:
-            full_key = full(key)
+            full_key = to_full_key(key)
         except WrongUsage as error:
             results[key] = _failed(key, "InvalidKey", str(error))
             continue
-        (batched if batch > 1 and fits_xml(full_key) else single)[full_key] = key
-    for chunk in _chunks(list(batched), batch):
+        (batched if batch_size > 1 and is_xml_safe(full_key) else single)[full_key] = key
+    for chunk in _chunks(list(batched), batch_size):
         results_of = _delete_batch(client, bucket, chunk, on_batches_unsupported, seconds)
         results.update((batched[full_key], to_result(batched[full_key])) for full_key, to_result in results_of.items())
     for full_key, key in single.items():
         results[key] = _delete_one(client, bucket, full_key)(key)
-    return [results[key] for key in wanted]
+    return [results[key] for key in keys]
 
 
 _ToResult = Callable[[str], DeleteResult]
@@ -60,7 +60,7 @@ def _delete_batch(
     on_batches_unsupported: Callable[[], None],
     seconds: Callable[[], float],
 ) -> dict[str, _ToResult]:  # fmt: skip
-    until = seconds() + ONE_BY_ONE_S
+    deadline = seconds() + ONE_BY_ONE_TIMEOUT_S
     try:
         response = client.delete_objects(
             Bucket=bucket, Delete={"Objects": [{"Key": full_key} for full_key in full_keys], "Quiet": False}
@@ -68,10 +68,10 @@ def _delete_batch(
     except ClientError as error:
         if code_of(error) in _BATCHES_UNSUPPORTED:
             on_batches_unsupported()
-        if code_of(error) in _ONE_BY_ONE:
-            return _one_by_one(client, bucket, full_keys, lambda: seconds() < until)
+        if code_of(error) in _DELETE_ONE_BY_ONE:
+            return _delete_one_by_one(client, bucket, full_keys, lambda: seconds() < deadline)
         return dict.fromkeys(full_keys, _failure(error))
-    except (BotoCoreError, ResponseParserError, *MALFORMED) as error:
+    except (BotoCoreError, ResponseParserError, *PARSE_ERRORS) as error:
         return dict.fromkeys(full_keys, _failure(error))
     results_of: dict[str, _ToResult] = {one["Key"]: _deleted for one in response.get("Deleted", ()) if "Key" in one}
     for failed in (one for one in response.get("Errors", ()) if "Key" in one):
@@ -85,7 +85,7 @@ def _delete_batch(
     return {full_key: results_of.get(full_key, no_result) for full_key in full_keys}
 
 
-def _one_by_one(
+def _delete_one_by_one(
     client: S3Client, bucket: str, full_keys: Sequence[str], in_time: Callable[[], bool]
 ) -> dict[str, _ToResult]:
     not_sent = _failed_with(
@@ -99,7 +99,7 @@ def _one_by_one(
 def _delete_one(client: S3Client, bucket: str, full_key: str) -> _ToResult:
     try:
         client.delete_object(Bucket=bucket, Key=full_key)
-    except (ClientError, BotoCoreError, ResponseParserError, *MALFORMED) as error:
+    except (ClientError, BotoCoreError, ResponseParserError, *PARSE_ERRORS) as error:
         return _failure(error)
     return _deleted
 

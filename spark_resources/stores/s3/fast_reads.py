@@ -1,8 +1,8 @@
-"""Reading whole objects with obstore, whose requests are compiled code: a tenth of the CPU time that boto3 takes.
+"""Reading whole objects with obstore, which is compiled code and takes a tenth of boto3's CPU time.
 
 A mark reads every table of a repository with one request each, and most tables are small. Only objects that the reader
-verifies with a hash are read this way; mutable objects, and those that a decision depends on directly, are read with
-boto3. Requests that don't return the object also fall back to boto3, which sends them again, with retries and error
+verifies with a hash are read this way. Mutable objects, and objects that a decision directly depends on, are read with
+boto3. A request that doesn't return the object also falls back to boto3, which sends it again, with retries and error
 messages.
 """
 
@@ -14,18 +14,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from spark_resources.stores.s3.fast_requests import Failures, FallBackToBoto3, certificates
+from spark_resources.stores.s3.fast_requests import Failures, FallBackToBoto3, ca_bundle_of
 from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
     from obstore.store import S3Credential, S3Store
 
-_PLAIN = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*")
+_UNCHANGED_KEY = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*")
 """Keys that every client sends unchanged: obstore would fold `//` and `/./`."""
-_CREDENTIALS_VALID_FOR = timedelta(minutes=10)  # boto3 renews credentials that expire sooner than that
-_SLOWEST = 30  # times the read timeout (which is per piece): the timeout for a whole object
-_thread_owner: list[int] = []  # the id of the process that has obstore's threads, once they are started
+_CREDENTIALS_VALID_FOR = timedelta(minutes=10)  # boto3 renews credentials that expire sooner
+_OBJECT_TIMEOUT_FACTOR = 30  # the timeout for a whole object, in read timeouts (which are per piece)
+_thread_owner: list[int] = []  # the id of the process that started obstore's threads; empty before that
 
 
 class FastReads:
@@ -38,26 +38,26 @@ class FastReads:
 
     @classmethod
     def of(cls, client: S3Client, settings: StoreSettings, bucket: str) -> FastReads | None:
-        """None if boto3 has to locate the bucket, or has a CA bundle of its own."""
+        """Fast reads for this bucket; None if boto3 has to locate the bucket, or has its own CA bundle."""
         if settings.s3_endpoint_url is None or not settings.uses_path_style:
             return None
-        if client.meta.endpoint_url.startswith("https:") and certificates(client) is not None:
+        if client.meta.endpoint_url.startswith("https:") and ca_bundle_of(client) is not None:
             return None
         return cls(client, settings, bucket)
 
     def read(self, key: str) -> bytes | None:
         """A whole object; None if no request was sent. Raises `FallBackToBoto3`."""
-        if self._failures.too_many or not _PLAIN.fullmatch(key) or _thread_owner not in ([], [os.getpid()]):
+        if self._failures.too_many or not _UNCHANGED_KEY.fullmatch(key) or _thread_owner not in ([], [os.getpid()]):
             return None
-        if self._signed_by is None or self._signed_by.get_frozen_credentials().token is not None:
-            return None  # obstore follows redirects, and sends the token along wherever they lead
+        if self._signer_credentials is None or self._signer_credentials.get_frozen_credentials().token is not None:
+            return None  # obstore follows redirects and would send the token to any server they lead to
         try:
             import obstore
 
             found: bytes = obstore.get(self._store(), key).bytes().to_bytes()
         except FileNotFoundError as error:
             raise FallBackToBoto3 from error
-        except Exception as error:  # whatever it is, boto3 gets the error as well, and reports it
+        except Exception as error:  # boto3 gets the same error, and reports it
             self._failures.add()
             raise FallBackToBoto3 from error
         self._failures.succeeded += 1
@@ -81,7 +81,7 @@ class FastReads:
                     "allow_http": endpoint.startswith("http:"),
                     "connect_timeout": timedelta(seconds=settings.connect_timeout),
                     "read_timeout": timedelta(seconds=settings.read_timeout),
-                    "timeout": timedelta(seconds=_SLOWEST * settings.read_timeout),
+                    "timeout": timedelta(seconds=_OBJECT_TIMEOUT_FACTOR * settings.read_timeout),
                 },
                 retry_config={"max_retries": 0},
             )
@@ -94,17 +94,17 @@ class FastReads:
         return self._opened
 
     @property
-    def _signed_by(self) -> Any:
+    def _signer_credentials(self) -> Any:
         return self._client._request_signer._credentials  # type: ignore[attr-defined]
 
     def _credentials(self) -> S3Credential:
-        """boto3's own credentials; those that expire are requested again before they do. Raises if there are none."""
-        found = self._signed_by
-        now = found.get_frozen_credentials()
-        renewed = datetime.now(UTC) + _CREDENTIALS_VALID_FOR if hasattr(found, "refresh_needed") else None
+        """boto3's own credentials; obstore requests temporary ones again before they expire. Raises without any."""
+        credentials = self._signer_credentials
+        current = credentials.get_frozen_credentials()
+        is_temporary = hasattr(credentials, "refresh_needed")
         return {
-            "access_key_id": now.access_key,
-            "secret_access_key": now.secret_key,
-            "token": now.token,
-            "expires_at": renewed,
+            "access_key_id": current.access_key,
+            "secret_access_key": current.secret_key,
+            "token": current.token,
+            "expires_at": datetime.now(UTC) + _CREDENTIALS_VALID_FOR if is_temporary else None,
         }

@@ -1,7 +1,7 @@
 """S3 requests at a fraction of boto3's cost, for stores with a configured endpoint and the bucket in the path.
 
-Copies of millions of small objects, and listings of many more keys, spend most of their time in the client. A request
-without the expected response falls back to boto3, which sends it again, with retries and error messages.
+With boto3, copies of millions of small objects, and listings of many more keys, spend most of their time in the client.
+A request without the expected response falls back to boto3, which sends it again, with retries and error messages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_resources.stores.settings import StoreSettings
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-_TAG = re.compile(
+_ETAG = re.compile(
     rb"<CopyObjectResult[ >].*<ETag>(?:&quot;|&#34;|\")?([^<>&\"]+)(?:&quot;|&#34;|\")?</ETag>", re.DOTALL
 )
 
@@ -33,7 +33,7 @@ class FallBackToBoto3(Exception):
 
 @dataclass(slots=True)
 class Failures:
-    """How often a fast path failed: after too many failures, everything is left to boto3, which backs off."""
+    """How often a fast path failed. After too many failures, all requests are left to boto3, which backs off."""
 
     succeeded: int = 0
     failed: int = 0
@@ -49,7 +49,7 @@ class Failures:
         self.failed = 1 << 60
 
 
-def certificates(client: S3Client) -> str | None:
+def ca_bundle_of(client: S3Client) -> str | None:
     """The path of a client's CA bundle; None for the default authorities."""
     session = getattr(getattr(client, "_endpoint", None), "http_session", None)
     verify = getattr(session, "_verify", None)
@@ -67,26 +67,26 @@ class FastRequests:
             maxsize=settings.connections,
             retries=False,
             timeout=urllib3.Timeout(settings.connect_timeout, settings.read_timeout),
-            ca_certs=certificates(client),
+            ca_certs=ca_bundle_of(client),
         ).connection_from_url(client.meta.endpoint_url)
         self._lock, self._failures = threading.Lock(), Failures()
 
     @classmethod
     def of(cls, client: S3Client, settings: StoreSettings, bucket: str) -> FastRequests | None:
-        """None if boto3 has to locate the bucket."""
+        """Fast requests for this bucket; None if boto3 has to locate it."""
         if settings.s3_endpoint_url is None or not settings.uses_path_style:
             return None
         return cls(client, settings, bucket)
 
-    def copy(self, place: Mapping[str, str], key: str, conditions: Mapping[str, str]) -> str | None:
-        """Copy from `place` (`Bucket`, `Key`) with conditions as headers; returns the copy's tag, None if unknown."""
-        source = f"{place['Bucket']}/{quote(place['Key'], safe='/~')}"
-        headers = {"x-amz-copy-source": source, **conditions}
+    def copy(self, source: Mapping[str, str], key: str, conditions: Mapping[str, str]) -> str | None:
+        """Copy from `source` (`Bucket`, `Key`) with conditions as headers; returns the copy's tag, None if unknown."""
+        copy_source = f"{source['Bucket']}/{quote(source['Key'], safe='/~')}"
+        headers = {"x-amz-copy-source": copy_source, **conditions}
         try:
             body = self._send("PUT", f"{self._path}/{quote(key, safe='/~')}", headers)
         except FallBackToBoto3:
             return None
-        found = _TAG.search(body) if body is not None else None
+        found = _ETAG.search(body) if body is not None else None
         return None if found is None else found.group(1).decode("ascii", "replace")
 
     def list(self, parameters: Mapping[str, str]) -> bytes | None:
@@ -108,12 +108,12 @@ class FastRequests:
             with self._lock:  # only one thread renews expiring credentials
                 credentials = self._client._request_signer._credentials.get_frozen_credentials()  # type: ignore[attr-defined]
             S3SigV4Auth(credentials, "s3", self._region).add_auth(request)
-            sent: dict[str, Any] = dict(request.headers.items())
+            request_headers: dict[str, Any] = dict(request.headers.items())
             if method == "PUT":
-                sent["Content-Length"] = "0"
-            response = self._pool.urlopen(method, path, headers=sent, redirect=False)
+                request_headers["Content-Length"] = "0"
+            response = self._pool.urlopen(method, path, headers=request_headers, redirect=False)
             body, is_success = response.data, response.status == 200
-        except Exception as error:  # whatever it is, boto3 gets the error as well, and reports it
+        except Exception as error:  # boto3 gets the same error, and reports it
             self._failures.add()
             raise FallBackToBoto3 from error
         if not is_success:

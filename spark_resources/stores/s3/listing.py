@@ -1,4 +1,4 @@
-"""Parsing the response to ListObjectsV2. boto3 signs and sends the request; its parser would take most of the time."""
+"""Parses the responses to ListObjectsV2, because boto3's own parser would take most of a listing's time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 _FIELD = "LakegcListing"
 _ROOT = "ListBucketResult"
-# Characters in lakeFS's own keys that a server may encode. None of them is a percent sign or a plus, so neither the
-# rest of a key nor the order of the replacements matters.
-_USUAL = (("%2F", "/"), ("%2C", ","), ("%21", "!"), ("%3D", "="))
+# Characters in lakeFS's own keys that a server may encode. None of them is a percent sign or a plus, so they can be
+# replaced in any order without affecting the rest of a key.
+_COMMON_ESCAPES = (("%2F", "/"), ("%2C", ","), ("%21", "!"), ("%3D", "="))
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One page: rows of LISTED with full keys, the number of keys that are not UTF-8 (and left out), and prefixes.
+    """One page: rows of LISTED with full keys, and common prefixes. `next_token` is None only on the last page.
 
-    A prefix that is not UTF-8 is None. `next_token` is None only on the last page.
+    Keys that are not UTF-8 are left out and counted in `unreadable`; a prefix that is not UTF-8 is None.
     """
 
     objects: pa.RecordBatch
@@ -39,11 +39,11 @@ class Listing:
     next_token: str | None
 
 
-def parse_listings_here(client: S3Client) -> None:
-    """Make this client leave listings to `parsed`; other users of the client would get empty listings."""
-    # The asterisk makes it run before a handler of botocore's that also parses each response, in order to find errors
-    # with status 200 and truncated documents: both are left to that handler, because then the request is retried.
-    client.meta.events.register("before-parse.*.ListObjectsV2", _parse_here)
+def replace_listing_parser(client: S3Client) -> None:
+    """Make this client parse listings with `parse_listing`. Its own result for them is then empty."""
+    # With the asterisk, the handler runs before one of botocore's that also parses each response to find errors with
+    # status 200 and truncated documents. Both are left to botocore's handler, which makes the client retry the request.
+    client.meta.events.register("before-parse.*.ListObjectsV2", _parse_response)
 
 
 def listing_of(response: Mapping[str, Any]) -> Listing:
@@ -55,12 +55,12 @@ def listing_of(response: Mapping[str, Any]) -> Listing:
     raise Unavailable(f"invalid listing response{why}. Check that this is an S3 endpoint.")
 
 
-def _parse_here(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+def _parse_response(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     if response_dict["status_code"] != 200:
         return
     try:
-        customized_response_dict[_FIELD] = parsed(response_dict["body"])
-    except (ElementTree.ParseError, _AnotherDocument) as error:
+        customized_response_dict[_FIELD] = parse_listing(response_dict["body"])
+    except (ElementTree.ParseError, _NotAListing) as error:
         customized_response_dict[_FIELD] = str(error)
         return
     except (ValueError, TypeError) as error:
@@ -68,34 +68,38 @@ def _parse_here(response_dict: dict[str, Any], customized_response_dict: dict[st
     response_dict["body"] = b"<ListBucketResult/>"
 
 
-class _AnotherDocument(ValueError):
+class _NotAListing(ValueError):
     """Raised for a document that is not a listing."""
 
 
-def parsed(body: bytes) -> Listing:
+def parse_listing(body: bytes) -> Listing:
     """The listing in an XML document. Raises `ParseError`, `ValueError` or `TypeError` for an invalid document."""
     if b"<!DOCTYPE" in body:
         raise ValueError("it has a document type declaration, which S3 never sends")
-    cut = extract_objects(body, _ROOT)
-    root = ElementTree.fromstring(body) if cut is None else cut.rest
-    space, name = root.tag[: -len(_ROOT)], root.tag[-len(_ROOT) :]
+    extracted = extract_objects(body, _ROOT)
+    root = ElementTree.fromstring(body) if extracted is None else extracted.rest
+    namespace, name = root.tag[: -len(_ROOT)], root.tag[-len(_ROOT) :]
     if name != _ROOT:
-        raise _AnotherDocument(f"it is a {root.tag}")
-    columns = _columns(root.findall(f"{space}Contents"), space) if cut is None else _columns_of(cut)
-    is_encoded = root.findtext(f"{space}EncodingType") == "url"
-    objects, unreadable = _objects(*columns, is_encoded=is_encoded)
+        raise _NotAListing(f"it is a {root.tag}")
+    columns = (
+        _parsed_columns(root.findall(f"{namespace}Contents"), namespace)
+        if extracted is None
+        else _extracted_columns(extracted)
+    )
+    is_encoded = root.findtext(f"{namespace}EncodingType") == "url"
+    objects, unreadable = _build_objects(*columns, is_encoded=is_encoded)
     prefixes = [
-        _key(found.findtext(f"{space}Prefix"), is_encoded=is_encoded)
-        for found in root.iterfind(f"{space}CommonPrefixes")
+        _decode_key(found.findtext(f"{namespace}Prefix"), is_encoded=is_encoded)
+        for found in root.iterfind(f"{namespace}CommonPrefixes")
     ]
-    return Listing(objects, unreadable, prefixes, _next_token(root, space))
+    return Listing(objects, unreadable, prefixes, _next_token(root, namespace))
 
 
-def _next_token(root: ElementTree.Element, space: str) -> str | None:
-    truncated = (root.findtext(f"{space}IsTruncated") or "").strip()
+def _next_token(root: ElementTree.Element, namespace: str) -> str | None:
+    truncated = (root.findtext(f"{namespace}IsTruncated") or "").strip()
     if truncated == "false":
         return None
-    token = root.findtext(f"{space}NextContinuationToken")
+    token = root.findtext(f"{namespace}NextContinuationToken")
     if truncated != "true" or not token:
         raise ValueError(f"IsTruncated is {truncated!r}, with the token {token!r}")
     return token
@@ -104,42 +108,44 @@ def _next_token(root: ElementTree.Element, space: str) -> str | None:
 _Columns: TypeAlias = tuple[pa.StringArray, pa.StringArray, pa.StringArray, pa.StringArray]
 
 
-def _columns(found: Sequence[ElementTree.Element], space: str) -> _Columns:
+def _parsed_columns(found: Sequence[ElementTree.Element], namespace: str) -> _Columns:
     """Key, size, time and tag of parsed objects.
 
-    Each column has one text per element, from its first child of that name; null if there is none, so that no row can
-    shift.
+    Each column has one text per element, from its first child of that name, or null if there is none. So all columns
+    have the same length, and no value can move to another object's row.
     """
     key, size, time, tag = (
-        pa.array([each.findtext(f"{space}{name}") for each in found], pa.string())
+        pa.array([each.findtext(f"{namespace}{name}") for each in found], pa.string())
         for name in ("Key", "Size", "LastModified", "ETag")
     )
     return key, size, time, pc.replace_substring_regex(tag, pattern='^"|"$', replacement="")
 
 
-def _columns_of(cut: Contents) -> _Columns:
-    key, size, time, tag = (pa.array(texts, pa.string()) for texts in (cut.keys, cut.sizes, cut.times, cut.etags))
+def _extracted_columns(extracted: Contents) -> _Columns:
+    key, size, time, tag = (
+        pa.array(texts, pa.string()) for texts in (extracted.keys, extracted.sizes, extracted.times, extracted.etags)
+    )
     return key, size, time, tag
 
 
-def _objects(
+def _build_objects(
     keys: pa.StringArray, sizes: pa.StringArray, times: pa.StringArray, tags: pa.StringArray, *, is_encoded: bool
 ) -> tuple[pa.RecordBatch, int]:
-    """The objects whose keys are text, and the number of the others."""
-    decoded = _keys(keys, is_encoded=is_encoded)
-    known = pc.if_else(pc.equal(tags, ""), pa.scalar(None, pa.string()), tags)
-    batch = pa.RecordBatch.from_arrays([decoded, _sizes(sizes), _times(times), known], names=LISTED.names)
+    """The objects with keys that are valid text, and the number of the others."""
+    decoded = _decode_keys(keys, is_encoded=is_encoded)
+    etags = pc.if_else(pc.equal(tags, ""), pa.scalar(None, pa.string()), tags)
+    batch = pa.RecordBatch.from_arrays([decoded, _parse_sizes(sizes), _parse_times(times), etags], names=LISTED.names)
     if decoded.null_count:
         batch = batch.filter(pc.is_valid(decoded))
     return batch.cast(LISTED), decoded.null_count
 
 
-def _sizes(texts: pa.StringArray) -> pa.Int64Array:
+def _parse_sizes(texts: pa.StringArray) -> pa.Int64Array:
     _refuse_missing(texts, "Size")
     return texts.cast(pa.int64())
 
 
-def _times(texts: pa.StringArray) -> pa.TimestampArray:
+def _parse_times(texts: pa.StringArray) -> pa.TimestampArray:
     """The times in UTC. Raises `ArrowInvalid` for a time without a zone."""
     _refuse_missing(texts, "LastModified")
     try:
@@ -156,25 +162,25 @@ def _refuse_missing(texts: pa.StringArray, what: str) -> None:
         raise ValueError(f"{texts.null_count} objects have no {what}")
 
 
-def _keys(texts: pa.StringArray, *, is_encoded: bool) -> pa.StringArray:
+def _decode_keys(texts: pa.StringArray, *, is_encoded: bool) -> pa.StringArray:
     """The keys, decoded; null for those that are not UTF-8."""
     _refuse_missing(texts, "Key")
     if pc.any(pc.equal(texts, ""), min_count=0).as_py():
         raise ValueError("a key is empty")
     if not is_encoded:
         return texts
-    plain = pc.replace_substring(texts, pattern="+", replacement=" ")
-    for code, character in _USUAL:
-        plain = pc.replace_substring(plain, pattern=code, replacement=character)
-    left = pc.match_substring(plain, "%")
-    if not pc.any(left, min_count=0).as_py():
-        return plain
-    decoded = [_key(text, is_encoded=True) for text in texts.filter(left).to_pylist()]
-    return pc.replace_with_mask(plain, left, pa.array(decoded, pa.string()))
+    decoded_keys = pc.replace_substring(texts, pattern="+", replacement=" ")
+    for code, character in _COMMON_ESCAPES:
+        decoded_keys = pc.replace_substring(decoded_keys, pattern=code, replacement=character)
+    still_encoded = pc.match_substring(decoded_keys, "%")
+    if not pc.any(still_encoded, min_count=0).as_py():
+        return decoded_keys
+    decoded = [_decode_key(text, is_encoded=True) for text in texts.filter(still_encoded).to_pylist()]
+    return pc.replace_with_mask(decoded_keys, still_encoded, pa.array(decoded, pa.string()))
 
 
-def _key(text: str | None, *, is_encoded: bool) -> str | None:
-    """A key, decoded strictly: boto3 would replace invalid UTF-8 by U+FFFD, which makes another key."""
+def _decode_key(text: str | None, *, is_encoded: bool) -> str | None:
+    """A key, decoded strictly: boto3 would replace invalid UTF-8 with U+FFFD, which would be another key."""
     if text is None:
         raise ValueError("a key is empty")
     if not is_encoded or ("%" not in text and "+" not in text):

@@ -1,9 +1,9 @@
 """Extracting the objects of a listing from its XML document at a third of the cost of parsing it.
 
 Servers write one object after the other, each as a few elements of plain text. One regular expression must match all of
-them, from the first to the last byte, and returns the fields row by row; if a single byte doesn't match, nothing is
+them, from the first to the last byte, and returns the fields row by row. If a single byte doesn't match, nothing is
 extracted and the whole document goes to the XML parser. The extracted text is replaced by one empty element, which the
-parser must find among the root's children: so the objects were there, too, and not in a comment or the like.
+parser must then find among the root's children: this rules out that the objects were inside a comment or the like.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _FIELDS = ("Key", "Size", "LastModified", "ETag")
 _TEXT = r"[^<>&\x00-\x1f]"  # no XML markup, no entities, no line breaks
 _TAG = r'[^<>&"\x00-\x1f]'
 _QUOTE = '(?:"|&quot;|&#34;)?'
-_OTHERS = "StorageClass", "ChecksumAlgorithm", "ChecksumType"
-_OTHER = "|".join(
+_OPTIONAL_FIELDS = "StorageClass", "ChecksumAlgorithm", "ChecksumType"
+_OPTIONAL = "|".join(
     [
-        *(f"<{name}>{_TEXT}*</{name}>" for name in _OTHERS),
+        *(f"<{name}>{_TEXT}*</{name}>" for name in _OPTIONAL_FIELDS),
         f"<Owner>(?:<ID>{_TEXT}*</ID>)?(?:<DisplayName>{_TEXT}*</DisplayName>)?</Owner>",
     ]
 )
@@ -51,22 +51,22 @@ def extract_objects(body: bytes, root: str) -> Contents | None:
     order = sorted(_FIELDS, key=lambda field: objects.find(f"<{field}>".encode()))
     if not objects.isascii() or f"<{order[0]}>".encode() not in objects:
         return None
-    rows = _expression(tuple(order)).findall(objects.decode())
+    rows = _objects_pattern(tuple(order)).findall(objects.decode())
     if rows[-1][-1]:
         return None
     rest = ElementTree.fromstring(body[:first] + b"<Contents/>" + body[end:])
-    space = rest.tag.removesuffix(root)
-    if len(rest.findall(f"{space}Contents")) != 1:
+    namespace = rest.tag.removesuffix(root)
+    if len(rest.findall(f"{namespace}Contents")) != 1:
         return None
     columns = dict(zip(order, zip(*rows, strict=True), strict=False))
     return Contents(rest, *(columns[field] for field in _FIELDS))
 
 
 @functools.lru_cache(maxsize=32)
-def _expression(order: tuple[str, ...]) -> re.Pattern[str]:
-    """Matches objects with their fields in this order, one group each; the last group takes any text that differs."""
+def _objects_pattern(order: tuple[str, ...]) -> re.Pattern[str]:
+    """Matches objects with their fields in this order, one group per field; the last group matches any other text."""
     fields = {name: f"<{name}>({_TEXT}+)</{name}>" for name in _FIELDS}
     fields["ETag"] = f"<ETag>{_QUOTE}({_TAG}*){_QUOTE}</ETag>"
-    others = f"(?:{_OTHER})*"
+    others = f"(?:{_OPTIONAL})*"
     inner = others.join(fields[name] for name in order)
     return re.compile(f"<Contents>{others}{inner}{others}</Contents>|(.+)", re.DOTALL)

@@ -18,7 +18,7 @@ from spark_resources.stores.settings import StoreSettings
 
 
 class StoreS3Resource(S3Resource):
-    """An `S3Resource` whose client is a store's client; executors receive its `settings` instead."""
+    """An `S3Resource` with the client that stores use. Executors receive its `settings` instead."""
 
     path_style: bool | None = Field(
         default=None, description="Use path-style addressing; by default, only if an endpoint is set."

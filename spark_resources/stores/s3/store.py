@@ -1,7 +1,7 @@
-"""S3 and compatible stores as a store. Keys are sent and returned byte for byte, or rejected.
+"""The store for S3 and compatible servers. Keys are sent and returned byte for byte, or rejected.
 
-Listings are requested URL-encoded, because XML can't carry every key, and each listed key must start with the requested
-prefix: this detects a server that folds keys as a file system does.
+Listings are requested URL-encoded, because XML can't contain every key. Each listed key must start with the requested
+prefix, which detects a server that folds keys as a file system does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from botocore.exceptions import ClientError
 from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
-from spark_resources.stores.arrow_pages import ArrowPage, as_page
+from spark_resources.stores.arrow_pages import ArrowPage, to_page
 from spark_resources.stores.base import (
     AlreadyExists,
     Capabilities,
@@ -34,13 +34,13 @@ from spark_resources.stores.base import (
     Page,
     StoredObject,
 )
-from spark_resources.stores.retry import RetryPolicy, retried, write_on_condition
+from spark_resources.stores.retry import RetryPolicy, retried, write_conditionally
 from spark_resources.stores.s3.client import code_of, s3_client, status_of, translated_errors
 from spark_resources.stores.s3.copy import copy_object
 from spark_resources.stores.s3.delete import delete_keys
 from spark_resources.stores.s3.fast_reads import FastReads
 from spark_resources.stores.s3.fast_requests import FallBackToBoto3, FastRequests
-from spark_resources.stores.s3.listing import Listing, listing_of, parse_listings_here, parsed
+from spark_resources.stores.s3.listing import Listing, listing_of, parse_listing, replace_listing_parser
 from spark_resources.stores.s3.transfer import S3Streams
 from spark_resources.stores.settings import StoreSettings
 
@@ -60,13 +60,13 @@ _DIRECTORY_BUCKET = "--x-s3"  # suffix of such a bucket's name; its ETags are ra
 
 
 class S3Store:
-    """One namespace in an existing bucket; `capabilities` are a probe's, or by default the provider's."""
+    """One namespace in an existing bucket."""
 
     def __init__(self, namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None = None) -> None:
-        """Sends no request yet. `capabilities` default to AWS's without an endpoint, else to a compatible store's.
+        """Sends no request yet. `capabilities` are the findings of a probe.
 
-        Raises `WrongUsage` if the namespace's own path is a kind of key that this store is known not to hold, or one
-        that lakeFS parses differently.
+        Without them, the defaults are AWS's if no endpoint is set, otherwise a compatible store's. Raises `WrongUsage`
+        if this store can't hold keys with the namespace's path, or lakeFS parses the namespace differently.
         """
         if {"%", "?"} & set(namespace.uri) or {"@", ":"} & set(namespace.bucket):
             raise WrongUsage(
@@ -76,16 +76,16 @@ class S3Store:
         if capabilities is None:
             capabilities = AWS if settings.s3_endpoint_url is None else S3_COMPATIBLE
         self.client = s3_client(settings)
-        parse_listings_here(self.client)
+        replace_listing_parser(self.client)
         self.bucket = namespace.bucket
         self._prefix = f"{namespace.path}/" if namespace.path else ""
         self._capabilities = capabilities
         self.retry: RetryPolicy = settings.retry
         self.fast = FastRequests.of(self.client, settings, self.bucket)
-        self._reads = FastReads.of(self.client, settings, self.bucket)
+        self._fast_reads = FastReads.of(self.client, settings, self.bucket)
         endpoint = urlsplit(self.client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
-        keys.check_prefix(self._prefix, self.where, capabilities.unholdable)
+        keys.check_prefix(self._prefix, self.where, capabilities.unsupported_keys)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -104,7 +104,7 @@ class S3Store:
         """The `Date` header of a real response: whole seconds, rounded down."""
         with translated_errors(self.where, "get the time of"):
             response = self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._prefix, MaxKeys=1)
-            listing_of(response)  # ensures that the store responded, not a web server in front of it
+            listing_of(response)  # verifies that the store responded, and not a web server in front of it
         date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
             return parsedate_to_datetime(str(date)).astimezone(UTC)
@@ -120,13 +120,13 @@ class S3Store:
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
         pages = self.arrow_pages(prefix, start_after=start_after, delimiter=delimiter, page_size=page_size)
-        yield from map(as_page, pages)
+        yield from map(to_page, pages)
 
     def arrow_pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[ArrowPage]:
-        """Like `pages`, without a Python object per row."""
-        keys.check_prefix(prefix, self.where, self._capabilities.unholdable)
+        """Like `pages`, but as Arrow."""
+        keys.check_prefix(prefix, self.where, self._capabilities.unsupported_keys)
         keys.as_bytes(start_after or "", self.where)
         if start_after is not None:
             keys.check_start_after(self.where, delimiter, byte_order=self._capabilities.byte_order)
@@ -136,7 +136,7 @@ class S3Store:
         if delimiter is not None:
             request["Delimiter"] = delimiter
         while True:
-            listing = self._listed(request, prefix)
+            listing = self._request_listing(request, prefix)
             yield self._page(listing, self._prefix + prefix)
             if listing.next_token is None:
                 return
@@ -147,12 +147,12 @@ class S3Store:
             request["ContinuationToken"] = listing.next_token
 
     @retried
-    def _listed(self, request: Mapping[str, Any], prefix: str) -> Listing:
+    def _request_listing(self, request: Mapping[str, Any], prefix: str) -> Listing:
         if self.fast is not None:
             with suppress(FallBackToBoto3, ElementTree.ParseError, ValueError, TypeError):
                 response = self.fast.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
                 if response is not None:
-                    return parsed(response)
+                    return parse_listing(response)
         with translated_errors(self.where, "list", prefix):
             return listing_of(self.client.list_objects_v2(Bucket=self.bucket, **request))
 
@@ -179,19 +179,19 @@ class S3Store:
 
     def stat(self, key: str) -> StoredObject:
         head = self.head(key, "look up")
-        etag = _unquoted(head.get("ETag", "")) or None
+        etag = unquoted(head.get("ETag", "")) or None
         return StoredObject(key, int(head["ContentLength"]), head["LastModified"].astimezone(UTC), etag)
 
     @retried
-    def head(self, key: str, doing: str) -> Mapping[str, Any]:
+    def head(self, key: str, action: str) -> Mapping[str, Any]:
         full = self.full_key(key)
-        with translated_errors(self.where, doing, key):
+        with translated_errors(self.where, action, key):
             try:
                 return self.client.head_object(Bucket=self.bucket, Key=full)
             except ClientError as error:
                 if status_of(error) != 404:
                     raise
-        # A HEAD response has no body that says what is missing, and a wrong endpoint returns 404, too: list instead.
+        # A HEAD response has no body, and a missing bucket and a wrong endpoint also return 404, so a listing decides.
         if any(found.key == key for page in self.pages(key, page_size=1) for found in page.objects[:1]):
             raise Transient(f"{key!r} in {self.where} is listed, but its metadata can't be read. Try again.")
         raise NotFound(f"{key!r} does not exist in {self.where}")
@@ -202,9 +202,9 @@ class S3Store:
     def read_to_verify(self, key: str) -> bytes:
         """Like `read`, for callers that verify the bytes with a hash (`spark_resources.stores.base.read_to_verify`)."""
         full = self.full_key(key)
-        if self._reads is not None:
+        if self._fast_reads is not None:
             with suppress(FallBackToBoto3):
-                if (found := self._reads.read(full)) is not None:
+                if (found := self._fast_reads.read(full)) is not None:
                     return found
         return self.read(key)
 
@@ -213,10 +213,10 @@ class S3Store:
         full = self.full_key(key)
         with translated_errors(self.where, "read", key):
             response = self.client.get_object(Bucket=self.bucket, Key=full)
-            return response["Body"].read(), _unquoted(response["ETag"])
+            return response["Body"].read(), unquoted(response["ETag"])
 
     def etag_is_md5(self, key: str) -> bool:
-        """True for a plain upload to a store known for it; multipart, KMS and SSE-C ETags only look like an MD5."""
+        """True for a plain upload to a store with MD5 ETags; multipart, KMS and SSE-C ETags only look like an MD5."""
         if not self._capabilities.md5_etags or self.bucket.endswith(_DIRECTORY_BUCKET):
             return False
         try:
@@ -226,7 +226,7 @@ class S3Store:
                 return False  # encrypted with the client's own key: even a HEAD requires it
             raise
         return (
-            _MD5.match(_unquoted(head.get("ETag", ""))) is not None
+            _MD5.match(unquoted(head.get("ETag", ""))) is not None
             and head.get("ServerSideEncryption", "AES256") == "AES256"
             and "SSECustomerAlgorithm" not in head
             and "SSEKMSKeyId" not in head
@@ -253,7 +253,7 @@ class S3Store:
             return self._put(key, data, {})
 
     def write_if_absent(self, key: str, data: bytes) -> str:
-        return write_on_condition(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
+        return write_conditionally(self.retry, lambda: self._create(key, data), lambda: self.read_with_tag(key), data)
 
     def _create(self, key: str, data: bytes) -> str:
         tag = self._put_if(key, data, {"IfNoneMatch": "*"})
@@ -262,7 +262,7 @@ class S3Store:
         return tag
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
-        return write_on_condition(
+        return write_conditionally(
             self.retry, lambda: self._replace(key, data, tag), lambda: self.read_with_tag(key), data
         )
 
@@ -274,7 +274,7 @@ class S3Store:
                 raise Changed(f"{key!r} in {self.where} no longer exists, so it was not overwritten") from error
             raise
         if new_tag is None:
-            next(self.pages(key, page_size=1))  # some servers return this for a missing bucket, too: then this raises
+            next(self.pages(key, page_size=1))  # raises for a missing bucket, for which some servers return the same
             raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
         return new_tag
 
@@ -292,7 +292,7 @@ class S3Store:
 
     def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:
         response = self.client.put_object(Bucket=self.bucket, Key=self.full_key(key), Body=data, **condition)  # type: ignore[arg-type]
-        return _unquoted(response["ETag"])
+        return unquoted(response["ETag"])
 
     @retried
     def copy(self, source: str, target: str) -> None:
@@ -310,8 +310,8 @@ class S3Store:
             self.client,
             self.bucket,
             list(keys),
-            full=self.full_key,
-            batch=batch,
+            to_full_key=self.full_key,
+            batch_size=batch,
             on_batches_unsupported=self._disable_batches,
         )
 
@@ -319,12 +319,14 @@ class S3Store:
         self._capabilities = replace(self._capabilities, delete_batch=1)
 
     def full_key(self, key: str) -> str:
-        keys.check_key(key, self.where, self._capabilities.unholdable)
+        keys.check_key(key, self.where, self._capabilities.unsupported_keys)
         full = self._prefix + key
         if len(full.encode()) > keys.LONGEST_KEY:
-            raise WrongUsage(f"{key!r} can't be a key in {self.where}: with the namespace it has over 1024 bytes")
+            raise WrongUsage(
+                f"{key!r} can't be a key in {self.where}: including the namespace's path, it is longer than 1024 bytes"
+            )
         return full
 
 
-def _unquoted(etag: str) -> str:
+def unquoted(etag: str) -> str:
     return etag.removeprefix('"').removesuffix('"')

@@ -1,4 +1,4 @@
-"""S3 objects streamed in pieces, and server-side copies from bucket to bucket."""
+"""Streams S3 objects in pieces, and copies them from bucket to bucket on the server."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage, full_stop
-from spark_resources.stores.base import MALFORMED, AlreadyExists, Changed, StoredObject
+from spark_resources.stores.base import PARSE_ERRORS, AlreadyExists, Changed, StoredObject
 from spark_resources.stores.retry import RetryPolicy
 from spark_resources.stores.s3.client import as_lakegc_error, code_of, is_transient, status_of
-from spark_resources.stores.s3.copy import ONE_REQUEST
+from spark_resources.stores.s3.copy import MAX_COPY_BYTES
 from spark_resources.stores.transfer import (
     PART,
     PIECE,
-    Cold,
+    InArchiveTier,
     ObjectProperties,
     Streams,
-    Written,
+    WrittenObject,
     header_metadata,
-    parts,
-    refuse_other_start,
+    read_with_resume,
     require_size,
-    resumed,
+    require_start,
+    split_into_parts,
 )
 
 if TYPE_CHECKING:
     from spark_resources.stores.s3.store import S3Store
 
-_ARGUMENTS = {
+_BOTO_FIELDS = {
     "Content-Type": "ContentType",
     "Content-Encoding": "ContentEncoding",
     "Content-Disposition": "ContentDisposition",
     "Content-Language": "ContentLanguage",
     "Cache-Control": "CacheControl",
 }
-_COLD = frozenset({"InvalidObjectState", "ObjectNotInActiveTierError"})
-_NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")  # metadata names that are valid in a header
+_ARCHIVE_TIER_CODES = frozenset({"InvalidObjectState", "ObjectNotInActiveTierError"})
+_METADATA_NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")  # metadata names that are valid in a header
 _MAX_PARTS = 9_000  # S3's limit is 10,000
-_COPIED_PART = 512 * 1024**2
+_COPY_PART_BYTES = 512 * 1024**2
 _Send = Callable[[Callable[[], Any]], Any]  # sends a request with retries, returns the response
 _IF_ABSENT: Mapping[str, Any] = {"IfNoneMatch": "*"}
 
 
 class S3Streams:
-    """The objects of one namespace. `one_request` is the most bytes that one request copies."""
+    """The streams of one namespace. `max_copy_bytes` is the largest object that is copied with one request."""
 
-    def __init__(self, store: S3Store, *, one_request: int = ONE_REQUEST, part: int = PART) -> None:
+    def __init__(self, store: S3Store, *, max_copy_bytes: int = MAX_COPY_BYTES, part: int = PART) -> None:
         self._store, self._client, self._bucket = store, store.client, store.bucket
-        self._one_request, self._part = one_request, part
+        self._max_copy_bytes, self._part = max_copy_bytes, part
         self._conditions: Mapping[str, Any] = _IF_ABSENT
         self._fast = store.fast
         self.retry: RetryPolicy = store.retry
@@ -70,82 +70,84 @@ class S3Streams:
     def properties(self, key: str) -> ObjectProperties:
         head = self._store.head(key, "look up")
         tag = str(head.get("ETag", ""))
-        headers = {name: str(head[field]) for name, field in _ARGUMENTS.items() if head.get(field)}
+        headers = {name: str(head[field]) for name, field in _BOTO_FIELDS.items() if head.get(field)}
         modified = head["LastModified"].astimezone(UTC)
         return ObjectProperties(
             int(head["ContentLength"]), modified, tag.strip('"') or None, tag, headers, dict(head.get("Metadata", {}))
         )
 
     def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
-        pieces = resumed(
+        pieces = read_with_resume(
             self.retry,
-            lambda start: self._opened(key, properties, start),
-            lambda: self._translating("read", key),
+            lambda start: self._open_at(key, properties, start),
+            lambda: self._translated_errors("read", key),
             properties.size,
         )
         return require_size(pieces, properties.size, key, self.where)
 
     @contextmanager
-    def _opened(self, key: str, properties: ObjectProperties, start: int) -> Iterator[Callable[[], bytes]]:
+    def _open_at(self, key: str, properties: ObjectProperties, start: int) -> Iterator[Callable[[], bytes]]:
         """Yields a function that reads the object's bytes from `start` on, one piece per call."""
-        span: dict[str, Any] = {"Range": f"bytes={start}-"} if start else {}
+        byte_range: dict[str, Any] = {"Range": f"bytes={start}-"} if start else {}
         response = self._client.get_object(
-            Bucket=self._bucket, Key=self._store.full_key(key), IfMatch=properties.tag, **span
+            Bucket=self._bucket, Key=self._store.full_key(key), IfMatch=properties.tag, **byte_range
         )
         with closing(response["Body"]) as body:
             if response.get("ETag") != properties.tag:
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
-            refuse_other_start(response["ResponseMetadata"]["HTTPStatusCode"], start, key, self.where)
+            require_start(response["ResponseMetadata"]["HTTPStatusCode"], start, key, self.where)
             yield lambda: body.read(PIECE)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Written:
-        full, arguments = self._store.full_key(key), _arguments_of(properties)
+    def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
+        full, arguments = self._store.full_key(key), _boto_arguments(properties)
         size = max(self._part, -(-properties.size // _MAX_PARTS))
-        all_parts = parts(pieces, size)
+        all_parts = split_into_parts(pieces, size)
         first = list(islice(all_parts, 2))
         if len(first) < 2:
             data = first[0] if first else b""
             put = self._client.put_object
-            response = self._written(
+            response = self._send_write(
                 key, lambda: put(Bucket=self._bucket, Key=full, Body=data, **_IF_ABSENT, **arguments)
             )
             md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            return Written(_quoted(response.get("ETag", "")), frozenset({md5}))
+            return WrittenObject(_quoted(response.get("ETag", "")), frozenset({md5}))
         return self._put_parts(key, full, chain(first, all_parts), arguments)
 
-    def _written(self, key: str, request: Callable[[], Any]) -> Any:
-        """The response to a request for a write, with retries. Raises `AlreadyExists`, and the errors of `Store`."""
+    def _send_write(self, key: str, request: Callable[[], Any]) -> Any:
+        """Send a write request with retries; returns the response. Raises `AlreadyExists` and the errors of `Store`."""
 
         def attempt() -> Any:
-            with self._translating("write", key):
+            with self._translated_errors("write", key):
                 return request()
 
         return self.retry.call(attempt)
 
-    def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], arguments: Mapping[str, Any]) -> Written:
+    def _put_parts(
+        self, key: str, full: str, all_parts: Iterable[bytes], arguments: Mapping[str, Any]
+    ) -> WrittenObject:
         md5s: list[bytes] = []
 
-        send = partial(self._written, key)
+        send = partial(self._send_write, key)
 
-        def sent(upload: Mapping[str, Any]) -> Iterator[str]:
+        def send_parts(upload: Mapping[str, Any]) -> Iterator[str]:
             for number, data in enumerate(all_parts, 1):
                 md5s.append(hashlib.md5(data, usedforsecurity=False).digest())
                 request = partial(self._client.upload_part, **upload, PartNumber=number, Body=data)
                 yield send(request)["ETag"]
 
-        tag = self._in_parts(key, full, sent, arguments, send)
+        tag = self._multipart_upload(key, full, send_parts, arguments, send)
         md5 = hashlib.md5(b"".join(md5s), usedforsecurity=False).hexdigest()
-        return Written(_quoted(tag), frozenset({f"{md5}-{len(md5s)}"}))
+        return WrittenObject(_quoted(tag), frozenset({f"{md5}-{len(md5s)}"}))
 
-    def _in_parts(self, key: str, full: str, sent: Any, arguments: Mapping[str, Any], send: _Send) -> str:
-        """Upload an object in several parts, all or nothing; returns the tag of the object."""
+    def _multipart_upload(self, key: str, full: str, send_parts: Any, arguments: Mapping[str, Any], send: _Send) -> str:
+        """Upload an object in several parts, all or nothing; returns its tag."""
         client, place = self._client, {"Bucket": self._bucket, "Key": full}
         begun = send(partial(client.create_multipart_upload, **place, **arguments))  # type: ignore[arg-type]
         upload: dict[str, Any] = {**place, "UploadId": begun["UploadId"]}
         try:
-            done: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(sent(upload), 1)]
+            done: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(send_parts(upload), 1)]
             self._refuse_existing(key)  # for compatible stores that don't support the condition of the next request
             completed = partial(client.complete_multipart_upload, **upload, MultipartUpload={"Parts": done})
             response = send(partial(completed, **_IF_ABSENT))
@@ -159,7 +161,7 @@ class S3Streams:
         def attempt() -> None:
             if self.properties(key).tag != tag:  # for compatible stores that ignore the condition of the next request
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
-            with self._translating("delete", key):
+            with self._translated_errors("delete", key):
                 self._client.delete_object(Bucket=self._bucket, Key=self._store.full_key(key), IfMatch=tag)
 
         with suppress(NotFound):
@@ -172,7 +174,7 @@ class S3Streams:
 
     # --- from bucket to bucket --------------------------------------------------------------------------------------
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> Written:
+    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
         if not isinstance(source, S3Streams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
         full, tag = self._store.full_key(key), f'"{found.checksum}"' if found.checksum else None
@@ -182,14 +184,14 @@ class S3Streams:
         def send(request: Callable[[], Any]) -> Any:
             return self.retry.call(lambda: self._copy_response(request, source, found, key))
 
-        if found.size > self._one_request:
-            return _copied(self._copy_in_parts(source, found, key, place, unchanged, send))
+        if found.size > self._max_copy_bytes:
+            return _copied_object(self._copy_in_parts(source, found, key, place, unchanged, send))
         if self._fast is not None and self._conditions:
             headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
             if (etag := self._fast.copy(place, full, headers)) is not None:
-                return _copied(etag)
+                return _copied_object(etag)
         response = send(lambda: self._copy_in_one(full, place, unchanged))
-        return _copied(str(response["CopyObjectResult"].get("ETag", "")))
+        return _copied_object(str(response["CopyObjectResult"].get("ETag", "")))
 
     def _copy_in_one(self, full: str, place: Mapping[str, str], unchanged: Mapping[str, str]) -> Any:
         while True:
@@ -205,19 +207,19 @@ class S3Streams:
         self, source: S3Streams, found: StoredObject, key: str, place: Mapping[str, str],
         unchanged: Mapping[str, str], send: _Send,
     ) -> str:  # fmt: skip
-        properties, step = source.properties(found.key), max(min(_COPIED_PART, self._one_request), 5 * 1024**2)
+        properties, step = source.properties(found.key), max(min(_COPY_PART_BYTES, self._max_copy_bytes), 5 * 1024**2)
         starts = range(0, found.size, step)
 
-        def sent(upload: Mapping[str, Any]) -> Iterator[str]:
+        def send_parts(upload: Mapping[str, Any]) -> Iterator[str]:
             for number, start in enumerate(starts, 1):
-                span = f"bytes={start}-{min(start + step, found.size) - 1}"
+                byte_range = f"bytes={start}-{min(start + step, found.size) - 1}"
                 part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
-                yield send(partial(part, CopySourceRange=span, **unchanged))["CopyPartResult"]["ETag"]
+                yield send(partial(part, CopySourceRange=byte_range, **unchanged))["CopyPartResult"]["ETag"]
 
-        return self._in_parts(key, self._store.full_key(key), sent, _arguments_of(properties), send)
+        return self._multipart_upload(key, self._store.full_key(key), send_parts, _boto_arguments(properties), send)
 
     def _copy_response(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
-        """The response to a copy request. A failed condition is the target's or the source's: a lookup shows which."""
+        """The response to a copy request. If a condition failed, a lookup shows whether it was the target's."""
         try:
             return request()
         except (ClientError, BotoCoreError) as error:
@@ -229,21 +231,21 @@ class S3Streams:
             raise _as_lakegc_error(error, source.where, "copy", found.key) from error
 
     @contextmanager
-    def _translating(self, doing: str, key: str) -> Iterator[None]:
+    def _translated_errors(self, action: str, key: str) -> Iterator[None]:
         try:
             yield
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and (code_of(error) == "PreconditionFailed" or status_of(error) == 412):
-                if doing == "write":
+                if action == "write":
                     raise AlreadyExists(f"{key!r} already exists in {self.where}") from error
                 raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
             if _upload_is_gone(error):
                 self._refuse_existing(key)
-            raise _as_lakegc_error(error, self.where, doing, key) from error
+            raise _as_lakegc_error(error, self.where, action, key) from error
         except HTTPError as error:  # while reading a response's body
-            raise Transient(f"could not {doing} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
-        except (ResponseParserError, *MALFORMED) as error:
-            raise Unavailable(f"could not {doing} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
+            raise Transient(f"could not {action} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
+        except (ResponseParserError, *PARSE_ERRORS) as error:
+            raise Unavailable(f"could not {action} {key!r} in {self.where}: {full_stop(error)} Try again.") from error
 
 
 def _upload_is_gone(error: ClientError | BotoCoreError) -> bool:
@@ -251,27 +253,31 @@ def _upload_is_gone(error: ClientError | BotoCoreError) -> bool:
     return isinstance(error, ClientError) and code_of(error) == "NoSuchUpload"
 
 
-def _as_lakegc_error(error: ClientError | BotoCoreError, where: str, doing: str, key: str) -> Exception:
-    if isinstance(error, ClientError) and code_of(error) in _COLD:
-        return Cold(f"{key!r} in {where} is in an archive tier ({code_of(error)}). Restore it there before reading it")
-    return as_lakegc_error(error, where, doing, key)
+def _as_lakegc_error(error: ClientError | BotoCoreError, where: str, action: str, key: str) -> Exception:
+    if isinstance(error, ClientError) and code_of(error) in _ARCHIVE_TIER_CODES:
+        return InArchiveTier(
+            f"{key!r} in {where} is in an archive tier ({code_of(error)}). Restore it in the store first."
+        )
+    return as_lakegc_error(error, where, action, key)
 
 
 def _quoted(tag: str) -> str | None:
-    """An ETag as `ObjectProperties` has it; None for an empty one."""
+    """An ETag in quotes, as in `ObjectProperties`; None for an empty one."""
     bare = tag.strip('"')
     return f'"{bare}"' if bare else None
 
 
-def _copied(tag: str) -> Written:
+def _copied_object(tag: str) -> WrittenObject:
     bare = tag.strip('"')
-    return Written(_quoted(tag), frozenset({bare} if bare else ()))
+    return WrittenObject(_quoted(tag), frozenset({bare} if bare else ()))
 
 
-def _arguments_of(properties: ObjectProperties) -> dict[str, Any]:
+def _boto_arguments(properties: ObjectProperties) -> dict[str, Any]:
     arguments: dict[str, Any] = {
-        _ARGUMENTS[name]: value for name, value in properties.headers.items() if value.isascii() and name in _ARGUMENTS
+        _BOTO_FIELDS[name]: value
+        for name, value in properties.headers.items()
+        if value.isascii() and name in _BOTO_FIELDS
     }
-    if metadata := header_metadata(properties.metadata, _NAME):
+    if metadata := header_metadata(properties.metadata, _METADATA_NAME):
         arguments["Metadata"] = metadata
     return arguments
