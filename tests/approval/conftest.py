@@ -1,4 +1,4 @@
-"""Repositories with finished marks that no Spark made, on one sandbox server."""
+"""Repositories with finished marks made without Spark, on one sandbox server."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _serial = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """One server for all; each test has a repository of its own."""
+    """One server for all tests; each test has its own repository."""
     with Sandbox(tmp_path_factory.mktemp("sandbox")) as server:
         yield server
 
 
 @dataclass
 class Lake:
-    """A repository, and what is done with its marks."""
+    """A repository, and operations on its marks."""
 
     sandbox: Sandbox
     target: Target
@@ -65,8 +65,8 @@ class Lake:
     def now(self) -> datetime:
         return self.place.store().now()
 
-    def marked(self, addresses: Sequence[str] = ADDRESSES, mark_id: str = "m1", **changes: Any) -> Mark:
-        """A finished mark of this repository."""
+    def add_mark(self, addresses: Sequence[str] = ADDRESSES, mark_id: str = "m1", **changes: Any) -> Mark:
+        """Write a finished mark of this repository."""
         start = changes.pop("start", self.finished - timedelta(minutes=9))
         known = {
             "repository": self.name,
@@ -85,7 +85,7 @@ class Lake:
     def approve(
         self, name: str = "m1", *, proposal: Proposal | None = None, now: datetime | None = None, **fields: Any
     ) -> Approval:
-        """Approve a mark now, as one would who just reviewed it."""
+        """Approve a mark now, as somebody does who has just reviewed it."""
         found = proposal or self.proposal(name)
         time = now or self.now
         request = self.request(**{"when": time, **fields})
@@ -95,7 +95,7 @@ class Lake:
         approval.revoke(proposal or self.proposal(name), who="Grace", now=self.now)
 
     def verify(self, name: str = "m1", *, now: datetime | None = None) -> None:
-        """Verify a mark of lakegc's as a sweep does before it begins."""
+        """Verify one of lakegc's own marks, as a sweep does before it begins."""
         record = Mark.open(self.place, name).record
         approval.verify(self.target, record, self.approval(name), now=now or self.now)
 
@@ -106,7 +106,7 @@ class Lake:
         return Mark.open(self.place, name).record
 
     def state(self, name: str = "m1", *, now: datetime | None = None) -> str:
-        """The state as lists of marks show it."""
+        """The state that lists of marks show."""
         return state_of(self.place, self.record(name), now=now or self.now)
 
     def files(self, name: str = "m1") -> list[str]:
@@ -128,18 +128,18 @@ def lake(sandbox: Sandbox) -> Lake:
     return Lake(sandbox, target, LakeFS(LakeFSSettings.of(known)), sandbox.now() - timedelta(hours=1))
 
 
-def but(path: Path, change: Callable[[bytes], bytes | None]) -> None:
-    """Alter a file as somebody does who knows nothing of lakegc; None drops it."""
+def alter_file(path: Path, change: Callable[[bytes], bytes | None]) -> None:
+    """Replace the content of a file, bypassing lakegc; delete it if `change` returns None."""
     changed = change(path.read_bytes())
     path.unlink()
     if changed is not None:
         path.write_bytes(changed)
 
 
-def one_byte(data: bytes) -> bytes:
-    """The same but for one byte in the middle."""
+def with_one_bit_flipped(data: bytes) -> bytes:
+    """The same bytes with one bit flipped in the middle."""
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
 
-BEFORE: Mapping[str, Any] = {"mark_id": "m0", "unreadable": []}
+PREVIOUS_MARK: Mapping[str, Any] = {"mark_id": "m0", "unreadable": []}

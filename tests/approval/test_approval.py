@@ -1,4 +1,4 @@
-"""Approving and revoking: what is written and refused, and what a crash or somebody else leaves (invariants 7, 9)."""
+"""Approving and revoking: what is written, what is refused, and the effect of crashes and races (invariants 7, 9)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.mark import Mark, mark_folder, reference_folder
 from spark_resources.mark_store.record import digest_of
 from spark_resources.model import MarkState, Rules
-from tests.approval.conftest import BEFORE, LIMITS, Lake, but, one_byte
+from tests.approval.conftest import LIMITS, PREVIOUS_MARK, Lake, alter_file, with_one_bit_flipped
 from tests.support.finished_marks import COUNTS
 
 DAY = timedelta(days=1)
 
 
-def refuses(lake: Lake, kind: type[LakegcError], *words: str, **options: Any) -> None:
-    """Check that approving raises this, with these words, and leaves no approval."""
+def assert_refused(lake: Lake, kind: type[LakegcError], *words: str, **options: Any) -> None:
+    """Check that approving raises this error with these words, and changes no file of the mark."""
     before = {key: lake.place.store().read(key) for key in lake.files() if "m1" in key}
     with pytest.raises(kind) as refused:
         lake.approve(**options)
@@ -44,9 +44,9 @@ def refuses(lake: Lake, kind: type[LakegcError], *words: str, **options: Any) ->
 # --- what is written ------------------------------------------------------------------------------------------------
 
 
-def test_an_approval_records_its_digest_approver_entrance_time_and_end(lake: Lake) -> None:
+def test_an_approval_records_digest_approver_interface_time_and_expiry(lake: Lake) -> None:
     """The mark's record names the approval, and a sweep may begin."""
-    digest = lake.marked().record.digest
+    digest = lake.add_mark().record.digest
     given = lake.approve(who="  Ada   Lovelace ", how="lakegc approve")
     stored = json.loads(lake.place.store().read(approval_key("m1")))
 
@@ -60,17 +60,17 @@ def test_an_approval_records_its_digest_approver_entrance_time_and_end(lake: Lak
     lake.verify()
 
 
-def test_an_approval_alone_writes_no_summary_for_the_reference_collector(lake: Lake) -> None:
+def test_an_approval_that_does_not_hand_the_mark_over_writes_no_summary(lake: Lake) -> None:
     """Without a summary the reference collector refuses to sweep the mark."""
-    lake.marked()
+    lake.add_mark()
     lake.approve()
 
     assert not lake.summary.exists()
 
 
-def test_an_approval_expires_and_can_be_given_again(lake: Lake) -> None:
-    """After its end it is shown as expired, and no sweep begins."""
-    lake.marked()
+def test_an_expired_approval_can_be_renewed(lake: Lake) -> None:
+    """Then it is shown as expired, and no sweep begins."""
+    lake.add_mark()
     given = lake.approve(until=lake.now + timedelta(hours=1))
     late = given.until
 
@@ -89,87 +89,88 @@ TRIPPED: dict[str, dict[str, Any]] = {
     "share": {"counts": {**COUNTS, "expired": 60_000}},
     "bytes": {"counts": {**COUNTS, "expired_bytes": 2**50, "candidate_bytes": 2**52}},
     "count": {"counts": {**COUNTS, "expired": 50_000_001, "candidates": 200_000_000}},
-    "jump": {"counts": COUNTS, "previous": {**BEFORE, "counts": {**COUNTS, "expired": 10}}},
+    "jump": {"counts": COUNTS, "previous": {**PREVIOUS_MARK, "counts": {**COUNTS, "expired": 10}}},
     "live": {"counts": {**COUNTS, "live": 0}},
-    "listing": {"previous": {**BEFORE, "counts": {**COUNTS, "candidates": 900_000}}},
+    "listing": {"previous": {**PREVIOUS_MARK, "counts": {**COUNTS, "candidates": 900_000}}},
     "others": {"facts": {"committed_addresses": {"elsewhere": {"unread": {"lost": "not with these rights"}}}}},
     "age": {"start": timedelta(days=8)},
 }
 
 
-def stopped_by(lake: Lake, brake: str) -> None:
-    """Leave a mark that one brake stops."""
+def add_mark_stopped_by(lake: Lake, brake: str) -> None:
+    """Write a mark that trips one brake."""
     changes = dict(TRIPPED[brake])
     if brake == "age":
         changes["start"] = lake.now - changes["start"]
-    lake.marked(**changes)
+    lake.add_mark(**changes)
 
 
-def releasing(brake: str) -> str:
-    """The name that releases a brake of these marks."""
+def release_name(brake: str) -> str:
+    """The name with which a brake of these marks is released."""
     return "others/lost" if brake == "others" else brake
 
 
 @pytest.mark.parametrize("brake", BRAKES)
-def test_a_tripped_brake_refuses_the_approval(lake: Lake, brake: str) -> None:
+def test_a_tripped_brake_blocks_the_approval(lake: Lake, brake: str) -> None:
     """The refusal says which brake and why; releasing another one doesn't help."""
-    stopped_by(lake, brake)
+    add_mark_stopped_by(lake, brake)
 
-    refuses(lake, StoppedByBrakes, brake, "--release")
+    assert_refused(lake, StoppedByBrakes, brake, "--release")
     other = next(name for name in BRAKES if name != brake)
-    refuses(lake, BrakeNotTripped, other, "has not tripped", released={releasing(other): "so"})
+    assert_refused(lake, BrakeNotTripped, other, "has not tripped", released={release_name(other): "so"})
 
 
 @pytest.mark.parametrize("brake", BRAKES)
 def test_a_brake_released_with_a_reason_allows_the_approval(lake: Lake, brake: str) -> None:
     """The approval records the release and its reason."""
-    stopped_by(lake, brake)
+    add_mark_stopped_by(lake, brake)
 
-    given = lake.approve(released={releasing(brake): "it was  meant"})
+    given = lake.approve(released={release_name(brake): "it was  meant"})
 
-    assert given.released == {releasing(brake): "it was meant"}
+    assert given.released == {release_name(brake): "it was meant"}
     assert lake.approval() == given
     lake.verify()
 
 
-def test_a_brake_per_repository_is_released_only_with_the_repositorys_name(lake: Lake) -> None:
-    """One release never covers all repositories that could not be read, nor another one than it names."""
-    stopped_by(lake, "others")
+def test_the_brake_of_an_unreadable_repository_is_released_only_by_the_repositorys_name(lake: Lake) -> None:
+    """A release covers only the unreadable repository that it names, never all of them."""
+    add_mark_stopped_by(lake, "others")
 
-    refuses(lake, WrongUsage, "others/REPOSITORY", released={"others": "so"})
-    refuses(lake, BrakeNotTripped, "others/found", "has not tripped", released={"others/found": "so"})
-    refuses(lake, WrongUsage, "there is no brake", released={"share/lost": "so"})
+    assert_refused(lake, WrongUsage, "others/REPOSITORY", released={"others": "so"})
+    assert_refused(lake, BrakeNotTripped, "others/found", "has not tripped", released={"others/found": "so"})
+    assert_refused(lake, WrongUsage, "there is no brake", released={"share/lost": "so"})
 
 
 def test_max_share_brake_stops_unexpected_growth(lake: Lake) -> None:
-    """Where ten thousand objects would be deleted and a thousand were expected, both brakes have to be released by
-    name.
+    """If ten times as many objects would be deleted as by the previous mark, two brakes have to be released by name.
 
     apache/iceberg#14319
     """
     stored = {**COUNTS, "candidates": 20_000, "live": 9_000}
-    lake.marked(counts={**stored, "expired": 10_696}, previous={**BEFORE, "counts": {**stored, "expired": 1_590}})
+    lake.add_mark(
+        counts={**stored, "expired": 10_696}, previous={**PREVIOUS_MARK, "counts": {**stored, "expired": 1_590}}
+    )
 
-    refuses(lake, StoppedByBrakes, "share", "53", "--release")
-    refuses(lake, StoppedByBrakes, "jump", "1,590", "10,696", released={"share": "so"})
+    assert_refused(lake, StoppedByBrakes, "share", "53", "--release")
+    assert_refused(lake, StoppedByBrakes, "jump", "1,590", "10,696", released={"share": "so"})
     assert lake.approval() is None
-    lake.approve(released={"share": "half of it was to go", "jump": "and only now"})
+    lake.approve(released={"share": "half of it is obsolete", "jump": "a one-time cleanup"})
 
 
 def test_each_tripped_brake_needs_its_own_release(lake: Lake) -> None:
     """Releasing one of two tripped brakes isn't enough."""
-    lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
+    lake.add_mark(counts={**COUNTS, "expired": 60_000, "live": 0})
 
-    refuses(lake, StoppedByBrakes, "live", released={"share": "so"})
+    assert_refused(lake, StoppedByBrakes, "live", released={"share": "so"})
     assert lake.approve(released={"share": "so", "live": "so"}).released.keys() == {"share", "live"}
 
 
-def test_the_age_brake_counts_the_age_at_the_approvals_end(lake: Lake) -> None:
-    """Otherwise a mark could be approved for longer than it is fresh."""
-    lake.marked()
+def test_the_age_brake_measures_the_age_when_the_approval_would_expire(lake: Lake) -> None:
+    """Otherwise an approval could outlast the age that the brake allows."""
+    lake.add_mark()
     until = lake.finished + LIMITS.age + timedelta(seconds=1)
 
-    refuses(lake, StoppedByBrakes, "age", until=until)
+    assert_refused(lake, StoppedByBrakes, "age", until=until)
     assert lake.approve(until=until, released={"age": "a slow store"}).until == until
 
 
@@ -183,13 +184,13 @@ def test_the_age_brake_counts_the_age_at_the_approvals_end(lake: Lake) -> None:
         ({"share": "\x1b[31m so"}, "unprintable characters"),
     ],
 )
-def test_a_release_without_a_brake_or_readable_reason_is_refused(
+def test_a_release_of_an_unknown_brake_or_without_a_readable_reason_is_refused(
     lake: Lake, released: dict[str, str], word: str
 ) -> None:
-    """It is refused although the brake has tripped."""
-    stopped_by(lake, "share")
+    """This holds although the brake has tripped."""
+    add_mark_stopped_by(lake, "share")
 
-    refuses(lake, WrongUsage, word, released=released)
+    assert_refused(lake, WrongUsage, word, released=released)
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------
@@ -197,78 +198,78 @@ def test_a_release_without_a_brake_or_readable_reason_is_refused(
 
 def test_an_unknown_mark_is_refused(lake: Lake) -> None:
     """An id that can't be the id of a mark is refused, too."""
-    refuses(lake, WrongUsage, "there is no mark m1")
-    refuses(lake, WrongUsage, "there is no mark ../m1", name="../m1")
-    refuses(lake, WrongUsage, "can't be a mark id", name="m 1")
+    assert_refused(lake, WrongUsage, "there is no mark m1")
+    assert_refused(lake, WrongUsage, "there is no mark ../m1", name="../m1")
+    assert_refused(lake, WrongUsage, "can't be a mark id", name="m 1")
 
 
 @pytest.mark.parametrize("state", [MarkState.MARKING, MarkState.FAILED])
 def test_an_unfinished_mark_is_refused_with_its_failure(lake: Lake, state: MarkState) -> None:
-    """The message contains why the mark stopped."""
-    record = lake.marked().record
+    """The message says why the mark stopped."""
+    record = lake.add_mark().record
     unfinished = replace(record, state=state, finished=None, digest=None, failure="the wires melted")
     lake.place.store().write(mark_folder("m1") + "mark.json", unfinished.to_json())
 
-    refuses(lake, WrongUsage, "not finished", state, "the wires melted")
+    assert_refused(lake, WrongUsage, "not finished", state, "the wires melted")
 
 
 @pytest.mark.parametrize("changes", [{"repository": "pond"}, {"created": -DAY}, {"namespace": "local://pond"}])
 def test_a_mark_of_another_repository_is_refused(lake: Lake, changes: dict[str, Any]) -> None:
-    """A repository that was deleted and created again under this name counts as another one."""
+    """A repository that was deleted and re-created under the same name is a different one."""
     if "created" in changes:
         changes = {"repository_created": lake.target.repository.created + changes["created"]}
-    lake.marked(**changes)
+    lake.add_mark(**changes)
 
-    refuses(lake, Refused, "a different repository", "Make a new mark")
+    assert_refused(lake, Refused, "a different repository", "Make a new mark")
 
 
 def test_a_mark_in_another_repositorys_namespace_is_refused(lake: Lake) -> None:
     """Nothing is approved in a namespace whose owner file names another repository."""
-    lake.marked()
+    lake.add_mark()
     approvals_owner = {"repository": "pond", "created": "2020-01-01T00:00:00+00:00"}
     lake.place.store().write("_lakefs/retention/gc/lakegc/owner.json", json.dumps(approvals_owner).encode())
 
-    refuses(lake, Refused, "belonging to another repository", "pond")
+    assert_refused(lake, Refused, "belonging to another repository", "pond")
 
 
-def test_an_approval_with_another_digest_is_refused(lake: Lake) -> None:
+def test_an_approval_with_the_wrong_digest_is_refused(lake: Lake) -> None:
     """An approval that names a digest covers that set and no other."""
-    lake.marked()
+    lake.add_mark()
 
-    refuses(lake, Refused, "which is another set", digest="0" * 64)
+    assert_refused(lake, Refused, "which is another set", digest="0" * 64)
     assert lake.approve(digest=lake.record().digest).digest == lake.record().digest
 
 
 @pytest.mark.parametrize("early", [timedelta(0), timedelta(minutes=1), timedelta(days=400)])
 def test_an_approval_dated_before_the_mark_finished_is_refused(lake: Lake, early: timedelta) -> None:
     """Nobody can have reviewed the set before the mark was finished."""
-    lake.marked()
+    lake.add_mark()
 
-    refuses(lake, Refused, "can't have seen this set", when=lake.finished - early)
+    assert_refused(lake, Refused, "can't have seen this set", when=lake.finished - early)
     just_after = lake.finished + lake.place.store().capabilities.time_resolution
     assert lake.approve(when=just_after).when == just_after
 
 
 def test_an_approval_dated_before_a_revocation_is_refused(lake: Lake) -> None:
-    """An approval that was given before the last one was revoked doesn't count as a new one."""
-    lake.marked()
+    """An approval decided before the last one was revoked is not a new approval."""
+    lake.add_mark()
     given = lake.approve()
     lake.revoke()
 
-    refuses(lake, Refused, "revoked by Grace", when=given.when)
+    assert_refused(lake, Refused, "revoked by Grace", when=given.when)
     lake.approve(who="Grace")
     lake.verify()
 
 
 @pytest.mark.parametrize("state", [MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES])
-def test_a_mark_that_was_swept_is_neither_approved_nor_revoked_again(lake: Lake, state: MarkState) -> None:
-    """An approval is used once: no second sweep begins by it."""
-    mark = lake.marked()
+def test_a_mark_whose_sweep_has_begun_can_be_neither_approved_nor_revoked(lake: Lake, state: MarkState) -> None:
+    """An approval is used once: it allows no second sweep."""
+    mark = lake.add_mark()
     lake.approve()
     swept = replace(lake.record(), state=state)
     lake.place.store().write(mark.key, swept.to_json())
 
-    refuses(lake, NothingToDo, "has been used", state)
+    assert_refused(lake, NothingToDo, "has been used", state)
     with pytest.raises(Refused, match="has been used"):
         lake.revoke()
     with pytest.raises(Refused, match="has been used"):
@@ -279,17 +280,17 @@ def test_a_mark_that_was_swept_is_neither_approved_nor_revoked_again(lake: Lake,
 
 def test_a_superseded_mark_is_refused(lake: Lake) -> None:
     """A newer mark has replaced it."""
-    lake.marked().move_to(MarkState.SUPERSEDED)
+    lake.add_mark().move_to(MarkState.SUPERSEDED)
 
-    refuses(lake, Refused, "superseded")
+    assert_refused(lake, Refused, "superseded")
 
 
-def test_an_approved_mark_is_not_approved_again(lake: Lake) -> None:
+def test_approving_an_approved_mark_is_refused(lake: Lake) -> None:
     """The first approval has to be revoked before somebody else can approve."""
-    lake.marked()
+    lake.add_mark()
     given = lake.approve()
 
-    refuses(lake, Refused, "already approved by Ada", who="Grace")
+    assert_refused(lake, Refused, "already approved by Ada", who="Grace")
     assert lake.approval() == given
 
 
@@ -302,22 +303,22 @@ def test_an_approved_mark_is_not_approved_again(lake: Lake) -> None:
     ],
 )
 def test_an_approval_without_a_readable_name_is_refused(lake: Lake, options: dict[str, Any], words: str) -> None:
-    """A name is needed that can be shown on a terminal."""
-    lake.marked()
+    """The approver's name has to be printable on a terminal."""
+    lake.add_mark()
 
-    refuses(lake, WrongUsage, words, **options)
+    assert_refused(lake, WrongUsage, words, **options)
 
 
-def test_an_approval_whose_end_has_passed_is_refused(lake: Lake) -> None:
+def test_an_approval_that_would_already_have_expired_is_refused(lake: Lake) -> None:
     """An approval has to end in the future."""
-    lake.marked()
+    lake.add_mark()
 
-    refuses(lake, WrongUsage, "has passed", until=lake.now - timedelta(seconds=1))
+    assert_refused(lake, WrongUsage, "has passed", until=lake.now - timedelta(seconds=1))
 
 
 def test_a_store_without_conditional_writes_is_refused(lake: Lake) -> None:
-    """Two people who approve at once could overwrite each other there, unless there is one deployment only."""
-    lake.marked()
+    """Two people who approve at once could overwrite each other's approval, unless there is only one deployment."""
+    lake.add_mark()
     capabilities = replace(lake.place.store().capabilities, conditional_writes=False)
     weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, capabilities=capabilities)))
     arguments = {"request": lake.request(), "lakefs": lake.lakefs, "limits": LIMITS, "now": lake.now}
@@ -348,7 +349,7 @@ def key_of(file: str) -> str:
 
 
 ALTERED: dict[str, Callable[[bytes], bytes | None]] = {
-    "altered": one_byte,
+    "altered": with_one_bit_flipped,
     "longer": lambda data: data + b"\n",
     "dropped": lambda _: None,
 }
@@ -357,21 +358,21 @@ ALTERED: dict[str, Callable[[bytes], bytes | None]] = {
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("how", ALTERED)
 def test_a_set_with_an_altered_file_is_neither_approved_nor_swept(lake: Lake, how: str, file: str) -> None:
-    """A file that was changed by one byte, made longer or removed is named, before the approval and after it: no sweep
-    begins or resumes."""
-    lake.marked()
+    """A file that was altered, extended or removed is named, before the approval and after it; no sweep begins or
+    resumes."""
+    lake.add_mark()
     path = lake.folder / key_of(file)
     whole = path.read_bytes()
     folder = re.escape(key_of(file).rpartition("/")[0])
 
-    but(path, ALTERED[how])
+    alter_file(path, ALTERED[how])
     with pytest.raises(Refused, match=folder):
         lake.approve()
     assert lake.record().state is MarkState.MARKED
     path.write_bytes(whole)
     lake.approve()
     lake.verify()
-    but(path, ALTERED[how])
+    alter_file(path, ALTERED[how])
     with pytest.raises(Refused, match=folder):
         lake.verify()
     with pytest.raises(Refused, match=folder):
@@ -395,10 +396,10 @@ ADDED = (
 @pytest.mark.parametrize("file", ADDED)
 def test_a_set_with_an_added_file_is_neither_approved_nor_swept(lake: Lake, file: str) -> None:
     """A file that the mark doesn't record is named, before the approval and after it."""
-    lake.marked()
+    lake.add_mark()
     lake.place.store().write(key_of(file), b"x")
 
-    refuses(lake, Refused, key_of(file), "added")
+    assert_refused(lake, Refused, key_of(file), "added")
     (lake.folder / key_of(file)).unlink()
     lake.approve()
     lake.place.store().write(key_of(file), b"x")
@@ -408,8 +409,8 @@ def test_a_set_with_an_added_file_is_neither_approved_nor_swept(lake: Lake, file
 
 def test_unrecorded_files_of_retried_tasks_are_removed_before_a_mark_is_finished(lake: Lake) -> None:
     """Spark may run a task twice. Only files in the mark's own folders are removed; the mark can then be approved."""
-    mark, store = lake.marked(), lake.place.store()
-    lake.marked(mark_id="m2")
+    mark, store = lake.add_mark(), lake.place.store()
+    lake.add_mark(mark_id="m2")
     beside = ["_lakefs/retention/gc/lakegc/m1x/part-0", "_lakefs/retention/gc/unified/m1x/part-0", "data/s/a"]
     for key in [*map(key_of, ADDED), *beside]:
         store.write(key, b"x")
@@ -423,9 +424,9 @@ def test_unrecorded_files_of_retried_tasks_are_removed_before_a_mark_is_finished
     assert lake.files("m2") == others
 
 
-def test_files_of_a_sweep_are_not_counted_as_added_to_the_set(lake: Lake) -> None:
+def test_files_that_a_sweep_wrote_do_not_count_as_added_to_the_set(lake: Lake) -> None:
     """Receipts and re-verifications of a sweep that resumes don't change the set."""
-    lake.marked()
+    lake.add_mark()
     lake.approve()
     for name in ("receipts/0001/part-0.parquet", "verifications/0001/mark.json", "sweep.json", "undone/part-0.parquet"):
         lake.place.store().write(mark_folder("m1") + name, b"x")
@@ -435,11 +436,11 @@ def test_files_of_a_sweep_are_not_counted_as_added_to_the_set(lake: Lake) -> Non
 
 def test_a_mark_whose_record_does_not_match_its_digest_is_refused(lake: Lake) -> None:
     """Altered counts or hashes are found before the approval and after it."""
-    mark = lake.marked()
+    mark = lake.add_mark()
     whole = mark.record
     altered = replace(whole, counts={**whole.counts, "expired": 1})
     lake.place.store().write(mark.key, altered.to_json())
-    refuses(lake, Refused, "the record of mark m1", "altered")
+    assert_refused(lake, Refused, "the record of mark m1", "altered")
     lake.place.store().write(mark.key, whole.to_json())
 
     lake.approve()
@@ -448,9 +449,9 @@ def test_a_mark_whose_record_does_not_match_its_digest_is_refused(lake: Lake) ->
         lake.verify()
 
 
-def test_an_approval_does_not_count_for_a_record_altered_with_its_digest(lake: Lake) -> None:
-    """A record that fits its digest again is still not the one that was approved."""
-    mark = lake.marked()
+def test_an_approval_does_not_count_if_the_record_and_its_digest_were_altered(lake: Lake) -> None:
+    """A record that matches its digest again is still not the approved one."""
+    mark = lake.add_mark()
     lake.approve()
     altered = replace(lake.record(), counts={**mark.record.counts, "expired": 1})
     lake.place.store().write(mark.key, replace(altered, digest=digest_of(altered)).to_json())
@@ -462,7 +463,7 @@ def test_an_approval_does_not_count_for_a_record_altered_with_its_digest(lake: L
 
 def test_an_altered_approval_does_not_count(lake: Lake) -> None:
     """Neither does an approval.json that can't be read; the next approval replaces it."""
-    lake.marked()
+    lake.add_mark()
     given = lake.approve()
     store = lake.place.store()
     store.write(approval_key("m1"), replace(given, until=given.until + DAY).to_json())
@@ -478,13 +479,13 @@ def test_an_altered_approval_does_not_count(lake: Lake) -> None:
     lake.verify()
 
 
-def test_rules_changed_since_the_mark_refuse_its_approval(lake: Lake) -> None:
+def test_an_approval_is_refused_if_rules_changed_since_the_mark(lake: Lake) -> None:
     """The refusal names the old and new rules. Rules that change after the approval don't invalidate it."""
-    lake.marked()
+    lake.add_mark()
     set_rules(lake.sandbox.repository(lake.name), Rules(7, {"dev": 3}))
-    refuses(lake, Refused, "rules", "from none to 7 days, dev: 3")
+    assert_refused(lake, Refused, "rules", "from none to 7 days, dev: 3")
 
-    lake.marked(mark_id="m2", rules=Rules(7, {"dev": 3}))
+    lake.add_mark(mark_id="m2", rules=Rules(7, {"dev": 3}))
     lake.approve("m2")
     set_rules(lake.sandbox.repository(lake.name), Rules(8))
     lake.verify("m2")
@@ -498,11 +499,11 @@ HOLDS = b"""holds:
 """
 
 
-def test_holds_changed_since_the_mark_refuse_its_approval(lake: Lake) -> None:
+def test_an_approval_is_refused_if_holds_changed_since_the_mark(lake: Lake) -> None:
     """The refusal names the holds. Holds that change after the approval don't invalidate it."""
-    lake.marked()
+    lake.add_mark()
     lake.place.store().write(HOLDS_KEY, HOLDS)
-    refuses(lake, Refused, "holds", "added releases")
+    assert_refused(lake, Refused, "holds", "added releases")
     (lake.folder / HOLDS_KEY).unlink()
 
     lake.approve()
@@ -510,7 +511,7 @@ def test_holds_changed_since_the_mark_refuse_its_approval(lake: Lake) -> None:
     lake.verify()
 
 
-# --- keys that may not go ---------------------------------------------------------------------------------------------
+# --- keys that may not be deleted ------------------------------------------------------------------------------------
 
 PLANTED = (
     "_lakefs/5678",
@@ -533,11 +534,11 @@ PLANTED = (
 
 @pytest.mark.parametrize("key", PLANTED)
 def test_only_keys_inside_namespace_ever_deleted(lake: Lake, key: str) -> None:
-    """A mark with a key elsewhere, or one that leads there, is refused though all its hashes fit.
+    """A mark with a key outside the namespace, or one that leads outside, is refused though all its hashes match.
 
     treeverse/lakeFS#4221
     """
-    lake.marked(["data/s/a", key, "data/s/b"])
+    lake.add_mark(["data/s/a", key, "data/s/b"])
 
     with pytest.raises(Refused, match="no sweep may delete") as refused:
         lake.approve()
@@ -548,14 +549,14 @@ def test_only_keys_inside_namespace_ever_deleted(lake: Lake, key: str) -> None:
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_approval_interrupted_after_the_records_write_does_not_count(
+def test_an_approval_interrupted_after_writing_the_record_does_not_count(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Approving again completes it, and revoking removes it."""
-    lake.marked()
-    lake.marked(mark_id="m2")
+    lake.add_mark()
+    lake.add_mark(mark_id="m2")
     with monkeypatch.context() as patch:
-        patch.setattr(approve, "write_named", cut_off)
+        patch.setattr(approve, "write_named", fail_as_unavailable)
         for name in ("m1", "m2"):
             with pytest.raises(Unavailable):
                 lake.approve(name)
@@ -570,24 +571,24 @@ def test_an_approval_interrupted_after_the_records_write_does_not_count(
     assert lake.record("m2").state is MarkState.MARKED
 
 
-def cut_off(*_: Any, **__: Any) -> None:
+def fail_as_unavailable(*_: Any, **__: Any) -> None:
     raise Unavailable("the network is gone")
 
 
-def test_the_summary_is_the_last_write_of_an_approval_and_the_first_removal_of_a_revocation(
+def test_approving_writes_the_summary_last_and_revoking_removes_it_first(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crash therefore never leaves an unapproved mark that the reference collector would sweep."""
-    lake.marked()
+    lake.add_mark()
     with monkeypatch.context() as patch:
-        patch.setattr(approve, "write_reference_summary", cut_off)
+        patch.setattr(approve, "write_reference_summary", fail_as_unavailable)
         with pytest.raises(Unavailable):
             lake.approve(for_reference=True)
     assert (lake.state(), lake.summary.exists()) == ("approved", False)
     lake.revoke()
     lake.approve(for_reference=True)
     with monkeypatch.context() as patch:
-        patch.setattr(Mark, "move_to", cut_off)
+        patch.setattr(Mark, "move_to", fail_as_unavailable)
         with pytest.raises(Unavailable):
             lake.revoke()
 
@@ -599,12 +600,11 @@ def test_the_summary_is_the_last_write_of_an_approval_and_the_first_removal_of_a
 def test_an_approval_whose_revocation_was_interrupted_does_not_count(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the record's write the approval no longer counts; another revocation or approval replaces what is left of
-    it."""
-    lake.marked()
+    """Once the record is written the approval no longer counts; another revocation or approval replaces the rest."""
+    lake.add_mark()
     given = lake.approve()
     with monkeypatch.context() as patch:
-        patch.setattr(approve, "note_end", cut_off)
+        patch.setattr(approve, "note_end", fail_as_unavailable)
         with pytest.raises(Unavailable):
             lake.revoke()
 
@@ -622,8 +622,8 @@ def test_an_approval_whose_revocation_was_interrupted_does_not_count(
 
 
 def test_a_revoked_approval_does_not_count(lake: Lake) -> None:
-    """It names who revoked it, and a new approval can be given."""
-    lake.marked()
+    """It records who revoked it, and a new approval can be given."""
+    lake.add_mark()
     given = lake.approve()
     lake.revoke()
     ended = lake.approval()
@@ -642,7 +642,7 @@ def test_a_revoked_approval_does_not_count(lake: Lake) -> None:
 
 def test_revoking_a_mark_that_is_not_approved_is_refused(lake: Lake) -> None:
     """There is nothing to revoke."""
-    lake.marked()
+    lake.add_mark()
     with pytest.raises(WrongUsage, match="is not approved"):
         lake.revoke()
 
@@ -652,7 +652,7 @@ def test_revoking_a_mark_that_is_not_approved_is_refused(lake: Lake) -> None:
 
 def test_the_second_of_two_simultaneous_approvals_is_refused(lake: Lake) -> None:
     """Of two people who reviewed the same mark, the first one approves; nothing is overwritten."""
-    lake.marked()
+    lake.add_mark()
     first, second = lake.proposal(), lake.proposal()
     given = lake.approve(proposal=first)
 
@@ -662,9 +662,9 @@ def test_the_second_of_two_simultaneous_approvals_is_refused(lake: Lake) -> None
     lake.verify()
 
 
-def test_of_a_sweep_and_a_revocation_the_second_is_refused(lake: Lake) -> None:
+def test_if_a_sweep_and_a_revocation_race_the_second_is_refused(lake: Lake) -> None:
     """Once a sweep has begun, revoking is refused; once the approval is revoked, no sweep begins."""
-    lake.marked()
+    lake.add_mark()
     lake.approve()
     seen = lake.proposal()
     sweep = Mark.open(lake.place, "m1")
@@ -673,7 +673,7 @@ def test_of_a_sweep_and_a_revocation_the_second_is_refused(lake: Lake) -> None:
         lake.revoke(proposal=seen)
     assert lake.record().state is MarkState.SWEEPING
 
-    lake.marked(mark_id="m2")
+    lake.add_mark(mark_id="m2")
     lake.approve("m2")
     sweep = Mark.open(lake.place, "m2")
     lake.revoke("m2")
@@ -682,9 +682,8 @@ def test_of_a_sweep_and_a_revocation_the_second_is_refused(lake: Lake) -> None:
 
 
 def test_a_slow_approval_does_not_overwrite_a_later_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody is interrupted between the two writes of an approval; meanwhile it is revoked and somebody else
-    approves."""
-    lake.marked()
+    """An approval is interrupted between its two writes; meanwhile it is revoked and somebody else approves."""
+    lake.add_mark()
     written = approve.write_named
     later: list[Approval] = []
 
@@ -702,8 +701,8 @@ def test_a_slow_approval_does_not_overwrite_a_later_one(lake: Lake, monkeypatch:
 
 
 def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody is interrupted while revoking; meanwhile somebody else approves."""
-    lake.marked()
+    """A revocation is interrupted; meanwhile somebody else approves."""
+    lake.add_mark()
     lake.approve()
     noted = approve.note_end
     later: list[Approval] = []
@@ -720,7 +719,7 @@ def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch
 
 def test_a_summary_written_during_a_revocation_is_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that wrote it finds that the approval was revoked, and removes it."""
-    lake.marked()
+    lake.add_mark()
     written = approve.write_reference_summary
 
     def interrupted(*found: Any) -> None:
@@ -738,7 +737,7 @@ def test_a_summary_written_during_a_revocation_is_removed(lake: Lake, monkeypatc
 
 def test_the_summary_has_the_form_that_the_reference_collector_writes(lake: Lake) -> None:
     """It is one line with `"success":true` and the reference collector's fields."""
-    lake.marked()
+    lake.add_mark()
     lake.approve(for_reference=True)
     text = lake.summary.read_text()
 
@@ -758,7 +757,7 @@ def test_the_summary_has_the_form_that_the_reference_collector_writes(lake: Lake
 @pytest.mark.parametrize("how", ["revoked", "expired", "proposed"])
 def test_the_summary_is_removed_when_its_approval_is_revoked_or_expires(lake: Lake, how: str) -> None:
     """Listing or proposing a mark whose approval has expired removes its summary."""
-    lake.marked()
+    lake.add_mark()
     given = lake.approve(for_reference=True)
     assert withdraw_stale_summaries(lake.place, now=given.until - timedelta(seconds=1)) == []
     assert lake.summary.exists()
@@ -774,9 +773,9 @@ def test_the_summary_is_removed_when_its_approval_is_revoked_or_expires(lake: La
 
 
 @pytest.mark.parametrize("state", ["marked", "approved", "damaged"])
-def test_a_summary_that_no_approval_hands_over_is_removed(lake: Lake, state: str) -> None:
+def test_a_summary_of_a_mark_that_was_not_handed_over_is_removed(lake: Lake, state: str) -> None:
     """It doesn't matter who wrote it."""
-    lake.marked()
+    lake.add_mark()
     if state != "marked":
         lake.approve()
     if state == "damaged":
@@ -790,8 +789,8 @@ def test_a_summary_that_no_approval_hands_over_is_removed(lake: Lake, state: str
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_only_an_approval_in_the_exact_written_form_is_read(lake: Lake) -> None:
-    """Additional or missing fields, and other forms, are refused."""
+def test_an_approval_is_valid_only_in_exactly_the_form_that_lakegc_writes(lake: Lake) -> None:
+    """Additional or missing fields, and other formatting, are refused."""
     given = Approval("m1", None, "d", "Ada", "so", lake.now, lake.now + DAY, {"share": "é"}, True)
     data = given.to_json()
 
@@ -807,9 +806,9 @@ def test_only_an_approval_in_the_exact_written_form_is_read(lake: Lake) -> None:
             Approval.from_json(wrong, "x")
 
 
-def test_an_approval_counts_only_for_the_approved_mark_that_names_it(lake: Lake) -> None:
+def test_an_approval_counts_only_if_the_marks_record_names_it(lake: Lake) -> None:
     """The mark's record has to be approved, name this approval, and have its digest."""
-    record, when = lake.marked().record, lake.now
+    record, when = lake.add_mark().record, lake.now
     given = Approval("m1", None, record.digest or "", "Ada", "so", when, when + DAY)
     approved = replace(record, state=MarkState.APPROVED, approval=given.sha256)
 

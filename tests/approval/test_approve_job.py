@@ -1,4 +1,4 @@
-"""Approvals in Dagster's UI: the job `approve` gives one, an event that was reported by hand gives none."""
+"""Approvals in Dagster's UI: the job `approve` approves a mark; an event that is reported by hand doesn't."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOCATION = defs.get_repository_def()
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One for all tests; each has a partition of its own, since each has a repository of its own."""
+    """One instance for all tests; each test has its own repository, and so its own partition."""
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
         yield made
 
@@ -64,7 +64,7 @@ def events(instance: dg.DagsterInstance, lake: Lake) -> list[Mapping[str, Any]]:
 def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg.DagsterInstance) -> None:
     """The approval is written to the namespace. Its event shows the digest, counts, bytes, released brakes and when it
     ends."""
-    digest = lake.marked().record.digest
+    digest = lake.add_mark().record.digest
     assert digest is not None
 
     assert approve(instance, lake, by="Ada", digest=digest[:12]).success
@@ -80,8 +80,8 @@ def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg
 
 
 def test_the_event_of_an_approval_shows_each_release_with_its_reason(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """People who read the history find why a brake was released."""
-    digest = str(lake.marked(counts={**COUNTS, "expired": 60_000}).record.digest)
+    """The history shows why a brake was released."""
+    digest = str(lake.add_mark(counts={**COUNTS, "expired": 60_000}).record.digest)
 
     assert approve(instance, lake, by="Ada", digest=digest, release={"share": "old trials"}).success
 
@@ -99,11 +99,11 @@ def test_the_event_of_an_approval_shows_each_release_with_its_reason(lake: Lake,
         ({"by": "Ada", "digest": "{digest}", "release": {"jump": "so"}}, "has not tripped"),
     ],
 )
-def test_the_job_refuses_at_once_and_writes_nothing(
+def test_a_run_with_a_wrong_config_fails_and_approves_nothing(
     lake: Lake, instance: dg.DagsterInstance, config: dict[str, Any], why: str
 ) -> None:
-    """The run itself fails with the reason: nothing is approved, and no event claims that something was."""
-    digest = lake.marked().record.digest
+    """The run fails with the reason; nothing is approved, and no event is reported."""
+    digest = lake.add_mark().record.digest
     given = {**config, "digest": config["digest"].replace("{digest}", str(digest))}
 
     result = approve(instance, lake, **given)
@@ -115,7 +115,7 @@ def test_the_job_refuses_at_once_and_writes_nothing(
     assert events(instance, lake) == []
 
 
-def test_the_launchpad_shows_the_fields_of_an_approval_empty() -> None:
+def test_the_launchpad_leaves_the_fields_of_an_approval_empty() -> None:
     """Name and digest have to be typed: the template of a partition leaves them empty."""
     config = defs.resolve_job_def(approve_job.name).partitioned_config
     assert config is not None
@@ -123,9 +123,9 @@ def test_the_launchpad_shows_the_fields_of_an_approval_empty() -> None:
 
 
 def test_an_event_reported_by_hand_approves_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """Anyone who reaches the UI can report an event with any text: no sweep is requested, and none would begin."""
+    """Anyone with access to the UI can report any event. No sweep is requested, and none would begin."""
     key = f"{lake.name}|m1"
-    lake.marked()
+    lake.add_mark()
     instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
     seen = instance.fetch_materializations(APPROVAL, limit=1).records
     cursor = str(seen[0].storage_id) if seen else None
@@ -148,7 +148,7 @@ def test_an_event_reported_by_hand_approves_nothing(lake: Lake, instance: dg.Dag
 
 def test_the_sensor_requests_the_sweep_of_an_approved_mark(lake: Lake, instance: dg.DagsterInstance) -> None:
     """One run for the approval's partition is requested."""
-    digest = lake.marked().record.digest
+    digest = lake.add_mark().record.digest
     seen = instance.fetch_materializations(APPROVAL, limit=1).records
     assert approve(instance, lake, by="Ada", digest=str(digest)).success
 

@@ -1,4 +1,4 @@
-"""Which keys a mark may name at all: the vectorised rule is the plain one, and dot segments are refused."""
+"""The keys that a mark may name: the vectorised rule equals the plain one, and dot segments are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS = st.one_of(st.lists(PIECES, max_size=5).map("".join), st.text(max_size=12)
 
 @pytest.mark.parametrize("local_adapter", [True, False])
 @given(keys=st.lists(KEYS, max_size=20))
-def test_strange_keys_are_exactly_those_that_cannot_be_candidates_or_have_dot_segments(
+def test_strange_keys_are_those_that_cannot_be_candidates_or_have_dot_segments(
     local_adapter: bool, keys: list[str]
 ) -> None:
     """The vectorised rule agrees with the plain one, key by key."""

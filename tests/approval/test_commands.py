@@ -1,4 +1,4 @@
-"""`lakegc approve` and `lakegc revoke`: what people are asked and shown, and what a script has to give."""
+"""`lakegc approve` and `lakegc revoke`: what they print and ask, and the options that a script needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.finished_marks import COUNTS
 
 
 class Terminal(io.StringIO):
-    """What somebody types."""
+    """Standard input at a terminal where somebody types this text."""
 
     def isatty(self) -> bool:
         return True
@@ -27,20 +27,20 @@ def approve(lakegc: Lakegc, lake: Lake, *options: str, mark: str = "m1") -> Outc
     return lakegc(lake.sandbox.settings, "approve", lake.name, mark, *options)
 
 
-def by_script(lakegc: Lakegc, lake: Lake, *options: str) -> Outcome:
+def approve_by_script(lakegc: Lakegc, lake: Lake, *options: str) -> Outcome:
     return approve(lakegc, lake, "--yes", "--digest", lake.record().digest or "", *options)
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def type_answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(text))
 
 
-def test_totals_brakes_and_digest_are_shown_before_approve_is_typed(
+def test_totals_brakes_and_digest_are_shown_before_the_confirmation(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command that revokes the approval is printed afterwards."""
-    mark = lake.marked()
-    typed(monkeypatch, "approve\n")
+    mark = lake.add_mark()
+    type_answer(monkeypatch, "approve\n")
     outcome = approve(lakegc, lake)
 
     assert outcome.code == 0, outcome.err
@@ -54,12 +54,12 @@ def test_totals_brakes_and_digest_are_shown_before_approve_is_typed(
     lake.verify()
 
 
-def test_a_refused_approval_prints_the_command_that_would_succeed_and_asks_nothing(
+def test_a_refused_approval_prints_the_command_that_would_succeed_without_asking(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What prevents an approval is reported before anything has to be typed."""
-    lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
-    typed(monkeypatch, "approve\n")
+    """The reasons of the refusal are reported before anything has to be typed."""
+    lake.add_mark(counts={**COUNTS, "expired": 60_000, "live": 0})
+    type_answer(monkeypatch, "approve\n")
 
     options = ("--release", "live", "--because", "all is old", "--by", "Ada L")
     outcome = approve(lakegc, lake, *options)
@@ -69,11 +69,13 @@ def test_a_refused_approval_prints_the_command_that_would_succeed_and_asks_nothi
     assert f"lakegc approve {lake.name} m1 --by 'Ada L' {releases}" in outcome.err
 
 
-def test_one_refusal_names_every_tripped_brake_and_every_needless_release(lakegc: Lakegc, lake: Lake) -> None:
-    """The approver needs only one further try."""
-    lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
+def test_a_refusal_names_every_tripped_brake_and_every_unnecessary_release(lakegc: Lakegc, lake: Lake) -> None:
+    """The approver then needs only one more attempt."""
+    lake.add_mark(counts={**COUNTS, "expired": 60_000, "live": 0})
 
-    outcome = by_script(lakegc, lake, "--release", "age", "--because", "so", "--release", "jump", "--because", "so")
+    outcome = approve_by_script(
+        lakegc, lake, "--release", "age", "--because", "so", "--release", "jump", "--because", "so"
+    )
 
     outcome.stopped(2, "age, jump have not tripped", "share: 60.0 %", "live: nothing", "--release share --because WHY")
     again = outcome.err.strip().rpartition("\n")[2]
@@ -84,9 +86,9 @@ def test_one_refusal_names_every_tripped_brake_and_every_needless_release(lakegc
 def test_approve_latest_approves_the_newest_finished_mark(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The digest has to be that mark's: another one's is refused."""
-    lake.marked(start=lake.finished - timedelta(hours=1))
-    newest = lake.marked(["data/s/z"], "m2")
+    """The digest has to be that mark's; the digest of another mark is refused."""
+    lake.add_mark(start=lake.finished - timedelta(hours=1))
+    newest = lake.add_mark(["data/s/z"], "m2")
     settings = lake.sandbox.settings
 
     lakegc(settings, "approve", lake.name, "latest", "--yes", "--digest", lake.record().digest or "").stopped(3, "m2")
@@ -96,9 +98,9 @@ def test_approve_latest_approves_the_newest_finished_mark(
 
 
 def test_end_of_input_approves_nothing(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-D is an answer, and not a bug in lakegc."""
-    lake.marked()
-    typed(monkeypatch, "")
+    """Ctrl-D is a refusal, and not reported as a bug in lakegc."""
+    lake.add_mark()
+    type_answer(monkeypatch, "")
     monkeypatch.setattr("builtins.input", mock.Mock(side_effect=EOFError))
 
     outcome = approve(lakegc, lake)
@@ -111,9 +113,9 @@ def test_end_of_input_approves_nothing(lakegc: Lakegc, lake: Lake, monkeypatch: 
 def test_only_the_word_approve_approves(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
-    """Whatever else is typed approves nothing."""
-    lake.marked()
-    typed(monkeypatch, answer)
+    """Any other answer approves nothing."""
+    lake.add_mark()
+    type_answer(monkeypatch, answer)
     outcome = approve(lakegc, lake)
 
     assert outcome.code in (1, 2)
@@ -122,15 +124,15 @@ def test_only_the_word_approve_approves(
 
 
 def test_a_script_needs_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, lake: Lake) -> None:
-    """Nobody can be asked, so without the digest, or with another one, the approval is refused."""
-    lake.marked()
+    """A script can't be asked: without the digest, or with a wrong one, the approval is refused."""
+    lake.add_mark()
 
     approve(lakegc, lake).stopped(2, "pass --yes and --digest")
     approve(lakegc, lake, "--digest", lake.record().digest or "").stopped(2, "pass --yes and --digest")
     approve(lakegc, lake, "--yes").stopped(2, "--yes requires --digest", f"lakegc review {lake.name} m1")
     approve(lakegc, lake, "--yes", "--digest", "0" * 64).stopped(3, "another set")
     assert lake.record().state is MarkState.MARKED
-    outcome = by_script(lakegc, lake, "--by", "Ada", "--format", "json")
+    outcome = approve_by_script(lakegc, lake, "--by", "Ada", "--format", "json")
     shown_record = json.loads(outcome.out)
     assert (shown_record["repository"], shown_record["mark_id"], shown_record["who"], shown_record["digest"]) == (
         lake.name, "m1", "Ada", lake.record().digest
@@ -158,19 +160,19 @@ def test_contradictory_or_unreadable_options_are_refused(
     lakegc: Lakegc, lake: Lake, options: tuple[str, ...], words: str
 ) -> None:
     """The message says what was expected, and nothing is approved."""
-    lake.marked()
+    lake.add_mark()
 
-    by_script(lakegc, lake, *options).stopped(2, words)
+    approve_by_script(lakegc, lake, *options).stopped(2, words)
     assert lake.approval() is None
 
 
 def test_each_release_is_paired_with_its_reason(lakegc: Lakegc, lake: Lake) -> None:
     """Without releases the tripped brakes are named."""
-    lake.marked(counts={**COUNTS, "expired": 60_000, "live": 0})
+    lake.add_mark(counts={**COUNTS, "expired": 60_000, "live": 0})
 
-    by_script(lakegc, lake).stopped(3, "share: 60.0 % of all objects", "live: nothing")
+    approve_by_script(lakegc, lake).stopped(3, "share: 60.0 % of all objects", "live: nothing")
     options = ("--release", "share", "--because", "first sweep", "--release", "live", "--because", "it was emptied")
-    assert by_script(lakegc, lake, *options).code == 0
+    assert approve_by_script(lakegc, lake, *options).code == 0
     given = lake.approval()
     assert given is not None
     assert given.released == {"share": "first sweep", "live": "it was emptied"}
@@ -186,9 +188,9 @@ def test_each_release_is_paired_with_its_reason(lakegc: Lakegc, lake: Lake) -> N
 )
 def test_until_takes_a_duration_a_date_or_a_time(lakegc: Lakegc, lake: Lake, until: str, end: timedelta | None) -> None:
     """Dates and times are in UTC unless they have an offset."""
-    lake.marked()
+    lake.add_mark()
     date = f"{lake.now + timedelta(days=3):%Y-%m-%d}"
-    assert by_script(lakegc, lake, "--until", until.format(date=date)).code == 0
+    assert approve_by_script(lakegc, lake, "--until", until.format(date=date)).code == 0
     given = lake.approval()
 
     assert given is not None
@@ -200,9 +202,9 @@ def test_until_takes_a_duration_a_date_or_a_time(lakegc: Lakegc, lake: Lake, unt
 
 
 def test_handing_a_mark_to_the_reference_collector_warns(lakegc: Lakegc, lake: Lake) -> None:
-    """Revoking the approval takes it back."""
-    lake.marked()
-    outcome = by_script(lakegc, lake, "--for-reference", "--format", "json")
+    """Revoking the approval removes the summary again."""
+    lake.add_mark()
+    outcome = approve_by_script(lakegc, lake, "--for-reference", "--format", "json")
 
     assert outcome.code == 0
     assert json.loads(outcome.out)["for_reference"] is True
@@ -216,7 +218,7 @@ def test_status_shows_an_expired_approval_and_removes_its_summary(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the reference collector could still sweep the mark."""
-    lake.marked()
+    lake.add_mark()
     given = lake.approve(until=lake.now + timedelta(hours=1), for_reference=True)
     assert statuses(lakegc, lake) == ["approved"]
     later = given.until + timedelta(seconds=1)
@@ -235,7 +237,7 @@ def statuses(lakegc: Lakegc, lake: Lake) -> list[str]:
 
 def test_revoke_ends_an_approval_and_records_who_revoked_it(lakegc: Lakegc, lake: Lake) -> None:
     """A mark that isn't approved, or doesn't exist, is refused."""
-    lake.marked()
+    lake.add_mark()
     settings = lake.sandbox.settings
     lakegc(settings, "revoke", lake.name, "m1").stopped(2, "is not approved")
     lakegc(settings, "revoke", lake.name, "m2").stopped(2, "there is no mark m2")

@@ -18,7 +18,7 @@ from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import GC_ROOT, MARKS_ROOT, own_marks
 from spark_resources.model import ADDRESSES
 from spark_resources.spark.datasets import parquet_bytes
-from tests.approval.conftest import Lake, but, one_byte
+from tests.approval.conftest import Lake, alter_file, with_one_bit_flipped
 from tests.support.command_line import Lakegc
 
 LAYOUTS = {
@@ -31,10 +31,10 @@ SUMMARY = {"run_id": "t1", "success": True, "num_deleted_objects": 2}
 STORED = ("data/s/a", "data/s/b", "data/s/c", "data/right-here", "legacy")
 
 
-def leave(
+def write_foreign_mark(
     lake: Lake, layout: str = "unified", *files: tuple[str, ...], mark_id: str = "t1", summary: Any = SUMMARY
 ) -> str:
-    """Write a mark as its collector does, of two addresses in two files by default; the key of its folder."""
+    """Write a mark as the reference collector does, by default two addresses in two files; returns its folder's key."""
     folder, store = GC_ROOT + LAYOUTS[layout].format(mark_id), lake.place.store()
     for key in STORED:
         store.write(key, b"12")
@@ -46,22 +46,22 @@ def leave(
     return folder
 
 
-def found(lake: Lake, name: str = "t1") -> ReferenceMark:
+def foreign_mark(lake: Lake, name: str = "t1") -> ReferenceMark:
     foreign = lake.proposal(name).foreign
     assert foreign is not None
     return foreign
 
 
 def verify(lake: Lake, name: str = "t1", **when: Any) -> None:
-    approve.verify_foreign(lake.target, found(lake, name), lake.approval("t1"), now=when.get("now", lake.now))
+    approve.verify_foreign(lake.target, foreign_mark(lake, name), lake.approval("t1"), now=when.get("now", lake.now))
 
 
 def later(lake: Lake) -> dict[str, Any]:
-    """Times of an approval that is surely newer than a file written just now."""
+    """Options for an approval dated later than any file that exists now."""
     return {"now": lake.now + timedelta(seconds=1)}
 
 
-def refuses(lake: Lake, kind: type[LakegcError], *words: str, name: str = "t1", **options: Any) -> None:
+def assert_refused(lake: Lake, kind: type[LakegcError], *words: str, name: str = "t1", **options: Any) -> None:
     with pytest.raises(kind) as refused:
         lake.approve(name, **{**later(lake), **options})
     for word in words:
@@ -72,7 +72,7 @@ def refuses(lake: Lake, kind: type[LakegcError], *words: str, name: str = "t1", 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_mark_of_each_layout_is_approved_verified_shown_and_revoked(lake: Lake, lakegc: Lakegc, layout: str) -> None:
     """The mark remains one of the reference collector."""
-    leave(lake, layout)
+    write_foreign_mark(lake, layout)
     given = lake.approve("t1", **later(lake))
     listed = json.loads(lakegc(lake.sandbox.settings, "status", lake.name, "--format", "json").out)["marks"]
     reviewed = lakegc(lake.sandbox.settings, "review", lake.name, "t1")
@@ -82,8 +82,8 @@ def test_a_mark_of_each_layout_is_approved_verified_shown_and_revoked(lake: Lake
     assert [row["state"].endswith(", approved") for row in listed] == [True]
     assert (reviewed.code, layout in reviewed.out) == (0, True), reviewed.err
     assert own_marks(lake.place) == frozenset()
-    assert foreign_approval(lake.place, found(lake), now=lake.now) is ApprovalStatus.APPROVED
-    assert foreign_approval(lake.place, found(lake), now=given.until) is ApprovalStatus.EXPIRED
+    assert foreign_approval(lake.place, foreign_mark(lake), now=lake.now) is ApprovalStatus.APPROVED
+    assert foreign_approval(lake.place, foreign_mark(lake), now=given.until) is ApprovalStatus.EXPIRED
     with pytest.raises(Refused, match="was approved until"):
         verify(lake, now=given.until)
     lake.revoke("t1")
@@ -95,7 +95,7 @@ def test_a_mark_of_each_layout_is_approved_verified_shown_and_revoked(lake: Lake
 
 def test_the_reference_collectors_own_summary_is_never_removed(lake: Lake) -> None:
     """Approving, revoking and listing leave it, and such a mark can't be handed over."""
-    folder = leave(lake)
+    folder = write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
     lake.revoke("t1")
     propose(lake.target, "t1", now=lake.now)
@@ -110,14 +110,14 @@ def test_the_reference_collectors_own_summary_is_never_removed(lake: Lake) -> No
 @pytest.mark.parametrize("how", ["altered", "added", "dropped"])
 def test_a_foreign_mark_altered_after_review_or_approval_is_refused(lake: Lake, how: str, layout: str) -> None:
     """A file may be altered, added or removed."""
-    folder = lake.folder / leave(lake, layout, ("data/s/a",), ("data/s/b",))
+    folder = lake.folder / write_foreign_mark(lake, layout, ("data/s/a",), ("data/s/b",))
     seen = lake.proposal("t1")
     given = lake.approve("t1", **later(lake))
     part = folder / "part-00000-x.snappy.parquet"
     if how == "altered":
-        leave(lake, layout, ("data/s/c",))
+        write_foreign_mark(lake, layout, ("data/s/c",))
     elif how == "added":
-        leave(lake, layout, ("data/s/a",), ("data/s/b",), ("data/s/c",))
+        write_foreign_mark(lake, layout, ("data/s/a",), ("data/s/b",), ("data/s/c",))
     else:
         part.unlink()
 
@@ -131,32 +131,32 @@ def test_a_foreign_mark_altered_after_review_or_approval_is_refused(lake: Lake, 
 
 def test_a_foreign_mark_with_damaged_parquet_is_refused(lake: Lake) -> None:
     """The damaged file is named."""
-    folder = leave(lake)
-    but(lake.folder / folder / "part-00001-x.snappy.parquet", lambda data: data[:-9])
+    folder = write_foreign_mark(lake)
+    alter_file(lake.folder / folder / "part-00001-x.snappy.parquet", lambda data: data[:-9])
 
-    refuses(lake, DamagedData, "part-00001-x.snappy.parquet")
+    assert_refused(lake, DamagedData, "part-00001-x.snappy.parquet")
 
 
 @pytest.mark.parametrize("summary", [None, {}, {"success": False}, {"success": "true"}])
 def test_a_foreign_mark_without_a_successful_summary_is_refused(lake: Lake, summary: Any) -> None:
     """Without a summary with `"success": true` the mark isn't finished."""
-    leave(lake, summary=summary)
+    write_foreign_mark(lake, summary=summary)
 
-    refuses(lake, WrongUsage, "not finished")
+    assert_refused(lake, WrongUsage, "not finished")
 
 
 @pytest.mark.parametrize("key", ["_lakefs/x", "../x", "data/../_lakefs/x", "s3://b/data/x", "other/x", "dummy", ""])
 @pytest.mark.parametrize("layout", ["unified", "committed"])
-def test_a_foreign_mark_with_a_key_that_may_never_be_deleted_is_refused(lake: Lake, layout: str, key: str) -> None:
+def test_a_foreign_mark_with_a_key_that_must_never_be_deleted_is_refused(lake: Lake, layout: str, key: str) -> None:
     """One such row refuses the whole mark, in whichever file it is."""
-    leave(lake, layout, ("data/s/a",), ("data/s/b", key))
+    write_foreign_mark(lake, layout, ("data/s/a",), ("data/s/b", key))
 
-    refuses(lake, Refused, "no sweep may delete", "part-00001", repr(key))
+    assert_refused(lake, Refused, "no sweep may delete", "part-00001", repr(key))
 
 
 def test_a_foreign_mark_older_than_the_repository_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was made of an earlier repository of the same name."""
-    leave(lake)
+    """It belongs to an earlier repository of the same name."""
+    write_foreign_mark(lake)
     repository = lake.target.repository
     younger = type(repository)(
         **{name: getattr(repository, name) for name in repository.__slots__ if name != "created"},
@@ -164,44 +164,44 @@ def test_a_foreign_mark_older_than_the_repository_is_refused(lake: Lake, monkeyp
     )
     lake.target = type(lake.target)(younger, lake.target.blockstore, lake.target.place)
 
-    refuses(lake, Refused, "older than the repository")
+    assert_refused(lake, Refused, "older than the repository")
 
 
 def test_a_foreign_mark_in_another_repositorys_namespace_is_refused(lake: Lake) -> None:
     """The namespace's owner file names another repository."""
-    leave(lake)
+    write_foreign_mark(lake)
     owner = {"repository": "pond", "created": "2020-01-01T00:00:00+00:00"}
     lake.place.store().write(MARKS_ROOT + "owner.json", json.dumps(owner).encode())
 
-    refuses(lake, Refused, "belonging to another repository", "pond")
+    assert_refused(lake, Refused, "belonging to another repository", "pond")
 
 
 def test_an_approval_dated_before_a_foreign_marks_newest_file_is_refused(lake: Lake) -> None:
     """The summary counts as one of its files."""
-    leave(lake)
+    write_foreign_mark(lake)
     summary = lake.place.store().stat(f"{GC_ROOT}unified/t1/summary.json").modified
 
-    refuses(lake, Refused, "can't have seen this set", when=summary)
+    assert_refused(lake, Refused, "can't have seen this set", when=summary)
 
 
 def test_brakes_apply_to_foreign_marks(lake: Lake) -> None:
-    """They measure what the store lists now, and compare with lakegc's last mark."""
-    leave(lake, "unified", STORED[:3])
-    refuses(lake, StoppedByBrakes, "share", "60.0 % of all objects")
+    """They measure what the store lists now, and compare it with lakegc's last mark."""
+    write_foreign_mark(lake, "unified", STORED[:3])
+    assert_refused(lake, StoppedByBrakes, "share", "60.0 % of all objects")
     given = lake.approve("t1", released={"share": "it was meant"}, **later(lake))
     assert given.released == {"share": "it was meant"}
 
-    lake.marked()
+    lake.add_mark()
     counts = lake.proposal("t1").record
     assert counts.counts == {"candidates": 5, "candidate_bytes": 10, "expired": 3, "expired_bytes": 6, "live": 2}
     assert counts.previous is not None
     assert counts.previous["mark_id"] == "m1"
 
 
-def test_an_approval_counts_for_the_layout_it_names_alone(lake: Lake) -> None:
+def test_an_approval_counts_only_for_the_layout_that_it_names(lake: Lake) -> None:
     """Two marks in two layouts may share an id."""
-    leave(lake)
-    leave(lake, "committed")
+    write_foreign_mark(lake)
+    write_foreign_mark(lake, "committed")
     with pytest.raises(WrongUsage, match="2 marks named t1"):
         lake.proposal("t1")
     lake.approve("committed/t1", **later(lake))
@@ -211,9 +211,9 @@ def test_an_approval_counts_for_the_layout_it_names_alone(lake: Lake) -> None:
         verify(lake, "unified/t1")
 
 
-def test_an_approval_of_a_foreign_mark_is_used_once(lake: Lake) -> None:
+def test_an_approval_of_a_foreign_mark_can_be_used_only_once(lake: Lake) -> None:
     """Once a sweep has recorded the end of an approval, the mark is neither approved nor revoked again."""
-    leave(lake)
+    write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
     approve.note_end(lake.proposal("t1"), who="a sweep", how="swept", now=lake.now)
 
@@ -229,7 +229,7 @@ def test_the_second_of_two_simultaneous_approvals_of_a_foreign_mark_is_refused(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusal names who approved first."""
-    leave(lake)
+    write_foreign_mark(lake)
     checked, first = approve.check_set, []
 
     def interrupted(proposal: Any) -> None:
@@ -245,11 +245,11 @@ def test_the_second_of_two_simultaneous_approvals_of_a_foreign_mark_is_refused(
 
 def test_an_unreadable_approval_of_a_foreign_mark_does_not_count(lake: Lake) -> None:
     """The next approval replaces it."""
-    leave(lake)
+    write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
-    but(lake.folder / approval_key("t1"), one_byte)
+    alter_file(lake.folder / approval_key("t1"), with_one_bit_flipped)
 
     with pytest.raises(DamagedData, match="is not a valid approval"):
         approve.approved(lake.proposal("t1"), now=lake.now)
-    assert foreign_approval(lake.place, found(lake), now=lake.now) is ApprovalStatus.NONE
+    assert foreign_approval(lake.place, foreign_mark(lake), now=lake.now) is ApprovalStatus.NONE
     assert lake.approve("t1", **later(lake)) == lake.approval("t1")

@@ -1,4 +1,4 @@
-"""What a person types for an approval: checked before anything is written."""
+"""The input for an approval, which is checked before anything is written."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DIGEST = "0123456789abcdef" * 4
 
 
 @pytest.mark.parametrize(("text", "kept"), [("Ada", "Ada"), ("  Ada\n Lovelace ", "Ada Lovelace"), ("a:b;c", "a:b;c")])
-def test_a_name_or_reason_is_folded_to_one_line(text: str, kept: str) -> None:
-    """Runs of blanks become one; nothing else is changed."""
+def test_a_name_or_reason_is_collapsed_to_one_line(text: str, kept: str) -> None:
+    """Each run of white space becomes one blank; nothing else changes."""
     assert single_line(text, "the name") == kept
 
 
@@ -29,14 +29,13 @@ def test_a_name_or_reason_is_folded_to_one_line(text: str, kept: str) -> None:
     ],
 )
 def test_a_name_that_is_empty_unprintable_or_too_long_is_refused(text: str, why: str) -> None:
-    """An approval has an approver and a reason that can be read on a terminal."""
+    """The approver and the reasons have to be readable on a terminal."""
     with pytest.raises(WrongUsage, match=why):
         single_line(text, "the name")
 
 
 def test_only_known_brakes_can_be_released() -> None:
-    """An unknown one is refused with the closest name, or with all; a repository that can't be read is released by
-    name."""
+    """An unknown name is refused with the closest or with all. An unreadable repository is released by its name."""
     names = ["others/lake" if name == "others" else name for name in BRAKES]
     assert [known_brake(name) for name in names] == names
     for unknown in ("jumps", "all", "jump/lake", ""):
@@ -47,7 +46,7 @@ def test_only_known_brakes_can_be_released() -> None:
 
 
 def test_the_first_twelve_characters_of_a_digest_suffice() -> None:
-    """Case doesn't matter. Another digest is left as given, and refused later as another set's."""
+    """Case doesn't matter. A different digest is returned as given, and refused later as another set's."""
     assert whole_digest(f" {DIGEST[:12].upper()} ", DIGEST) == DIGEST
     assert whole_digest(DIGEST, DIGEST) == DIGEST
     assert whole_digest("f" * 12, DIGEST) == "f" * 12
@@ -55,6 +54,6 @@ def test_the_first_twelve_characters_of_a_digest_suffice() -> None:
 
 @pytest.mark.parametrize("given", ["", DIGEST[:11], " " * 20])
 def test_a_digest_shorter_than_twelve_characters_is_refused(given: str) -> None:
-    """Fewer characters don't show that a set was reviewed."""
+    """Fewer characters don't show that the set was reviewed."""
     with pytest.raises(WrongUsage, match="at least the first 12 characters"):
         whole_digest(given, DIGEST)

@@ -1,4 +1,4 @@
-"""Approvals and marks where a signing key is set: what isn't signed for its place, or was put back, doesn't count."""
+"""Approvals and marks with a signing key: unsigned, moved or restored ones don't count."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_resources.mark_store.holds import HOLDS_KEY, add_hold, read_holds
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.records.json_records import MAX_WRITE_DELAY
 from tests.approval.conftest import Lake
-from tests.approval.test_foreign_marks import leave
+from tests.approval.test_foreign_marks import write_foreign_mark
 from tests.support.command_line import Lakegc
 from tests.support.mark_runs import target_of
 
@@ -26,7 +26,7 @@ HOLD = {"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/s/"}
 
 @pytest.fixture
 def signed(lake: Lake) -> Lake:
-    """The same repository for people who have the key."""
+    """The same repository, opened with the signing key."""
     return replace(lake, target=target_of(settings(lake), lake.name))
 
 
@@ -34,8 +34,8 @@ def settings(lake: Lake) -> Mapping[str, str]:
     return {**lake.sandbox.settings, "signing_key": KEY}
 
 
-def age(lake: Lake, key: str) -> None:
-    """Let the store date a file later than any write takes."""
+def date_later(lake: Lake, key: str) -> None:
+    """Date a file later than any delayed write could be."""
     file = lake.folder / key
     later = file.stat().st_mtime + 2 * MAX_WRITE_DELAY.total_seconds()
     os.utime(file, (later, later))
@@ -43,7 +43,7 @@ def age(lake: Lake, key: str) -> None:
 
 def test_a_signed_mark_is_approved_and_revoked_only_with_the_key(lake: Lake, signed: Lake) -> None:
     """Its state is shown to everybody."""
-    signed.marked()
+    signed.add_mark()
     signed.approve()
     signed.verify()
 
@@ -59,7 +59,7 @@ def test_a_signed_mark_is_approved_and_revoked_only_with_the_key(lake: Lake, sig
 def test_an_unsigned_mark_is_not_approved(lake: Lake, signed: Lake, lakegc: Lakegc) -> None:
     """It may be forged: the list of marks shows it as not signed, and its summary for the reference collector is
     removed."""
-    lake.marked()
+    lake.add_mark()
     lake.approve(for_reference=True)
 
     with pytest.raises(Untrusted, match="isn't signed"):
@@ -73,7 +73,7 @@ def test_an_unsigned_mark_is_not_approved(lake: Lake, signed: Lake, lakegc: Lake
 
 def test_an_unsigned_approval_does_not_count(signed: Lake) -> None:
     """It is refused even if its content matches the mark's record."""
-    signed.marked()
+    signed.add_mark()
     signed.approve()
     store, key = signed.place.store(), approval_key("m1")
     store.write(key, signed.place.records().read(key))
@@ -86,9 +86,9 @@ def test_an_unsigned_approval_does_not_count(signed: Lake) -> None:
 
 
 def test_an_approval_copied_from_another_mark_does_not_count(signed: Lake) -> None:
-    """An approval is signed for the place where it was given."""
+    """An approval is signed for its own path."""
     for mark_id in ("m1", "m2"):
-        signed.marked(mark_id=mark_id)
+        signed.add_mark(mark_id=mark_id)
         signed.approve(mark_id)
     store = signed.place.store()
     store.write(approval_key("m2"), store.read(approval_key("m1")))
@@ -98,48 +98,50 @@ def test_an_approval_copied_from_another_mark_does_not_count(signed: Lake) -> No
         signed.verify("m2")
 
 
-def test_a_revoked_approval_that_was_put_back_does_not_count(signed: Lake) -> None:
-    """Record and approval have the content they had when the approval counted, but the store dates them later."""
-    signed.marked()
+def test_a_revoked_approval_that_was_restored_does_not_count(signed: Lake) -> None:
+    """Record and approval have their earlier content again, but the store dates them later."""
+    signed.add_mark()
     signed.approve()
     before = {key: (signed.folder / key).read_bytes() for key in (mark_folder("m1") + "mark.json", approval_key("m1"))}
     signed.revoke()
     for key, data in before.items():
         (signed.folder / key).write_bytes(data)
-        age(signed, key)
+        date_later(signed, key)
 
     with pytest.raises(Untrusted, match="put back"):
         signed.verify()
 
 
-def test_a_revoked_approval_of_a_foreign_mark_that_was_put_back_does_not_count(signed: Lake) -> None:
-    """No record of lakegc's names such an approval: its own date shows that it was put back."""
-    leave(signed)
+def test_a_revoked_approval_of_a_foreign_mark_that_was_restored_does_not_count(signed: Lake) -> None:
+    """No record names such an approval, but the store's date shows that it was put back."""
+    write_foreign_mark(signed)
     signed.approve("t1", now=signed.now + timedelta(seconds=1))
     before = (signed.folder / approval_key("t1")).read_bytes()
     signed.revoke("t1")
     assert signed.approval("t1") is not None
     (signed.folder / approval_key("t1")).write_bytes(before)
-    age(signed, approval_key("t1"))
+    date_later(signed, approval_key("t1"))
 
     with pytest.raises(Untrusted, match="put back"):
         signed.approval("t1")
 
 
-def test_a_removed_file_of_holds_refuses_approvals(signed: Lake) -> None:
-    """This holds for the mark that used these holds and for one made after they were removed."""
+def test_approvals_are_refused_if_the_file_of_holds_was_removed(signed: Lake) -> None:
+    """This applies to the mark that used these holds and to one made after they were removed."""
     add_hold(signed.place, parse_hold(HOLD))
-    signed.marked(holds=read_holds(signed.place).recorded())
+    signed.add_mark(holds=read_holds(signed.place).recorded())
     signed.place.store().delete_many([HOLDS_KEY])
 
     with pytest.raises(Untrusted, match=r"holds\.yaml doesn't exist, but mark m1 used version 1"):
         signed.approve()
-    signed.marked(mark_id="m2")
+    signed.add_mark(mark_id="m2")
     with pytest.raises(Untrusted, match=r"holds\.yaml doesn't exist, but mark m1 used version 1"):
         signed.approve("m2")
 
 
-def test_holds_from_before_there_was_a_key_count_once_signed(lake: Lake, signed: Lake, lakegc: Lakegc) -> None:
+def test_holds_written_before_a_key_was_set_count_once_they_are_signed(
+    lake: Lake, signed: Lake, lakegc: Lakegc
+) -> None:
     """Somebody has to look at them and confirm with --yes."""
     add_hold(lake.place, parse_hold(HOLD))
     lakegc(settings(lake), "holds", lake.name, "list").stopped(3, "isn't signed", "lakegc holds REPO sign")

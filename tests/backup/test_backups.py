@@ -1,4 +1,4 @@
-"""Whole backups on a sandbox, as a user makes them: mark, approve, back up, sweep, restore, and what is served then."""
+"""Whole backups on a sandbox, as a user makes them: mark, approve, back up, sweep, restore, read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 class Lake:
-    """A repository with a mark of five objects: three that only an expired commit has, and two without any."""
+    """A repository with six expired objects: three of an expired commit, and three that were never committed."""
 
     def __init__(self, sandbox: Sandbox, name: str, lakegc: Lakegc) -> None:
         self.sandbox, self.lakegc = sandbox, lakegc
@@ -79,8 +79,8 @@ def lake(sandbox: Sandbox, lakegc: Lakegc, request: pytest.FixtureRequest) -> La
     return Lake(sandbox, f"lake-{abs(hash(request.node.nodeid)):x}", lakegc)
 
 
-def test_with_a_configured_backup_a_sweep_deletes_only_what_the_backup_contains(lake: Lake, tmp_path: Path) -> None:
-    """There has to be a whole backup of this very set, and each object has to be in it still."""
+def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lake: Lake, tmp_path: Path) -> None:
+    """There has to be a complete backup of this set, and it still has to contain each object."""
     to, other = str(tmp_path / "backups"), str(tmp_path / "elsewhere")
     lake.mark()
     before = lake.contents()
@@ -107,7 +107,7 @@ def test_with_a_configured_backup_a_sweep_deletes_only_what_the_backup_contains(
 
 
 def test_backup_restore_round_trip_nested_keys_bytes_equal(lake: Lake, tmp_path: Path) -> None:
-    """After backup, sweep and restore every object has its bytes under its whole key, and lakeFS reads it.
+    """After backup, sweep and restore every object has its bytes under its full key, and lakeFS reads it.
 
     treeverse/lakeFS#4775
     """

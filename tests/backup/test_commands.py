@@ -1,4 +1,4 @@
-"""The commands on marks that no Spark made: what they refuse, what they name, and marks of the reference collector."""
+"""The commands on marks made without Spark: refusals, reports, and marks of the reference collector."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spark_resources.stores.place import Place
 from tests.approval.conftest import Lake as ApprovalLake
 from tests.approval.conftest import lake as approval_lake
 from tests.approval.conftest import sandbox
-from tests.approval.test_foreign_marks import LAYOUTS, SUMMARY, leave
+from tests.approval.test_foreign_marks import LAYOUTS, SUMMARY, write_foreign_mark
 from tests.support.command_line import Lakegc
 from tests.support.finished_marks import START, finished_record
 from tests.support.store_providers import replying
@@ -38,8 +38,8 @@ lake = approval_lake
 ADDRESSES = ("data/s/a", "data/s/two\nlines", "legacy", "data/s/deep/er")
 
 
-def stored(lake: ApprovalLake, addresses: Sequence[str], content: bytes = b"1", when: datetime = START) -> None:
-    """Objects as the marks of these tests have them: of one byte, fifty days old."""
+def write_objects(lake: ApprovalLake, addresses: Sequence[str], content: bytes = b"1", when: datetime = START) -> None:
+    """Write objects that match the marks of these tests: one byte, fifty days old."""
     for address in addresses:
         lake.place.store().write(address, content)
         time = when.timestamp() - 50 * 86_400
@@ -47,7 +47,7 @@ def stored(lake: ApprovalLake, addresses: Sequence[str], content: bytes = b"1", 
 
 
 class Commands:
-    """The commands for one lake, which answer in JSON or fail."""
+    """Runs commands on one repository; returns their JSON, or checks that they fail."""
 
     def __init__(self, lake: ApprovalLake, lakegc: Lakegc) -> None:
         self.lake, self._lakegc = lake, lakegc
@@ -82,8 +82,8 @@ def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
 ) -> None:
     """The object that couldn't be copied is named."""
     to, folder = str(tmp_path / "to"), tmp_path / "to" / lake.name / "m1"
-    lake.marked(ADDRESSES)
-    stored(lake, ADDRESSES)
+    lake.add_mark(ADDRESSES)
+    write_objects(lake, ADDRESSES)
     (folder / "objects" / "data" / "s").mkdir(parents=True)
     (folder / "objects" / "data" / "s" / "a").write_bytes(b"2")
     commands.fails(4, ["1 of 4 objects", "'data/s/a'", "another object"], "backup", "m1", to)
@@ -96,32 +96,32 @@ def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
     assert (made["marked"], made["subject"]["digest"]) == (4, lake.record().digest)
 
 
-def test_a_destination_begun_for_another_set_of_the_same_id_is_refused(
+def test_a_destination_that_has_a_backup_of_another_set_with_the_same_id_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """A repository may have had another mark of that id."""
+    """Another mark may have had the same id."""
     to = str(tmp_path / "to")
-    lake.marked(ADDRESSES)
-    stored(lake, ADDRESSES)
+    lake.add_mark(ADDRESSES)
+    write_objects(lake, ADDRESSES)
     subject = marked_set(lake.target, "m1").subject
-    begin(backup_place(to, made_folder(to)), f"{lake.name}/m1/", replace(subject, digest="f" * 64))
+    begin(backup_place(to, create_folder(to)), f"{lake.name}/m1/", replace(subject, digest="f" * 64))
 
     commands.fails(3, ["another set"], "backup", "m1", to)
 
 
-def made_folder(to: str) -> StoreSettings:
+def create_folder(to: str) -> StoreSettings:
     Path(to).mkdir()
     return StoreSettings()
 
 
-def test_vanished_and_changed_objects_are_counted_and_missing_keys_named(
+def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_names_missing_keys(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """A backup counts objects that are gone or differ from the mark; a restore names keys that aren't in the backup."""
     to = str(tmp_path / "to")
-    lake.marked(ADDRESSES)
-    stored(lake, ADDRESSES[1:3])
-    stored(lake, ADDRESSES[3:], b"22")
+    lake.add_mark(ADDRESSES)
+    write_objects(lake, ADDRESSES[1:3])
+    write_objects(lake, ADDRESSES[3:], b"22")
     made = commands("backup", "m1", to)
     for address in ADDRESSES[1:3]:
         (lake.folder / address).unlink()
@@ -140,13 +140,13 @@ def test_vanished_and_changed_objects_are_counted_and_missing_keys_named(
     assert lake.place.store().read("data/s/two\nlines") == b"1"
 
 
-def test_a_drill_names_altered_copies_and_leaves_nothing_behind(
+def test_a_restore_drill_names_altered_copies_and_leaves_nothing_behind(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """A sample is restored to a scratch place, compared and removed; nothing else is touched."""
+    """A sample is restored to a scratch location, compared and removed; nothing else is touched."""
     to, scratch = str(tmp_path / "to"), tmp_path / "scratch"
-    lake.marked(ADDRESSES)
-    stored(lake, ADDRESSES)
+    lake.add_mark(ADDRESSES)
+    write_objects(lake, ADDRESSES)
     commands("backup", "m1", to)
     (lake.folder / "legacy").unlink()
     before = files(lake.folder)
@@ -167,9 +167,9 @@ def test_foreign_marks_of_each_layout_are_backed_up_and_restored(
     commands: Commands, lake: ApprovalLake, tmp_path: Path, layout: str
 ) -> None:
     """Objects younger than the mark's cutoff have changed since."""
-    folder = leave(lake, layout, ("data/s/a", "data/s/b"), ("data/right-here", "legacy", "data/s/gone"),
+    folder = write_foreign_mark(lake, layout, ("data/s/a", "data/s/b"), ("data/right-here", "legacy", "data/s/gone"),
                    summary={**SUMMARY, "cutoff_time": lake.now.isoformat()})  # fmt: skip
-    stored(lake, ("data/s/a", "data/right-here", "legacy"), b"12", lake.now)
+    write_objects(lake, ("data/s/a", "data/right-here", "legacy"), b"12", lake.now)
     os.utime(lake.folder / "data/s/b", (lake.now.timestamp() + 90_000,) * 2)
     to, name = str(tmp_path / "to"), f"{layout}/t1" if "/" not in layout else "t1"
     made = commands("backup", name, to)
@@ -195,7 +195,7 @@ PLANTED = (
 )
 
 
-def plant(lake: ApprovalLake, to: str, *addresses: str) -> None:
+def add_to_backup(lake: ApprovalLake, to: str, *addresses: str) -> None:
     """Add objects to a backup's list, and make its summary agree. Their copies are those of the first object."""
     place, folder = backup_place(to, StoreSettings()), f"{lake.name}/m1/"
     backup = read_backup(place, folder)
@@ -212,13 +212,13 @@ def plant(lake: ApprovalLake, to: str, *addresses: str) -> None:
 def test_keys_that_no_mark_can_name_are_not_restored(
     commands: Commands, lake: ApprovalLake, tmp_path: Path, planted: str
 ) -> None:
-    """The list of a backup isn't signed. Anyone who can write to it could plant marks, approvals, holds or summaries of
-    marks, and objects that other tools take for those."""
+    """The list of a backup isn't signed. Anyone who can write to it could plant marks, approvals, holds, summaries of
+    marks, or objects that other tools take for those."""
     to = str(tmp_path / "to")
-    lake.marked(ADDRESSES)
-    stored(lake, ADDRESSES)
+    lake.add_mark(ADDRESSES)
+    write_objects(lake, ADDRESSES)
     commands("backup", "m1", to)
-    plant(lake, to, planted)
+    add_to_backup(lake, to, planted)
     for address in ADDRESSES:
         (lake.folder / address).unlink()
     before = files(lake.folder)
@@ -233,7 +233,7 @@ def test_keys_that_no_mark_can_name_are_not_restored(
 def test_a_backup_without_a_finished_mark_or_a_destination_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """Nothing is written for it."""
+    """Nothing is written."""
     known = {"repository": lake.name, "repository_created": lake.target.repository.created}
     record = finished_record("m2", namespace=lake.place.namespace.uri, **known)
     Mark.begin(lake.place, replace(record, state=MarkState.MARKING, finished=None, digest=None, counts={}))
@@ -249,12 +249,12 @@ def test_a_backup_without_a_finished_mark_or_a_destination_is_refused(
 def test_a_backup_in_the_repositorys_own_namespace_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """It is refused however the folder is spelled, by a link, too. The namespace isn't touched."""
-    lake.marked(ADDRESSES)
+    """This holds for every spelling of the folder, also through a link. The namespace isn't touched."""
+    lake.add_mark(ADDRESSES)
     link = tmp_path / "link"
     link.symlink_to(lake.folder)
     before = files(lake.folder)
-    settings, nobody = lake.place.settings, cast(LakeFS, NoRepositories())
+    settings, no_repositories = lake.place.settings, cast(LakeFS, NoRepositories())
     inside = (
         str(lake.folder), f"{lake.folder}/", f"{lake.folder}/data/backups", f"local://{lake.name}",
         f"local://{lake.name}//deep", f"local://{lake.folder}/x", f"file://{lake.folder}", str(link / "x"),
@@ -262,7 +262,7 @@ def test_a_backup_in_the_repositorys_own_namespace_is_refused(
     )  # fmt: skip
     for to in inside:
         with pytest.raises(Refused, match="namespace"):
-            refuse_overlap(backup_place(to, settings), lake.target, f"{lake.name}/m1/", nobody)
+            refuse_overlap(backup_place(to, settings), lake.target, f"{lake.name}/m1/", no_repositories)
     commands.fails(3, ["namespace"], "backup", "m1", str(link / "x"))
 
     assert files(lake.folder) == before
@@ -272,7 +272,7 @@ def test_a_destination_without_write_access_is_refused_before_anything_is_copied
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """The message says what to do."""
-    lake.marked(ADDRESSES)
+    lake.add_mark(ADDRESSES)
     file = tmp_path / "file"
     file.write_bytes(b"")
     commands.fails(1, ["can't be created"], "backup", "m1", str(file / "to"))
@@ -318,14 +318,14 @@ def repository(name: str, uri: str) -> Repository:
 def test_every_spelling_of_the_namespace_is_refused_as_a_backup_destination(
     namespace: str, blockstore: str, inside: list[str], outside: list[str]
 ) -> None:
-    """This holds for buckets and containers as for folders."""
+    """This holds for buckets, containers and folders."""
     target = Target(repository("mine", namespace), blockstore, Place(Namespace.parse(namespace), StoreSettings()))
-    nobody = cast(LakeFS, NoRepositories())
+    no_repositories = cast(LakeFS, NoRepositories())
     for uri in inside:
         with pytest.raises(Refused, match="namespace"):
-            refuse_overlap(backup_place(uri, StoreSettings()), target, "mine/m1/", nobody)
+            refuse_overlap(backup_place(uri, StoreSettings()), target, "mine/m1/", no_repositories)
     for uri in outside:
-        refuse_overlap(backup_place(uri, StoreSettings()), target, "mine/m1/", nobody)
+        refuse_overlap(backup_place(uri, StoreSettings()), target, "mine/m1/", no_repositories)
 
 
 def test_a_backup_in_another_repositorys_namespace_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Tasks of backups and restores, on every store: what is copied, what isn't and why, and what comes back."""
+"""Tasks of backups and restores, on every store: what is copied, what isn't and why, and what is restored."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from spark_resources.stores.keys import KINDS, SAMPLES, kinds_of
 from spark_resources.stores.place import Place
 from spark_resources.stores.transfer import ObjectProperties, Streams, WrittenObject
 from tests.support.azurite import Azurite
-from tests.support.backup_tasks import FOLDER, Task, all_of, outcomes
+from tests.support.backup_tasks import FOLDER, Task, all_with, outcomes
 from tests.support.fake_gcs import FakeGCS
 from tests.support.s3_servers import MotoServer
 from tests.support.store_providers import Provider
 
-KEEP_CONDITIONS = ("seaweedfs", "azure")  # the other servers ignore the condition of a copy: it goes through here
+STORES_WITH_CONDITIONAL_COPIES = (
+    "seaweedfs",
+    "azure",
+)  # the other servers ignore conditions of copies, so their copies pass through this machine
 NESTED = ("data/s/a", "data/s/deep/er/b", "data/s/ blank ", "legacy", "data/s/ünï", "data/s/a+b%20c")
 
 
@@ -39,13 +42,13 @@ def folder_place(folder: Path, name: str = "backups") -> Place:
 
 @pytest.fixture
 def task(provider: Provider) -> Task:
-    """A repository and the place of its backup, on one server."""
+    """A repository and the location of its backup, on one server."""
     return Task(place_on(provider), place_on(provider))
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Task:
-    """The same in two folders."""
+def local_task(tmp_path: Path) -> Task:
+    """A repository and the location of its backup, in two folders."""
     return Task(folder_place(tmp_path, "lake"), folder_place(tmp_path))
 
 
@@ -54,13 +57,13 @@ def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, pr
     for address in NESTED:
         task.write(address, address.encode() * 9, owner="ada")
     before = {address: task.store.streams.properties(address) for address in NESTED}
-    logged = task.back_up(task.marked(NESTED), resumed=False)
+    logged = task.back_up(task.mark_rows(NESTED), resumed=False)
     task.store.delete_many(NESTED)
-    back = task.restore(list(logged.values()), server_side=provider.name in KEEP_CONDITIONS)
+    back = task.restore(list(logged.values()), server_side=provider.name in STORES_WITH_CONDITIONAL_COPIES)
 
-    assert outcomes(logged) == all_of(NESTED, CopyStatus.COPIED)
+    assert outcomes(logged) == all_with(NESTED, CopyStatus.COPIED)
     assert {row["key"] for row in logged.values()} == {f"objects/{address}" for address in NESTED}
-    assert outcomes(back) == all_of(NESTED, CopyStatus.COPIED)
+    assert outcomes(back) == all_with(NESTED, CopyStatus.COPIED)
     for address in NESTED:
         properties = task.store.streams.properties(address)
         assert task.store.read(address) == address.encode() * 9
@@ -68,39 +71,39 @@ def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, pr
         assert (properties.headers, properties.metadata) == (before[address].headers, before[address].metadata)
 
 
-def test_objects_with_keys_that_a_folder_cannot_hold_are_restored_from_the_log(
+def test_objects_whose_keys_cannot_be_file_names_are_restored_to_their_keys(
     moto_server: MotoServer, tmp_path: Path
 ) -> None:
-    """Some keys, types and metadata are no file names or attributes; the log of the backup has them."""
+    """Keys, types and metadata that files can't have are recorded in the log of the backup."""
     moto_server.make_bucket("hostile")
     lake = Place(Namespace.parse("s3://hostile/ns"), moto_server.settings())
     task = Task(lake, folder_place(tmp_path))
-    skipped = ("newline", "long key")  # that server's web framework has no route for the one, no store holds the other
+    skipped = ("newline", "long key")  # moto has no route for a key with a newline, and no store accepts the long key
     names = [f"data/s/{sample}" for kind, sample in SAMPLES.items() if kind not in skipped]
     names += ["data/s/both", "data/s/both/inside", "data/s/" + "long/" * 190]
     for name in names:
         task.write(name, name.encode(), owner="ada")
-    logged = task.back_up(task.marked(names), resumed=False)
+    logged = task.back_up(task.mark_rows(names), resumed=False)
     renamed = {address for address, row in logged.items() if row["key"] != f"objects/{address}"}
     for name in names:
         task.store.delete_many([name])
     back = task.restore(list(logged.values()))
 
-    assert outcomes(logged) == all_of(names, CopyStatus.COPIED)
+    assert outcomes(logged) == all_with(names, CopyStatus.COPIED)
     assert {kind for kind in KINDS if any(kind in kinds_of(address) for address in renamed)} >= {
         "NUL", "empty segment", "leading slash", "trailing slash", "dot segment", "long segment"
     } - {"leading slash"}  # fmt: skip
     assert len(renamed & {"data/s/both", "data/s/both/inside"}) == 1
-    assert outcomes(back) == all_of(names, CopyStatus.COPIED)
+    assert outcomes(back) == all_with(names, CopyStatus.COPIED)
     for name in names:
         assert task.store.read(name) == name.encode()
         assert task.store.streams.properties(name).metadata == {"owner": "ada"}
 
 
-def test_copies_between_providers_are_identical_there_and_back(
+def test_objects_backed_up_to_another_provider_are_restored_identically(
     moto_server: MotoServer, azurite: Azurite, fake_gcs: FakeGCS
 ) -> None:
-    """They pass through this machine, with types and metadata."""
+    """Objects pass through this machine, with types and metadata."""
     moto_server.make_bucket("across")
     fake_gcs.make_bucket("across")
     azurite.make_container("across")
@@ -113,24 +116,24 @@ def test_copies_between_providers_are_identical_there_and_back(
         names = [f"data/{number}/{each}" for each in ("a", "b/c", "d")]
         for name in names:
             task.write(name, name.encode() * 3, owner="ada")
-        logged = task.back_up(task.marked(names), resumed=False)
+        logged = task.back_up(task.mark_rows(names), resumed=False)
         task.store.delete_many(names)
         back = task.restore(list(logged.values()))
 
-        assert outcomes(logged) == all_of(names, CopyStatus.COPIED)
+        assert outcomes(logged) == all_with(names, CopyStatus.COPIED)
         assert all(row["sha256"] for row in logged.values())
-        assert outcomes(back) == all_of(names, CopyStatus.COPIED)
+        assert outcomes(back) == all_with(names, CopyStatus.COPIED)
         for name in names:
             assert task.store.read(name) == name.encode() * 3
             assert task.store.streams.properties(name).metadata == {"owner": "ada"}
 
 
 def test_vanished_and_changed_objects_are_reported_and_not_copied(task: Task) -> None:
-    """What has replaced a marked object isn't garbage of this mark."""
+    """An object that replaced a marked one isn't garbage of this mark."""
     names = ["data/s/a", "data/s/b", "data/s/c"]
     for name in names:
         task.write(name, b"marked")
-    rows = task.marked(names)
+    rows = task.mark_rows(names)
     task.store.delete_many(["data/s/a"])
     task.store.write("data/s/b", b"other bytes")
     logged = task.back_up(rows, resumed=False)
@@ -142,24 +145,24 @@ def test_vanished_and_changed_objects_are_reported_and_not_copied(task: Task) ->
     ]
 
 
-def test_an_object_of_the_same_size_and_another_time_has_changed(here: Task) -> None:
-    """On a store without checksums only the time tells them apart."""
-    here.write("data/s/a", b"marked")
-    rows = here.marked(["data/s/a"])
-    file = Path(here.lake.settings.local_path or "", "lake/data/s/a")
+def test_an_object_of_the_same_size_but_another_time_counts_as_changed(local_task: Task) -> None:
+    """On a store without checksums only the time differs."""
+    local_task.write("data/s/a", b"marked")
+    rows = local_task.mark_rows(["data/s/a"])
+    file = Path(local_task.lake.settings.local_path or "", "lake/data/s/a")
     file.write_bytes(b"differ")
     os.utime(file, (time.time() + 5, time.time() + 5))
 
-    assert outcomes(here.back_up(rows, resumed=False)) == {"data/s/a": "changed"}
+    assert outcomes(local_task.back_up(rows, resumed=False)) == {"data/s/a": "changed"}
 
 
 def test_an_archived_object_is_reported_as_cold(moto_server: MotoServer) -> None:
-    """It has to be brought back from its archive tier before it can be copied."""
+    """It has to be restored from its archive tier before it can be copied."""
     moto_server.make_bucket("ice")
     task = Task(*(Place(Namespace.parse(f"s3://ice/{each}"), moto_server.settings()) for each in ("ns", "to")))
     client = moto_server.client()
     client.put_object(Bucket="ice", Key="ns/data/s/a", Body=b"ice", StorageClass="DEEP_ARCHIVE")
-    rows = task.marked(["data/s/a"])
+    rows = task.mark_rows(["data/s/a"])
     cold = task.back_up(rows, resumed=False)
     streamed = task.back_up(rows, server_side=False)
 
@@ -167,11 +170,11 @@ def test_an_archived_object_is_reported_as_cold(moto_server: MotoServer) -> None
     assert "archive" in cold["data/s/a"]["why"]
 
 
-def test_a_second_run_compares_copies_that_no_log_records(task: Task) -> None:
-    """A copy left by an earlier run is the same object, or the key is taken by another one."""
+def test_a_second_run_verifies_copies_that_are_missing_from_the_log(task: Task) -> None:
+    """An object at the destination is either a copy made by an earlier run, or a different object."""
     for name in ("data/s/a", "data/s/b"):
         task.write(name, b"right")
-    rows, to = task.marked(["data/s/a", "data/s/b"]), task.to.store()
+    rows, to = task.mark_rows(["data/s/a", "data/s/b"]), task.to.store()
     task.back_up(rows, resumed=False)
     to.write(f"{FOLDER}objects/data/s/b", b"wrong")
     again = task.back_up(rows)
@@ -185,12 +188,12 @@ def test_a_restore_overwrites_nothing_and_names_lost_or_altered_copies(task: Tas
     names = [f"data/s/{each}" for each in ("same", "taken", "lacking", "altered", "back")]
     for name in names:
         task.write(name, b"right")
-    logged = task.back_up(task.marked(names), resumed=False, server_side=False)
+    logged = task.back_up(task.mark_rows(names), resumed=False, server_side=False)
     task.store.delete_many([name for name in names if not name.endswith("same")])
     task.store.write("data/s/taken", b"newer")
     task.to.store().delete_many([f"{FOLDER}objects/data/s/lacking"])
     task.to.store().write(f"{FOLDER}objects/data/s/altered", b"wrong")
-    can_copy_server_side = provider.name in KEEP_CONDITIONS
+    can_copy_server_side = provider.name in STORES_WITH_CONDITIONAL_COPIES
     back = task.restore([{**row, "kept": None} for row in logged.values()], server_side=can_copy_server_side)
 
     assert outcomes(back) == {
@@ -204,23 +207,23 @@ def test_a_restore_overwrites_nothing_and_names_lost_or_altered_copies(task: Tas
     }  # fmt: skip
 
 
-def test_a_copy_with_altered_bytes_is_not_restored(here: Task) -> None:
-    """Its size and time are as before: only the SHA-256 tells."""
-    here.write("data/s/a", b"right")
-    [row] = here.back_up(here.marked(["data/s/a"]), resumed=False).values()
-    here.store.delete_many(["data/s/a"])
-    here.to.store().write(f"{FOLDER}{row['key']}", b"wrong")
-    found = here.to.store().stat(f"{FOLDER}{row['key']}")
-    copier = Copier(here.to.store(), here.store, False, Throttle(None))
+def test_a_copy_with_altered_bytes_is_not_restored(local_task: Task) -> None:
+    """Its size and time are unchanged; only the SHA-256 differs."""
+    local_task.write("data/s/a", b"right")
+    [row] = local_task.back_up(local_task.mark_rows(["data/s/a"]), resumed=False).values()
+    local_task.store.delete_many(["data/s/a"])
+    local_task.to.store().write(f"{FOLDER}{row['key']}", b"wrong")
+    found = local_task.to.store().stat(f"{FOLDER}{row['key']}")
+    copier = Copier(local_task.to.store(), local_task.store, False, Throttle(None))
     with pytest.raises(Differs, match="altered"):
         copier.copy(StoredObject(found.key, found.size, found.modified), "data/s/a", sha256=row["sha256"])
 
-    assert outcomes(here.restore([row])) == {"data/s/a": "failed"}
-    assert [one.key for page in here.store.pages("data/") for one in page.objects] == []
+    assert outcomes(local_task.restore([row])) == {"data/s/a": "failed"}
+    assert [one.key for page in local_task.store.pages("data/") for one in page.objects] == []
 
 
 class AfterCopies:
-    """A store in which something happens right after each copy or put to a key."""
+    """A store that calls `then` right after each copy or put."""
 
     def __init__(self, store: Store, then: Callable[[str], None]) -> None:
         self._store, self._then = store, then
@@ -244,10 +247,10 @@ class AfterCopies:
 
 @pytest.mark.parametrize("data", [b"theirs", b"other bytes"], ids=["of the same size", "of another size"])
 @pytest.mark.parametrize("server_side", [True, False])
-def test_an_object_that_replaced_a_copy_before_it_was_compared_stays(
+def test_an_object_that_replaced_a_copy_before_the_comparison_is_not_removed(
     task: Task, server_side: bool, data: bytes, provider: Provider
 ) -> None:
-    """A client wrote it: it isn't the copy that differs."""
+    """A client wrote it: it isn't a damaged copy."""
     source, target = task.to.store(), task.store
     source.write("data/s/a", b"copied")
     copier = Copier(source, AfterCopies(target, lambda key: target.write(key, data)), server_side, Throttle(None))  # type: ignore[arg-type]
@@ -262,7 +265,7 @@ def test_an_object_that_replaced_a_copy_before_it_was_compared_stays(
 
 @pytest.mark.parametrize("size", [0, 3])
 def test_a_copy_that_differs_is_removed(task: Task, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """The store wrote other bytes than it was sent."""
+    """The store wrote other bytes than it received."""
     source, target = task.to.store(), task.store
     source.write("data/s/a", b"abc")
     streams, put = type(target.streams), type(target.streams).put
@@ -278,8 +281,8 @@ def test_a_copy_that_differs_is_removed(task: Task, monkeypatch: pytest.MonkeyPa
     assert [one.key for page in target.pages("data/") for one in page.objects] == []
 
 
-def test_the_bandwidth_limit_holds_across_threads() -> None:
-    """After the first piece no more bytes pass in a second than were allowed."""
+def test_all_threads_share_the_bandwidth_limit() -> None:
+    """After the first piece, no more bytes are sent per second than allowed."""
     clock, waited = [0.0], []
 
     def wait(seconds: float) -> None:

@@ -1,6 +1,6 @@
-"""A backup or a restore that is killed at any effect resumes where it stopped, and ends as if it had not been killed.
+"""A backup or a restore that is killed at any write resumes, and ends as if it had not been killed.
 
-LAKEGC_ALL_KILLS=1 tries more of them.
+LAKEGC_ALL_KILLS=1 tries more writes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ BUCKET = "killed"
 KEYS = [f"data/s{number % 3}/{number:03}" for number in range(60)]
 LIMIT_S = 60
 ALL = os.environ.get("LAKEGC_ALL_KILLS")
-TO_THERE = [("/objects/", 33), ("/log/", 3), ("/objects/", 1), ("/log/", 1)]
-TO_BACK = [("/lake/data/", 33), ("/restored/", 1), ("/restored/", 3)]
+BACKUP_KILLS = [("/objects/", 33), ("/log/", 3), ("/objects/", 1), ("/log/", 1)]
+RESTORE_KILLS = [("/lake/data/", 33), ("/restored/", 1), ("/restored/", 3)]
 CAPABILITIES = Capabilities(byte_order=False)
 
 
@@ -39,8 +39,8 @@ def task_of(server: SeaweedFS, name: str) -> Task:
     return Task(Place(lake, server.settings(), CAPABILITIES), Place(to, server.settings(), CAPABILITIES))
 
 
-def filled(server: SeaweedFS) -> tuple[str, Task]:
-    """The task of a lake that has all objects, and its name."""
+def repository_with_objects(server: SeaweedFS) -> tuple[str, Task]:
+    """A new repository's name, and the task of a repository that has all objects."""
     name = uuid.uuid4().hex
     task = task_of(server, name)
     for key in KEYS:
@@ -49,18 +49,18 @@ def filled(server: SeaweedFS) -> tuple[str, Task]:
 
 
 def work_in_this_process() -> None:
-    """What the process that is killed does."""
-    what, name, endpoint, access_key, secret_key = sys.argv[1:]
+    """Run a backup or a restore; called in the process that is killed."""
+    work, name, endpoint, access_key, secret_key = sys.argv[1:]
     backup_task.CHUNK = restore_task.CHUNK = 20
     task = task_of(SeaweedFS(endpoint, access_key, secret_key), name)
-    if what == "backup":
-        task.back_up(task.marked(KEYS), resumed=False)
+    if work == "backup":
+        task.back_up(task.mark_rows(KEYS), resumed=False)
     else:
         task.restore(list(merged(task).values()))
 
 
 def merged(task: Task) -> dict[str, dict[str, object]]:
-    """The outcome of each object over all runs: copied, where one of them reports it."""
+    """The outcome of each object over all runs: copied if any run copied it."""
     rows = [row for key in sorted(task.log.keys()) for row in task.log.read(key).to_pylist()]
     found = {row["address"]: row for row in rows}
     return found | {row["address"]: row for row in rows if row["outcome"] in HAS_COPY}
@@ -73,10 +73,10 @@ def proxy(seaweedfs: SeaweedFS) -> Iterator[StoreProxy]:
         yield forwarding
 
 
-def kill_at(proxy: StoreProxy, server: SeaweedFS, name: str, what: str, effect: str, number: int) -> None:
-    """Let a process work, and kill it right before its nth request with this in its path is done."""
+def kill_at(proxy: StoreProxy, server: SeaweedFS, name: str, work: str, path_part: str, number: int) -> None:
+    """Start a process, and kill it before its nth write to a path with `path_part` in it is done."""
     script = f"from {__name__} import work_in_this_process as it; it()"
-    arguments = [what, name, proxy.endpoint, server.access_key, server.secret_key]
+    arguments = [work, name, proxy.endpoint, server.access_key, server.secret_key]
     process = subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2],
@@ -84,7 +84,7 @@ def kill_at(proxy: StoreProxy, server: SeaweedFS, name: str, what: str, effect: 
     count = [0]
 
     def plan(method: str, path: str, _: bytes) -> Fault | None:
-        count[0] += method == "PUT" and effect in path
+        count[0] += method == "PUT" and path_part in path
         if count[0] < number:
             return None
         os.kill(process.pid, signal.SIGKILL)
@@ -100,15 +100,15 @@ def kill_at(proxy: StoreProxy, server: SeaweedFS, name: str, what: str, effect: 
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("effect", "number"), TO_THERE if ALL else TO_THERE[:2])
+@pytest.mark.parametrize(("path_part", "number"), BACKUP_KILLS if ALL else BACKUP_KILLS[:2])
 def test_a_killed_backup_resumes_and_copies_every_object_once(
-    seaweedfs: SeaweedFS, proxy: StoreProxy, effect: str, number: int
+    seaweedfs: SeaweedFS, proxy: StoreProxy, path_part: str, number: int
 ) -> None:
     """The log describes each object correctly."""
-    name, task = filled(seaweedfs)
-    kill_at(proxy, seaweedfs, name, "backup", effect, number)
+    name, task = repository_with_objects(seaweedfs)
+    kill_at(proxy, seaweedfs, name, "backup", path_part, number)
     before = {address for address, row in merged(task).items() if row["outcome"] in HAS_COPY}
-    rows = task.marked(KEYS)
+    rows = task.mark_rows(KEYS)
     left = rows.filter(pa.array([address not in before for address in rows["address"].to_pylist()]))
     task.back_up(left)
     there = {one.key for page in task.to.store().pages(FOLDER + "objects/") for one in page.objects}
@@ -119,15 +119,15 @@ def test_a_killed_backup_resumes_and_copies_every_object_once(
     assert all(task.to.store().read(f"{FOLDER}objects/{key}") == key.encode() for key in KEYS)
 
 
-@pytest.mark.parametrize(("effect", "number"), TO_BACK if ALL else TO_BACK[:1])
+@pytest.mark.parametrize(("path_part", "number"), RESTORE_KILLS if ALL else RESTORE_KILLS[:1])
 def test_a_killed_restore_resumes_and_restores_every_object(
-    seaweedfs: SeaweedFS, proxy: StoreProxy, effect: str, number: int
+    seaweedfs: SeaweedFS, proxy: StoreProxy, path_part: str, number: int
 ) -> None:
-    """Every object is the same byte for byte."""
-    name, task = filled(seaweedfs)
-    task.back_up(task.marked(KEYS), resumed=False)
+    """Every object is restored byte for byte."""
+    name, task = repository_with_objects(seaweedfs)
+    task.back_up(task.mark_rows(KEYS), resumed=False)
     task.store.delete_many(KEYS)
-    kill_at(proxy, seaweedfs, name, "restore", effect, number)
+    kill_at(proxy, seaweedfs, name, "restore", path_part, number)
     back = task.restore(list(merged(task).values()))
 
     assert {row["outcome"] for row in back.values()} <= set(HAS_COPY)

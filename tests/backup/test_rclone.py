@@ -1,4 +1,4 @@
-"""The documented rclone commands on a mark's text list, as they are: what they copy, and what only lakegc does."""
+"""The documented rclone commands on a mark's text list, run as they are: what they copy, and what they can't."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_resources.mark_store.mark import reference_folder
 from spark_resources.model import ADDRESSES, Namespace
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
-from tests.support.backup_tasks import Task, all_of, outcomes
+from tests.support.backup_tasks import Task, all_with, outcomes
 from tests.support.s3_servers import SeaweedFS
 
 PAGE = Path(__file__).parents[2] / "docs" / "backup.md"
@@ -30,7 +30,7 @@ BY_LAKEGC_ONLY = ["data/s/trail ", " lead", "#root", ";root", "data/s/new\nline"
 
 
 def commands() -> list[str]:
-    """The commands as the page on backups has them: the list, there, and back."""
+    """The commands of the page on backups: for the list, the backup and the restore."""
     found = re.findall(r"^(rclone .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(found) == 3
     return [each.replace("MARK", "m1") for each in found]
@@ -52,10 +52,10 @@ def keys(place: Place) -> set[str]:
     return {key for key in listed if not key.startswith("_lakefs/")}
 
 
-def test_the_documented_rclone_commands_copy_and_restore_the_whole_text_list(
+def test_the_documented_rclone_commands_copy_and_restore_every_key_of_the_text_list(
     seaweedfs: SeaweedFS, tmp_path: Path
 ) -> None:
-    """They cope with odd characters. Objects whose keys the text list can't hold are copied by lakegc alone."""
+    """They handle odd characters. Only lakegc copies objects whose keys the text list can't hold."""
     seaweedfs.make_bucket("bucket")
     seaweedfs.make_bucket("backups")
     capabilities = Capabilities(byte_order=False)
@@ -74,7 +74,7 @@ def test_the_documented_rclone_commands_copy_and_restore_the_whole_text_list(
     listed, there, back = commands()
     run(listed, seaweedfs, tmp_path)
     run(there, seaweedfs, tmp_path)
-    logged = task.back_up(task.marked(every), resumed=False)
+    logged = task.back_up(task.mark_rows(every), resumed=False)
     lake.store().delete_many(BY_RCLONE)
     run(back, seaweedfs, tmp_path)
 
@@ -82,4 +82,4 @@ def test_the_documented_rclone_commands_copy_and_restore_the_whole_text_list(
     assert keys(by_rclone) == set(BY_RCLONE)
     assert keys(lake) == set(every)
     assert all(lake.store().read(key) == key.encode() for key in every)
-    assert outcomes(logged) == all_of(every, CopyStatus.COPIED)
+    assert outcomes(logged) == all_with(every, CopyStatus.COPIED)

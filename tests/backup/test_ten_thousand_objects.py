@@ -1,6 +1,6 @@
-"""Ten thousand objects with hostile names: backed up, swept and restored, every byte and its metadata are back.
+"""Ten thousand objects with hostile names are backed up, swept and restored with every byte and all metadata.
 
-Each of the three is killed in the middle and run again. Takes minutes, so it runs where LAKEGC_LONG_TESTS=1 is set.
+Each of the three commands is killed halfway and run again. Takes minutes, so it needs LAKEGC_LONG_TESTS=1.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tests.support.s3_servers import MotoServer
 
 MANY = int(os.environ.get("LAKEGC_LONG_OBJECTS", "10000"))
 LIMIT_S = 600
-COMMITTED = 300  # through lakeFS, whose expired commit reads them again in the end
-# that server has no route for a newline; the dot segments are what no mark takes
+COMMITTED = 300  # written through lakeFS, and read again through their expired commit at the end
+# moto has no route for a newline, and no mark accepts dot segments
 SKIPPED = {NEWLINE, LONG_SEGMENT, "dot segment"}
 
 
@@ -49,13 +49,13 @@ def hostile(number: int) -> str:
 
 
 def keys_below(store: Store, folder: str) -> Iterator[str]:
-    """The keys below a folder; none while it isn't there."""
+    """The keys under a folder; none while it doesn't exist."""
     with suppress(NotFound):
         yield from (one.key for page in store.pages(folder) for one in page.objects)
 
 
 def kill(home: Path, settings: Mapping[str, str], arguments: tuple[str, ...], far_enough: Callable[[], bool]) -> None:
-    """Let a process of the command line work until it is far enough, and kill it with all that it started."""
+    """Run a command in a process until `far_enough`, then kill the process and its children."""
     known = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     environment = {**known, **quick_environment(settings), "DAGSTER_HOME": str(home)}
     command = [sys.executable, "-m", "lakegc_assets.cli", *arguments]
@@ -75,7 +75,7 @@ def kill(home: Path, settings: Mapping[str, str], arguments: tuple[str, ...], fa
 
 @dataclass
 class Lake:
-    """A repository whose mark `m1` is approved: all its objects are to go, the names of hostile ones are known."""
+    """A repository with an approved mark `m1` of all its objects; `names` are the keys of the hostile ones."""
 
     repository: SandboxRepository
     settings: dict[str, str]
@@ -95,9 +95,9 @@ class Lake:
         return document
 
     def run_and_kill(self, arguments: tuple[str, ...], store: Store, trace: str, **more: str) -> None:
-        """Run a command and kill it once a first file of its log is there.
+        """Run a command and kill it once the first file of its log exists.
 
-        The process that held the lease is dead, and the ten minutes until it expires are skipped here.
+        Its lease is removed, since it would take ten minutes to expire.
         """
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
@@ -105,10 +105,10 @@ class Lake:
         self.store.delete_many([LEASE_KEY])
 
     def served(self) -> dict[int, bytes]:
-        """What lakeFS reads at some paths of the expired commit."""
+        """The objects that lakeFS reads at some paths of the expired commit."""
         return {n: self.repository.read(self.expired, path_of(n))[1] for n in range(0, COMMITTED, 17)}
 
-    def left(self) -> set[str]:
+    def remaining(self) -> set[str]:
         return set(keys_below(self.store, "data/"))
 
 
@@ -149,7 +149,7 @@ def lake(moto_server: MotoServer, lakegc: Lakegc, tmp_path: Path) -> Iterator[La
 @pytest.mark.skipif(not os.environ.get("LAKEGC_LONG_TESTS"), reason="takes minutes: set LAKEGC_LONG_TESTS=1")
 @pytest.mark.timeout(3000)
 def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake, tmp_path: Path) -> None:
-    """Every byte and all metadata are there again, and lakeFS reads what it read before."""
+    """Afterwards every byte and all metadata are the same, and lakeFS reads the expired commit again."""
     served, to, folder = lake.served(), str(tmp_path / "backups"), mark_folder("m1")
     backups = backup_place(to, Settings().store()).store()
 
@@ -157,11 +157,11 @@ def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake,
     half_copied = len(set(keys_below(backups, "many/m1/objects/")))
     made = lake.run("backup", "many", "m1", to)
     lake.run_and_kill(("sweep", "many", "m1"), lake.store, f"{folder}receipts/", backup_to=to)
-    half_left = len(lake.left() & set(lake.names))
+    half_left = len(lake.remaining() & set(lake.names))
     swept = lake.run("sweep", "many", "m1", backup_to=to)
-    left = lake.left() & set(lake.names)
+    remaining = lake.remaining() & set(lake.names)
     lake.run_and_kill(("restore", "many", "m1", to), lake.store, f"{folder}restored/")
-    half_back = len(lake.left() & set(lake.names))
+    half_back = len(lake.remaining() & set(lake.names))
     restored = lake.run("restore", "many", "m1", to)
     print(f"killed with {half_copied:,} copied, {half_left:,} left, {half_back:,} back", flush=True)
 
@@ -170,10 +170,10 @@ def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake,
     assert half_back < len(lake.names)
     for counts in (made["objects"], restored["objects"]):
         assert sum(counts.values()) == MANY
-        # already there: copied, and killed before it was written down
+        # copied by the killed run before it could log them
         assert {name for name, count in counts.items() if count} <= {"copied", "already there"}
     assert swept["objects"] == {"deleted": MANY}
-    assert not left
+    assert not remaining
     assert restored["stored"] == MANY
     assert restored["success"]
     assert restored["paths"]["read"] == restored["paths"]["known"] == COMMITTED

@@ -1,4 +1,4 @@
-"""Objects in pieces between namespaces: every store, with type and metadata, and never over another object."""
+"""Streaming objects between namespaces, on every store: type and metadata are kept, and no object is overwritten."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def two_stores(provider: Provider) -> tuple[Store, Store]:
 
 
 def in_parts(store: Store) -> Streams:
-    """Streams that send more than one part for a few MB."""
+    """Streams that split a few MB into several parts."""
     whole = store.streams
     return whole if isinstance(whole, LocalStreams) else type(whole)(store, part=PART)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("size", [0, 5, 2 * PART + 7])
-def test_objects_put_in_pieces_are_read_with_the_same_bytes_and_metadata(provider: Provider, size: int) -> None:
+def test_objects_written_in_pieces_are_read_with_the_same_bytes_and_metadata(provider: Provider, size: int) -> None:
     """Small and large objects keep their content type and user metadata."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), bytes(range(256)) * (size // 256) + bytes(size % 256)
@@ -78,8 +78,8 @@ def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) 
 
 
 @pytest.mark.parametrize("size", [5, PART + 7])
-def test_only_the_object_that_was_written_is_removed(provider: Provider, size: int) -> None:
-    """An object that has replaced it stays, and removing what is gone does nothing."""
+def test_an_object_that_replaced_the_written_one_is_not_removed(provider: Provider, size: int) -> None:
+    """The remove requires the tag of the written object; removing a missing object does nothing."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), b"x" * size
     ours, replaced = (streams.put(key, [data], properties_for_data(store, data)) for key in ("ours", "replaced"))
@@ -95,7 +95,7 @@ def test_only_the_object_that_was_written_is_removed(provider: Provider, size: i
     assert store.read("replaced") == b"a client's"
 
 
-def test_whether_copies_respect_conditions_is_probed(provider: Provider) -> None:
+def test_the_probe_finds_whether_copies_respect_conditions(provider: Provider) -> None:
     """The probe leaves nothing behind."""
     store = provider.open(provider.uri())
     properties = ObjectProperties(0, store.now(), None, "")
@@ -107,8 +107,8 @@ def test_whether_copies_respect_conditions_is_probed(provider: Provider) -> None
     assert [one for page in store.pages(scratch) for one in page.objects] == []
 
 
-def test_a_server_side_copy_has_the_bytes_type_and_metadata_of_its_original(provider: Provider) -> None:
-    """Copies go from namespace to namespace."""
+def test_a_server_side_copy_keeps_bytes_type_and_metadata(provider: Provider) -> None:
+    """The copy is in another namespace."""
     source, target = two_stores(provider)
     source.streams.put("a", [b"hello"], properties_for_data(source, b"hello"))
     written = target.streams.copy(source.streams, source.stat("a"), "deep/er/b")
@@ -122,7 +122,7 @@ def test_a_server_side_copy_has_the_bytes_type_and_metadata_of_its_original(prov
 
 
 def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: Provider) -> None:
-    """Reading is conditional on what was looked up."""
+    """The read requires the object that was looked up."""
     source, target = two_stores(provider)
     source.write("a", b"first")
     streams = source.streams
@@ -130,7 +130,10 @@ def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: 
     source.write("a", b"other bytes")
     with pytest.raises(Changed):
         list(streams.pieces("a", properties))
-    if provider.name not in ("moto", "local"):  # the one ignores the condition, the other's look is anew; see copies
+    if provider.name not in (
+        "moto",
+        "local",
+    ):  # moto ignores the condition, and a local copy looks the object up again; see copies
         with pytest.raises(Changed):
             target.streams.copy(streams, found, "b")
     source.delete_many(["a"])
@@ -155,8 +158,8 @@ def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadat
         target.copy(source, stores[0].stat("a"), "b")
 
 
-def test_an_archived_object_raises_cold_when_copied_or_read(moto_server: MotoServer, azurite: Azurite) -> None:
-    """It is distinct from all other failures."""
+def test_copying_or_reading_an_archived_object_raises_cold(moto_server: MotoServer, azurite: Azurite) -> None:
+    """Callers can tell it from all other failures."""
     from spark_resources.stores.transfer import InArchiveTier
 
     moto_server.make_bucket("cold")
@@ -175,8 +178,8 @@ def test_an_archived_object_raises_cold_when_copied_or_read(moto_server: MotoSer
             list(streams.pieces("a", streams.properties("a")))
 
 
-def test_parts_have_the_same_bytes_and_one_length_except_the_last() -> None:
-    """It doesn't matter how the incoming pieces are cut."""
+def test_all_parts_but_the_last_have_the_same_length() -> None:
+    """This holds for incoming pieces of any length."""
     pieces = [b"ab", b"", b"cdefghij", b"k"]
 
     assert list(split_into_parts(iter(pieces), 3)) == [b"abc", b"def", b"ghi", b"jk"]
@@ -185,8 +188,8 @@ def test_parts_have_the_same_bytes_and_one_length_except_the_last() -> None:
     assert HashingIterator([b"a", b"b"]).drain().md5 == "187ef4436122d1cc2f40dc2b92f0eba0"
 
 
-def test_a_missing_object_raises_not_found_from_every_lookup(provider: Provider) -> None:
-    """A restore and a sweep rely on it."""
+def test_looking_up_or_copying_a_missing_object_raises_not_found(provider: Provider) -> None:
+    """Restores and sweeps rely on it."""
     source, target = two_stores(provider)
     streams = source.streams
 

@@ -16,7 +16,7 @@ from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.stores.place import Place
 from tests.support.command_line import Lakegc
 from tests.support.mark_runs import target_of
-from tests.support.recording_folders import AT_HAND
+from tests.support.recording_folders import PROJECT_RECORDINGS
 
 GC = "_lakefs/retention/gc/"
 LAYOUTS = {
@@ -204,7 +204,7 @@ def test_a_recorded_reference_mark_is_listed_exactly(
     lakegc: Lakegc, sandbox: Sandbox, lake: str, recording: str
 ) -> None:
     """It lists what the reference collector marked, right or wrong."""
-    folder = AT_HAND / recording
+    folder = PROJECT_RECORDINGS / recording
     if not folder.exists():
         pytest.skip("this recording is not at hand")
     text = (folder / "expected" / "reference_deleted.txt").read_text(encoding="utf-8")

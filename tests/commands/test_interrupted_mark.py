@@ -87,7 +87,7 @@ def test_spark_that_cannot_start_fails_the_mark_with_one_message(sandbox: Sandbo
 
 def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp_path: Path) -> None:
     """Ctrl-C ends it with 130, as shells do, and without a traceback."""
-    lake.marked()
+    lake.add_mark()
     lake.approve()
     process = started(lake.sandbox, tmp_path, "sweep", lake.name, "m1")
     assert process.stderr is not None

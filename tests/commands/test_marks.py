@@ -24,7 +24,7 @@ from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import EXPIRED_OBJECTS, MarkState
 from tests.commands.conftest import HOSTILE, NOT_ON_A_LINE, SECRETS, Marked
-from tests.support.command_line import NO_AGE, Lakegc, check_harmless
+from tests.support.command_line import NO_AGE, Lakegc, check_terminal_safe
 from tests.support.mark_runs import environment, quick_environment
 
 GC = "_lakefs/retention/gc"
@@ -41,8 +41,8 @@ def test_json_output_is_exactly_one_document(hostile: Marked) -> None:
     assert (found["mark_id"], found["repository"], found["state"]) == ("m1", "hostile", "marked")
     assert (found["counts"]["expired"], found["counts"]["candidates"]) == (len(HOSTILE) + 1, len(HOSTILE) + 3)
     assert all(line.startswith("lakegc: [") for line in hostile.made.err.splitlines())
-    check_harmless(hostile.made.out)
-    check_harmless(hostile.made.err)
+    check_terminal_safe(hostile.made.out)
+    check_terminal_safe(hostile.made.err)
 
 
 def test_a_mark_without_expired_objects_says_so_to_people(still: Marked) -> None:
@@ -151,7 +151,7 @@ def test_totals_are_shown_by_reason_age_prefix_and_slice(hostile: Marked, lakegc
         "List every object: lakegc review hostile m1 --list",
     ):
         assert words in shown
-    check_harmless(shown)
+    check_terminal_safe(shown)
 
 
 def test_totals_in_json_add_up_to_the_whole_by_every_grouping(hostile: Marked, lakegc: Lakegc) -> None:
@@ -177,7 +177,7 @@ def test_hostile_keys_are_escaped_one_a_line_in_the_list_for_people(hostile: Mar
     """What could move the cursor is shown as text."""
     lines = lakegc_list(hostile, "table").splitlines()
 
-    check_harmless("".join(lines))
+    check_terminal_safe("".join(lines))
     assert len(lines) == len(HOSTILE) + 1
     for key in HOSTILE:
         assert [line for line in lines if f"  {escaped_name(key)}  (no commit and no staged change" in line]
@@ -188,7 +188,7 @@ def test_keys_are_exact_in_the_lists_for_scripts(hostile: Marked) -> None:
     as_json = json.loads(text := lakegc_list(hostile, "json"))
     as_csv = list(csv.DictReader(io.StringIO(lakegc_list(hostile, "csv"), newline="")))
 
-    check_harmless(text)
+    check_terminal_safe(text)
     keys = {row["address"] for row in as_json if row["branch"] is None}
     assert keys == HOSTILE
     assert {row["address"] for row in as_csv if not row["branch"]} == {
@@ -212,7 +212,7 @@ def test_csv_is_escaped_on_a_terminal(hostile: Marked) -> None:
     with environment(hostile.settings), redirect_stdout(Screen()) as screen:
         reviews.show("hostile", "m1", every=True, form="csv")
 
-    check_harmless(screen.getvalue().replace("\r\n", "\n"))
+    check_terminal_safe(screen.getvalue().replace("\r\n", "\n"))
     assert escaped_name("data/s/two\nlines") in screen.getvalue()
 
 

@@ -68,7 +68,7 @@ def test_wrong_options_ids_states_and_destinations_are_refused_before_spark_star
     lake: Lake, without_spark: Callable[..., CommandOutcome], arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     """They are checked first."""
-    lake.marked()
+    lake.add_mark()
 
     without_spark(*arguments).stopped(code, words)
 
@@ -77,7 +77,7 @@ def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
     lake: Lake, without_spark: Callable[..., CommandOutcome]
 ) -> None:
     """The command that makes the backup is named."""
-    lake.marked()
+    lake.add_mark()
     lake.approve()
 
     without_spark("sweep", "m1", backup_to="/nowhere").stopped(
@@ -103,8 +103,8 @@ def test_a_refused_command_leaves_no_run_and_no_partition_in_dagster(
     lake: Lake, lakegc: Lakegc, arguments: tuple[str, ...], settings: dict[str, str], code: int, words: str
 ) -> None:
     """A run would be shown in red, and a partition of nothing, or of a finished mark, would stay forever."""
-    lake.marked()
-    lake.marked(["data/s/b"], "approved")
+    lake.add_mark()
+    lake.add_mark(["data/s/b"], "approved")
     lake.approve("approved")
     swept(lake, {"data/s/a": (Outcome.DELETED, "")}, "swept")
     name, *rest = arguments
@@ -131,7 +131,7 @@ def test_undo_and_purge_without_a_quarantine_end_before_spark_starts(
 
 def test_a_sweep_reports_progress_from_its_start(lake: Lake, without_spark: Callable[..., CommandOutcome]) -> None:
     """Nobody has to guess whether it works before the first object is deleted."""
-    lake.marked()
+    lake.add_mark()
     lake.approve()
 
     ended = without_spark("sweep", "m1")

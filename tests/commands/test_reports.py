@@ -31,7 +31,7 @@ def swept(
     lake: Lake, outcomes: Mapping[str, tuple[Outcome, str]], mark_id: str = "m1", *, late: tuple[str, ...] = ()
 ) -> None:
     """Leave a mark and its sweep as a sweep leaves them; of one byte each, by address: its outcome, and why."""
-    lake.marked(list(outcomes), mark_id)
+    lake.add_mark(list(outcomes), mark_id)
     at = lake.now
     rows = [
         {"address": address, "size": 1, "outcome": outcome.value, "code": "", "why": why, "attempts": 1, "at": at}
@@ -86,7 +86,7 @@ def test_a_report_shows_rescued_and_failed_objects_with_their_reasons(lake: Lake
 def test_a_report_of_a_mark_that_was_not_swept_is_refused_with_its_state(lake: Lake, lakegc: Lakegc) -> None:
     """A sweep that was cut off has to be resumed; a mark that was never swept has no report."""
     settings = lake.sandbox.settings
-    lake.marked()
+    lake.add_mark()
     lakegc(settings, "report", lake.name, "m1").stopped(2, "is marked and was not swept", f"review {lake.name} m1")
     lakegc(settings, "report", lake.name, "latest").stopped(1, "no mark", f"lakegc status {lake.name}")
     lakegc(settings, "report", lake.name, "m0").stopped(2, "was not swept", f"lakegc status {lake.name}")

@@ -16,7 +16,7 @@ from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason
 from spark_resources.stores.place import Place
-from tests.support.command_line import Lakegc, check_harmless
+from tests.support.command_line import Lakegc, check_terminal_safe
 from tests.support.finished_marks import START
 from tests.support.reviewable_marks import FACTS, commit, expired, reviewable, sums, tables
 
@@ -147,7 +147,7 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
     assert (found["newest"][0]["path"], found["newest"][0]["commit_message"]) == (None, None)
     for words in ("The largest", "The newest", "A random sample", "cccccccccccc 2026-10-12 loaded users"):
         assert words in shown
-    check_harmless(shown)
+    check_terminal_safe(shown)
 
 
 def test_the_sample_is_drawn_evenly_and_is_the_same_for_the_same_mark(place: Place) -> None:

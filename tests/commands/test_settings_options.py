@@ -18,7 +18,7 @@ __all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
 
 def test_a_sweep_with_a_misspelt_backup_setting_is_refused(lake: Lake, lakegc: Lakegc) -> None:
     """An operator who sets LAKEGC_BAKCUP_TO relies on a backup: nothing may be deleted as if none were wanted."""
-    lake.marked()
+    lake.add_mark()
     lake.approve()
     settings = {**lake.sandbox.settings, "bakcup_to": "/somewhere"}
 

@@ -16,7 +16,7 @@ from spark_resources.mark_store.lease import LEASE_KEY, LEASE_TIME, Holder
 from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import MarkState
 from tests.commands.conftest import Marked
-from tests.commands.test_marks import check_harmless
+from tests.commands.test_marks import check_terminal_safe
 from tests.support.command_line import Lakegc
 
 UNIFIED = "_lakefs/retention/gc/unified"
@@ -123,7 +123,7 @@ def test_ids_and_names_chosen_by_others_are_escaped(still: Marked, lakegc: Lakeg
 
     shown = lakegc(still.settings, "status", "still").out
 
-    check_harmless(shown)
+    check_terminal_safe(shown)
     assert "\\x1b[31m[bold]x" in shown
     assert "[/nobody]\\x1b]0;title\\x07" in shown
 
@@ -142,7 +142,7 @@ def test_a_repository_that_cannot_be_read_is_named_beside_the_others(
     finally:
         shutil.rmtree(folder)
 
-    check_harmless(shown.out)
+    check_terminal_safe(shown.out)
     listed = {row["repository"] for row in found["marks"]}
     assert (shown.code, listed & {"hostile", "still"}) == (0, {"hostile"})
     assert "still: " in shown.out

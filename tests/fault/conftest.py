@@ -18,7 +18,7 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import Commit, MarkState, Rules
 from tests.support.command_line import NO_AGE, Lakegc, Outcome, dagster_home, lakegc
 from tests.support.mark_runs import target_of
-from tests.support.tampering_proxy import Between, between
+from tests.support.tampering_proxy import TamperingProxy, tampering_proxy
 
 __all__ = ["NO_AGE", "Lake", "Lakegc", "Outcome", "dagster_home", "lake", "lakegc", "sandbox"]
 
@@ -38,7 +38,7 @@ class Lake:
 
     sandbox: Sandbox
     repository: SandboxRepository
-    server: Between
+    server: TamperingProxy
     commits: list[Commit] = field(default_factory=list)
 
     @property
@@ -80,7 +80,7 @@ def lake(sandbox: Sandbox) -> Iterator[Lake]:
     repository = sandbox.create(f"lake-{next(_serial)}")
     set_rules(repository, Rules(7))
     now = sandbox.now()
-    with between(sandbox.endpoint_url) as server:
+    with tampering_proxy(sandbox.endpoint_url) as server:
         found = Lake(sandbox, repository, server)
         repository.put_many("main", [("a", b"first a"), ("b", b"b"), ("c", b"c")])
         found.commits.append(repository.commit("main", "first", date=now - timedelta(days=30)))

@@ -21,7 +21,7 @@ from spark_resources.model import Commit, Namespace
 from spark_resources.sstable import read_commits, read_entries, read_properties, read_ranges, write_commits
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
 from tests.support.mark_runs import Marker, SharedSpark
-from tests.support.recording_folders import AT_HAND
+from tests.support.recording_folders import PROJECT_RECORDINGS
 from tests.support.replay_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying
 from tests.support.s3_servers import SeaweedFS
 
@@ -142,7 +142,7 @@ class Stored:
 @pytest.fixture
 def stored(seaweedfs: SeaweedFS) -> Stored:
     """The recording of a random walk: many branches, ranges and metaranges, dangling commits, staged objects."""
-    recording = Moved(AT_HAND / "random-1", bucket=f"fsck-{next(_serial)}")
+    recording = Moved(PROJECT_RECORDINGS / "random-1", bucket=f"fsck-{next(_serial)}")
     client = seaweedfs.client()
     client.create_bucket(Bucket=recording.bucket)
     found = Stored(recording, client, seaweedfs)

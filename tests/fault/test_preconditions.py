@@ -13,7 +13,7 @@ from spark_resources.mark_store.mark import OWNER_KEY, claim_namespace
 from spark_resources.model import Rules
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
 from tests.support.s3_servers import MotoServer
-from tests.support.tampering_proxy import between
+from tests.support.tampering_proxy import tampering_proxy
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_unreadable_owner_file_is_refused(lakegc: Lakegc, lake: Lake, owner: 
 @pytest.mark.parametrize("later", [timedelta(hours=3), timedelta(hours=-3)])
 def test_clocks_further_apart_than_the_bound_stop_the_mark(lakegc: Lakegc, lake: Lake, later: timedelta) -> None:
     """All of them are shown, with the setting of the bound."""
-    lake.server.later = later
+    lake.server.date_offset = later
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, "clocks", "the lakeFS server", "LAKEGC_MAX_CLOCK_SKEW")
     assert lake.records() == []
@@ -110,7 +110,7 @@ def test_a_store_without_conditional_writes_is_refused(lakegc: Lakegc, lake: Lak
     lake.server.after(
         f"/{lake.name}", lambda response: response.update(storage_namespace=f"s3://fault-conditions/{lake.name}")
     )
-    with between(moto_server.endpoint_url) as store:
+    with tampering_proxy(moto_server.endpoint_url) as store:
         store.dropped = frozenset({"if-none-match", "if-match"})
         keys = {"s3_access_key_id": "any", "s3_secret_access_key": "any", "s3_region": "us-east-1"}
         settings = {**lake.settings, **keys, "s3_endpoint_url": store.endpoint}

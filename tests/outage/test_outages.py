@@ -23,7 +23,7 @@ from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository, StorePlace
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import Rules
-from tests.support.breakable_connection import Line, line
+from tests.support.breakable_connection import BreakableConnection, breakable_connection
 from tests.support.command_line import Lakegc, dagster_home, lakegc
 from tests.support.mark_runs import Marker, Sweeper, target_of
 from tests.support.s3_servers import SeaweedFS
@@ -84,8 +84,8 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
 class Outages:
     """Takes store and server away for so long, once in each phase. `felt` counts the requests to each meanwhile."""
 
-    store: Line
-    server: Line
+    store: BreakableConnection
+    server: BreakableConnection
     seconds: float
     felt: dict[str, tuple[int, int]] = field(default_factory=dict)
     _triggers: dict[str, str | bytes] = field(default_factory=dict)
@@ -118,12 +118,12 @@ class Outages:
         self.store.cut()
         self.server.cut()
 
-        def mend() -> None:
+        def restore() -> None:
             self.felt[phase] = self.store.refused - before[0], self.server.refused - before[1]
-            self.store.mend()
-            self.server.mend()
+            self.store.restore()
+            self.server.restore()
 
-        self._timers.append(threading.Timer(self.seconds, mend))
+        self._timers.append(threading.Timer(self.seconds, restore))
         self._timers[-1].start()
 
 
@@ -134,10 +134,10 @@ def test_an_outage_in_any_phase_changes_no_result(lake: Lake, lakegc: Lakegc, tm
     sandbox, before = lake.sandbox, lake.stored()
     to = f"s3://{BUCKET}/{tmp_path.name}-backup"
     with ExitStack() as stack:
-        store = stack.enter_context(line(sandbox.settings["s3_endpoint_url"]))
-        server = stack.enter_context(line(sandbox.endpoint_url))
+        store = stack.enter_context(breakable_connection(sandbox.settings["s3_endpoint_url"]))
+        server = stack.enter_context(breakable_connection(sandbox.endpoint_url))
         outages = Outages(store, server, seconds)
-        store.sent = outages.sent
+        store.on_sent = outages.sent
         settings = {**sandbox.settings, "endpoint_url": server.endpoint, "s3_endpoint_url": store.endpoint}
 
         with outages.each({"listing": "listing ", "staged": "reading staged addresses (second"}):

@@ -20,7 +20,7 @@ from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox.xids import Xids
 from spark_resources.model import EXPIRED_OBJECTS
-from tests.support.changing_repository import COUNTED, SOON, Living, numbers, run
+from tests.support.changing_repository import SOON, TALLY, ChangingRepository, numbers, run
 from tests.support.mark_runs import Marked, Marker, Sweeper
 from tests.support.repository_model import OFTEN, OPERATIONS, RepositoryModel
 
@@ -59,7 +59,7 @@ def stray(model: RepositoryModel, kind: str, number: int) -> None:
     model._write(str(model.folder / named[kind]), f"{kind} {number}".encode())
 
 
-class RepeatedMarks(Living):
+class RepeatedMarks(ChangingRepository):
     """Operations, and now and then two marks of the same moment, one since the last and one clean; and a sweep."""
 
     STEPS_A_TURN = STEPS_A_PAIR
@@ -103,10 +103,10 @@ class RepeatedMarks(Living):
         min_age = timedelta(days=min_age_days)
         optimized = self.mark(f"o{self.pairs}", since=self.last, min_age=min_age)
         clean = self.mark(f"c{self.pairs}", since="", min_age=min_age)
-        COUNTED["pairs"] += 1
-        COUNTED["expired"] += len(clean.expired)
-        COUNTED["looked at"] += optimized.facts("expired_set")["compared"]
-        COUNTED["stored"] += clean.facts("expired_set")["candidates"]
+        TALLY["pairs"] += 1
+        TALLY["expired"] += len(clean.expired)
+        TALLY["looked at"] += optimized.facts("expired_set")["compared"]
+        TALLY["stored"] += clean.facts("expired_set")["candidates"]
         assert optimized.record.incremental, optimized.record.basis
         assert not clean.record.incremental
         assert explained(optimized) == explained(clean)
@@ -121,7 +121,7 @@ class RepeatedMarks(Living):
     def sweep(self, how: str, mark_id: str) -> None:
         if not how:
             return
-        COUNTED[how] += 1
+        TALLY[how] += 1
         before = self.model.stored().keys()
         self.sweeper.approve(self.settings, "lake", mark_id)
         self.sweeper.sweep(self.settings, "lake", mark_id, SweepOptions(quarantine=how != "delete"))
@@ -162,5 +162,5 @@ def test_optimized_run_is_subset_of_full_run_any_ref_graph(capsys: pytest.Captur
         steps=PAIRS_A_REPOSITORY * STEPS_A_PAIR,
         longer=PAIRS > SAME_EVERY_TIME,
     )
-    assert COUNTED["pairs"] >= PAIRS
-    assert COUNTED["looked at"] < COUNTED["stored"]
+    assert TALLY["pairs"] >= PAIRS
+    assert TALLY["looked at"] < TALLY["stored"]

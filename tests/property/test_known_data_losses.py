@@ -35,7 +35,7 @@ from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 from tests.support.mark_runs import Marked, Marker, SharedSpark, Sweeper, environment, target_of
 from tests.support.sweep_tasks import Task, task
-from tests.support.tampering_proxy import between
+from tests.support.tampering_proxy import tampering_proxy
 
 __all__ = ["task"]
 
@@ -368,10 +368,10 @@ def test_cutoff_uses_store_clock_under_skew(tmp_path: Path) -> None:
     earth-mover/icechunk#2310
     """
     apart = timedelta(minutes=3)
-    with Sandbox(tmp_path) as sandbox, between(sandbox.endpoint_url) as server:
+    with Sandbox(tmp_path) as sandbox, tampering_proxy(sandbox.endpoint_url) as server:
         sandbox.create("lake")
         sandbox.set_clock(days_before(datetime.now(UTC), 30))
-        server.later = apart
+        server.date_offset = apart
         with environment({**sandbox.settings, "endpoint_url": server.endpoint}):
             marks = MarksResource(lakefs=LakeFSResource(), spark=SharedSpark())
             try:

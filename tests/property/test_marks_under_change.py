@@ -17,7 +17,7 @@ from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import dump_refs, set_rules
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import Rules
-from tests.support.changing_repository import often_wrong
+from tests.support.changing_repository import frequent_faults
 from tests.support.mark_runs import NO_MINIMUM_AGE, marked
 from tests.support.messages import on_first_message
 
@@ -26,7 +26,7 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    with Sandbox(tmp_path, faults=often_wrong()) as running:
+    with Sandbox(tmp_path, faults=frequent_faults()) as running:
         yield running
 
 

@@ -21,9 +21,18 @@ from hypothesis.stateful import precondition, rule
 
 from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
-from tests.support.changing_repository import COUNTED, SOON, WatchedLiving, Writers, hold, numbers, run, writes
+from tests.support.changing_repository import (
+    SOON,
+    TALLY,
+    ChangingRepositoryBehindProxy,
+    Writers,
+    assert_none,
+    numbers,
+    run,
+    writes,
+)
 from tests.support.mark_runs import Marker, on_executors
-from tests.support.repository_model import OF_A_SIZE_OF_ITS_OWN, OFTEN, OPERATIONS
+from tests.support.repository_model import OFTEN, OPERATIONS, UNIQUE_SIZE
 
 STEPS = int(os.environ.get("LAKEGC_MODEL_STEPS", "400"))
 SAME_EVERY_TIME = 2000
@@ -34,7 +43,7 @@ STEPS_A_REPOSITORY = STEPS_A_MARK * MARKS_A_REPOSITORY
 HOLDS_BEFORE = ("add_hold", "add_hold", "", "drop_hold", "let_a_hold_run_out")  # right before a mark
 
 
-class LivingRepository(WatchedLiving):
+class LivingRepository(ChangingRepositoryBehindProxy):
     """One repository; every twentieth step is a mark, of a quiet repository or while somebody writes."""
 
     STEPS_A_TURN = STEPS_A_MARK
@@ -42,7 +51,7 @@ class LivingRepository(WatchedLiving):
     def __init__(self) -> None:
         super().__init__()
         self.marks = 0
-        COUNTED["repositories"] += 1
+        TALLY["repositories"] += 1
 
     @precondition(lambda self: not self.due)
     @rule(name=st.sampled_from([*OFTEN, *OPERATIONS]), a=numbers, b=numbers, c=numbers)
@@ -50,7 +59,7 @@ class LivingRepository(WatchedLiving):
         self._step(name)
         before = self.model.refused
         self.model.do(name, a, b, c)
-        COUNTED["refused"] += self.model.refused - before
+        TALLY["refused"] += self.model.refused - before
 
     @precondition(lambda self: self.due)
     @rule(min_age_days=st.sampled_from([0, 0, 0, 1, 4]), before=st.sampled_from(HOLDS_BEFORE), a=numbers, b=numbers)
@@ -65,17 +74,17 @@ class LivingRepository(WatchedLiving):
         if a % 3 == 2:
             with self.broken_record(a):
                 expired = self._marked(min_age)
-                hold("live and expired", expired & self.model.live(self.sandbox.now()))
+                assert_none("live and expired", expired & self.model.live(self.sandbox.now()))
         stored, began = self.model.stored(), self.sandbox.now()
         expired = self._marked(min_age)
         surely = self.model.garbage(stored, began - timedelta(seconds=1), min_age, timedelta(seconds=1))
         at_most = self.model.garbage(stored, self.sandbox.now(), min_age, timedelta(0))
-        COUNTED["expired"] += len(expired)
+        TALLY["expired"] += len(expired)
         second = timedelta(seconds=1)
         without_holds = self.model.garbage(stored, began - second, min_age, second, on_hold=False)
-        COUNTED["kept by holds"] += len(without_holds - surely)
-        hold("garbage that stays", surely - expired)
-        hold("live and expired", expired - at_most)
+        TALLY["kept by holds"] += len(without_holds - surely)
+        assert_none("garbage that stays", surely - expired)
+        assert_none("live and expired", expired - at_most)
 
     @precondition(lambda self: self.due)
     @rule(planned=st.lists(writes, min_size=4, max_size=24), uploads=st.lists(numbers, max_size=4))
@@ -83,7 +92,7 @@ class LivingRepository(WatchedLiving):
         """What is live all the time is never expired, whatever moves in the middle of a mark."""
         self._step("mark while somebody writes")
         for number in uploads:  # so that there is something to commit meanwhile, of a size that nothing else has
-            self.model.do("upload", number, number, OF_A_SIZE_OF_ITS_OWN)
+            self.model.do("upload", number, number, UNIQUE_SIZE)
         self.sandbox.set_clock(self.sandbox.now() + SOON)
         writers = Writers(self.model, planned)
         self.between.moment = writers.moment
@@ -92,18 +101,18 @@ class LivingRepository(WatchedLiving):
                 expired = self._marked(timedelta(0))
         finally:
             self.between.moment = lambda: None
-        COUNTED["moments"] += writers.moments
-        hold("live and expired", expired & writers.always_live())
+        TALLY["moments"] += writers.moments
+        assert_none("live and expired", expired & writers.always_live())
         self.model.check_model()
 
     def _step(self, name: str) -> None:
         self.steps += 1
-        COUNTED["steps"] += 1
-        COUNTED[name] += 1
+        TALLY["steps"] += 1
+        TALLY[name] += 1
 
     def _marked(self, min_age: timedelta, accept_missing: tuple[str, ...] = ()) -> set[str]:
         self.marks += 1
-        COUNTED["marks"] += 1
+        TALLY["marks"] += 1
         options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=accept_missing)
         with on_executors(self.marks % MARKS_A_REPOSITORY == 0):
             return Marker().mark(self.settings, "lake", f"m{self.marks}", options).expired
@@ -120,7 +129,7 @@ def test_live_objects_never_expire_and_garbage_always_does(capsys: pytest.Captur
         steps=STEPS_A_REPOSITORY,
         longer=STEPS > SAME_EVERY_TIME or SEED is not None,
     )
-    assert COUNTED["steps"] >= STEPS
-    assert COUNTED["marks"] >= STEPS // STEPS_A_MARK
-    assert COUNTED["kept by holds"]
-    assert COUNTED["scans that ended early"]
+    assert TALLY["steps"] >= STEPS
+    assert TALLY["marks"] >= STEPS // STEPS_A_MARK
+    assert TALLY["kept by holds"]
+    assert TALLY["scans that ended early"]

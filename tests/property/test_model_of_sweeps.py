@@ -22,7 +22,16 @@ from lakegc_assets.sweep.preconditions import SweepOptions
 from lakegc_assets.sweep.report import Report
 from spark_resources.lakefs_sandbox.errors import Problem
 from spark_resources.model import Outcome
-from tests.support.changing_repository import COUNTED, SOON, WatchedLiving, Writers, hold, numbers, run, writes
+from tests.support.changing_repository import (
+    SOON,
+    TALLY,
+    ChangingRepositoryBehindProxy,
+    Writers,
+    assert_none,
+    numbers,
+    run,
+    writes,
+)
 from tests.support.mark_runs import Marker, Sweeper
 from tests.support.repository_model import OFTEN, OPERATIONS
 
@@ -53,7 +62,7 @@ def killed_at(sentence: int) -> Iterator[None]:
         yield
 
 
-class SweptRepository(WatchedLiving):
+class SweptRepository(ChangingRepositoryBehindProxy):
     """Operations, and now and then a mark, an approval and a sweep: whole, killed, quarantined, undone, purged."""
 
     STEPS_A_TURN = STEPS_A_SWEEP
@@ -83,10 +92,10 @@ class SweptRepository(WatchedLiving):
             with self.broken_record(killed):
                 report = self.swept(options, 0)
         report = report or self.swept(options, killed)
-        COUNTED["swept objects"] += report.approved
+        TALLY["swept objects"] += report.approved
         assert report.success, report.sentence()
         assert sum(report.objects.values()) == report.approved
-        hold("garbage that stays", surely & self.stored().keys())
+        assert_none("garbage that stays", surely & self.stored().keys())
         self.undo_or_purge(ending, stored)
         self.still_read(before)
 
@@ -111,12 +120,12 @@ class SweptRepository(WatchedLiving):
         finally:
             self.between.moment = lambda: None
         gone = self.model.live(self.sandbox.now()) - self.lost - self.stored().keys()
-        COUNTED["came to life too late"] += len(report.late)
+        TALLY["came to life too late"] += len(report.late)
         if report.objects.get(Outcome.QUARANTINED.value):
             assert live_before_closing is not None, f"the sweep never said '{CLOSING}'"
-        hold("gone and not named", gone & (live_before_closing or set()) - set(report.late))
+        assert_none("gone and not named", gone & (live_before_closing or set()) - set(report.late))
         self.sweeper.undo(self.settings, "lake", self.mark_id)
-        hold("not brought back", (self.model.live(self.sandbox.now()) - self.lost) - self.stored().keys())
+        assert_none("not brought back", (self.model.live(self.sandbox.now()) - self.lost) - self.stored().keys())
         self.model.check_model()
 
     # --- parts ------------------------------------------------------------------------------------------------------
@@ -128,7 +137,7 @@ class SweptRepository(WatchedLiving):
     def marked_and_approved(self) -> None:
         self.steps += 1
         self.sweeps += 1
-        COUNTED["sweeps"] += 1
+        TALLY["sweeps"] += 1
         self.sandbox.set_clock(self.sandbox.now() + SOON)
         self.model.check_model()
         missing = tuple(sorted(self.lost & self.model.live(self.sandbox.now())))
@@ -142,18 +151,18 @@ class SweptRepository(WatchedLiving):
                 with killed_at(killed):
                     report = self.sweeper.sweep(self.settings, "lake", self.mark_id, options)
             except Killed:
-                COUNTED["killed"] += 1
+                TALLY["killed"] += 1
             else:
                 return report
         return self.sweeper.sweep(self.settings, "lake", self.mark_id, options)
 
     def undo_or_purge(self, ending: str, stored: Mapping[str, int]) -> None:
         """What was quarantined is restored or purged."""
-        COUNTED[ending or "delete"] += 1
+        TALLY[ending or "delete"] += 1
         if ending == "undo":
             tally = self.sweeper.undo(self.settings, "lake", self.mark_id)
             assert not tally.objects[Outcome.FAILED.value]
-            hold("not brought back", {key for key in stored if key.startswith("data/")} - self.stored().keys())
+            assert_none("not brought back", {key for key in stored if key.startswith("data/")} - self.stored().keys())
         elif ending == "purge":
             self.sweeper.purge(self.settings, "lake", self.mark_id)
         self.lost |= {key for key in stored if not key.startswith("_lakefs/")} - self.stored().keys()
@@ -190,4 +199,4 @@ def test_a_sweep_deletes_exactly_the_garbage(capsys: pytest.CaptureFixture[str])
         steps=SWEEPS_A_REPOSITORY * STEPS_A_SWEEP,
         longer=SWEEPS > SAME_EVERY_TIME,
     )
-    assert COUNTED["sweeps"] >= SWEEPS
+    assert TALLY["sweeps"] >= SWEEPS

@@ -13,15 +13,15 @@ from spark_resources.mark_store.mark import Mark
 from spark_resources.stores import open_store
 from tests.support.azurite import Azurite
 from tests.support.mark_runs import Marker, Sweeper, target_of
-from tests.support.moved_recordings import moved
-from tests.support.recording_folders import AT_HAND
+from tests.support.moved_recordings import move_recording
+from tests.support.recording_folders import PROJECT_RECORDINGS
 from tests.support.replay_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_store
 
 
 def test_a_sweep_in_azure_deletes_exactly_the_expired_set(azurite: Azurite, tmp_path: Path) -> None:
     """The mark finds the true expired set there."""
     to = f"https://{azurite.account}.blob.core.windows.net/golden/{uuid.uuid4().hex}"
-    recording = moved(Recording(AT_HAND / "same-bytes"), tmp_path, to=to, blockstore="azure")
+    recording = move_recording(Recording(PROJECT_RECORDINGS / "same-bytes"), tmp_path, to=to, blockstore="azure")
     azurite.make_container("golden")
     store = open_store(recording.namespace, azurite.settings())
     upload_to_store(recording, store)

@@ -13,15 +13,15 @@ from spark_resources.deleting.quarantine import quarantine_key
 from spark_resources.stores import open_store
 from tests.support.fake_gcs import FakeGCS
 from tests.support.mark_runs import Marker, Sweeper, target_of
-from tests.support.moved_recordings import moved
-from tests.support.recording_folders import AT_HAND
+from tests.support.moved_recordings import move_recording
+from tests.support.recording_folders import PROJECT_RECORDINGS
 from tests.support.replay_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_store
 
 
 def test_a_sweep_in_cloud_storage_quarantines_exactly_the_expired_set(fake_gcs: FakeGCS, tmp_path: Path) -> None:
     """The mark finds the true expired set there, and every byte of it is in quarantine."""
     to = f"gs://golden/{uuid.uuid4().hex}"
-    recording = moved(Recording(AT_HAND / "same-bytes"), tmp_path, to=to, blockstore="gs")
+    recording = move_recording(Recording(PROJECT_RECORDINGS / "same-bytes"), tmp_path, to=to, blockstore="gs")
     fake_gcs.make_bucket("golden")
     store = open_store(recording.namespace, fake_gcs.settings())
     upload_to_store(recording, store)

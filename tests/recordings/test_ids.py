@@ -33,7 +33,7 @@ from spark_resources.sstable.blocks import data_blocks, open_table, read_block
 from spark_resources.sstable.decoders import decoders
 from spark_resources.sstable.values import split_value
 from spark_resources.sstable.writer import TableBuilder
-from tests.support.recording_folders import AT_HAND, recording_folders
+from tests.support.recording_folders import PROJECT_RECORDINGS, recording_folders
 
 RECORDINGS = recording_folders()
 
@@ -162,7 +162,7 @@ def test_rewriting_a_table_without_compressed_blocks_gives_its_very_bytes(record
 
 def test_a_recorded_table_without_compressed_blocks_exists() -> None:
     """Otherwise the test before would compare nothing."""
-    assert _never_compressed(AT_HAND / "worked-example")
+    assert _never_compressed(PROJECT_RECORDINGS / "worked-example")
 
 
 def test_rewriting_dumped_refs_gives_their_ids(recording: Path) -> None:

@@ -19,7 +19,7 @@ from spark_resources.lakefs_sandbox.xids import Xids
 from spark_resources.sstable import read_commits, read_ranges
 from tests.support.mark_runs import marked
 from tests.support.rebuilt_repositories import History, Rebuilt, rebuild, rebuild_commits
-from tests.support.recording_folders import AT_HAND
+from tests.support.recording_folders import PROJECT_RECORDINGS
 from tests.support.replay_server import load_recording
 
 SMALL = ["worked-example", "same-bytes", "shared-parent"]
@@ -34,7 +34,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 def history(name: str) -> History:
-    return History(load_recording(AT_HAND / name))
+    return History(load_recording(PROJECT_RECORDINGS / name))
 
 
 def recorded_file(source: History, pattern: str) -> list[bytes]:

@@ -25,7 +25,7 @@ from tests.support.replay_server import (
     replaying,
     upload_to_s3,
 )
-from tests.support.retry_policies import requests
+from tests.support.retry_policies import no_wait_policy
 
 RECORDED_AT = datetime(2026, 11, 21, 8, 50, tzinfo=UTC)
 NAMESPACE = "s3://golden/tiny"
@@ -107,7 +107,7 @@ def _body(commit: Commit) -> dict[str, Any]:
 @pytest.fixture
 def lake(recording: Recording) -> Iterator[LakeFS]:
     with replaying(recording) as endpoint:
-        yield LakeFS(LakeFSSettings(endpoint, ACCESS_KEY_ID, SECRET_ACCESS_KEY, retry=requests(1), poll_s=0.001))
+        yield LakeFS(LakeFSSettings(endpoint, ACCESS_KEY_ID, SECRET_ACCESS_KEY, retry=no_wait_policy(1), poll_s=0.001))
 
 
 def test_every_recorded_call_is_answered_as_recorded(recording: Recording, lake: LakeFS) -> None:
@@ -171,7 +171,7 @@ def test_requests_that_were_not_recorded_are_refused(lake: LakeFS) -> None:
     with pytest.raises(NotFound):
         list(lake.uncommitted_diff("tiny", "other"))
     with pytest.raises(Forbidden):
-        LakeFS(LakeFSSettings(lake.where, ACCESS_KEY_ID, "guessed", retry=requests(1))).repository("tiny")
+        LakeFS(LakeFSSettings(lake.where, ACCESS_KEY_ID, "guessed", retry=no_wait_policy(1))).repository("tiny")
 
 
 def test_every_recorded_object_is_uploaded(recording: Recording) -> None:

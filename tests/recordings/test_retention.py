@@ -17,7 +17,7 @@ from spark_resources.lakefs.gc_lists import parse_commits_csv, read_uncommitted_
 from spark_resources.model import Commit, Rules
 from spark_resources.sstable import read_branches, read_commits, read_entries, read_ranges
 from tests.support import oracle
-from tests.support.recording_folders import AT_HAND, recording_folders
+from tests.support.recording_folders import PROJECT_RECORDINGS, recording_folders
 
 RECORDINGS = recording_folders()
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -89,7 +89,7 @@ class History:
 
 def recorded(name: str) -> History:
     """One of the recordings that are always at hand, whichever others are tested."""
-    return History(AT_HAND / name)
+    return History(PROJECT_RECORDINGS / name)
 
 
 @pytest.fixture(params=RECORDINGS, ids=lambda path: path.name)

@@ -34,7 +34,7 @@ from spark_resources.stores.azure.listing import parse_listing
 from spark_resources.stores.azure.store import OWN_PREFIX, AzureStore
 from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_TIMEOUT_S, DeleteEffect, Deletion
 from tests.support.azurite import Azurite
-from tests.support.retry_policies import requests
+from tests.support.retry_policies import no_wait_policy
 from tests.support.store_providers import FixedServer, all_keys, replying, write_all
 
 XML = {"Content-Type": "application/xml"}
@@ -214,7 +214,7 @@ def unused_url() -> str:
 def test_an_error_names_the_setting_and_not_the_token() -> None:
     """The token is in the URL of the request that failed."""
     settings = StoreSettings(
-        azure_endpoint_url=unused_url(), azure_sas_token="sv=2020-02-10&sig=hush%2Fhush&sp=rl", retry=requests(2)
+        azure_endpoint_url=unused_url(), azure_sas_token="sv=2020-02-10&sig=hush%2Fhush&sp=rl", retry=no_wait_policy(2)
     )
     store = open_store(Namespace.parse(URI), settings)
 
@@ -409,7 +409,7 @@ def test_a_busy_server_is_retried_as_often_as_configured() -> None:
     """After that it is a transient error."""
     body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
     with replying(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as fixed_server:
-        store = at(fixed_server, retry=requests(2))
+        store = at(fixed_server, retry=no_wait_policy(2))
 
         with pytest.raises(Unavailable, match="ServerBusy"):
             store.read("data/x")
@@ -774,7 +774,7 @@ def test_a_silent_server_times_out() -> None:
             azure_endpoint_url=f"http://127.0.0.1:{listener.getsockname()[1]}/account",
             azure_account_key="YW55",
             read_timeout=0.2,
-            retry=requests(1),
+            retry=no_wait_policy(1),
         )
         _is_unavailable(open_store(Namespace.parse(URI), settings), "LAKEGC_AZURE_ENDPOINT_URL")
 

@@ -573,7 +573,7 @@ def test_an_endpoint_without_a_response_is_named_with_the_setting(fake_gcs: Fake
         listener.bind(("127.0.0.1", 0))
         settings = fake_gcs.settings(
             gcs_endpoint_url=f"http://127.0.0.1:{listener.getsockname()[1]}",
-            retry=retry_policies.requests(1),
+            retry=retry_policies.no_wait_policy(1),
             read_timeout=0.2,
         )
         _is_unavailable(at(settings), "LAKEGC_GCS_ENDPOINT_URL")
@@ -592,7 +592,7 @@ def test_a_response_that_is_not_cloud_storages_is_an_error(status: int, body: by
 def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
     """After that it is an error. Deletes aren't retried."""
     with replying(status, refusal(status, "rateLimitExceeded").encode(), JSON) as fixed_server:
-        store = at(fixed_server.settings(retry=retry_policies.requests(2)))
+        store = at(fixed_server.settings(retry=retry_policies.no_wait_policy(2)))
         with pytest.raises(Unavailable, match=str(status)):
             store.read("data/x")
         assert len(fixed_server.seen) == 2

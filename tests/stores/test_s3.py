@@ -29,7 +29,7 @@ from spark_resources.stores.s3.fast_reads import FastReads
 from spark_resources.stores.s3.fast_requests import FallBackToBoto3, FastRequests
 from spark_resources.stores.s3.listing import parse_listing
 from spark_resources.stores.s3.listing_xml import extract_objects
-from tests.support.retry_policies import requests
+from tests.support.retry_policies import no_wait_policy
 from tests.support.s3_servers import S3Server, SeaweedFS
 from tests.support.store_providers import replying
 
@@ -168,7 +168,7 @@ def test_an_endpoint_without_a_server_is_named_with_the_setting() -> None:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     settings = StoreSettings(
-        s3_endpoint_url=url, s3_access_key_id="a", s3_secret_access_key="b", connect_timeout=2, retry=requests(2)
+        s3_endpoint_url=url, s3_access_key_id="a", s3_secret_access_key="b", connect_timeout=2, retry=no_wait_policy(2)
     )
     _is_unavailable(at(settings), r"LAKEGC_S3_ENDPOINT_URL.* Tried 2 times")
 
@@ -183,7 +183,7 @@ def test_a_silent_server_times_out() -> None:
             s3_access_key_id="a",
             s3_secret_access_key="b",
             read_timeout=0.2,
-            retry=requests(1),
+            retry=no_wait_policy(1),
         )
         _is_unavailable(at(settings), "LAKEGC_S3_ENDPOINT_URL")
 
@@ -192,7 +192,7 @@ def test_a_busy_server_is_retried_as_often_as_configured() -> None:
     """After that it is an error."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with replying(503, body, XML) as fixed_server:
-        store = at(fixed_server.settings(retry=requests(2)))
+        store = at(fixed_server.settings(retry=no_wait_policy(2)))
 
         with pytest.raises(Unavailable, match="SlowDown"):
             store.read("data/x")
@@ -217,7 +217,7 @@ def test_a_redirect_ends_in_one_sentence_and_is_not_followed(status: int, body: 
     with replying(200, b"hello", {"ETag": '"x"'}) as elsewhere:
         location = f"{elsewhere.url.replace('//', '//user:secret@')}/bucket/ns/data/x?token=secret"
         with replying(status, body, {"Location": location}) as fixed_server:
-            store = at(fixed_server.settings(s3_session_token=SecretStr("t"), retry=requests(3)))
+            store = at(fixed_server.settings(s3_session_token=SecretStr("t"), retry=no_wait_policy(3)))
             for act in (*REQUESTS.values(), lambda store: read_to_verify(store, "data/x")):
                 fixed_server.seen.clear()
                 with pytest.raises(Unavailable) as raised:
@@ -240,7 +240,7 @@ def test_all_requests_but_deletes_are_retried(name: str) -> None:
     unseen."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with replying(503, body, XML) as fixed_server:
-        store = at(fixed_server.settings(retry=requests(3)))
+        store = at(fixed_server.settings(retry=no_wait_policy(3)))
         for _ in range(3):  # the fast paths have given up then
             fixed_server.seen.clear()
             with pytest.raises(Unavailable, match=r"Tried 3 times"):
@@ -616,7 +616,7 @@ def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
     """After a few failures only boto3 sends them."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with replying(500, body, XML) as fixed_server:
-        store = at(fixed_server.settings(retry=requests(2)))
+        store = at(fixed_server.settings(retry=no_wait_policy(2)))
         for _ in range(4):
             fixed_server.seen.clear()
             with pytest.raises(Unavailable, match="InternalError"):

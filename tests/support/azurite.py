@@ -1,6 +1,6 @@
-"""Azurite, the emulator of Azure's blob storage: found, or installed once, and run on a free loopback port.
+"""Azurite, the emulator of Azure's blob storage: installed once if it is missing, and run on a free loopback port.
 
-It is an npm package, and nothing else needs npm: where neither is there, its tests are skipped, and say so.
+It is an npm package, and nothing else here needs npm. Without Azurite and npm, its tests are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pydantic import SecretStr
 
 from spark_resources.host.user_folders import cache_folder
 from spark_resources.stores.settings import StoreSettings
-from tests.support.retry_policies import requests
+from tests.support.retry_policies import no_wait_policy
 from tests.support.s3_servers import START_LIMIT, STARTS, _folder, free_port
 
 VERSION = "3.37.0"
@@ -47,7 +47,7 @@ class Azurite:
             "azure_account_key": SecretStr(self.account_key),
             "connect_timeout": 5.0,
             "read_timeout": 30.0,
-            "retry": requests(3),
+            "retry": no_wait_policy(3),
         }
         return StoreSettings.model_validate(known | changes)
 
@@ -65,15 +65,16 @@ class Azurite:
 @contextmanager
 def azurite() -> Iterator[Azurite]:
     """An empty Azurite, removed afterwards with its data."""
-    program = found_or_installed()
+    program = find_or_install()
     if program is None:
         sentence = (
-            "NO AZURITE, the store in Azure was not tested: `npm install -g azurite`, or name it in LAKEGC_TEST_AZURITE"
+            "Azurite is missing, so the Azure store was not tested: run `npm install -g azurite`, "
+            "or set LAKEGC_TEST_AZURITE to its path"
         )
         warnings.warn(sentence, stacklevel=1)
         pytest.skip(sentence)
     with ExitStack() as running:
-        for left in reversed(range(STARTS)):
+        for attempts_left in reversed(range(STARTS)):
             attempt = running.enter_context(ExitStack())
             folder, port = attempt.enter_context(_folder("azurite-")), free_port()
             process = attempt.enter_context(_running(program, port, folder))
@@ -82,7 +83,7 @@ def azurite() -> Iterator[Azurite]:
                 _until_ready(server, process, folder)
             except RuntimeError:
                 attempt.close()
-                if not left:
+                if not attempts_left:
                     raise
             else:
                 break
@@ -92,11 +93,11 @@ def azurite() -> Iterator[Azurite]:
 # --- the program ----------------------------------------------------------------------------------------------------
 
 
-def found_or_installed() -> str | None:
-    """Azurite's program for the blob service; None where there is none, and npm can't bring it."""
-    named = os.environ.get("LAKEGC_TEST_AZURITE") or shutil.which("azurite-blob")
-    if named:
-        return named
+def find_or_install() -> str | None:
+    """The path of Azurite's blob service; None if it is neither installed nor installable with npm."""
+    path = os.environ.get("LAKEGC_TEST_AZURITE") or shutil.which("azurite-blob")
+    if path:
+        return path
     npm = shutil.which("npm")
     if npm is None:
         return None
@@ -140,7 +141,7 @@ def _running(program: str, port: int, folder: Path) -> Iterator[subprocess.Popen
     try:
         yield process
     finally:
-        process.kill()  # nothing of it is to be kept
+        process.kill()  # it has no data to keep
         process.wait()
 
 

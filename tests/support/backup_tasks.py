@@ -44,8 +44,8 @@ class Task:
         properties = ObjectProperties(len(data), self.store.now(), None, "", {"Content-Type": "text/x-lake"}, metadata)
         self.store.streams.put(address, [data], properties)
 
-    def marked(self, addresses: Iterable[str]) -> pa.Table:
-        """Rows as a mark would record them now, in the order of tasks."""
+    def mark_rows(self, addresses: Iterable[str]) -> pa.Table:
+        """The rows that a mark would record for these objects now, in the order of tasks."""
         rows = []
         for address in sorted(addresses, key=lambda each: (folder_of(each).encode(), each.encode())):
             one = self.store.stat(address)
@@ -61,7 +61,7 @@ class Task:
         return CopyTaskConfig(**{**known, **changes})
 
     def back_up(self, rows: pa.Table, **changes: Any) -> dict[str, dict[str, Any]]:
-        """The outcome of each object in the log, after a run over these rows."""
+        """Back up these rows; returns the outcome of each object in the log."""
         config = self.task_config(**changes)
         backup_rows(iter(rows.to_batches()), config, partial(how_changed, cutoff=None), 0, 0, TaskReport())
         return self.logged(config.run)
@@ -74,7 +74,7 @@ class Task:
         return found
 
     def restore(self, logged: Sequence[dict[str, Any]], **changes: Any) -> dict[str, dict[str, Any]]:
-        """The outcome of each object that is restored from the lines of a backup's log."""
+        """Restore from the rows of a backup's log; returns the outcome of each object."""
         log = Log(self.lake, "_lakefs/retention/gc/lakegc/m1/restored/")
         config = self.task_config(source=self.to, target=self.lake, log=log, run=log.next_run(), **changes)
         rows = pa.Table.from_pylist([{"path": None, "commit_id": None, **row} for row in logged], schema=BACKED_UP)
@@ -86,5 +86,5 @@ def outcomes(logged: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {address: row["outcome"] for address, row in logged.items()}
 
 
-def all_of(addresses: Iterable[str], status: CopyStatus) -> dict[str, str]:
+def all_with(addresses: Iterable[str], status: CopyStatus) -> dict[str, str]:
     return dict.fromkeys(addresses, status.value)

@@ -9,36 +9,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-_RESET = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # SO_LINGER: on, no time: closing resets the connection
+_RESET = (
+    b"\x01\x00\x00\x00\x00\x00\x00\x00"  # SO_LINGER: on, with a timeout of 0, so that closing resets the connection
+)
 
 
-class Line:
-    """Forwards connections to `upstream`. `refused` counts those that came while it was cut.
+class BreakableConnection:
+    """Forwards connections to `upstream`. `refused` counts the connections that were attempted while it was cut.
 
-    `sent` is called with what was forwarded of requests.
+    `on_sent` is called with the bytes of requests once they are forwarded.
     """
 
-    def __init__(self, upstream: str, sent: Callable[[bytes], None] = lambda _: None) -> None:
-        self.sent = sent
+    def __init__(self, upstream: str, on_sent: Callable[[bytes], None] = lambda _: None) -> None:
+        self.on_sent = on_sent
         parts = urlsplit(upstream)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.endpoint = f"{parts.scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
         self.refused = 0
-        self._whole, self._open, self._lock = True, set[socket.socket](), threading.Lock()
+        self._connected, self._open, self._lock = True, set[socket.socket](), threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
         with self._lock:
-            self._whole = False
+            self._connected = False
             broken = list(self._open)
         for each in broken:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         with self._lock:
-            self._whole = True
+            self._connected = True
 
     def close(self) -> None:
         self._listener.close()
@@ -49,23 +51,23 @@ class Line:
             while True:
                 threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
 
-    def _serve(self, here: socket.socket) -> None:
+    def _serve(self, client: socket.socket) -> None:
         with self._lock:
-            whole = self._whole
-            self.refused += not whole
-        if not whole:
-            here.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            here.close()
+            connected = self._connected
+            self.refused += not connected
+        if not connected:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            client.close()
             return
-        with here, contextlib.suppress(OSError), socket.create_connection(self._upstream) as there:
+        with client, contextlib.suppress(OSError), socket.create_connection(self._upstream) as server:
             with self._lock:
-                self._open |= {here, there}
-            back = threading.Thread(target=_pump, args=(there, here, lambda _: None), daemon=True)
+                self._open |= {client, server}
+            back = threading.Thread(target=_pump, args=(server, client, lambda _: None), daemon=True)
             back.start()
-            _pump(here, there, self.sent)
+            _pump(client, server, self.on_sent)
             back.join()
             with self._lock:
-                self._open -= {here, there}
+                self._open -= {client, server}
 
 
 def _pump(source: socket.socket, target: socket.socket, forwarded: Callable[[bytes], None]) -> None:
@@ -79,8 +81,8 @@ def _pump(source: socket.socket, target: socket.socket, forwarded: Callable[[byt
 
 
 @contextmanager
-def line(upstream: str) -> Iterator[Line]:
-    opened = Line(upstream)
+def breakable_connection(upstream: str) -> Iterator[BreakableConnection]:
+    opened = BreakableConnection(upstream)
     try:
         yield opened
     finally:

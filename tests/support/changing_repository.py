@@ -23,19 +23,19 @@ from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.faults import Faults
 from tests.support.replay_server import serving
 from tests.support.repository_model import ANY_TIME, DURING_MARK, RepositoryModel
-from tests.support.tampering_proxy import Between
+from tests.support.tampering_proxy import TamperingProxy
 
 MOMENTS = 60  # about as many responses and messages as a mark has
 SOON = timedelta(seconds=3)
-COUNTED: Counter[str] = Counter()
-"""What a test counts, and shows at its end."""
+TALLY: Counter[str] = Counter()
+"""What a test counts and prints at its end."""
 
 numbers = st.integers(0, 7)
 writes = st.tuples(st.integers(0, MOMENTS), st.sampled_from([*DURING_MARK, *ANY_TIME]), numbers, numbers, numbers)
 
 
-class Watched(Between):
-    """Forwards to the sandbox, and calls a hook after each response, before it is delivered."""
+class ProxyWithMoments(TamperingProxy):
+    """Forwards to the sandbox, and calls `moment` for each response before delivering it."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(upstream)
@@ -48,7 +48,7 @@ class Watched(Between):
 
 
 class Writers:
-    """Concurrent writes during a mark, each at its moment: after a response of the server, or at a log message."""
+    """Concurrent writes during a mark, each at its planned moment: a response of the server, or a log message."""
 
     def __init__(self, model: RepositoryModel, planned: list[tuple[int, str, int, int, int]]) -> None:
         self._model, self._waiting = model, sorted(planned)
@@ -61,7 +61,7 @@ class Writers:
             while self._waiting and self._waiting[0][0] <= self.moments:
                 _, *what = self._waiting.pop(0)
                 self._model.do(*what)
-                COUNTED["writes during marks"] += 1
+                TALLY["writes during marks"] += 1
                 self._observe()
             self.moments += 1
 
@@ -74,8 +74,8 @@ class Writers:
         self._once_dead |= self._model.stored().keys() - self._model.live(self._model.sandbox.now())
 
 
-class Living(RuleBasedStateMachine):
-    """A repository of a sandbox of its own. The last of each `STEPS_A_TURN` steps is due for what a test is about."""
+class ChangingRepository(RuleBasedStateMachine):
+    """A repository in its own sandbox. In the last of every `STEPS_A_TURN` steps, the operation under test is due."""
 
     STEPS_A_TURN: ClassVar[int]
 
@@ -96,19 +96,19 @@ class Living(RuleBasedStateMachine):
         self._open.close()
 
 
-class WatchedLiving(Living):
-    """The same behind a server that lets others write after each of its responses."""
+class ChangingRepositoryBehindProxy(ChangingRepository):
+    """A changing repository behind a proxy that lets others write after each response."""
 
     def __init__(self) -> None:
         # one staged address a page, so that there are moments between the pages
-        super().__init__(uncommitted_page=1, faults=often_wrong())
-        self.between = Watched(self.sandbox.endpoint_url)
+        super().__init__(uncommitted_page=1, faults=frequent_faults())
+        self.between = ProxyWithMoments(self.sandbox.endpoint_url)
         endpoint = self._open.enter_context(serving(self.between))
         self.settings = {**self.sandbox.settings, "endpoint_url": endpoint, "retry_total_s": "0"}
 
     @contextmanager
     def broken_record(self, number: int) -> Iterator[None]:
-        """A staging record that can't be read, if there is one; what is refused for it is refused rightly."""
+        """Make one staging record, if there is any, unreadable; an operation may be refused because of it."""
         records = self.model.staged_records()
         faults = self.sandbox.faults
         faults.broken = {records[number % len(records)]} if records else ()
@@ -118,33 +118,33 @@ class WatchedLiving(Living):
         except LakegcError:
             if faults.injected["broken records"] == before:
                 raise
-            COUNTED["refused for a broken record"] += 1
+            TALLY["refused for a broken record"] += 1
         finally:
             faults.broken = ()
 
     def teardown(self) -> None:
-        COUNTED.update(self.sandbox.faults.injected)
+        TALLY.update(self.sandbox.faults.injected)
         super().teardown()
 
 
-def often_wrong() -> Faults:
-    """The faults of a real server that come by themselves, each in about one list of ten."""
+def frequent_faults() -> Faults:
+    """The faults that a real server has by itself, each in about one of ten lists."""
     return Faults(branch_deleted=0.1, scan_ends=0.1)
 
 
-def hold(what: str, wrong: set[str]) -> None:
+def assert_none(what: str, wrong: set[str]) -> None:
     if wrong:
-        COUNTED.setdefault("steps to the first find", COUNTED["steps"])
-        COUNTED.setdefault("marks to the first find", COUNTED["marks"])
+        TALLY.setdefault("steps to the first find", TALLY["steps"])
+        TALLY.setdefault("marks to the first find", TALLY["marks"])
     assert not wrong, f"{what}: {sorted(wrong)}"
 
 
 def run(machine: Any, capsys: pytest.CaptureFixture[str], *, repositories: int, steps: int, longer: bool) -> None:
-    """Let so many repositories live for so many steps each, and show what was counted.
+    """Run this many repositories for this many steps each, and print what was counted.
 
-    A `longer` run is another one each time, and makes what fails small.
+    A `longer` run has other random choices each time, and shrinks a failing example.
     """
-    COUNTED.clear()
+    TALLY.clear()
     chosen = settings(
         max_examples=repositories,
         stateful_step_count=steps,
@@ -159,4 +159,4 @@ def run(machine: Any, capsys: pytest.CaptureFixture[str], *, repositories: int, 
         run_state_machine_as_test(machine, settings=chosen)
     finally:
         with capsys.disabled():
-            print("\n" + ", ".join(f"{count:,} {name}" for name, count in COUNTED.most_common()))
+            print("\n" + ", ".join(f"{count:,} {name}" for name, count in TALLY.most_common()))

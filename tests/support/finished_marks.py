@@ -1,4 +1,4 @@
-"""Finished marks without Spark: a record and files in a namespace, as a mark leaves them."""
+"""Finished marks made without Spark: the record and the files that a mark writes to a namespace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COUNTS: Mapping[str, int] = {
 
 def finished_record(mark_id: str = "m1", *, start: datetime = START, **changes: Any) -> MarkRecord:
     """The record of a mark that ended, by default, nine minutes after its start."""
-    whole = MarkRecord(
+    record = MarkRecord(
         mark_id=mark_id,
         state=MarkState.MARKED,
         repository="lake",
@@ -51,8 +51,8 @@ def finished_record(mark_id: str = "m1", *, start: datetime = START, **changes: 
         counts=dict(COUNTS),
         finished=start + timedelta(minutes=9),
     )
-    whole = replace(whole, **changes)
-    return replace(whole, digest=digest_of(whole)) if "digest" not in changes else whole
+    record = replace(record, **changes)
+    return replace(record, digest=digest_of(record)) if "digest" not in changes else record
 
 
 PARTS = {
@@ -74,7 +74,7 @@ def finished_mark(place: Place, addresses: Sequence[str], mark_id: str = "m1", *
         began = record.start + timedelta(minutes=number)
         parts = {part: recorded(write_part(place, mark_id, asset, part, addresses)) for part in PARTS[asset]}
         if asset == "expired_set":
-            parts |= {part: recorded(one) for part, one in in_references_layout(place, mark_id, addresses).items()}
+            parts |= {part: recorded(one) for part, one in write_reference_layout(place, mark_id, addresses).items()}
         steps[asset] = StepRecord(began, began + timedelta(seconds=30), number, parts, facts.get(asset, {}))
     sized = {**COUNTS, "expired": len(addresses), "expired_bytes": len(addresses)}
     counts: dict[str, Any] = {"steps": steps, "counts": changes.get("counts", sized)}
@@ -92,7 +92,7 @@ def write_part(place: Place, mark_id: str, asset: str, part: str, addresses: Seq
     return write_rows(place, asset_folder(mark_id, asset, part), rows, PARTS[asset][part])
 
 
-def in_references_layout(place: Place, mark_id: str, addresses: Sequence[str]) -> dict[str, Dataset]:
+def write_reference_layout(place: Place, mark_id: str, addresses: Sequence[str]) -> dict[str, Dataset]:
     folder, lines = reference_folder(mark_id), "".join(f"{each}\n" for each in addresses).encode()
     text = write_file(place, folder + "deleted.text/", "part-00000.txt", lines, len(addresses))
     return {

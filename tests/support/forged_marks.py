@@ -1,4 +1,4 @@
-"""Marks altered as somebody does who may write to a namespace: all checksums, and the digest, fit again afterwards."""
+"""Marks altered by somebody who may write to the namespace: afterwards all checksums and the digest match again."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def forge(place: Place, mark_id: str, asset: str, part: str, change: Change) -> 
 
 
 def write_record(mark: Mark, **changes: Any) -> None:
-    """Replace a mark's record by one with these changes, and the digest that it has then."""
+    """Replace a mark's record by one with these changes and a matching digest."""
     record: MarkRecord = replace(mark.record, **changes)
     mark.store.write(mark.key, replace(record, digest=digest_of(record)).to_json())

@@ -1,4 +1,4 @@
-"""Marks as tests make them: the product's own Dagster job on a sandbox or a replay, with one Spark session for all."""
+"""How tests run marks: lakegc's own Dagster job on a sandbox or a replay, with one Spark session for all of them."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Store
 from spark_resources.stores.probe import RECORD_KEY, recorded_capabilities
 
-_NOWHERE = Path("/nonexistent")
-_Done = TypeVar("_Done")
+_NO_HOME = Path("/nonexistent")
+_Result = TypeVar("_Result")
 NO_MINIMUM_AGE: Mapping[str, Any] = {"min_age": "0", "allow_young": True}
 
 
 LONG_LIVED = {  # thousands of queries in one session
     **QUICK_START,
     "spark.driver.memory": "2g",
-    "spark.buffer.pageSize": "256k",  # larger ones take more than half a region of this heap: each starts a collection
+    "spark.buffer.pageSize": "256k",  # larger ones fill over half a region of this heap, and each starts a collection
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # a broadcast is a job of its own
 }
 
 
 class SharedSpark(SparkResource):
-    """lakegc's Spark resource, but the session outlives the run: starting one takes longer than most tests."""
+    """lakegc's Spark resource with a session that outlives the run: starting one takes longer than most tests."""
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Leave the session to the next test."""
@@ -72,15 +72,16 @@ class SharedSpark(SparkResource):
 
 @contextmanager
 def on_executors(wanted: bool = True) -> Iterator[None]:
-    """Let executors do what the driver does otherwise because there is little of it, as in large repositories."""
-    with mock.patch.object(Tasks, "is_here", property(lambda tasks: not any(map(len, tasks.pieces)))) if wanted else nullcontext():
+    """Let executors do the work, as in large repositories; the driver would do it itself because there is so little."""
+    is_here = property(lambda tasks: not any(map(len, tasks.pieces)))
+    with mock.patch.object(Tasks, "is_here", is_here) if wanted else nullcontext():
         yield
 
 
 def quick_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """LAKEGC_* variables of settings by name, with a Spark for small data."""
-    named = {f"LAKEGC_{name.upper()}": value for name, value in settings.items()}
-    return {"LAKEGC_SPARK_MASTER": "local[2]", "LAKEGC_SPARK_CONF": json.dumps(LONG_LIVED), **named}
+    """The LAKEGC_* variables of settings, and of a Spark for small data."""
+    variables = {f"LAKEGC_{name.upper()}": value for name, value in settings.items()}
+    return {"LAKEGC_SPARK_MASTER": "local[2]", "LAKEGC_SPARK_CONF": json.dumps(LONG_LIVED), **variables}
 
 
 @contextmanager
@@ -115,15 +116,15 @@ class Marked:
 
 
 def target_of(settings: Mapping[str, str], repository: str) -> Target:
-    known = Settings.load(quick_environment(settings), home=_NOWHERE)
-    return find_target(LakeFS(LakeFSSettings.of(known)), repository, known)
+    loaded = Settings.load(quick_environment(settings), home=_NO_HOME)
+    return find_target(LakeFS(LakeFSSettings.of(loaded)), repository, loaded)
 
 
 def marked(
     settings: Mapping[str, str], repository: str, mark_id: str = "m1", options: Mapping[str, Any] = NO_MINIMUM_AGE
 ) -> Marked:
     """Run the Dagster job for one mark in a fresh Dagster instance; raises the error that stopped it."""
-    known_store(settings, repository)
+    share_probe_result(settings, repository)
     with environment(settings), dg.DagsterInstance.ephemeral() as instance:
         run_mark(Partition(repository, mark_id), options, instance=instance, resources=resources())
         target = target_of(settings, repository)
@@ -133,10 +134,10 @@ def marked(
 _probes: dict[str, bytes] = {}
 
 
-def known_store(settings: Mapping[str, str], repository: str) -> None:
-    """Leave in a repository what a mark of another one found of the same server: SeaweedFS takes seconds to tell.
+def share_probe_result(settings: Mapping[str, str], repository: str) -> None:
+    """Copy what an earlier probe found of this server to the repository: probing SeaweedFS takes seconds.
 
-    What stands in the way of that is for the mark itself to meet.
+    Errors are ignored, since the mark itself meets them again.
     """
     with suppress(LakegcError):
         place = target_of(settings, repository).place
@@ -148,7 +149,7 @@ def known_store(settings: Mapping[str, str], repository: str) -> None:
             _probes[endpoint] = store.read(RECORD_KEY)
             return
         store.write_if_absent(RECORD_KEY, _probes[endpoint])
-        later(store, store.now())  # what was written before is old by then, as it is after a probe
+        later(store, store.now())  # objects written before are old by then, as they are after a probe
 
 
 def resources() -> dict[str, Any]:
@@ -171,17 +172,17 @@ def _shared_spark() -> SharedSpark:
 
 
 class Marker:
-    """Makes marks one after the other: the graph's steps in the graph's order, without a Dagster run around them.
+    """Runs marks: the steps of the graph in its order, but without a Dagster run.
 
-    All markers of a process share its Spark session, and use one task where a mark would use a few.
+    All instances share the process's Spark session, and use one task where a mark would use a few.
     """
 
     def __init__(self) -> None:
         self._spark = _shared_spark()
 
     def mark(self, settings: Mapping[str, str], repository: str, mark_id: str, options: MarkOptions) -> Marked:
-        """Make one mark, from the lease to the finished record; raises the error that stopped it."""
-        known_store(settings, repository)
+        """Run one mark, from the lease to the finished record; raises the error that stopped it."""
+        share_probe_result(settings, repository)
         with environment(settings), self._few_tasks():
             marks = MarksResource(lakefs=LakeFSResource(), spark=self._spark)
             try:
@@ -196,7 +197,7 @@ class Marker:
         self, settings: Mapping[str, str], repository: str, mark_id: str, options: MarkOptions, assets: Sequence[str]
     ) -> None:
         """Run some steps of a mark, as if assets were materialized one by one."""
-        known_store(settings, repository)
+        share_probe_result(settings, repository)
         with environment(settings), self._few_tasks():
             marks, key = MarksResource(lakefs=LakeFSResource(), spark=self._spark), str(Partition(repository, mark_id))
             try:
@@ -225,9 +226,9 @@ class Marker:
 
 
 def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)) -> datetime:
-    """A time of the store's that is surely after a moment of its clock, and by how much, however coarse its times are.
+    """Wait until the store's clock is past `moment` by more than its resolution and `by`; returns its time then.
 
-    An approval of the very second in which its mark was finished isn't taken for one of this mark.
+    An approval dated in the same second in which its mark was finished would be refused.
     """
     limit = time.monotonic() + 30
     while (now := store.now()) <= (moment or now - timedelta(days=1)) + store.capabilities.time_resolution + by:
@@ -237,7 +238,7 @@ def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)
 
 
 class Sweeper:
-    """Approves and sweeps marks one after the other, with lakegc's own steps, without a Dagster run."""
+    """Approves and sweeps marks, with lakegc's own steps but without a Dagster run."""
 
     def __init__(self) -> None:
         self._spark = _shared_spark()
@@ -245,7 +246,7 @@ class Sweeper:
     def approve(
         self, settings: Mapping[str, str], repository: str, mark_id: str, *, for_reference: bool = False
     ) -> None:
-        """Approve a mark, whatever brakes have tripped."""
+        """Approve a mark, releasing all brakes that have tripped."""
         target = target_of(settings, repository)
         now = later(target.place.store(), Mark.open(target.place, mark_id).record.finished)
         proposal = propose(target, mark_id, now=now)
@@ -254,25 +255,25 @@ class Sweeper:
         request = ApprovalRequest(
             "the tests", "tests", now, because, digest=proposal.digest, for_reference=for_reference
         )
-        known = Settings.load(quick_environment(settings), home=_NOWHERE)
-        lakefs = LakeFS(LakeFSSettings.of(known))
+        loaded = Settings.load(quick_environment(settings), home=_NO_HOME)
+        lakefs = LakeFS(LakeFSSettings.of(loaded))
         approve(proposal, request, lakefs, BrakeLimits.of(Settings()), now=now, single_deployment=False)
 
     def sweep(self, settings: Mapping[str, str], repository: str, mark_id: str, options: SweepOptions) -> Report:
         """Sweep an approved mark, or resume a sweep."""
         return self._under_lease(
-            settings, lambda marks: sweep(open_sweep(marks, *_named(repository, mark_id, options)))
+            settings, lambda marks: sweep(open_sweep(marks, *_arguments(repository, mark_id, options)))
         )
 
     def undo(self, settings: Mapping[str, str], repository: str, mark_id: str) -> Tally:
-        named = _named(repository, mark_id, SweepOptions())
-        return self._under_lease(settings, lambda marks: undo(open_swept(marks, *named)))
+        arguments = _arguments(repository, mark_id, SweepOptions())
+        return self._under_lease(settings, lambda marks: undo(open_swept(marks, *arguments)))
 
     def purge(self, settings: Mapping[str, str], repository: str, mark_id: str) -> Tally:
-        named = _named(repository, mark_id, SweepOptions())
-        return self._under_lease(settings, lambda marks: purge(open_swept(marks, *named)))
+        arguments = _arguments(repository, mark_id, SweepOptions())
+        return self._under_lease(settings, lambda marks: purge(open_swept(marks, *arguments)))
 
-    def _under_lease(self, settings: Mapping[str, str], work: Callable[[MarksResource], _Done]) -> _Done:
+    def _under_lease(self, settings: Mapping[str, str], work: Callable[[MarksResource], _Result]) -> _Result:
         with environment(settings), Marker()._few_tasks():
             marks = MarksResource(lakefs=LakeFSResource(), spark=self._spark)
             try:
@@ -281,5 +282,5 @@ class Sweeper:
                 marks.release()
 
 
-def _named(repository: str, mark_id: str, options: SweepOptions) -> tuple[str, SweepOptions, Callable[[str], None]]:
+def _arguments(repository: str, mark_id: str, options: SweepOptions) -> tuple[str, SweepOptions, Callable[[str], None]]:
     return str(Partition(repository, mark_id)), options, lambda _: None

@@ -11,13 +11,13 @@ from lakegc_assets.progress import listening
 @contextmanager
 def on_first_message(words: str, act: Callable[[], object]) -> Iterator[None]:
     """Call a function at the first message with these words. Fails if no message has them."""
-    heard: list[str] = []
+    matching: list[str] = []
 
     def listen(message: str) -> None:
-        if words in message and not heard:
-            heard.append(message)
+        if words in message and not matching:
+            matching.append(message)
             act()
 
     with listening(listen):
         yield
-    assert heard, f"no message had the words '{words}'"
+    assert matching, f"no message had the words '{words}'"

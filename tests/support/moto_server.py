@@ -1,7 +1,7 @@
 """moto's server, answering one request at a time: `python -m tests.support.moto_server PORT`.
 
-moto looks for the key of a conditional write and then writes, in as many threads as there are requests: two writers can
-both win. What it is here for is its keys, and a store whose promises hold only most of the time tests nothing.
+With one thread per request, moto checks for the key of a conditional write and then writes: two writers can both win.
+The tests need its exact keys, but also conditional writes that always hold.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A recording in another kind of store than it was made in: what its server said of its namespace, said of that one."""
+"""Recordings moved to another kind of store: the recorded responses then name the new namespace."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.support.replay_server import Recording
 
 
-def moved(recording: Recording, folder: Path, *, to: str, blockstore: str) -> Recording:
-    """The recording of a repository at the namespace `to`, in a block store of this type; its files lie in `folder`."""
+def move_recording(recording: Recording, folder: Path, *, to: str, blockstore: str) -> Recording:
+    """Copy a recording to `folder`, with its repository at the namespace `to` in a block store of this type."""
     shutil.copytree(recording.path, folder / recording.name)
     for file in (folder / recording.name / "meta.json", *(folder / recording.name / "api").iterdir()):
         text = file.read_text(encoding="utf-8").replace(recording.namespace.uri, to)

@@ -1,6 +1,6 @@
-"""The rules of formats §1, §4 and §6 said a second time, slowly and plainly, with nothing of the product.
+"""A second, slow and plain implementation of the rules of formats §1, §4 and §6. It shares no code with lakegc.
 
-Moments are whole microseconds since 1970, by whichever clock the rule names. Commits are tuples in a dict.
+Times are whole microseconds since 1970, by the clock that the rule names. Commits are tuples in a dict.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class C(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One walk's claim about a commit: retained while `until` is later than now. `branch` None: a dangling start."""
+    """One walk's claim that a commit is retained before `until`. `branch` is None if it began at a dangling commit."""
 
     until: float
     branch: str | None
@@ -44,7 +44,7 @@ def main_parent(commit: C) -> str | None:
 
 
 def latest(date: int) -> int:
-    """The end of what a date can mean: one without a fraction of a second may have been cut off."""
+    """The latest time that a date can stand for: one without a fraction of a second may have been truncated."""
     return date + SECOND if date % SECOND == 0 else date
 
 
@@ -78,7 +78,7 @@ def claims(
 
 def retained(claims_of: Mapping[str, list[Claim]], now: int) -> set[str]:
     now -= now % SECOND
-    return {name for name, words in claims_of.items() if any(word.until > now for word in words)}
+    return {name for name, found in claims_of.items() if any(claim.until > now for claim in found)}
 
 
 # --- addresses (§1, §4) ---------------------------------------------------------------------------------------------
@@ -100,13 +100,13 @@ def inside(kind: int, address: str, spellings: Iterable[str]) -> str | None:
         if address.startswith(namespace.rstrip("/") + "/"):
             return address[len(namespace.rstrip("/")) + 1 :]
     for namespace in spellings:
-        if _blurred(address).startswith(_blurred(namespace) + "/"):
+        if _normalised(address).startswith(_normalised(namespace) + "/"):
             raise Stop(address)
     return None
 
 
-def _blurred(uri: str) -> str:
-    """A URI without scheme, host's case and repeated slashes."""
+def _normalised(uri: str) -> str:
+    """A URI without its scheme and repeated slashes, with the host in lower case."""
     rest = re.sub(r"/+", "/", uri.split("://", 1)[-1]).strip("/") + ("/" if uri.endswith("/") else "")
     host, slash, path = rest.partition("/")
     return (host.lower() + slash + path).rstrip("/") if slash else host.lower()
@@ -124,14 +124,14 @@ def expired_addresses(
     on_hold: Iterable[str] = (),
     spellings: Iterable[str],
     cutoff: int,
-    grain: int = SECOND,
+    resolution: int = SECOND,
     local_adapter: bool = False,
 ) -> set[str]:
-    """The keys to delete: listed (key → time of change) − committed − staged − served − held − young.
+    """The keys to delete: listed (key → time of change) − committed − staged − served − on hold − young.
 
     `committed` are (kind, address) of every entry of every retained commit; `uncommitted` and `served` are addresses as
-    the server writes them; `on_hold` are keys. An object is young when it may have changed after the cutoff: the true
-    time is anywhere from the listed one up to a grain later. Both times are the store's.
+    the server writes them; `on_hold` are keys. An object is young if it may have changed after the cutoff: the true
+    time is at or after the listed one, by less than `resolution`. Both times are the store's.
     """
     spellings = list(spellings)
     named = {inside(kind, address, spellings) for kind, address in committed}
@@ -139,7 +139,7 @@ def expired_addresses(
     live = {key for key in named if key is not None}
     if live and not live & set(listing):
         raise Stop("none of the live addresses is listed")
-    old = {key for key, changed in listing.items() if changed + grain <= cutoff}
+    old = {key for key, changed in listing.items() if changed + resolution <= cutoff}
     candidates = {key for key in listing if is_candidate(key, local_adapter=local_adapter)}
     return (candidates & old) - live - set(on_hold)
 
@@ -148,7 +148,7 @@ def expired_addresses(
 
 
 class H(NamedTuple):
-    """One hold. `kind` is tag, history, metadata, branch, path or prefix; `until` is a moment or for ever."""
+    """One hold. `kind` is tag, history, metadata, branch, path or prefix; `until` is a time or `FOR_EVER`."""
 
     kind: str
     pattern: str
@@ -157,16 +157,16 @@ class H(NamedTuple):
     until: float = FOR_EVER
 
 
-def like(pattern: str, text: str) -> bool:
-    """`*` is any text, `?` any one character, everything else itself."""
+def matches(pattern: str, text: str) -> bool:
+    """Whether a text matches a pattern: `*` is any text, `?` any one character."""
     if not pattern:
         return not text
     if pattern[0] == "*":
-        return any(like(pattern[1:], text[cut:]) for cut in range(len(text) + 1))
-    return bool(text) and pattern[0] in ("?", text[0]) and like(pattern[1:], text[1:])
+        return any(matches(pattern[1:], text[cut:]) for cut in range(len(text) + 1))
+    return bool(text) and pattern[0] in ("?", text[0]) and matches(pattern[1:], text[1:])
 
 
-def behind(commits: Mapping[str, C], start: str) -> set[str]:
+def with_ancestors(commits: Mapping[str, C], start: str) -> set[str]:
     """A commit and all its ancestors, through every parent."""
     found, waiting = {start}, [start]
     while waiting:
@@ -190,19 +190,19 @@ def commits_of_hold(
     default_days: int,
     now: int,
 ) -> set[str]:
-    """The commits that a hold retains by itself, whether or not the rules do; none once it has run out."""
+    """The commits that a hold retains, whether or not the rules do; none once it has expired."""
     now -= now % SECOND
     if hold.until <= now:
         return set()
     found: set[str] = set()
     for tag, commit in tags.items():
-        if hold.kind in ("tag", "history") and like(hold.pattern, tag):
-            found |= behind(commits, commit) if hold.kind == "history" else {commit}
+        if hold.kind in ("tag", "history") and matches(hold.pattern, tag):
+            found |= with_ancestors(commits, commit) if hold.kind == "history" else {commit}
     for commit, pairs in metadata.items():
-        if hold.kind == "metadata" and hold.key in pairs and like(hold.pattern, pairs[hold.key]):
+        if hold.kind == "metadata" and hold.key in pairs and matches(hold.pattern, pairs[hold.key]):
             found.add(commit)
     for branch, head in heads.items():
-        if hold.kind == "branch" and like(hold.pattern, branch):
+        if hold.kind == "branch" and matches(hold.pattern, branch):
             days = max(hold.days, branch_days.get(branch, default_days))
             found.add(head)
             child = head

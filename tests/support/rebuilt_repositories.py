@@ -1,8 +1,8 @@
-"""A recorded history made again in a sandbox, from what its commits, tables, listing and served paths show.
+"""A recorded history rebuilt in a sandbox, from its commits, tables, listing and served paths.
 
-The operations themselves were not recorded (formats §7). Objects come in the order of the listing, which is that of
-their uploads; each commit as soon as its own objects are there; what is left is staged, and what nobody serves was
-staged and then overwritten or taken back.
+The operations themselves were not recorded (formats §7). Objects are written in the order of the listing, which is
+that of their uploads, and each commit is made once its own objects exist. All other objects are staged; those that no
+branch serves are then overwritten or reset.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Content = Mapping[bytes, Entry]
 
 @dataclass(frozen=True)
 class History:
-    """What a recording shows of how it came about."""
+    """What a recording shows of its repository's history."""
 
     recording: Recording
 
@@ -67,8 +67,8 @@ class History:
         }
 
     @cached_property
-    def lines(self) -> dict[str, str]:
-        """The branch that each commit was made on: its own, or one that is gone by now."""
+    def branch_of(self) -> dict[str, str]:
+        """The branch on which each commit was made, which may have been deleted since."""
         main = str(self.recording.api("repository")["body"]["default_branch"])
         parents = {commit.main_parent for commit in self.commits.values()} | set(self.heads.values())
         ends = sorted(self.heads.items(), key=lambda item: (item[0] != main, item[0]))
@@ -86,7 +86,7 @@ class History:
 
     @cached_property
     def own_objects(self) -> dict[str, list[Entry]]:
-        """The entries by which each commit differs from its main parent, but for a merge, in the order of uploads."""
+        """The entries that each commit adds to its main parent, in the order of uploads; none for a merge."""
         return {
             commit.id: []
             if len(commit.parents) > 1
@@ -99,7 +99,7 @@ class History:
 
     @cached_property
     def served(self) -> dict[str, list[dict[str, Any]]]:
-        """What readers of each branch get, where that was recorded."""
+        """The objects that each branch serves, if they were recorded."""
         recorded = self.recording.api("objects_served_by_branches")
         return dict(recorded["objects"]) if recorded else {}
 
@@ -130,7 +130,7 @@ class History:
 
 
 class _Staged(NamedTuple):
-    """An object that no commit refers to: where it was staged, and whether it still is."""
+    """An object that no commit refers to: where it was staged, and whether it still is staged."""
 
     branch: str
     path: str
@@ -139,17 +139,17 @@ class _Staged(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something to do, after all that sorts before it."""
+    """One operation. Operations are done in the order of these tuples."""
 
     upload: str
     is_commit: bool
     generation: int
-    what: str  # the commit's id, or the object's key
+    subject: str  # the commit's id, or the object's key
 
 
 @dataclass
 class Rebuilt:
-    """The repository in the sandbox, and where the recorded names are now."""
+    """The repository in the sandbox, and the new address or commit id of each recorded one."""
 
     history: History
     lake: SandboxRepository
@@ -158,13 +158,13 @@ class Rebuilt:
 
 
 def rebuild(history: History, sandbox: Sandbox, *, uploading: bool) -> Rebuilt:
-    """Rebuilds the history. With `uploading`, objects are uploaded at the recorded times and get names of their own;
-    without, the recorded entries are staged as they are, so that inputs are equal to the last bit."""
+    """Rebuild the history. With `uploading`, objects are uploaded at the recorded times and get new addresses;
+    without, the recorded entries are staged unchanged, so that the inputs of commits are identical."""
     return _Rebuilding(history, sandbox, uploading, with_staged=True).run()
 
 
 def rebuild_commits(history: History, sandbox: Sandbox) -> Rebuilt:
-    """Makes the commits alone again from the recorded entries, where nothing tells what else was staged."""
+    """Rebuild only the commits, from the recorded entries, where it is unknown what else was staged."""
     return _Rebuilding(history, sandbox, uploading=False, with_staged=False).run()
 
 
@@ -183,9 +183,9 @@ class _Rebuilding:
     def run(self) -> Rebuilt:
         for event in self._events():
             if event.is_commit:
-                self._commit(self.history.commits[event.what])
-            elif event.what in self.staged:
-                self._stage(self.staged[event.what])
+                self._commit(self.history.commits[event.subject])
+            elif event.subject in self.staged:
+                self._stage(self.staged[event.subject])
         self._finish()
         return self.made
 
@@ -193,7 +193,7 @@ class _Rebuilding:
         self.sandbox.set_clock(moment.replace(microsecond=0))
 
     def _events(self) -> list[Event]:
-        """Commits behind the last of their objects and behind their parents; other objects in the order of uploads."""
+        """Commits come after their parents and their own objects; other objects in the order of uploads."""
         position: dict[str, str] = {}
         events = []
         for commit in sorted(self.history.commits.values(), key=lambda each: each.generation):
@@ -205,14 +205,14 @@ class _Rebuilding:
         return sorted(events)
 
     def _branch_at(self, branch: str, commit: str) -> None:
-        """Creates a branch if it doesn't exist yet."""
+        """Create a branch if it doesn't exist yet."""
         if branch not in {each.id for each in self.made.lake.branches(hidden=True)}:
             self.made.lake.create_branch(branch, self.made.commits[commit])
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
     def _commit(self, commit: Commit) -> None:
-        lake, branch = self.made.lake, self.history.lines[commit.id]
+        lake, branch = self.made.lake, self.history.branch_of[commit.id]
         assert commit.main_parent is not None
         self._branch_at(branch, commit.main_parent)
         assert lake.branch(branch).commit_id == self.made.commits[commit.main_parent]
@@ -235,14 +235,14 @@ class _Rebuilding:
             return lake.revert(branch, undone, message=commit.message, allow_empty=True)
         before, after = self.history.parent_content(commit), self.history.contents[commit.id]
         for entry in self.history.own_objects[commit.id]:
-            self._bring(branch, entry, self.history.values[commit.id][entry.path])
+            self._stage_entry(branch, entry, self.history.values[commit.id][entry.path])
         lake.delete(branch, [path.decode() for path in before.keys() - after.keys()])
         return lake.commit(
             branch, commit.message, metadata=commit.metadata, date=commit.created, allow_empty=True,
             committer=commit.committer,
         )  # fmt: skip
 
-    def _bring(self, branch: str, entry: Entry, value: bytes) -> None:
+    def _stage_entry(self, branch: str, entry: Entry, value: bytes) -> None:
         if not self.uploading or entry.address_type is not AddressType.RELATIVE:
             self.made.lake.stage_values(branch, [Staged(entry.path, value)])
             self.made.addresses[entry.address] = entry.address
@@ -250,7 +250,7 @@ class _Rebuilding:
         assert entry.last_modified is not None
         self._put(branch, entry.path.decode(), entry.address, entry.last_modified, entry.content_type)
 
-    # --- what is only staged ----------------------------------------------------------------------------------------
+    # --- staged objects --------------------------------------------------------------------------------------------
 
     def _never_committed(self) -> Iterator[_Staged]:
         """Objects that no commit refers to, in the order of uploads: served by a branch, or garbage."""
@@ -271,8 +271,8 @@ class _Rebuilding:
                 yield _Staged(*self._place_of_garbage(key, staged), key, stays=False)
 
     def _place_of_garbage(self, key: str, staged: Mapping[tuple[str, str], str]) -> tuple[str, str]:
-        """Where an object may have been staged: at a path of its content, on the branch that overwrote it there, or
-        (it was taken back) on one that serves what is committed."""
+        """Where an object may have been staged: at a path with its content, on the branch that overwrote it there,
+        or, if it was reset, on one that serves the committed object."""
         checksum = hashlib.md5(self.history.recording.recorded_bytes(key), usedforsecurity=False).hexdigest()
         places = [
             (branch, str(each["path"]))
@@ -322,7 +322,7 @@ class _Rebuilding:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """What is left: branches without commits of their own, those that are gone, rules, and the time."""
+        """Create the branches without own commits, delete those that were deleted, and set the rules and the clock."""
         lake = self.made.lake
         for branch, head in self.history.heads.items():
             self._branch_at(branch, head)
@@ -334,5 +334,5 @@ class _Rebuilding:
 
 
 def _upload(key: str) -> str:
-    """What sorts as uploads came: the object's own name."""
+    """The object's own name, which sorts in the order of uploads."""
     return key.rsplit("/", 1)[-1]

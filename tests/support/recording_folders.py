@@ -1,4 +1,4 @@
-"""Where recordings are: the folders that `LAKEGC_RECORDINGS` names (colons between them), or those at hand."""
+"""Where recordings are: the folders that `LAKEGC_RECORDINGS` names, separated by colons, or the one in this project."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tests.support.replay_server import Recording, load_recording
 
-AT_HAND = Path(__file__).parents[1] / "recordings" / "data"
+PROJECT_RECORDINGS = Path(__file__).parents[1] / "recordings" / "data"
 
 
 def recording_folders() -> list[Path]:
-    """Every child with a `meta.json` of each folder. Raises where a folder isn't there: no recording is skipped."""
-    named = os.environ.get("LAKEGC_RECORDINGS") or str(AT_HAND)
+    """Every subfolder with a `meta.json`. Raises if a named folder is missing, so that no recording is skipped."""
+    named = os.environ.get("LAKEGC_RECORDINGS") or str(PROJECT_RECORDINGS)
     roots = [Path(name) for name in named.split(":") if name]
     return [child for root in roots for child in sorted(root.iterdir()) if (child / "meta.json").is_file()]
 

@@ -1,4 +1,4 @@
-"""Plays a recording of a real server (formats §7): its API over real HTTP, and its objects in a store of the test's.
+"""Plays a recording of a real server (formats §7): its API over real HTTP, and its objects in a real store.
 
 The server's clock stands at `recorded_at`; the objects' times are those of the upload, by the store's clock.
 """
@@ -70,12 +70,12 @@ class Recording:
         return Namespace.parse(self.meta["storage_namespace"])
 
     def api(self, name: str) -> Any:
-        """What `api/<name>.json` holds; None where it was not recorded."""
+        """The content of `api/<name>.json`; None if it was not recorded."""
         file = self.path / "api" / f"{name}.json"
         return json.loads(file.read_text()) if file.exists() else None
 
     def recorded_bytes(self, key: str) -> bytes:
-        """The bytes of an object. Raises `FileNotFoundError` where they were not recorded."""
+        """The bytes of an object. Raises `FileNotFoundError` if they were not recorded."""
         return (self.path / "namespace" / key).read_bytes()
 
     @cached_property
@@ -97,7 +97,7 @@ class Recording:
 
 
 def load_recording(path: Path) -> Recording:
-    """The recording in a folder. Raises `FileNotFoundError` where there is none."""
+    """The recording in a folder. Raises `FileNotFoundError` if there is none."""
     recording = Recording(Path(path))
     _ = recording.meta
     return recording
@@ -119,7 +119,7 @@ def upload_to_store(recording: Recording, store: Store) -> None:
 
 
 def upload_to_s3(recording: Recording, client: Any) -> None:
-    """The same through a boto3 client, under the bucket and prefix of the recorded namespace. Makes the bucket."""
+    """The same with a boto3 client, under the bucket and prefix of the recorded namespace. Creates the bucket."""
     bucket, prefix = recording.namespace.bucket, recording.namespace.path
     if bucket not in {each["Name"] for each in client.list_buckets()["Buckets"]}:
         client.create_bucket(Bucket=bucket)
@@ -140,7 +140,7 @@ def upload_to_s3(recording: Recording, client: Any) -> None:
 
 
 def settings_over(endpoint: str, server: S3Server) -> dict[str, str]:
-    """Settings by name that lead to a replayed server and to the S3 server that its objects were uploaded to."""
+    """Settings for a replayed server and for the S3 server to which its objects were uploaded."""
     return {
         "endpoint_url": endpoint,
         "access_key_id": ACCESS_KEY_ID,
@@ -154,7 +154,7 @@ def settings_over(endpoint: str, server: S3Server) -> dict[str, str]:
 
 
 def wait_until_passed(written: datetime, now: Callable[[], datetime]) -> None:
-    """Return once whole seconds can tell a request from the writes. Raises `TimeoutError`."""
+    """Return once the clock is more than a second past the writes. Raises `TimeoutError`."""
     limit = time.monotonic() + _WAIT_LIMIT_S
     while now() <= written + timedelta(seconds=1):
         if time.monotonic() > limit:
@@ -198,14 +198,14 @@ class Replay:
             routes=[
                 Route("/api/v1/config", self._recorded("config")),
                 Route("/api/v1/repositories", self._repositories),
-                Route("/api/v1/repositories/{repository}", self._in_this(self._recorded("repository"))),
-                Mount("/api/v1/repositories/{repository}", routes=_guarded(in_repository, self._in_this)),
+                Route("/api/v1/repositories/{repository}", self._checked(self._recorded("repository"))),
+                Mount("/api/v1/repositories/{repository}", routes=_guarded(in_repository, self._checked)),
             ],
             middleware=[Middleware(_ServerClock, now=self.recording.recorded_at)],
             exception_handlers={404: _no_such_call, 405: _no_such_call},
         )
 
-    def _in_this(self, handler: Handler) -> Handler:
+    def _checked(self, handler: Handler) -> Handler:
         async def checked(request: Request) -> Response:
             if not _logged_in(request):
                 return _error(401, "error authenticating request")
@@ -266,7 +266,7 @@ class Replay:
         if ids is None:
             if (start := self._resolve(ref)) is None:
                 return _error(404, "not found")
-            ids = _reached_from(start, self._commits)
+            ids = _reachable_from(start, self._commits)
         return _page(request, [self._commits[each] for each in ids], "id", ordered=False)
 
     async def _stat(self, request: Request) -> Response:
@@ -279,7 +279,7 @@ class Replay:
         return JSONResponse(objects[place])
 
     async def _diff(self, request: Request) -> Response:
-        """What a branch serves and its head doesn't hold, by content; nothing where that was not recorded."""
+        """What a branch serves that differs in content from its head; 404 if that was not recorded."""
         branch = request.path_params["branch"]
         head = self._heads().get(branch)
         if head is None or (served := self._objects(branch)) is None:
@@ -299,7 +299,7 @@ class Replay:
             return _error(501, "not recorded with a delimiter")
         return _page(request, objects, "path")
 
-    # --- what the responses are made of -------------------------------------------------------------------------------
+    # --- the data of the responses -----------------------------------------------------------------------------------
 
     def _heads(self) -> dict[str, str]:
         return {each["id"]: each["commit_id"] for each in self.recording.api("branches")["body"]["results"]}
@@ -311,7 +311,7 @@ class Replay:
 
     @cached_property
     def _commits(self) -> dict[str, dict[str, Any]]:
-        """Every commit by id: those that branches reach, and from the refs dump those that none reaches any more."""
+        """Every commit by id: those reachable from branches, and from the refs dump those that no longer are."""
         commits = {each["id"]: each for each in self.recording.api("commits_reachable_from_branches")["commits"]}
         dumped = self.recording.api("refs_dump")["body"]["commits_meta_range_id"]
         return {each.id: _commit_body(each) for each in self._dumped_commits(dumped)} | commits
@@ -324,7 +324,7 @@ class Replay:
         return self.recording.recorded_bytes(f"_lakefs/{table_id}")
 
     def _objects(self, ref: str) -> list[dict[str, Any]] | None:
-        """What a reader of the ref gets, in path order; None where there is no such ref."""
+        """The objects that a ref serves, in the order of paths; None if there is no such ref."""
         with self._lock:
             if ref not in self._served:
                 found = self._find_objects(ref)
@@ -371,7 +371,7 @@ def _guarded(routes: list[Route], guard: Callable[[Handler], Handler]) -> list[R
 
 
 class _ServerClock:
-    """Adds the server's `Date`: the recording's time, standing still."""
+    """Adds the server's `Date`, which is always the time of the recording."""
 
     def __init__(self, app: Any, now: datetime) -> None:
         self._app = app
@@ -387,7 +387,7 @@ class _ServerClock:
 
 
 def _page(request: Request, results: list[dict[str, Any]], name: str, *, ordered: bool = True) -> Response:
-    """One page as lakeFS cuts them: `amount` results behind `after`, by name, or by place where they have no order."""
+    """One page as lakeFS returns it: `amount` results after the name `after`; unordered results keep their order."""
     requested = int(request.query_params.get("amount", "100"))
     amount = requested if 0 < requested <= 1000 else 1000
     after = request.query_params.get("after", "")
@@ -408,7 +408,7 @@ def _page(request: Request, results: list[dict[str, Any]], name: str, *, ordered
     return JSONResponse({"pagination": pagination, "results": page})
 
 
-def _reached_from(start: str, commits: dict[str, dict[str, Any]]) -> list[str]:
+def _reachable_from(start: str, commits: dict[str, dict[str, Any]]) -> list[str]:
     found: dict[str, None] = {}
     todo = [start]
     while todo:
@@ -487,6 +487,6 @@ def serving(app: Any, **options: Any) -> Iterator[str]:
 
 @contextmanager
 def replaying(recording: Recording) -> Iterator[str]:
-    """The endpoint of a server that answers as the recorded one did, to `ACCESS_KEY_ID` and `SECRET_ACCESS_KEY`."""
+    """The endpoint of a server that replays a recording for `ACCESS_KEY_ID` and `SECRET_ACCESS_KEY`."""
     with serving(Replay(recording).app()) as endpoint:
         yield endpoint

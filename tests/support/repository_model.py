@@ -1,9 +1,9 @@
-"""A model of a repository beside the sandbox: what readers get, which commits are retained, what is garbage.
+"""A model of a repository in the sandbox: what branches serve, which commits are retained, what is garbage.
 
-The model has its own state: what each branch serves, the entries, parents and date of each commit. The effect of an
-operation on it follows from what lakeFS promises; only the content of a merge, a revert, a cherry-pick or an import is
-read from the commit that it made, by the reader's own call. The oracle (tests/support/oracle.py) then decides from this
-state and a walk over the folder which objects are garbage; nothing here calls lakegc.
+The model has its own state: what each branch serves, and the entries, parents and date of each commit. It changes with
+each operation as lakeFS promises; only the content of a merge, a revert, a cherry-pick or an import is read from the
+commit that it made. From this state and a walk over the folder, the oracle (tests/support/oracle.py) decides which
+objects are garbage; nothing here calls lakegc.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from spark_resources.model import Commit, Rules
 from spark_resources.sstable import Entry
 from tests.support import oracle
 
-# some of equal size, so that sizes alone decide nothing
+# some have equal sizes, so that a size alone identifies no object
 CONTENTS = (b"one", b"two", b"three", b"", b"four", b"a size of its own")
-OF_A_SIZE_OF_ITS_OWN = 5
+UNIQUE_SIZE = 5
 PATHS = ("a/_SUCCESS", "a/x", "b/x", "b/y", "z")
 PREFIXES = ("a/", "b/", "")
 BRANCHES = ("main", "dev", "exp", "rel")
@@ -41,7 +41,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Operation = Callable[["RepositoryModel", int, int, int], None]
 OPERATIONS: dict[str, Operation] = {}
-ANY_TIME: list[str] = []  # those that may come in the middle of a mark: not rules, and not a clock that jumps
+ANY_TIME: list[str] = []  # operations that may run during a mark: no changes of rules or of the clock
 DURING_MARK = (
     ("move",) * 6 + ("commit",) * 12 + ("commit_and_delete_branch", "hard_reset", "upload", "shallow_copy") * 2
 )
@@ -55,7 +55,7 @@ HOLDS = (
     oracle.H("metadata", "ho*", key="legal"), oracle.H("tag", "*"), oracle.H("branch", "main", days=9),
     oracle.H("prefix", ""),
 )  # fmt: skip
-_AS_WRITTEN = {
+_YAML = {
     "tag": 'tags: "{0.pattern}"',
     "history": 'tags: "{0.pattern}", history: true',
     "metadata": 'commits: {{{0.key}: "{0.pattern}"}}',
@@ -66,7 +66,7 @@ _AS_WRITTEN = {
 
 
 class Seen(NamedTuple):
-    """What a reader gets at a path: kind and address as in its entry, and what makes two of them the same content."""
+    """The entry served at a path: its kind and address, and the attributes that identify its content."""
 
     kind: int
     address: str
@@ -114,13 +114,13 @@ class RepositoryModel:
         self.holds: dict[str, oracle.H] = {}
         self.refused = 0
         (first,) = self.repository.commits()
-        self._note(first, {})
-        self._at("main", first.id)
+        self._record_commit(first, {})
+        self._move_branch("main", first.id)
 
     # --- operations -------------------------------------------------------------------------------------------------
 
     def do(self, name: str, a: int, b: int, c: int) -> None:
-        """One operation, its particulars chosen by numbers. What the server refuses leaves everything as it was."""
+        """Do one operation, with its arguments chosen by numbers. If the server refuses it, nothing changes."""
         try:
             OPERATIONS[name](self, a, b, c)
         except Problem:
@@ -140,7 +140,7 @@ class RepositoryModel:
 
     @operation
     def upload_the_same_again(self, a: int, b: int, c: int) -> None:
-        """What a job does that writes its _SUCCESS anew."""
+        """Upload the same content again, as a job does that rewrites its _SUCCESS."""
         branch = self.branch(a)
         if served := sorted(self.views[branch]):
             path = served[b % len(served)]
@@ -160,17 +160,17 @@ class RepositoryModel:
     def reset(self, a: int, b: int, c: int) -> None:
         branch = self.branch(a)
         self.repository.reset(branch)
-        self._at(branch, self.heads[branch])
+        self._move_branch(branch, self.heads[branch])
 
     @operation
     def reset_prefix(self, a: int, b: int, c: int) -> None:
-        """As on the server, what has the committed content at another address stays staged."""
+        """As on the server, an entry with the committed content at another address stays staged."""
         branch, prefix = self.branch(a), PREFIXES[b % len(PREFIXES)]
         self.repository.reset_prefix(branch, prefix)
         view, committed = self.views[branch], self.trees[self.heads[branch]]
         for path in sorted(view.keys() | committed.keys()):
             if path.startswith(prefix) and not _same(view.get(path), committed.get(path)):
-                _put(view, path, committed.get(path))
+                _set(view, path, committed.get(path))
 
     @operation
     def commit(self, a: int, b: int, c: int) -> None:
@@ -181,16 +181,16 @@ class RepositoryModel:
         before, view = self.trees[self.heads[branch]], self.views[branch]
         # the same content at another address is no change: the commit keeps the older address
         tree = {path: before[path] if _same(before.get(path), now) else now for path, now in view.items()}
-        self._note(made, tree)
-        self._at(branch, made.id)
+        self._record_commit(made, tree)
+        self._move_branch(branch, made.id)
 
     @operation
     def create_branch(self, a: int, b: int, c: int) -> None:
-        """From another branch or, as somebody does who wants something back, from any commit."""
+        """Create a branch from another one or, as somebody does to recover data, from any commit."""
         name = BRANCHES[a % len(BRANCHES)]
         source = self.commit_id(b) if c % 2 else self.heads[self.branch(b)]
         self.repository.create_branch(name, source)
-        self._at(name, source)
+        self._move_branch(name, source)
 
     @operation
     def delete_branch(self, a: int, b: int, c: int) -> None:
@@ -200,19 +200,19 @@ class RepositoryModel:
 
     @operation
     def commit_and_delete_branch(self, a: int, b: int, c: int) -> None:
-        """What was staged goes straight into a commit that nothing leads to."""
+        """Commit what is staged, and delete the branch, so that the commit is dangling."""
         self.commit(a, 0, c)
         self.delete_branch(a, b, c)
 
     @operation
     def fork(self, a: int, b: int, c: int) -> None:
-        """Two branches go on from one commit, each with something else at a path: one long ago, and one lately."""
+        """Two branches diverge from one commit, with different objects at a path: one long ago, and one recently."""
         branch, name = self.branch(a), BRANCHES[c % len(BRANCHES)]
         self._tidy(a, 7)
         self.upload(a, b, 0)
         self.commit(a, 7, c)
         self.repository.create_branch(name, self.heads[branch])
-        self._at(name, self.heads[branch])
+        self._move_branch(name, self.heads[branch])
         for each, days in ((branch, 7), (name, c % 2)):
             number = sorted(self.heads).index(each)
             self.upload(number, b, 1 + days)
@@ -224,23 +224,23 @@ class RepositoryModel:
         self._tidy(b, c)
         source, into = self.branch(a), self.branch(b)
         made = self.repository.merge(source, into, strategy=("", "source-wins", "dest-wins")[c % 3])
-        self._made(into, made)
+        self._record_server_commit(into, made)
 
     @operation
     def revert(self, a: int, b: int, c: int) -> None:
         self._tidy(a, c)
         branch = self.branch(a)
-        self._made(branch, self.repository.revert(branch, self.commit_id(b), parent_number=c % 2))
+        self._record_server_commit(branch, self.repository.revert(branch, self.commit_id(b), parent_number=c % 2))
 
     @operation
     def cherry_pick(self, a: int, b: int, c: int) -> None:
         self._tidy(a, c)
         branch = self.branch(a)
-        self._made(branch, self.repository.cherry_pick(branch, self.commit_id(b), parent_number=1))
+        self._record_server_commit(branch, self.repository.cherry_pick(branch, self.commit_id(b), parent_number=1))
 
     @operation
     def hard_reset(self, a: int, b: int, c: int) -> None:
-        """What was staged and held to be no change stays staged."""
+        """Staged entries with the committed content stay staged."""
         self._tidy(a, c)
         branch, to = self.branch(a), self.commit_id(b)
         committed = self.trees[self.heads[branch]]
@@ -261,7 +261,7 @@ class RepositoryModel:
 
     @operation
     def copy(self, a: int, b: int, c: int) -> None:
-        """To another path of the branch, or from another branch: a new object."""
+        """Copy an object to another path, from any branch; the copy is a new object."""
         branch, source = self.branch(a), self.branch(c)
         path = PATHS[(b + 1) % len(PATHS)]
         made = self.repository.copy(branch, path, PATHS[b % len(PATHS)], source_ref=source)
@@ -275,14 +275,14 @@ class RepositoryModel:
 
     @operation
     def move(self, a: int, b: int, c: int) -> None:
-        """A rename, as clients do it: the same object at another path, then the first path is deleted."""
+        """A rename, as clients do it: a shallow copy to another path, then a delete of the first path."""
         if b % len(PATHS) != c % len(PATHS):
             self.shallow_copy(a, b, c)
             self.delete(a, b, c)
 
     @operation
     def link(self, a: int, b: int, c: int) -> None:
-        """A client writes to the address it was given, and mostly links it: a full address on the local adapter."""
+        """A client writes to an address that it requested, a full one here (local adapter), and usually links it."""
         branch, path, data = self.branch(a), PATHS[b % len(PATHS)], CONTENTS[c % len(CONTENTS)]
         location = self.repository.new_location(branch, path)
         self._write(location, data)
@@ -293,7 +293,7 @@ class RepositoryModel:
 
     @operation
     def link_an_old_upload(self, a: int, b: int, c: int) -> None:
-        """A multipart upload is dated by its beginning; what is older than a day is staged by its address."""
+        """A multipart upload has the time of its start; if that was over a day ago, its address is staged instead."""
         branch, path, data = self.branch(a), PATHS[b % len(PATHS)], CONTENTS[c % len(CONTENTS)]
         location = self.repository.new_location(branch, path)
         file = self._write(location, data)
@@ -303,7 +303,7 @@ class RepositoryModel:
 
     @operation
     def stage(self, a: int, b: int, c: int) -> None:
-        """An object of any branch once more, by one of the three ways to write its address; or one elsewhere."""
+        """Stage the address of an object of any branch, in one of its spellings, or an address elsewhere."""
         branch, path, source = self.branch(a), PATHS[b % len(PATHS)], self.branch(c)
         if c % 5 == 4 or not self.views[source]:
             self._stage(branch, path, "local://elsewhere/data/s/o", b"outside")
@@ -324,7 +324,7 @@ class RepositoryModel:
         other.mkdir(parents=True, exist_ok=True)
         (other / f"o{b % 3}").write_bytes(b"outside")
         made, _ = self.repository.import_objects(branch, [ImportSource("local://elsewhere/import/", PREFIXES[c % 2])])
-        self._made(branch, made)
+        self._record_server_commit(branch, made)
 
     @between_marks
     def change_rules(self, a: int, b: int, c: int) -> None:
@@ -333,13 +333,13 @@ class RepositoryModel:
             self.rules = None
             return
         default_days, branch_days = RULES[b % len(RULES)]
-        if default_days or branch_days:  # zero days everywhere can't be said: that is a repository without rules
+        if default_days or branch_days:  # zero days everywhere can't be text: that is a repository without rules
             set_rules(self.repository, Rules(default_days, branch_days))
             self.rules = default_days, dict(branch_days)
 
     @between_marks
     def add_hold(self, a: int, b: int, c: int) -> None:
-        """One of at most two, for ever or for some hours."""
+        """Add one of at most two holds, for ever or for some hours."""
         hold = HOLDS[b % len(HOLDS)]
         if hold.kind == "prefix":
             folders = sorted({key.rpartition("/")[0] + "/" for key in self.stored() if key.startswith("data/")})
@@ -357,7 +357,7 @@ class RepositoryModel:
 
     @between_marks
     def let_a_hold_run_out(self, a: int, b: int, c: int) -> None:
-        """It stays in the file, and counts no more."""
+        """Set the clock to the end of a hold. The hold stays in the file."""
         ends = sorted(hold.until for hold in self.holds.values() if hold.until < oracle.FOR_EVER)
         left = [end for end in ends if end > micros(self.sandbox.now())]
         if left:
@@ -369,21 +369,21 @@ class RepositoryModel:
 
     # --- the state --------------------------------------------------------------------------------------------------
 
-    def _note(self, commit: Commit, tree: View) -> None:
+    def _record_commit(self, commit: Commit, tree: View) -> None:
         self.commits[commit.id] = oracle.C(tuple(commit.parents), micros(commit.created))
         self.metadata[commit.id] = dict(commit.metadata)
         self.trees[commit.id] = dict(tree)
 
-    def _at(self, branch: str, commit_id: str) -> None:
+    def _move_branch(self, branch: str, commit_id: str) -> None:
         self.heads[branch], self.views[branch] = commit_id, dict(self.trees[commit_id])
 
-    def _made(self, branch: str, commit: Commit) -> None:
-        """A commit whose content the server worked out."""
-        self._note(commit, self.served(commit.id))
-        self._at(branch, commit.id)
+    def _record_server_commit(self, branch: str, commit: Commit) -> None:
+        """Record a commit whose content the server computed."""
+        self._record_commit(commit, self.served(commit.id))
+        self._move_branch(branch, commit.id)
 
     def _tidy(self, a: int, c: int) -> None:
-        """Commit first, as people do where the server refuses a branch with changes."""
+        """Commit first, as people do because the server refuses a branch with changes."""
         with suppress(Problem):
             self.commit(a, c, 0)
 
@@ -397,7 +397,7 @@ class RepositoryModel:
 
     def _write_holds(self) -> None:
         file = self.folder / "_lakefs/retention/gc/lakegc/holds.yaml"
-        lines = [f"  - {{id: {name}, owner: a, reason: b, {_written(hold)}}}" for name, hold in self.holds.items()]
+        lines = [f"  - {{id: {name}, owner: a, reason: b, {_hold_yaml(hold)}}}" for name, hold in self.holds.items()]
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(["holds:", *lines]) if lines else "holds: []")
 
@@ -415,24 +415,24 @@ class RepositoryModel:
         ]
 
     def served(self, ref: str) -> View:
-        """What a reader of a ref gets, path by path, by the sandbox."""
+        """What the sandbox serves at each path of a ref."""
         entries, more = self.repository.listing(ref)
         assert not more
         return {entry.path.decode(): seen(entry) for entry in entries if isinstance(entry, Entry)}
 
     def check_model(self) -> None:
-        """The sandbox serves what the model expects."""
+        """Check that the sandbox serves what the model expects."""
         assert {each.id: each.commit_id for each in self.repository.branches(hidden=True)} == self.heads
         for branch, view in self.views.items():
             assert self.served(branch) == view, branch
 
-    # --- what is live, and what may go ------------------------------------------------------------------------------
+    # --- live objects and garbage -----------------------------------------------------------------------------------
 
     def retained(self, now: datetime) -> set[str]:
         """The retained commits by formats §6, rules 1 to 5.
 
-        Keeping what the server lists beyond them would be right, too (rule 6). But the sandbox's list, like the real
-        one, errs in one direction only: all that it holds is retained by the rules, so there is nothing to allow.
+        Keeping additional commits that the server lists would be right, too (rule 6). But the sandbox's list, like the
+        real one, has only commits that the rules retain, so no tolerance is needed.
         """
         if self.rules is None:
             return set(self.commits)
@@ -440,7 +440,7 @@ class RepositoryModel:
         return oracle.retained(oracle.claims(self.commits, self.heads, default_days, branch_days), micros(now))
 
     def live(self, now: datetime) -> set[str]:
-        """Every key that a reader of a branch is served, a retained commit reaches, that is staged, or that is held."""
+        """Every key that a branch serves, that a retained commit refers to, or that is on hold."""
         return self._keys(self._live_entries(now)) | self.on_hold(now)
 
     def on_hold(self, now: datetime) -> set[str]:
@@ -453,7 +453,9 @@ class RepositoryModel:
                 found |= {key for key in self.stored() if key.startswith(hold.pattern)}
             elif hold.kind == "path":
                 at_paths = (tree.items() for tree in self.trees.values())
-                found |= self._keys(one for tree in at_paths for path, one in tree if oracle.like(hold.pattern, path))
+                found |= self._keys(
+                    one for tree in at_paths for path, one in tree if oracle.matches(hold.pattern, path)
+                )
             else:
                 found |= self._keys(one for commit in self._named_by(hold, now) for one in self.trees[commit].values())
         return found
@@ -486,7 +488,7 @@ class RepositoryModel:
     def stored(self) -> dict[str, int]:
         """Every file of the namespace and its time of change, by a plain walk over the folder.
 
-        Others may write and delete meanwhile: a file that is gone when it is looked at isn't stored.
+        Others may write and delete meanwhile: a file that vanishes during the walk is left out.
         """
         found: dict[str, int] = {}
         for folder, _, names in os.walk(self.folder):
@@ -497,12 +499,12 @@ class RepositoryModel:
         return found
 
     def garbage(
-        self, stored: dict[str, int], now: datetime, min_age: timedelta, grain: timedelta, *, on_hold: bool = True
+        self, stored: dict[str, int], now: datetime, min_age: timedelta, resolution: timedelta, *, on_hold: bool = True
     ) -> set[str]:
-        """What the oracle lets go at a moment, with or without what holds keep.
+        """The garbage at a time according to the oracle; without `on_hold`, holds keep nothing.
 
-        The size of an object keeps it only where a path probe has no clear result; on a quiet server each has
-        one, so nothing is allowed for equal sizes. A time in a listing may be up to a grain before the true one.
+        An object's size keeps it only if a path probe has no clear result. On a quiet server each probe has one, so
+        equal sizes need no tolerance. A time in a listing may be before the true one by up to `resolution`.
         """
         try:
             return oracle.expired_addresses(
@@ -513,18 +515,18 @@ class RepositoryModel:
                 on_hold=self.on_hold(now) if on_hold else (),
                 spellings=self.spellings,
                 cutoff=micros(now - min_age),
-                grain=grain // timedelta(microseconds=1),
+                resolution=resolution // timedelta(microseconds=1),
                 local_adapter=True,
             )
         except oracle.Stop as stop:
             raise AssertionError(f"the model lost its own objects: {stop}") from stop
 
 
-def _written(hold: oracle.H) -> str:
-    said = _AS_WRITTEN[hold.kind].format(hold)
+def _hold_yaml(hold: oracle.H) -> str:
+    text = _YAML[hold.kind].format(hold)
     if hold.until == oracle.FOR_EVER:
-        return said
-    return f"{said}, until: {_EPOCH + timedelta(microseconds=hold.until):%Y-%m-%dT%H:%M:%SZ}"
+        return text
+    return f"{text}, until: {_EPOCH + timedelta(microseconds=hold.until):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _same(one: Seen | None, other: Seen | None) -> bool:
@@ -533,7 +535,7 @@ def _same(one: Seen | None, other: Seen | None) -> bool:
     return one.content == other.content
 
 
-def _put(view: View, path: str, what: Seen | None) -> None:
+def _set(view: View, path: str, what: Seen | None) -> None:
     if what is None:
         view.pop(path, None)
     else:

@@ -1,4 +1,4 @@
-"""Finished marks to look at, made without Spark: the files of an expired set and what a mark writes beside them."""
+"""Finished marks to review, made without Spark: an expired set and the other files that a mark writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FACTS: Mapping[str, Any] = {"candidates": 1_000, "candidate_bytes": 1_000_000}
 
 
 def expired(address: str, size: int = 1, old: float = 50, path: str | None = None, **more: Any) -> dict[str, Any]:
-    """A row of an expired set, so many days old; with a path it was in an expired commit of main, kept for 21 days."""
+    """A row of an expired set, `old` days old; with a path, the object was in an expired commit of main (21 days)."""
     row = {"address": address, "size": size, "modified": START - timedelta(days=old), "path": path}
     row["slice"] = "/".join(address.split("/")[:2]) + "/" if address.count("/") > 1 else ""
     if path is None:
@@ -48,7 +48,7 @@ def expired(address: str, size: int = 1, old: float = 50, path: str | None = Non
 
 
 def tables(rows: Iterable[Mapping[str, Any]], *, each: int = 1_000_000) -> list[pa.Table]:
-    """Rows of an expired set in the order of addresses, so many a file."""
+    """Tables of an expired set in the order of addresses, each with up to `each` rows."""
     whole = sorted(rows, key=lambda row: str(row["address"]).encode())
     return [pa.Table.from_pylist(whole[i : i + each], schema=EXPIRED_OBJECTS) for i in range(0, len(whole), each)]
 
@@ -65,7 +65,7 @@ def reviewable(
     start: datetime = START,
     **changes: Any,
 ) -> Mark:
-    """A finished mark whose expired set has these tables as its files, and whose listing these."""
+    """A finished mark. `files` are the tables of its expired set, `listed` those of its listing."""
     changes.setdefault("repository_created", START - timedelta(days=100))
     record = finished_record(mark_id, start=start, **changes)
     mark = Mark.begin(place, replace(record, state=MarkState.MARKING, finished=None, digest=None, counts={}))
@@ -126,7 +126,7 @@ def commit(message: str, *, days: float = 40, commit_id: str = "c" * 64, **more:
 
 
 def sums(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[Any, tuple[int, int]]:
-    """Objects and bytes of the rows of a document, by one or several of their names."""
+    """Objects and bytes of each row, by the value (or the tuple of values) that it has for these names."""
     return {
         tuple(row[name] for name in names) if len(names) > 1 else row[names[0]]: (row["objects"], row["bytes"])
         for row in rows

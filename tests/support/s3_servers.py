@@ -1,4 +1,4 @@
-"""S3 servers for tests: started on free loopback ports with a folder of their own, stopped and cleared afterwards."""
+"""S3 servers for tests: each on a free loopback port with its own folder, stopped and removed afterwards."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import SecretStr
 
 from spark_resources.stores.settings import StoreSettings
-from tests.support.retry_policies import requests
+from tests.support.retry_policies import no_wait_policy
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-START_LIMIT = 60.0  # seconds until a server that doesn't answer is given up
-STARTS = 3  # tries, for a free port can be taken by somebody else before the server has it
+START_LIMIT = 60.0  # seconds to wait for the first response
+STARTS = 3  # attempts: another process can take a free port before the server does
 
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running S3 server. `start_seconds` is how long it took until it answered a real S3 call."""
+    """A running S3 server. `start_seconds` is the time until its first successful S3 call."""
 
     endpoint_url: str
     access_key: str
@@ -48,7 +48,7 @@ class S3Server:
             "s3_secret_access_key": SecretStr(self.secret_key),
             "connect_timeout": 5.0,
             "read_timeout": 30.0,
-            "retry": requests(3),
+            "retry": no_wait_policy(3),
         }
         return StoreSettings.model_validate(known | changes)
 
@@ -80,11 +80,11 @@ class S3Server:
 
 
 class SeaweedFS(S3Server):
-    """SeaweedFS in one process. It checks credentials, and holds keys as a file system does."""
+    """SeaweedFS in one process. It checks credentials, and treats keys as paths of a file system."""
 
 
 class MotoServer(S3Server):
-    """moto's S3 in one process. It holds nearly every key, takes any credentials, and keeps all in memory."""
+    """moto's S3 in one process. It accepts nearly every key and any credentials, and keeps objects in memory."""
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def _started(
 ) -> Iterator[_Server]:
     began = time.monotonic()
     with ExitStack() as running:
-        for left in reversed(range(STARTS)):
+        for attempts_left in reversed(range(STARTS)):
             attempt = running.enter_context(ExitStack())
             folder = attempt.enter_context(_folder(f"{kind.__name__.lower()}-"))
             port = free_port()
@@ -131,7 +131,7 @@ def _started(
                 _until_ready(server, alive, folder)
             except RuntimeError:
                 attempt.close()
-                if not left:
+                if not attempts_left:
                     raise
             else:
                 break
@@ -154,11 +154,11 @@ def _seaweedfs_command(folder: Path, port: int) -> list[str]:
         "master.port.grpc": master_rpc,
         "master.telemetry": "false",
         "master.volumeSizeLimitMB": "64",
-        "master.electionTimeout": "100ms",  # there is no other master to ask; each second of it is waited for
+        "master.electionTimeout": "100ms",  # there is no other master, but it waits for them all this time
         "master.heartbeatInterval": "50ms",
         "volume.port": volume,
         "volume.port.grpc": volume_rpc,
-        "volume.max": "100000",  # each bucket takes one or more, and none of them takes room before it is written to
+        "volume.max": "100000",  # each bucket takes at least one, and an empty one takes no space
         "volume.minFreeSpace": "1",
         "volume.preStopSeconds": "0",
         "filer": "true",
@@ -210,7 +210,7 @@ def _running(command: list[str], folder: Path) -> Iterator[Callable[[], bool]]:
         "HOME": str(folder),
         "TMPDIR": str(folder),
         "LC_ALL": "C.UTF-8",
-        "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1",  # SeaweedFS: one volume a bucket at a time, not seven
+        "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1",  # SeaweedFS: grow a bucket by one volume at a time, not by seven
     }
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -219,7 +219,7 @@ def _running(command: list[str], folder: Path) -> Iterator[Callable[[], bool]]:
     try:
         yield lambda: process.poll() is None
     finally:
-        process.kill()  # nothing of it is to be kept, and an orderly end takes ten seconds
+        process.kill()  # it has no data to keep, and an orderly shutdown takes ten seconds
         process.wait()
         _remove_sockets(command)
 

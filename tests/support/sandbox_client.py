@@ -1,4 +1,4 @@
-"""lakeFS's own client on a sandbox, and what it raises for a request that is refused."""
+"""lakeFS's own client for a sandbox, and the error that it raises for a refused request."""
 
 from __future__ import annotations
 

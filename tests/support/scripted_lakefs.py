@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from spark_resources.lakefs import LakeFSSettings
-from tests.support.retry_policies import requests
+from tests.support.retry_policies import no_wait_policy
 
 SECRET = "a-very-secret-key"
 REPO = "/api/v1/repositories/lake"
@@ -30,7 +30,7 @@ NO_CALL = {"message": "invalid API endpoint"}
 
 
 async def hang(request: Request) -> Response:
-    """Answers nothing until the client goes away."""
+    """Sends no response until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     return Response()
@@ -84,7 +84,7 @@ def settings(endpoint: str) -> LakeFSSettings:
         endpoint,
         "AKIATEST",
         SECRET,
-        retry=requests(3),
+        retry=no_wait_policy(3),
         poll_s=0.001,
         task_timeout_s=0.5,
         read_timeout_s=5,

@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on loopback: a master and workers, each a process of its own, from the pyspark package."""
+"""A Spark standalone cluster on loopback: a master and workers in separate processes, from the pyspark package."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SMALL: Mapping[str, str] = {
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
     "spark.driver.host": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "4",  # a cluster's own 200 are for more than a hundred objects
-    # nothing lives for long: less compiling, as in the driver
+    "spark.sql.shuffle.partitions": "4",  # the default of 200 is for many more objects
+    # executors are short-lived: less compiling, as in the driver
     "spark.executor.extraJavaOptions": ONE_COMPILER,
     **{name: value for name, value in QUICK_START.items() if "codegen" in name},
 }
@@ -36,15 +36,15 @@ SMALL: Mapping[str, str] = {
 
 @dataclass
 class Cluster:
-    """`url` is what LAKEGC_SPARK_MASTER is set to; a worker is a process with the executors that it started."""
+    """`url` is the value for LAKEGC_SPARK_MASTER; `workers` are processes that start executors."""
 
     url: str
     status_url: str
     workers: list[subprocess.Popen[bytes]]
-    shipped: Shipped
+    shipped: ShippedPython
 
     def alive(self) -> int:
-        """The workers that the master knows."""
+        """How many workers are registered with the master."""
         with urllib.request.urlopen(self.status_url, timeout=5) as response:
             status: dict[str, Any] = json.load(response)
         return sum(worker["state"] == "ALIVE" for worker in status["workers"])
@@ -54,7 +54,7 @@ class Cluster:
         kill_group(self.workers[0])
 
     def settings(self) -> dict[str, str]:
-        """For executors that run what comes with the job, as where nothing is installed on the cluster's machines."""
+        """Settings for executors that run the Python shipped with the job, as if none were installed on the workers."""
         ships = {"spark.archives": f"{self.shipped.archive}#environment"}
         return {
             "LAKEGC_SPARK_MASTER": self.url,
@@ -64,14 +64,17 @@ class Cluster:
 
 
 @dataclass
-class Shipped:
-    """An archive with a Python: this one, behind a script that notes each start. A packed one would be a gigabyte."""
+class ShippedPython:
+    """An archive with a script as its Python: it records each start and runs this interpreter.
+
+    A real packed environment would be a gigabyte.
+    """
 
     archive: Path
     notes: Path
 
     @classmethod
-    def packed(cls, folder: Path) -> Shipped:
+    def packed(cls, folder: Path) -> ShippedPython:
         found = cls(folder / "environment.tar.gz", folder / "starts")
         script = f'#!/bin/sh\npwd >> "{found.notes}"\nexec "{sys.executable}" "$@"\n'.encode()
         about = tarfile.TarInfo("bin/python")
@@ -87,7 +90,7 @@ class Shipped:
 
 @contextmanager
 def cluster(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
-    """A master and so many workers of one core each; gone afterwards, with their executors."""
+    """A master and `workers` workers of one core each, killed afterwards with their executors."""
     port, web = free_port(), free_port()
     url = f"spark://127.0.0.1:{port}"
     master = ("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(web))
@@ -95,7 +98,7 @@ def cluster(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
         running.enter_context(process(folder / "master", *master))
         folders = [folder / f"worker{number}" for number in range(workers)]
         made = [running.enter_context(process(each, *worker_of(url, each))) for each in folders]
-        found = Cluster(url, f"http://127.0.0.1:{web}/json/", made, Shipped.packed(folder))
+        found = Cluster(url, f"http://127.0.0.1:{web}/json/", made, ShippedPython.packed(folder))
         until_ready(found, workers)
         yield found
 

@@ -1,6 +1,6 @@
-"""Tables put together by hand: whole ones with the rows that they hold, and broken ones with what is broken.
+"""Tables assembled by hand: intact ones with their rows, and broken ones with what is broken.
 
-One list for every decoder. Every checksum is right, so that what is wrong is what the case says and nothing else.
+One list for all decoders. Every checksum is right, unless the case says otherwise.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IDENTITY = bytes(range(32))
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A block as it stands in the file: bytes after compression, and the compression byte."""
+    """A block as it is stored in the file: its compressed bytes, and the compression byte."""
 
     contents: bytes
     kind: int = PLAIN
@@ -55,7 +55,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A table that must be refused. `only_with` names the one column whose content is broken, if it is one."""
+    """A table that must be refused. `only_with` names the broken column if only reading that column fails."""
 
     what: str
     data: bytes
@@ -66,7 +66,7 @@ class Damaged:
 
 
 def block(*records: tuple[bytes, bytes], interval: int = 16) -> bytes:
-    """A block of records with keys as they are given."""
+    """A block of records with exactly these keys."""
     builder = BlockBuilder(interval)
     for key, value in records:
         builder.add(key, value)
@@ -102,7 +102,7 @@ class Assembly:
 
 
 def own_properties(blocks: Sequence[bytes]) -> dict[str, bytes]:
-    """What a range of these (readable) blocks says of itself."""
+    """The properties of a range with these (readable) blocks."""
     keys = [record.key for each in blocks for record in block_records(each)]
     users = [key[:-8] for key in keys] or [b""]
     return {
@@ -133,7 +133,7 @@ def assemble(
     before_footer: bytes = b"",
     footer: Callable[[Handle, Handle], bytes] | None = None,
 ) -> bytes:
-    """A table of these data blocks. `like` are readable blocks to take the properties from where these aren't."""
+    """A table of these data blocks. `like` are the blocks to compute the properties from, if these are unreadable."""
     assembly = Assembly()
     handles = [assembly.add(each) for each in blocks]
     top = (index or one_level)(assembly, handles)
@@ -156,14 +156,14 @@ def two_levels(assembly: Assembly, handles: list[Handle], *, parts: int = 2) -> 
 
 
 def rearranged(blocks: Sequence[bytes], order: Sequence[int], *, parts: int = 0, gap: int = 0) -> bytes:
-    """A whole table of these data blocks whose blocks stand in another order, with so many bytes between them.
+    """An intact table of these data blocks, stored in another order with `gap` bytes between them.
 
     `order` has the numbers of all blocks: data, the parts of the index if there are any, index, properties, metaindex.
     """
     levels = {"rocksdb.block.based.table.index.type": TWO_LEVELS if parts else ONE_LEVEL}
     stated = sorted((name.encode(), value) for name, value in {**own_properties(blocks), **levels}.items())
     count, known = len(blocks), [Handle(0, 0)] * len(order)
-    while True:  # a block's length can depend on where another stands
+    while True:  # a block's length can depend on where another one is stored
         cuts = [count * part // parts for part in range(parts + 1)] if parts else [0, count]
         leaves = [index_block(known[at:end]) for at, end in pairwise(cuts)]
         top = index_block(known[count:-3]) if parts else leaves[0]
@@ -269,7 +269,7 @@ def _everything() -> bytes:
 
 
 def _literal(contents: bytes) -> Stored:
-    """Snappy by hand: one literal with a length of two bytes."""
+    """Snappy data built by hand: one literal with a length of two bytes."""
     return Stored(put_uvarint(len(contents)) + b"\xf4" + struct.pack("<H", len(contents) - 1) + contents, SNAPPY)
 
 
@@ -519,7 +519,7 @@ def _indexes() -> list[Damaged]:
 
 
 def _padded(number: int, size: int) -> bytes:
-    """A varint in more bytes than it needs."""
+    """A varint encoded in more bytes than it needs."""
     return bytes([*(number >> 7 * place & 0x7F | 0x80 for place in range(size - 1)), 0])
 
 

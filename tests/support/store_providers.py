@@ -1,4 +1,4 @@
-"""The stores that the suite runs over, each with its known capabilities and the reason of each that it lacks."""
+"""The stores that the suite runs over, each with its capabilities, and a reason for each capability that it lacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _serial = itertools.count()
 
 @dataclass(frozen=True)
 class Provider:
-    """One kind of store: how to reach it, what it does otherwise than an ideal one, and why.
+    """One kind of store: how to reach it, where it differs from an ideal store, and why.
 
     `reasons` has a sentence for each capability that it lacks. `root` is what its namespaces begin
     with, before the bucket; `wrong_credentials` are settings that it refuses, and `credentials` what those to check are
@@ -171,7 +171,7 @@ def gcs(server: FakeGCS) -> Provider:
     )
 
 
-REAL_GCS = "LAKEGC_TEST_GCS"  # a namespace in a real bucket, such as gs://bucket/tests: the suite runs there instead
+REAL_GCS = "LAKEGC_TEST_GCS"  # a namespace in a real bucket, such as gs://bucket/tests, to run the suite in
 
 
 def real_gcs(uri: str) -> Provider:
@@ -261,14 +261,14 @@ def all_keys(store: Store, prefix: str = "", **options: object) -> list[str]:
 
 
 def write_all(store: Store, wanted: list[str]) -> None:
-    """Write an object with its key as content, for each key."""
+    """Write an object for each key, with the key as its content."""
     with ThreadPoolExecutor(8) as writers:
         list(writers.map(lambda key: store.write(key, key.encode()), wanted))
 
 
 @dataclass
 class FixedServer:
-    """A server with one response to every request, for responses that no working store sends."""
+    """A server with one response to every request, to test responses that no working store sends."""
 
     url: str
     seen: list[tuple[str, str]]

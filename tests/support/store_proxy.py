@@ -1,6 +1,6 @@
 """A proxy between lakegc and a store: a test can break, repeat, delay or drop requests and responses.
 
-Faults have S3's form; a plan for another store gives the whole response.
+Faults are sent in S3's form; a plan for another store has to give the whole response.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from starlette.requests import Request
 
 from tests.support.replay_server import serving
 
-_HOP = frozenset({"connection", "transfer-encoding", "content-length", "server", "keep-alive"})
+_DROPPED_HEADERS = frozenset({"connection", "transfer-encoding", "content-length", "server", "keep-alive"})
 
 
 class Fault(StrEnum):
     """The fault of one request."""
 
-    BUSY = "503 before it is done"
-    BROKEN = "500 before it is done"
-    BROKEN_AFTER = "500 after it is done"
+    BUSY = "503, and the request is not done"
+    BROKEN = "500, and the request is not done"
+    BROKEN_AFTER = "500 after the request is done"
     CUT = "the response is cut off in the middle"
     SLOW = "the response comes too late"
-    HALF = "half of a batch isn't answered for"
-    ERRORS = "half of a batch is said to have failed, and is done"
-    DENIED = "every key of a batch is refused"
-    TWICE = "it is done twice"
+    HALF = "the response omits half of a batch"
+    ERRORS = "half of a batch is deleted but reported as failed"
+    DENIED = "every_nth key of a batch is refused"
+    TWICE = "the request is forwarded twice"
     FULL = "the disk is full"
 
 
@@ -49,7 +49,7 @@ RESPONSES = {
 
 @dataclass(frozen=True)
 class CustomResponse:
-    """A response without forwarding the request to the store."""
+    """A response that is sent instead of forwarding the request to the store."""
 
     status: int
     headers: dict[str, str]
@@ -62,9 +62,9 @@ Plan = Callable[[str, str, bytes], Fault | CustomResponse | None]
 
 @dataclass
 class StoreProxy:
-    """Forwards to `upstream`, with the faults that `plan` says; `seen` counts requests by method and kind.
+    """Forwards to `upstream`, with the faults that `plan` chooses; `seen` counts requests by kind.
 
-    Each response comes `latency_s` later than it would, whatever else becomes of it.
+    Each request is delayed by `latency_s`, with or without a fault.
     """
 
     upstream: str
@@ -82,7 +82,7 @@ class StoreProxy:
         request = Request(scope, receive)
         status, headers, data, cut = await run_in_threadpool(self._respond, request, await request.body())
         headers = {k.lower(): v for k, v in headers.items()}
-        fields = [(k.encode(), v.encode()) for k, v in headers.items() if k not in _HOP]
+        fields = [(k.encode(), v.encode()) for k, v in headers.items() if k not in _DROPPED_HEADERS]
         length = len(data) if request.method != "HEAD" else int(headers.get("content-length", 0))
         fields.append((b"content-length", str(length + (1000 if cut else 0)).encode()))
         await send({"type": "http.response.start", "status": status, "headers": fields})
@@ -123,13 +123,13 @@ class StoreProxy:
         return response.status, dict(response.headers), data, fault is Fault.CUT
 
     def _forward(self, request: Request, path: str, body: bytes) -> urllib3.BaseHTTPResponse:
-        # the signature covers the host that was asked: it stays
+        # the signature covers the Host header, so it is forwarded unchanged
         sent = {k: v for k, v in request.headers.items() if k not in ("connection", "content-length")}
         return self._pool.request(request.method, self.upstream + path, body=body, headers=sent)
 
 
 def kind_of(method: str, path: str) -> str:
-    """The kind of a request: list, delete, receipt, intent, lease, copy, read, write, look."""
+    """The kind of a request: list, delete, receipt, intent, lease, copy, read, write, lookup."""
     if method == "POST" and ("?delete" in path or "comp=batch" in path or path.startswith("/batch/")):
         return "delete"  # of many, on S3, Azure and Cloud Storage
     for word in ("receipt.parquet", "intent.parquet", "lease.json"):
@@ -137,7 +137,7 @@ def kind_of(method: str, path: str) -> str:
             return word.partition(".")[0] if method == "PUT" else f"read of a {word.partition('.')[0]}"
     if method == "GET" and "list-type=2" in path:
         return "list"
-    return {"HEAD": "look", "GET": "read", "PUT": "write", "DELETE": "delete one"}.get(method, method)
+    return {"HEAD": "lookup", "GET": "read", "PUT": "write", "DELETE": "delete one"}.get(method, method)
 
 
 def keys_in(body: bytes) -> list[str]:
@@ -162,7 +162,7 @@ def halved(body: bytes, code: str | None) -> bytes:
     return f"<?xml version='1.0'?><DeleteResult>{''.join(parts)}</DeleteResult>".encode()
 
 
-def every(nth: int, kind: str, fault: Fault, *, at_most: int = 10**9) -> Plan:
+def every_nth(nth: int, kind: str, fault: Fault, *, at_most: int = 10**9) -> Plan:
     """A plan: every n-th request of a kind has this fault, up to a maximum number."""
     count, done = [0], [0]
 

@@ -47,7 +47,7 @@ class Task:
         return PermitIssuer(self.receipts, round_number, SECRET)
 
     def config(self, action: Action = Action.DELETE, round_number: int = 1, **changes: Any) -> SweepTaskConfig:
-        """The configuration of a round whose deletes are permitted for as long as a test takes."""
+        """The configuration of a round whose permit lasts longer than any test."""
         now = self.store.now()
         self.permit(round_number).give(now + timedelta(minutes=30))
         known: dict[str, Any] = {
@@ -64,7 +64,7 @@ class Task:
         return SweepTaskConfig(**{**known, **changes})
 
     def write(self, *names: str) -> pa.Table:
-        """Objects of these names, as rows that are pending."""
+        """Write objects with these names; returns their pending rows."""
         keys = [f"data/s/{name}" for name in names]
         for key in keys:
             self.store.write(key, key.encode())
@@ -87,7 +87,7 @@ class Task:
         return report.by_key["objects"] | ({"unprocessed": unprocessed} if unprocessed else {})
 
     def outcomes(self) -> dict[str, tuple[str, str]]:
-        """Outcome and the store's code of each key that a receipt names; more than one receipt is a fault."""
+        """Outcome and store's code of each key, from its receipt. Fails if a key has more than one receipt."""
         rows = [row for key in self.receipts.keys("receipt") for row in self.receipts.read(key).to_pylist()]
         found = {row["address"].removeprefix("data/s/"): (row["outcome"], row["code"]) for row in rows}
         assert len(found) == len(rows)

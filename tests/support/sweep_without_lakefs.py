@@ -1,4 +1,4 @@
-"""Rounds of a sweep on a store alone: no lakeFS, no re-verification, a mark in name only. For faults and figures."""
+"""Rounds of a sweep on a store alone, for fault tests and benchmarks: no lakeFS, no re-verification, no real mark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
 BUCKET = "sweeps"
-NOWHERE = {"endpoint_url": "http://127.0.0.1:1", "access_key_id": "a", "secret_access_key": "b"}
+UNREACHABLE = {"endpoint_url": "http://127.0.0.1:1", "access_key_id": "a", "secret_access_key": "b"}
 
 NOTHING_NEW = Verified(frozenset({"c1"}), pa.array([], pa.string()))
 
@@ -49,9 +49,9 @@ def run_alone(
     delete_batch: int = 1000,
     take_over: bool = False,
 ) -> SweepRun:
-    """A sweep of the mark `m1` of a namespace of this name, under a lease of its own.
+    """A sweep of the mark `m1` in the namespace with this name, under its own lease.
 
-    With `take_over` as if the time of an earlier lease had run out.
+    `take_over` removes an earlier lease first, as if it had expired.
     """
     place = Place(
         Namespace(f"s3://{BUCKET}/{name}"), settings, Capabilities(byte_order=False, delete_batch=delete_batch)
@@ -79,13 +79,13 @@ def run_alone(
     lease = take_lease(place.store(), who="tests", mark_id="m1", token=f"{name} {now}", single_deployment=False)
     return SweepRun(
         Partition(name, "m1"), Target(repository, "s3", place), Mark(place, record, ""),
-        OneBranch(LakeFSSettings.of(Settings.model_validate(NOWHERE))), lambda: spark.spark_session,
+        OneBranch(LakeFSSettings.of(Settings.model_validate(UNREACHABLE))), lambda: spark.spark_session,
         SweepLimits(Limits(), rate=rate), lease, "tests", lambda _: None,
     )  # fmt: skip
 
 
 def approved(run: SweepRun, keys: Sequence[str]) -> pa.Table:
-    """The approved objects (PENDING) as the store lists them now; unknown if they don't exist."""
+    """The approved objects (PENDING) with the sizes that the store lists now; null for those that don't exist."""
     listed = {one.key: one for page in run.store.pages("data/") for one in page.objects}
     nothing: list[None] = [None] * len(keys)
     sizes = [listed[key].size if key in listed else None for key in keys]
@@ -95,7 +95,7 @@ def approved(run: SweepRun, keys: Sequence[str]) -> pa.Table:
 
 
 def finish_sweep_alone(run: SweepRun, keys: Sequence[str], action: Action = Action.DELETE) -> Tally:
-    """Rounds until every key has an outcome, as a sweep makes them."""
+    """Run rounds, as a sweep does, until every key has an outcome."""
     rows, tally, since = approved(run, keys), Tally(), run.next_number()
     whole = Input.of_rows(OBJECTS, Tasks.of(run.spark, rows), APPROVED, len(rows))
     while True:

@@ -1,4 +1,4 @@
-"""What a person does on the pages of Dagster's UI, and what its own API tells of runs."""
+"""What a person does on the pages of Dagster's UI, and the runs that its GraphQL API reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOCATION = "lakegc_assets.definitions"
 JOB = f"/locations/{LOCATION}/jobs/mark"
 SCHEDULE = f"/locations/{LOCATION}/schedules/mark_repositories"
 SENSOR = f"/locations/{LOCATION}/sensors/approved_sweeps"
-RUN_LIMIT_S = 600.0  # two run at a time, and others may wait before it in the queue
+RUN_LIMIT_S = 600.0  # two runs execute at a time, and others may be queued before it
 
 expect.set_options(timeout=60_000)
 _RUNS = """{ runsOrError(limit: 50) { ... on Runs { results { runId jobName status tags { key value } } } } }"""
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def polled(look: Callable[[], T | None], what: str, limit_s: float, otherwise: Callable[[], str] = str) -> T:
-    """What a look finds, as soon as it finds something; fails where it doesn't within the limit, and says how it is."""
+    """Call `look` until it returns a value, and return that; fails after the limit, with what `otherwise` returns."""
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
         if found := look():
@@ -42,7 +42,7 @@ def polled(look: Callable[[], T | None], what: str, limit_s: float, otherwise: C
 
 @dataclass(frozen=True)
 class Run:
-    """A run as the UI's own API tells it."""
+    """A run as Dagster's GraphQL API reports it."""
 
     id: str
     status: str
@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ui:
-    """The served UI: where it is, a browser's page on it, and the folder for screenshots."""
+    """The UI that is served: its address, a browser page, and the folder for screenshots."""
 
     address: str
     page: Page
@@ -66,11 +66,11 @@ class Ui:
         return self.page
 
     def picture(self, name: str) -> None:
-        """Keep what is seen now, for people who look."""
+        """Save a screenshot, for people to look at."""
         self.page.screenshot(path=self.pictures / f"{name}.png")
 
     def events(self, asset: str, partition: str, count: int) -> Locator:
-        """The events of a partition of an asset, newest first, once there are so many: an open page isn't renewed."""
+        """The events of an asset's partition, newest first, once there are `count`. The page is reloaded until then."""
 
         def listed() -> Locator | None:
             found = self.open(f"/assets/{asset}?view=events").locator(f"span:text-is('{partition}')")
@@ -84,7 +84,7 @@ class Ui:
     # --- what is done -----------------------------------------------------------------------------------------------
 
     def launch(self, partition: str) -> None:
-        """Materialize the job for a partition, which is added in the dialog."""
+        """Materialize all assets of the job for a partition that is added in the dialog."""
         page = self.open(JOB)
         page.get_by_role("button", name="Materialize all").click()
         page.get_by_text("Add a partition", exact=True).click()
@@ -93,7 +93,7 @@ class Ui:
         launch = page.get_by_role("button", name="Launch 1 run")
         try:
             expect(launch).to_be_enabled(timeout=15_000)
-        except AssertionError:  # the dialog's own list came later, and it forgot what was added: it's on that list
+        except AssertionError:  # the dialog reloaded its list and lost the selection; the new partition is on the list
             self.select(partition, "Launch runs to materialize")
         expect(launch).to_be_enabled()
         self.picture(f"dialog-{partition.partition('|')[0]}")
@@ -101,11 +101,11 @@ class Ui:
         expect(page.get_by_text("Launched run")).to_be_visible()
 
     def approve(self, partition: str, **config: Any) -> None:
-        """Launch the job that approves, for a partition, with what its launchpad asks for."""
+        """Launch the job `approve` for a partition, with this configuration typed on the launchpad."""
         page = self.open(f"/locations/{LOCATION}/jobs/approve/playground")
         self.choose_on_launchpad(partition)
         editor = page.locator(".CodeMirror").first
-        expect(editor).to_contain_text("digest")  # which only the template of the partition has
+        expect(editor).to_contain_text("digest")  # only the partition's template has this field
         editor.click()
         page.keyboard.press("ControlOrMeta+a")
         page.keyboard.insert_text(json.dumps({"ops": {"give_approval": {"config": config}}}))
@@ -116,7 +116,7 @@ class Ui:
         expect(page).to_have_url(re.compile("/runs/"))
 
     def choose_on_launchpad(self, partition: str) -> None:
-        """Choose a partition on the launchpad; its list closes again where the page is drawn anew meanwhile."""
+        """Choose a partition on the launchpad. Retries, since the list closes when the page is rendered again."""
         offered = self.page.get_by_text(partition, exact=True).filter(visible=True)
 
         def opened() -> bool:
@@ -132,7 +132,7 @@ class Ui:
     def report_by_hand(self, partition: str, text: str) -> None:
         """Report a materialization of the approval's asset for a partition, with a description."""
         page = self.open("/assets/sweep_approval")
-        beside = page.get_by_role("button", name="Materialize")  # which can't be pressed, unlike the menu behind it
+        beside = page.get_by_role("button", name="Materialize")  # it is disabled, but the menu next to it is not
         beside.locator("xpath=following::*[@role='button'][1]").click()
         page.get_by_role("menuitem", name="Report materialization events").click()
         self.select(partition, "Let Dagster know about a materialization")
@@ -142,7 +142,7 @@ class Ui:
         expect(page.get_by_text("Your event has been reported.")).to_be_visible()
 
     def select(self, partition: str, heading: str) -> None:
-        """Select a partition that is on a dialog's list; a click on the dialog's heading closes the list."""
+        """Select a partition from a dialog's list; clicking the dialog's heading closes the list."""
         self.page.get_by_text("Select a partition or create one").click()
         self.page.get_by_role("menuitem", name=partition).click()
         self.page.get_by_text(heading).click()
@@ -154,13 +154,13 @@ class Ui:
         expect(row.get_by_role("checkbox")).to_be_enabled()
         expect(row.get_by_role("checkbox")).to_be_checked(checked=not on)
         row.locator("label").click()
-        polled(lambda: self.is_on(path) == on, "the switch to be heard", 60)
+        polled(lambda: self.is_on(path) == on, "the switch to take effect", 60)
 
     # --- what became of it ------------------------------------------------------------------------------------------
 
     def graphql(self, query: str) -> Any:
-        question = json.dumps({"query": query}).encode()
-        request = urllib.request.Request(f"{self.address}/graphql", question, {"Content-Type": "application/json"})
+        body = json.dumps({"query": query}).encode()
+        request = urllib.request.Request(f"{self.address}/graphql", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as response:
             return json.load(response)["data"]
 
@@ -178,17 +178,17 @@ class Ui:
         ]
 
     def ended_run(self, partition: str, *, job: str = "mark", of: int = 1) -> Run:
-        """The newest run of a job for a partition, once there are so many, and it has ended."""
+        """The newest run of a job for a partition, once there are `of` runs and the newest has ended."""
 
         def ended() -> Run | None:
             found = [run for run in self.runs(job) if run.partition == partition]
             return found[0] if len(found) >= of and found[0].status in _ENDED else None
 
-        return polled(ended, f"a run of {job} for {partition} to end", RUN_LIMIT_S, self.how_it_is)
+        return polled(ended, f"a run of {job} for {partition} to end", RUN_LIMIT_S, self.status_report)
 
-    def how_it_is(self) -> str:
-        """All runs, newest first, with how each stands, and the end of what the UI and its runs logged."""
+    def status_report(self) -> str:
+        """The status of all runs, newest first, and the last lines of the log of the UI and its runs."""
         each = self.graphql(_RUNS)["runsOrError"]["results"]
-        stand = [f"{run['jobName']} {run['runId']}: {run['status']}" for run in each]
+        statuses = [f"{run['jobName']} {run['runId']}: {run['status']}" for run in each]
         logged = (self.pictures / "ui.log").read_text(errors="replace").splitlines()
-        return "\n".join(["", *stand, *logged[-150:]])
+        return "\n".join(["", *statuses, *logged[-150:]])

@@ -18,9 +18,9 @@ from spark_resources.errors import LakegcError
 from spark_resources.spark.resource import SparkResource
 from spark_resources.spark.tasks import Tasks
 from tests.support.mark_runs import SharedSpark, environment
-from tests.support.retry_policies import requests
+from tests.support.retry_policies import no_wait_policy
 from tests.support.s3_servers import SeaweedFS
-from tests.support.store_proxy import Fault, StoreProxy, every, store_proxy
+from tests.support.store_proxy import Fault, StoreProxy, every_nth, store_proxy
 from tests.support.sweep_without_lakefs import BUCKET, approved, finish_sweep_alone, left, outcomes, run_alone
 
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
@@ -48,7 +48,7 @@ def run(seaweedfs: SeaweedFS, proxy: StoreProxy, spark: SparkResource) -> Iterat
         client.put_object(Bucket=BUCKET, Key=f"{name}/{key}", Body=b"12345")
     proxy.plan = lambda *_: None
     proxy.seen.clear()
-    settings = seaweedfs.settings(s3_endpoint_url=proxy.endpoint, read_timeout=1.5, retry=requests(3))
+    settings = seaweedfs.settings(s3_endpoint_url=proxy.endpoint, read_timeout=1.5, retry=no_wait_policy(3))
     started = run_alone(name, settings, spark, delete_batch=20)
     yield started
     proxy.plan = lambda *_: None
@@ -76,7 +76,7 @@ def test_transient_faults_are_retried_until_every_approved_key_is_deleted(
     run: SweepRun, proxy: StoreProxy, kind: str, fault: Fault, nth: int
 ) -> None:
     """The receipts say so, and all other keys stay."""
-    proxy.plan = every(nth, kind, fault)
+    proxy.plan = every_nth(nth, kind, fault)
     finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
 
@@ -89,7 +89,7 @@ def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: S
 
     earth-mover/icechunk: icechunk-storage/src/storage.rs
     """
-    proxy.plan = every(3, "delete", Fault.DENIED)
+    proxy.plan = every_nth(3, "delete", Fault.DENIED)
     first_report = finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
     first, there = outcomes(run), left(run)
@@ -110,7 +110,7 @@ def test_a_sweep_that_cannot_write_receipts_stops_and_resumes_with_true_outcomes
     run: SweepRun, proxy: StoreProxy, kind: str, words: str
 ) -> None:
     """It stops with the store's own error."""
-    proxy.plan = every(1, kind, Fault.BROKEN if kind == "list" else Fault.FULL)
+    proxy.plan = every_nth(1, kind, Fault.BROKEN if kind == "list" else Fault.FULL)
     with pytest.raises(LakegcError, match=words):
         finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
@@ -122,7 +122,7 @@ def test_a_sweep_that_cannot_write_receipts_stops_and_resumes_with_true_outcomes
 
 def test_requests_to_a_busy_store_slow_down(run: SweepRun, proxy: StoreProxy) -> None:
     """While it answers every request with 503; when it recovers, the sweep ends."""
-    proxy.plan = every(1, "delete", Fault.BUSY, at_most=25)
+    proxy.plan = every_nth(1, "delete", Fault.BUSY, at_most=25)
     proxy.deletes_at.clear()
     tally = finish_sweep_alone(run, KEYS)
     gaps = [after - before for before, after in itertools.pairwise(proxy.deletes_at[:25])]
@@ -150,7 +150,7 @@ def fail(_: int) -> None:
 
 def test_quarantine_through_faults_loses_no_object(run: SweepRun, proxy: StoreProxy) -> None:
     """Each object ends in its place."""
-    proxy.plan = every(4, "delete", Fault.BROKEN_AFTER)
+    proxy.plan = every_nth(4, "delete", Fault.BROKEN_AFTER)
     finish_sweep_alone(run, KEYS[:60], Action.QUARANTINE)
     proxy.plan = lambda *_: None
 

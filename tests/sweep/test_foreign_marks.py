@@ -24,7 +24,7 @@ from spark_resources.mark_store.record import StepRecord
 from spark_resources.model import ADDRESSES, MarkState
 from spark_resources.spark.datasets import all_rows, parquet_bytes, write_rows
 from tests.approval.conftest import Lake, lake, sandbox
-from tests.approval.test_foreign_marks import STORED, SUMMARY, found, later, leave
+from tests.approval.test_foreign_marks import STORED, SUMMARY, foreign_mark, later, write_foreign_mark
 from tests.support.command_line import Lakegc
 from tests.support.finished_marks import recorded
 from tests.support.foreign_sweeps import begin_foreign_sweep
@@ -34,7 +34,7 @@ __all__ = ["lake", "sandbox"]
 
 def approved(lake: Lake, **when: Any) -> None:
     """A foreign mark of two objects, approved; all objects are an hour older than it."""
-    leave(lake, summary={**SUMMARY, "cutoff_time": (lake.now + timedelta(hours=1)).isoformat()})
+    write_foreign_mark(lake, summary={**SUMMARY, "cutoff_time": (lake.now + timedelta(hours=1)).isoformat()})
     written = (lake.now - timedelta(hours=1)).timestamp()
     for key in STORED:
         os.utime(lake.folder / key, (written, written))
@@ -55,7 +55,7 @@ def test_a_sweep_that_failed_to_list_lists_again(lake: Lake, monkeypatch: pytest
     approved(lake)
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest, state=MarkState.FAILED, finished=None)
     mark, listed = begun(lake.target, "t1"), lake.now
-    known = ForeignMark(found(lake), lake.approval("t1"))  # type: ignore[arg-type]
+    known = ForeignMark(foreign_mark(lake), lake.approval("t1"))  # type: ignore[arg-type]
     monkeypatch.setattr(
         foreign_marks, "write_listed", lambda run, _: run.mark.move_to(MarkState.MARKED, finished=listed)
     )
@@ -133,7 +133,7 @@ def test_addresses_that_were_put_into_a_mark_during_its_sweep_are_not_deleted(
 ) -> None:
     """A sweep may take hours. The files are read more than once, and verified each time."""
     approved(lake)
-    part = f"{found(lake).folder}part-00000-x.snappy.parquet"
+    part = f"{foreign_mark(lake).folder}part-00000-x.snappy.parquet"
     before, listed, rounds = lake.place.store().read(part), namespace_slices.list_namespace, sweep.run_rounds
 
     def alter(*addresses: str) -> None:
@@ -177,7 +177,7 @@ def test_objects_written_after_a_foreign_mark_are_kept_whatever_its_summary_says
     approved(lake, now=now + 20 * minutes)
     uploaded, files = (10, 0) if altered == "the summary" else (30, 40)
     age(lake, "data/s/a", now + uploaded * minutes)
-    for key in found(lake).files:
+    for key in foreign_mark(lake).files:
         age(lake, key, now + files * minutes)
     report = json.loads(lakegc.output(lake.sandbox.settings, "sweep", lake.name, "t1", "--format", "json"))
 

@@ -28,7 +28,7 @@ from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
 from tests.support.mark_runs import Marker, Sweeper, later, target_of
 from tests.support.messages import on_first_message
-from tests.support.tampering_proxy import between
+from tests.support.tampering_proxy import tampering_proxy
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 OBJECTS, OTHERS, RATE = 60, 20, 10.0  # objects of the expired commit, other garbage, and how many go a second
@@ -442,7 +442,7 @@ def test_nothing_is_deleted_while_a_commit_that_a_dump_showed_cannot_be_read(
     """Its branch isn't in any listing of heads, and its metarange can't be read for a while."""
     monkeypatch.setattr(head_watch, "DUMP_EVERY_S", INTERVAL_S)
     monkeypatch.setattr(head_watch, "DUMP_SHARE", 0.0)
-    with between(sandbox.endpoint_url) as server:
+    with tampering_proxy(sandbox.endpoint_url) as server:
         lake = sandbox.create("lake")
         commit, paths = expired_commit(lake)
         approved_mark(sandbox, set(paths.values()))

@@ -27,7 +27,7 @@ from spark_resources.sstable import Entry
 from tests.support.mark_runs import Marked, Marker, Sweeper, target_of
 from tests.support.messages import on_first_message
 from tests.support.sandbox_client import client
-from tests.support.tampering_proxy import Between, between
+from tests.support.tampering_proxy import TamperingProxy, tampering_proxy
 
 ONE_SECOND = timedelta(seconds=1)  # the resolution of the server's clock
 NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
@@ -40,8 +40,8 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def server(sandbox: Sandbox) -> Iterator[Between]:
-    with between(sandbox.endpoint_url) as found:
+def server(sandbox: Sandbox) -> Iterator[TamperingProxy]:
+    with tampering_proxy(sandbox.endpoint_url) as found:
         yield found
 
 
@@ -285,7 +285,7 @@ def stage_again_elsewhere(other: SandboxRepository, entry: Entry, path: str, dat
 
 
 def test_identical_content_re_staged_in_another_repository_is_live(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """No list and no diff of that repository shows it, yet its branch serves the staged address: the mark and every
     re-verification probe the path. Where the probe has no clear result, the object is kept as well."""

@@ -19,7 +19,7 @@ from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
 from tests.support.mark_runs import Marker, Sweeper, target_of
 from tests.support.messages import on_first_message
-from tests.support.tampering_proxy import Between, between
+from tests.support.tampering_proxy import TamperingProxy, tampering_proxy
 
 NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 BRANCHES = tuple(f"branch-{number}" for number in range(8))
@@ -33,8 +33,8 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def server(sandbox: Sandbox) -> Iterator[Between]:
-    with between(sandbox.endpoint_url) as found:
+def server(sandbox: Sandbox) -> Iterator[TamperingProxy]:
+    with tampering_proxy(sandbox.endpoint_url) as found:
         yield found
 
 
@@ -60,12 +60,12 @@ def unstaged(lake: SandboxRepository, data: bytes) -> Entry:
     return entry
 
 
-def settings(sandbox: Sandbox, server: Between) -> dict[str, str]:
+def settings(sandbox: Sandbox, server: TamperingProxy) -> dict[str, str]:
     return {**sandbox.settings, "endpoint_url": server.endpoint, "retry_total_s": "0"}
 
 
 def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """Only the probes of that branch are dropped: the mark and the sweep expire all garbage."""
     free = {garbage(lake, data) for data in (b"four", b"FOUR", b"5 5 5")}
@@ -85,7 +85,7 @@ def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
 
 
 def test_a_probe_without_a_clear_result_keeps_its_candidates(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """A branch may serve them: the mark and the sweep keep them, and say why."""
     kept, free = garbage(lake, b"four"), garbage(lake, b"no branch has this size")
@@ -115,7 +115,7 @@ def test_a_probe_without_a_clear_result_keeps_its_candidates(
     assert lake.objects.file(kept).exists()
 
 
-def test_a_404_of_a_gateway_hides_no_object(sandbox: Sandbox, server: Between, lake: SandboxRepository) -> None:
+def test_a_404_of_a_gateway_hides_no_object(sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository) -> None:
     """It answers a path probe in the server's place, as if nothing were there; the branch's listing has the object."""
     again = lake.put(BRANCHES[0], f"{BRANCHES[0]}/four", b"four")  # as committed, so no list has it
     free = {garbage(lake, data) for data in (b"FOUR", b"no branch has this size")}
@@ -128,7 +128,7 @@ def test_a_404_of_a_gateway_hides_no_object(sandbox: Sandbox, server: Between, l
 
 
 def test_content_that_is_re_staged_on_one_of_many_branches_is_live(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """With so many heads that several tasks read them, a sweep probes them all the same."""
     for number in range(12):
@@ -162,7 +162,7 @@ def stage_again(lake: SandboxRepository, branch: str, entry: Entry, path: str) -
 
 
 def test_re_staged_content_moved_to_a_new_branch_while_paths_are_probed_is_live(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """The branch was created after heads were read. It is on no list, and its paths are probed all the same."""
     moved, later, free = (unstaged(lake, data) for data in (b"four", b"four", b"five!"))
@@ -189,7 +189,7 @@ def test_re_staged_content_moved_to_a_new_branch_while_paths_are_probed_is_live(
 
 
 def test_re_staged_content_moved_to_a_branch_with_a_new_head_while_paths_are_probed_is_live(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """The head has the content at a path that no branch had when heads were read."""
     moved, free = unstaged(lake, b"four"), unstaged(lake, b"five!")
@@ -209,7 +209,7 @@ def test_re_staged_content_moved_to_a_branch_with_a_new_head_while_paths_are_pro
 
 
 def test_the_only_probed_path_being_moved_to_a_new_head_is_probed_there(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """The first pass finds nothing at all, so the same sizes are looked for again, at the heads of that moment."""
     lake.put(LAST, "unique", b"a size of its own")
@@ -233,7 +233,7 @@ def test_the_only_probed_path_being_moved_to_a_new_head_is_probed_there(
 
 
 def test_re_staged_content_committed_at_a_new_path_while_paths_are_probed_is_live(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """It is staged at no time when staged objects are listed."""
     moved, free = unstaged(lake, b"four"), unstaged(lake, b"five!")
@@ -258,7 +258,7 @@ class Rename:
     In the second pass if `in_second_pass`, which needs a call of `begin` when that pass begins.
     """
 
-    server: Between
+    server: TamperingProxy
     lake: SandboxRepository
     entry: Entry
     branch: str = LAST
@@ -288,7 +288,7 @@ class Rename:
 
 
 def test_re_staged_content_renamed_to_a_path_that_was_probed_already_is_live(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """No probe of the first pass sees it at either path; the second pass does, in a mark and in a re-verification."""
     renamed, later, free = (unstaged(lake, data) for data in (b"four", b"four", b"five!"))
@@ -308,7 +308,7 @@ def test_re_staged_content_renamed_to_a_path_that_was_probed_already_is_live(
 
 
 def test_re_staged_content_on_a_branch_created_after_heads_were_recorded_and_renamed_is_live(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """The rename hides it from the second pass, so the first pass has to probe the branch."""
     renamed, free, new, renames = unstaged(lake, b"four"), unstaged(lake, b"four"), "new", list[Rename]()
@@ -332,7 +332,7 @@ def test_re_staged_content_on_a_branch_created_after_heads_were_recorded_and_ren
 
 
 def test_paths_are_probed_again_only_for_objects_that_would_still_expire(
-    sandbox: Sandbox, server: Between, lake: SandboxRepository
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """The second pass leaves out sizes of which the first one found every object."""
     free, again = garbage(lake, b"5 5 5"), lake.put(LAST, four(LAST), b"four")

@@ -13,7 +13,7 @@ from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord, digest_of
 from spark_resources.model import MarkState, Partition
 from tests.approval.conftest import Lake, lake, sandbox
-from tests.approval.test_foreign_marks import later, leave
+from tests.approval.test_foreign_marks import later, write_foreign_mark
 from tests.support.foreign_sweeps import begin_foreign_sweep
 
 __all__ = ["lake", "sandbox"]
@@ -31,7 +31,7 @@ def altered(lake: Lake, **changes: object) -> MarkRecord:
 
 def test_a_mark_set_to_sweeping_by_hand_is_refused(lake: Lake) -> None:
     """Its record's state is no approval."""
-    lake.marked()
+    lake.add_mark()
     record = altered(lake, state=MarkState.SWEEPING)
 
     with pytest.raises(Refused, match="the approval of its sweep is missing"):
@@ -40,7 +40,7 @@ def test_a_mark_set_to_sweeping_by_hand_is_refused(lake: Lake) -> None:
 
 def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
     """Another set is refused even where record and files agree with each other."""
-    lake.marked()
+    lake.add_mark()
     lake.approve()
     mark = Mark.open(lake.place, "m1")
     mark.move_to(MarkState.SWEEPING)
@@ -54,7 +54,7 @@ def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
 
 def test_a_killed_sweep_resumes_after_the_end_of_its_approval(lake: Lake) -> None:
     """It has used the approval already."""
-    lake.marked()
+    lake.add_mark()
     given = lake.approve(until=lake.now + timedelta(seconds=1))
     Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)
     lake.sandbox.set_clock(given.until + DAY)
@@ -66,7 +66,7 @@ def test_a_killed_sweep_resumes_after_the_end_of_its_approval(lake: Lake) -> Non
 
 def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) -> None:
     """A sweep works by the record that was verified, whatever is written until the lease is taken."""
-    verified = lake.marked().record
+    verified = lake.add_mark().record
     approved = replace(verified, state=MarkState.APPROVED)
     refuse_moved(approved, verified)
 
@@ -83,7 +83,7 @@ def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) ->
 
 def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake: Lake) -> None:
     """What the sweep recorded about itself doesn't replace the approval."""
-    leave(lake)
+    write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
     partition = Partition.of(lake.name, "t1")
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest)
@@ -96,7 +96,7 @@ def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_se
 
 def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> None:
     """Revoking is refused as too late, and nothing is recorded."""
-    leave(lake)
+    write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
     given = lake.approval("t1")
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest)
@@ -108,7 +108,7 @@ def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> Non
 
 def test_an_expired_approval_is_renewed_only_by_a_newer_one(lake: Lake) -> None:
     """The time at which it was given itself doesn't renew it."""
-    lake.marked()
+    lake.add_mark()
     given = lake.approve(until=lake.now + timedelta(minutes=1))
     late = given.until + timedelta(minutes=1)
 

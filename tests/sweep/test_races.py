@@ -27,7 +27,7 @@ from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import Rules
 from spark_resources.stores.base import Store
-from tests.support.changing_repository import Watched, often_wrong
+from tests.support.changing_repository import ProxyWithMoments, frequent_faults
 from tests.support.mark_runs import Marker, Sweeper, later, target_of
 from tests.support.replay_server import serving
 from tests.support.s3_servers import SeaweedFS
@@ -152,7 +152,7 @@ class Lake:
 def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[tuple[Sandbox, SandboxRepository]]:
     seaweedfs.make_bucket("races")
     place = StorePlace(f"s3://races/{tmp_path.name}", seaweedfs.settings())
-    with Sandbox(tmp_path, place=place, faults=often_wrong()) as sandbox:
+    with Sandbox(tmp_path, place=place, faults=frequent_faults()) as sandbox:
         yield sandbox, sandbox.create("lake")
 
 
@@ -197,7 +197,7 @@ def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restor
 def swept(sandbox: Sandbox, moments: Moments, options: SweepOptions) -> Report:
     """A sweep that is watched at every moment."""
     with ExitStack() as stack:
-        between = Watched(sandbox.endpoint_url)
+        between = ProxyWithMoments(sandbox.endpoint_url)
         proxy = stack.enter_context(store_proxy(sandbox.settings["s3_endpoint_url"]))
         settings = {
             **sandbox.settings,

@@ -16,7 +16,7 @@ from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.stores.base import Store
 from tests.support.command_line import Lakegc
 from tests.support.mark_runs import target_of
-from tests.support.recording_folders import AT_HAND
+from tests.support.recording_folders import PROJECT_RECORDINGS
 from tests.support.replay_server import Recording, replaying, settings_over, upload_to_s3
 from tests.support.s3_servers import SeaweedFS
 
@@ -50,7 +50,7 @@ def test_of_a_recorded_reference_mark_only_truly_expired_objects_are_deleted(
     name: str, lakegc: Lakegc, seaweedfs: SeaweedFS
 ) -> None:
     """The reference collector would delete live ones by mistake. They are rescued, and the report adds up."""
-    recording = Recording(AT_HAND / name)
+    recording = Recording(PROJECT_RECORDINGS / name)
     expected = recording.path / "expected"
     theirs = set((expected / "reference_deleted.txt").read_text(encoding="utf-8").splitlines())
     upload_to_s3(recording, seaweedfs.client())

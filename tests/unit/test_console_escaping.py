@@ -23,7 +23,7 @@ from lakegc_assets.cli.escaping import EscapedOutput, print_error, print_text
 from lakegc_assets.cli.object_list import list_rows
 from lakegc_assets.cli.progress import shown
 from spark_resources.model import EXPIRED_OBJECTS
-from tests.support.command_line import check_harmless
+from tests.support.command_line import check_terminal_safe
 from tests.support.mark_runs import environment
 from tests.support.replay_server import serving
 from tests.support.scripted_lakefs import Script, reply
@@ -119,4 +119,4 @@ def test_the_text_of_a_server_in_a_message_is_escaped(
     printed = capsys.readouterr()
     assert code
     assert "all is well" in printed.err or "\\x1b[2Joption" in printed.err
-    check_harmless(printed.err + printed.out)
+    check_terminal_safe(printed.err + printed.out)

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS, RefsDump, api_address
 from tests.support.replay_server import serving
-from tests.support.retry_policies import requests
+from tests.support.retry_policies import no_wait_policy
 from tests.support.scripted_lakefs import (
     NO_CALL,
     NO_RULES,
@@ -201,7 +201,7 @@ def test_a_refused_connection_names_the_address_and_the_setting() -> None:
 def test_a_host_that_does_not_resolve_is_named_with_the_setting() -> None:
     """The name may be misspelled."""
     with pytest.raises(Unavailable, match=r"no-such-host\.invalid.*LAKEGC_ENDPOINT_URL"):
-        LakeFS(replace(settings("http://no-such-host.invalid:8000"), retry=requests(1))).config()
+        LakeFS(replace(settings("http://no-such-host.invalid:8000"), retry=no_wait_policy(1))).config()
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------
