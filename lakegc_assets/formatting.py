@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from spark_resources.errors import duration, plural
 
-__all__ = ["a_month", "age", "duration", "escaped_name", "money", "part", "plural", "size"]
+__all__ = ["age", "duration", "escaped_name", "fraction", "money", "monthly_cost", "plural", "size"]
 
 
 def size(count: int) -> str:
@@ -20,12 +20,12 @@ def size(count: int) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
 
 
-def part(some: int, whole: int) -> float:
-    """`some` as a fraction of `whole`; 0 if `whole` is 0."""
-    return some / whole if whole else 0.0
+def fraction(part: int, whole: int) -> float:
+    """`part` as a fraction of `whole`; 0 if `whole` is 0."""
+    return part / whole if whole else 0.0
 
 
-def a_month(count: int, price: float) -> float:
+def monthly_cost(count: int, price: float) -> float:
     """The monthly cost of storing `count` bytes, at a price per GB and month. Stores bill a GB as 2^30 bytes."""
     return count / 2**30 * price
 

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.approval.approve import approve
-from lakegc_assets.approval.parse_request import DIGEST_CHARACTERS, whole_digest
+from lakegc_assets.approval.parse_request import DIGEST_CHARACTERS, complete_digest
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.assets.approval_events import materialization
 from lakegc_assets.assets.backup import backup
@@ -16,16 +16,16 @@ from lakegc_assets.assets.mark import committed_addresses, namespace_slices, ret
 from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.assets.sweep import sweep_report
-from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG, TAGGED, repository_tag
+from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG, TAGGED_CONFIG, repository_tag
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.brakes import BrakeLimits
-from lakegc_assets.sweep.preconditions import located
+from lakegc_assets.sweep.preconditions import partition_and_target
 from spark_resources.lakefs import Repository
 from spark_resources.mark_store.approval import Approval
 from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import Partition
 
-UI_ENTRANCE = "Dagster's UI"
+APPROVED_IN_UI = "Dagster's UI"
 
 
 class ApproveConfig(dg.Config):
@@ -45,29 +45,29 @@ class ApproveConfig(dg.Config):
 @dg.op(description="Writes the approval into the namespace, or fails with the unmet precondition.")
 def give_approval(context: dg.OpExecutionContext, config: ApproveConfig, marks: MarksResource) -> None:
     with reporting_failures():
-        proposal, given = approved(context.partition_key, config, marks)
-    context.log_event(materialization(context.partition_key, proposal, given))
+        proposal, granted = approve_mark(context.partition_key, config, marks)
+    context.log_event(materialization(context.partition_key, proposal, granted))
 
 
-def approved(partition_key: str, config: ApproveConfig, marks: MarksResource) -> tuple[Proposal, Approval]:
+def approve_mark(partition_key: str, config: ApproveConfig, marks: MarksResource) -> tuple[Proposal, Approval]:
     """Approve the mark of a partition, and return its proposal and the approval.
 
     Raises like `propose` and `approve`; no approval is written in that case.
     """
-    partition, target = located(marks, partition_key)
+    partition, target = partition_and_target(marks, partition_key)
     now, settings = target.place.store().now(), marks.settings()
     name = f"{config.layout}/{partition.mark_id}" if config.layout else partition.mark_id
     proposal = propose(target, name, now=now)
     request = ApprovalRequest(
         who=config.by,
-        how=UI_ENTRANCE,
+        how=APPROVED_IN_UI,
         when=now,
         released=config.release,
-        digest=whole_digest(config.digest, proposal.digest),
+        digest=complete_digest(config.digest, proposal.digest),
     )
     limits, lakefs = BrakeLimits.of(settings), marks.lakefs.client()
-    given = approve(proposal, request, lakefs, limits, now=now, single_deployment=settings.single_deployment)
-    return proposal, given
+    granted = approve(proposal, request, lakefs, limits, now=now, single_deployment=settings.single_deployment)
+    return proposal, granted
 
 
 MARK_ASSETS = sorted(
@@ -80,7 +80,7 @@ MARK_ASSETS = sorted(
 mark_job = dg.define_asset_job(
     "mark",
     selection=dg.AssetSelection.assets(*MARK_ASSETS),
-    config=TAGGED,
+    config=TAGGED_CONFIG,
     executor_def=dg.in_process_executor,
     description="""Finds the expired objects of one lakeFS repository, with reasons. **It deletes nothing.**
 
@@ -126,7 +126,7 @@ def approve_job() -> None:
 sweep_job = dg.define_asset_job(
     "sweep",
     selection=dg.AssetSelection.assets(sweep_report),
-    config=TAGGED,
+    config=TAGGED_CONFIG,
     executor_def=dg.in_process_executor,
     description="""Deletes approved objects that are still garbage. **This job deletes.**
 
@@ -136,7 +136,7 @@ and reports on every object. An interrupted sweep resumes when it is launched ag
 backup_job = dg.define_asset_job(
     "back_up",
     selection=dg.AssetSelection.assets(backup),
-    config=TAGGED,
+    config=TAGGED_CONFIG,
     executor_def=dg.in_process_executor,
     description="""Copies one mark's expired objects to another bucket, container or folder. **It deletes nothing.**
 
@@ -146,7 +146,7 @@ interrupted backup resumes when it is launched again.""",
 careful_sweep_job = dg.define_asset_job(
     "back_up_and_sweep",
     selection=dg.AssetSelection.assets(backup, sweep_report),
-    config=TAGGED,
+    config=TAGGED_CONFIG,
     executor_def=dg.in_process_executor,
     description="""Backs up approved objects to LAKEGC_BACKUP_TO, then sweeps them. **This job deletes,
 too**, but only objects that are in the backup.""",

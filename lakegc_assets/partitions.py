@@ -12,7 +12,7 @@ PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
 
 
 REPOSITORY_TAG = "lakegc/repository"
-"""A tag on every run with its repository, by which Dagster's run queue limits concurrent runs per repository."""
+"""The tag of every run with its repository. Dagster's run queue uses it to limit concurrent runs per repository."""
 
 
 def repository_tag(partition_key: str) -> dict[str, str]:
@@ -23,7 +23,7 @@ def repository_tag(partition_key: str) -> dict[str, str]:
         return {}
 
 
-TAGGED = dg.PartitionedConfig(
+TAGGED_CONFIG = dg.PartitionedConfig(
     PARTITIONS, run_config_for_partition_key_fn=lambda _: {}, tags_for_partition_key_fn=repository_tag
 )
-"""Adds the tag to runs that a person launches in the UI, too."""
+"""Also adds the tag to runs that are launched in the UI."""

@@ -1,4 +1,4 @@
-"""Progress of a run: its steps publish sentences, which a terminal or a log shows."""
+"""The progress of a run: its steps publish sentences, which a terminal or a log shows."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def listening(listener: LogMessage) -> Iterator[None]:
 
 
 @contextmanager
-def logging_progress(log_message: LogMessage, doing: str, progress: Callable[[], str]) -> Iterator[None]:
-    """Log `doing` once, and the result of `progress` every few seconds (LOG_EVERY_S) while the context lasts.
+def logging_progress(log_message: LogMessage, title: str, progress: Callable[[], str]) -> Iterator[None]:
+    """Log `title` once, and the result of `progress` every few seconds (LOG_EVERY_S) while the context lasts.
 
     A `LakegcError` from `progress` is ignored.
     """
@@ -46,7 +46,7 @@ def logging_progress(log_message: LogMessage, doing: str, progress: Callable[[],
                 continue  # harmless: only this progress report is lost
             log_message(sentence)
 
-    log_message(doing)
+    log_message(title)
     thread = threading.Thread(target=repeat, name="lakegc-progress", daemon=True)
     thread.start()
     try:
@@ -57,7 +57,8 @@ def logging_progress(log_message: LogMessage, doing: str, progress: Callable[[],
 
 
 def logged_and_published(log: LogMessage) -> LogMessage:
-    """A function that writes a sentence to a log, such as Dagster's of this run, and publishes it in this process."""
+    """A function that writes a sentence to a log, such as the Dagster log of this run, and publishes it in this
+    process."""
 
     def log_message(sentence: str) -> None:
         log(sentence)

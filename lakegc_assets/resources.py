@@ -1,4 +1,5 @@
-"""Marks as a Dagster resource: opens a partition's mark for a step, and holds the repository's lease for the run."""
+"""Marks as a Dagster resource, which opens a partition's mark for a step and holds the repository's lease for the
+run."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of resources
 
@@ -12,8 +13,17 @@ from dagster import ConfigurableResource, InitResourceContext, ResourceDependenc
 from pydantic import PrivateAttr
 
 from lakegc_assets.mark import inventory_listing
-from lakegc_assets.mark.context import Limits, MarkRun, Target, find_target, probed, read_clocks, versions, who
-from lakegc_assets.mark.options import MarkOptions, checked_age, refuse_both
+from lakegc_assets.mark.context import (
+    Limits,
+    MarkRun,
+    Target,
+    find_target,
+    read_clocks,
+    user_and_machine,
+    versions,
+    with_probed_capabilities,
+)
+from lakegc_assets.mark.options import MarkOptions, check_min_age, refuse_contradictions
 from lakegc_assets.mark.preconditions import (
     refuse_another_basis,
     refuse_another_repository,
@@ -37,7 +47,7 @@ from spark_resources.spark.resource import SparkResource
 
 
 class MarksResource(ConfigurableResource["MarksResource"]):
-    """Opens marks. What isn't configured here comes from `LAKEGC_*` variables (see `spark_resources.settings`)."""
+    """Opens marks. Other settings come from `LAKEGC_*` variables (see `spark_resources.settings`)."""
 
     lakefs: ResourceDependency[LakeFSResource]
     spark: ResourceDependency[SparkResource]
@@ -45,8 +55,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     _lease: Lease | None = PrivateAttr(default=None)
 
     def refuse_finished(self, partition_key: str) -> None:
-        """Raise `NothingToDo` if the mark is finished. Called before options, clocks or the lease are checked: a
-        finished mark never changes, whatever else is wrong with the request."""
+        """Raise `NothingToDo` if the mark is finished. Called before options, clocks or the lease are checked,
+        because a finished mark never changes, even if something else is wrong with the request."""
         partition = Partition.parse(partition_key)
         place = find_target(self.lakefs.client(), partition.repository, self.settings()).place
         if Mark.exists(place, partition.mark_id):
@@ -58,15 +68,15 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         Raises `Refused` if the namespace, the clocks or the minimum age forbid it (invariants 5, 6, 11, 12).
         """
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
-        refuse_both(options)
-        min_age = checked_age(settings.min_age if options.min_age is None else options.min_age, options)
+        refuse_contradictions(options)
+        min_age = check_min_age(settings.min_age if options.min_age is None else options.min_age, options)
         target = find_target(lakefs, partition.repository, settings)
         refuse_read_only(target.repository)
         refuse_overlap(target, lakefs)
-        target = probed(target)
+        target = with_probed_capabilities(target)
         clocks = read_clocks(target.place.store(), lakefs, lambda: datetime.now(UTC))
         clocks.check(settings.max_clock_skew, partition.repository)
-        self.hold(partition, target, settings)
+        self.ensure_lease(partition, target, settings)
         inventory, start = self._inventory(options, target, clocks.store, settings)
         claim_namespace(target.place, target.repository.id, target.repository.created)
         refuse_unknown_quarantine(target.place)
@@ -82,7 +92,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             cutoff=cutoff_for(start, min_age),
             server_now=clocks.server,
             rules=lakefs.rules(partition.repository),
-            by=who(),
+            by=user_and_machine(),
             versions=versions(),
             clocks=clocks.facts(),
             accepted_missing=options.accept_missing,
@@ -103,10 +113,10 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def resume(self, partition_key: str, log_message: LogMessage) -> MarkRun:
         """The unfinished mark of a partition, for its next step. Takes the lease unless this run already holds it."""
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
-        target = probed(find_target(lakefs, partition.repository, settings))
+        target = with_probed_capabilities(find_target(lakefs, partition.repository, settings))
         mark = Mark.open(target.place, partition.mark_id)
         mark.check_unfinished()
-        self.hold(partition, target, settings)
+        self.ensure_lease(partition, target, settings)
         refuse_another_repository(mark.record, target)
         return self._run(partition, target, mark, lakefs, log_message)
 
@@ -124,13 +134,13 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def settings(self) -> Settings:
         return Settings.load(os.environ, home_folder())
 
-    def hold(self, partition: Partition, target: Target, settings: Settings) -> Lease:
+    def ensure_lease(self, partition: Partition, target: Target, settings: Settings) -> Lease:
         """Take the repository's lease once per run. Raises `Refused` if it was lost since."""
         if self._lease is None:
             interrupt_on_termination()
             self._lease = take_lease(
                 target.place.store(),
-                who=who(),
+                who=user_and_machine(),
                 mark_id=partition.mark_id,
                 token=secrets.token_hex(16),
                 single_deployment=settings.single_deployment,
@@ -154,10 +164,10 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         """The facts that a mark records about its inventory (None without one), and its start by the store's clock."""
         if not options.inventory:
             return None, now
-        found = inventory_listing.chosen(
+        inventory = inventory_listing.inventory_for_mark(
             options.inventory, options.inventory_taken, target, now=now, skew=settings.max_clock_skew
         )
-        return found.recorded(), min(now, found.taken)
+        return inventory.recorded(), min(now, inventory.taken)
 
     def _run(
         self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, log_message: LogMessage

@@ -14,7 +14,7 @@ from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.jobs import mark_job, run_request
 from lakegc_assets.mark.context import find_target
 from lakegc_assets.mark.preconditions import refuse_read_only
-from lakegc_assets.mark.repository_selection import chosen, none_chosen
+from lakegc_assets.mark.repository_selection import no_match_message, select_repositories
 from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
 from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.host.user_folders import home_folder
@@ -30,17 +30,20 @@ PREFLIGHT_TIMEOUT_S = 30.0
 """The time limit of the preflight check. A repository that isn't checked by then gets a run anyway."""
 
 
-def problems(lakefs: LakeFS, repositories: Sequence[Repository], settings: Settings) -> dict[str, str]:
-    """The problems that prevent marks, by repository id. Checked in parallel, so that a slow one delays no other."""
+def preflight_problems(lakefs: LakeFS, repositories: Sequence[Repository], settings: Settings) -> dict[str, str]:
+    """The problems that prevent marks, by repository id. Repositories are checked in parallel, so none delays
+    another."""
     executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lakegc-preflight")
-    checks = {executor.submit(problem, lakefs, each, settings): each.id for each in repositories}
+    checks = {
+        executor.submit(preflight_problem, lakefs, repository, settings): repository.id for repository in repositories
+    }
     done, _ = wait(checks, timeout=PREFLIGHT_TIMEOUT_S)
     executor.shutdown(wait=False, cancel_futures=True)
-    found = {checks[check]: check.result() for check in done}
-    return {name: sentence for name, sentence in found.items() if sentence is not None}
+    results = {checks[check]: check.result() for check in done}
+    return {name: sentence for name, sentence in results.items() if sentence is not None}
 
 
-def problem(lakefs: LakeFS, repository: Repository, settings: Settings) -> str | None:
+def preflight_problem(lakefs: LakeFS, repository: Repository, settings: Settings) -> str | None:
     """The problem with permissions, rules or the store that would stop a mark of the repository at once, or None."""
     try:
         refuse_read_only(repository)
@@ -75,25 +78,30 @@ def requests_for_all(
     """
     with reporting_failures():
         settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
-        repositories = chosen(client.repositories(), settings)
+        repositories = select_repositories(client.repositories(), settings)
     if not repositories:
-        return dg.SkipReason(none_chosen(client, settings))
-    wrong = problems(client, repositories, settings)
-    known = {name for name, what in wrong.items() if reported_before(context.instance, _SCHEDULE, name, what)}
+        return dg.SkipReason(no_match_message(client, settings))
+    problems = preflight_problems(client, repositories, settings)
+    reported = {name for name, what in problems.items() if reported_before(context.instance, _SCHEDULE, name, what)}
     mark_id = default_mark_id(context.scheduled_execution_time)
     requests = [
-        run_request(each, mark_id, f"{each.id}|{mark_id}", {PREFLIGHT_TAG: wrong[each.id]} if each.id in wrong else {})
-        for each in repositories
-        if each.id not in known
+        run_request(
+            repository,
+            mark_id,
+            f"{repository.id}|{mark_id}",
+            {PREFLIGHT_TAG: problems[repository.id]} if repository.id in problems else {},
+        )
+        for repository in repositories
+        if repository.id not in reported
     ]
     if not requests:
-        names = ", ".join(sorted(known))
+        names = ", ".join(sorted(reported))
         return dg.SkipReason(f"Skipped until they can be marked; the newest run of each gives the reason: {names}.")
-    context.instance.add_dynamic_partitions(str(PARTITIONS.name), [str(each.partition_key) for each in requests])
+    context.instance.add_dynamic_partitions(str(PARTITIONS.name), [str(request.partition_key) for request in requests])
     return requests
 
 
-def scheduled(cron: str) -> dg.ScheduleDefinition:
+def make_schedule(cron: str) -> dg.ScheduleDefinition:
     """The schedule for a cron expression, in UTC. Raises `WrongUsage` if the expression is invalid."""
     make = dg.schedule(
         cron,
@@ -115,4 +123,4 @@ are missing, has one failed run that says why, and is then skipped until that ha
 
 
 # the only setting that is needed at import; each run reads and checks the others
-mark_repositories = scheduled(os.environ.get("LAKEGC_MARK_CRON", "").strip() or DEFAULT_MARK_CRON)
+mark_repositories = make_schedule(os.environ.get("LAKEGC_MARK_CRON", "").strip() or DEFAULT_MARK_CRON)

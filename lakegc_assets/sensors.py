@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from lakegc_assets.assets.approval_events import BY_HAND, advise, is_an_approval
+from lakegc_assets.assets.approval_events import MANUAL_EVENT_ADVICE, is_an_approval, report_advice
 from lakegc_assets.assets.review import APPROVAL
 from lakegc_assets.jobs import careful_sweep_job, mark_job, run_request, sweep_job
-from lakegc_assets.mark.repository_selection import chosen, none_chosen
+from lakegc_assets.mark.repository_selection import no_match_message, select_repositories
 from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
 from spark_resources.errors import LakegcError
 from spark_resources.host.user_folders import home_folder
@@ -23,12 +23,12 @@ from spark_resources.model import Partition, default_mark_id
 from spark_resources.settings import Settings
 
 APPROVAL_TAG = "lakegc/approval"
-"""A tag on runs that an approval triggered: the storage id of its event in Dagster."""
-MOST_AT_ONCE = 20
-"""The maximum number of new repositories per tick of the sensor; the others follow at the next ticks."""
+"""The tag of runs that an approval triggered, with the storage id of its event in Dagster."""
+MAX_NEW_PER_TICK = 20
+"""The maximum number of new repositories per tick of the sensor. The others follow at the next ticks."""
 
 
-def identity(repository: Repository) -> str:
+def repository_key(repository: Repository) -> str:
     """A key that distinguishes a repository from a later one of the same name."""
     return f"{repository.id}@{repository.created.isoformat()}"
 
@@ -46,23 +46,28 @@ def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource
     now = datetime.now(UTC)
     try:
         settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
-        there = {identity(each): each for each in chosen(client.repositories(), settings)}
+        listed = {
+            repository_key(repository): repository
+            for repository in select_repositories(client.repositories(), settings)
+        }
     except LakegcError as error:
         return dg.SkipReason(str(error))
     known = set(json.loads(context.cursor)) if context.cursor else set()
-    new = {key: each for key, each in there.items() if key not in known}
+    new = {key: repository for key, repository in listed.items() if key not in known}
     if not new:
         return dg.SkipReason(
-            f"{len(there)} repositories, none of them new." if there else none_chosen(client, settings)
+            f"{len(listed)} repositories, none of them new." if listed else no_match_message(client, settings)
         )
-    now_marked = dict(list(new.items())[:MOST_AT_ONCE])
+    now_marked = dict(list(new.items())[:MAX_NEW_PER_TICK])
     mark_id = default_mark_id(now)
-    requests = [run_request(each, mark_id, run_key=key, tags={}) for key, each in now_marked.items()]
+    requests = [run_request(repository, mark_id, run_key=key, tags={}) for key, repository in now_marked.items()]
     return dg.SensorResult(
         run_requests=requests,
-        dynamic_partitions_requests=[PARTITIONS.build_add_request([str(each.partition_key) for each in requests])],
+        dynamic_partitions_requests=[
+            PARTITIONS.build_add_request([str(request.partition_key) for request in requests])
+        ],
         # a deleted repository is forgotten: a later one of the same name counts as new
-        cursor=json.dumps(sorted((known & there.keys()) | now_marked.keys())),
+        cursor=json.dumps(sorted((known & listed.keys()) | now_marked.keys())),
     )
 
 
@@ -80,37 +85,37 @@ before anything is deleted. If LAKEGC_BACKUP_TO is set, a backup is made first. 
 sweeps start only manually; approvals given meanwhile are picked up when it is turned on.""",
 )
 def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    # oldest first, by storage id: none is skipped, however many arrive at once
+    # oldest first, by storage id, so that none is skipped even if many arrive at once
     seen = int(context.cursor) if context.cursor else None
     events = context.instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=APPROVAL, after_storage_id=seen), limit=APPROVALS_PER_TICK, ascending=True
     ).records
     if not events:
         return dg.SkipReason("No new approval.")
-    requests, unfollowed = [], []
+    requests, not_followed = [], []
     job = careful_sweep_job if os.environ.get("LAKEGC_BACKUP_TO", "").strip() else sweep_job
     for event in events:
         key = event.partition_key or ""
         if not is_an_approval(event):
-            advise(context.instance, key)
-            unfollowed.append(f"{key or 'an event without a partition'}: {BY_HAND}")
+            report_advice(context.instance, key)
+            not_followed.append(f"{key or 'an event without a partition'}: {MANUAL_EVENT_ADVICE}")
             continue
         try:
             partition = Partition.parse(key)
         except LakegcError as error:
-            unfollowed.append(str(error))
+            not_followed.append(str(error))
             continue
         tags = {REPOSITORY_TAG: partition.repository, APPROVAL_TAG: str(event.storage_id)}
         run_key = f"approval {event.storage_id}"
         requests.append(dg.RunRequest(run_key=run_key, partition_key=key, tags=tags, job_name=job.name))
-    for sentence in unfollowed:
+    for sentence in not_followed:
         context.log.error(sentence)
     return dg.SensorResult(
         run_requests=requests,
-        # a partition that is unknown here, such as one approved on another machine, is added; its run reports problems
-        dynamic_partitions_requests=[PARTITIONS.build_add_request([str(one.partition_key) for one in requests])]
+        # a partition may be unknown here if it was approved on another machine; its run reports problems
+        dynamic_partitions_requests=[PARTITIONS.build_add_request([str(request.partition_key) for request in requests])]
         if requests
         else [],
-        skip_reason=None if requests else dg.SkipReason("; ".join(unfollowed)),
+        skip_reason=None if requests else dg.SkipReason("; ".join(not_followed)),
         cursor=str(events[-1].storage_id),
     )

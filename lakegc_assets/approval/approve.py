@@ -29,7 +29,7 @@ from lakegc_assets.approval.preconditions import (
     check_set,
     check_status,
     check_unchanged,
-    free_to_approve,
+    earlier_status,
     refuse_unlocked,
 )
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, refuse_foreign_unfinished, refuse_used
@@ -56,7 +56,7 @@ from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import MarkState
 from spark_resources.stores.place import Place
 
-TRIES = 3
+MAX_TRIES = 3
 
 
 # --- given ----------------------------------------------------------------------------------------------------------
@@ -74,14 +74,14 @@ def approve(
     """Approve a request if nothing forbids it. `now` by the store's clock.
 
     Raises `WrongUsage` or `Refused` with the cause: the mark's state, a request older than the mark, a different
-    digest, changed rules or holds, brakes, a file or row that isn't the recorded one. Nothing is written in that case.
+    digest, changed rules or holds, a tripped brake, or an altered file or row. Nothing is written in that case.
     """
     refuse_unlocked(proposal, single_deployment=single_deployment)
     claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
-    earlier, approval = checked(proposal, request, lakefs, limits, now=now)
+    earlier, approval = check_and_build(proposal, request, lakefs, limits, now=now)
     if earlier in (ApprovalStatus.EXPIRED, ApprovalStatus.INCOMPLETE):
         revoke(proposal, who=request.who, how="renewed", now=now)
-    give(proposal, approval, now=now)
+    grant(proposal, approval, now=now)
     return approval
 
 
@@ -96,15 +96,15 @@ def check(
 ) -> None:
     """Raise the errors that `approve` would raise, and write nothing. Called before asking for confirmation."""
     refuse_unlocked(proposal, single_deployment=single_deployment)
-    checked(proposal, request, lakefs, limits, now=now)
+    check_and_build(proposal, request, lakefs, limits, now=now)
 
 
-def checked(
+def check_and_build(
     proposal: Proposal, request: ApprovalRequest, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime
 ) -> tuple[ApprovalStatus, Approval]:
-    """The status of an earlier approval, and the approval that may be given."""
+    """Check everything, and return the status of an earlier approval and the new approval."""
     refuse_earlier_format(proposal.record, "approved")
-    earlier = free_to_approve(proposal, now=now)
+    earlier = earlier_status(proposal, now=now)
     check_request(proposal, request)
     check_newer(proposal, request, earlier)
     approval = new_approval(proposal, request, limits, now=now)
@@ -115,8 +115,8 @@ def checked(
 
 
 def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimits, *, now: datetime) -> Approval:
-    """The approval that a request asks for. By default it ends when the mark becomes too old; if the mark is too old
-    already, it ends after the same span from now.
+    """The requested approval. By default it ends when the mark becomes too old; if the mark is already too old, it ends
+    after the same time span, counted from now.
 
     Raises `WrongUsage` for a name or reason without a letter or digit, or an end in the past.
     """
@@ -124,7 +124,8 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
     until = request.until or (finished if finished + limits.age > now else now) + limits.age
     if until <= now:
         raise WrongUsage(
-            f"--until {until:%Y-%m-%d %H:%M} UTC has passed: it is {now:%Y-%m-%d %H:%M} by the store's clock"
+            f"--until {until:%Y-%m-%d %H:%M} UTC has passed: it is {now:%Y-%m-%d %H:%M} by the store's clock. "
+            "Give a later time."
         )
     released = {
         known_brake(name): single_line(because, f"the reason for releasing {name}")
@@ -158,12 +159,12 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
     )
 
 
-def give(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
-    """Write an approval, in the order given above."""
+def grant(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
+    """Write an approval, in the order described at the top of this module."""
     place = proposal.target.place
     if proposal.mark is None:
         replacing = read_with_version(place, approval.mark_id)
-        free_to_approve(proposal, now=now)  # an approval given since `replacing` was read makes the write fail
+        earlier_status(proposal, now=now)  # an approval given since `replacing` was read makes the write fail
         write_approval(place, approval, replacing=replacing)
         return
     proposal.mark.move_to(MarkState.APPROVED, approval=approval.sha256)
@@ -174,11 +175,11 @@ def give(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
 
 
 def write_named(mark: Mark, approval: Approval) -> None:
-    """Write the approval that the mark's record names, replacing the file of an earlier one."""
-    for last in (*[False] * (TRIES - 1), True):
+    """Write the approval that the mark's record names, replacing the file of an earlier approval."""
+    for last in (*[False] * (MAX_TRIES - 1), True):
         replacing = read_with_version(mark.place, approval.mark_id)
         if Mark.open(mark.place, approval.mark_id).record.approval != approval.sha256:
-            raise overtaken(mark)
+            raise overtaken_error(mark)
         try:
             write_approval(mark.place, approval, replacing=replacing)
         except ApprovalConflict:  # a revoke of an earlier approval recorded its end in the meantime
@@ -193,10 +194,10 @@ def refuse_overtaken(mark: Mark, approval: Approval) -> None:
     record = Mark.open(mark.place, approval.mark_id).record
     if record.state is not MarkState.APPROVED or record.approval != approval.sha256:
         withdraw_reference_summary(mark.place, approval.mark_id)
-        raise overtaken(mark)
+        raise overtaken_error(mark)
 
 
-def overtaken(mark: Mark) -> ApprovalConflict:
+def overtaken_error(mark: Mark) -> ApprovalConflict:
     return ApprovalConflict(
         f"mark {mark.record.mark_id} of {mark.record.repository} was revoked, or is being swept, while this "
         "approval was being written. 'lakegc status' shows its current state.",
@@ -208,7 +209,7 @@ def overtaken(mark: Mark) -> ApprovalConflict:
 
 
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
-    """Revoke an approval, complete or partly written. `now` by the store's clock.
+    """Revoke an approval, even one that is only partly written. `now` by the store's clock.
 
     Raises `WrongUsage` if there is none, `Refused` if the mark is being swept or was swept.
     """
@@ -216,67 +217,67 @@ def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked")
     refuse_used(proposal)
     if mark is not None:
         summary = withdraw_reference_summary(place, proposal.record.mark_id)
-        approved = mark.record.state is MarkState.APPROVED
-        if approved:
+        was_approved = mark.record.state is MarkState.APPROVED
+        if was_approved:
             mark.move_to(MarkState.MARKED, approval=None)
     else:
-        approved = summary = False
-    ended = note_end(proposal, who=who, how=how, now=now)
-    if not (approved or summary or ended):
-        raise WrongUsage(f"{proposal.name} is not approved.")
+        was_approved = summary = False
+    ended = record_end(proposal, who=who, how=how, now=now)
+    if not (was_approved or summary or ended):
+        raise WrongUsage(f"{proposal.name} is not approved, so there is nothing to revoke.")
 
 
-def note_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
-    """Record in approval.json that it has ended. Returns whether it hadn't before. An unreadable one is replaced."""
+def record_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
+    """Record the end of an approval in approval.json, and return whether that is new. Replaces an unreadable file."""
     place, mark_id = proposal.target.place, proposal.record.mark_id
     replacing = read_with_version(place, mark_id)
-    if replacing is None or (proposal.mark is not None and names(place, mark_id, replacing[0])):
+    if replacing is None or (proposal.mark is not None and is_named_by_record(place, mark_id, replacing[0])):
         return False
     ended = ApprovalEnd(how=how, who=who, when=now.isoformat())
     try:
-        found = Approval.from_json(replacing[0], mark_id)
+        earlier = Approval.from_json(replacing[0], mark_id)
     except DamagedData:
         layout = None if proposal.foreign is None else proposal.foreign.layout
-        found = Approval(mark_id, layout, "", "unreadable", "unreadable", now, now)
-    if found.ended is not None:
+        earlier = Approval(mark_id, layout, "", "unreadable", "unreadable", now, now)
+    if earlier.ended is not None:
         return False
     try:
-        write_approval(place, replace(found, ended=ended), replacing=replacing)
+        write_approval(place, replace(earlier, ended=ended), replacing=replacing)
     except ApprovalConflict:
         if proposal.mark is None:
             raise
-        # a new approval has replaced it already: there is nothing left to record
+        # a new approval has already replaced it, so there is nothing to record
     return True
 
 
-def names(place: Place, mark_id: str, data: bytes) -> bool:
-    """Whether the mark's record names this approval. If so, it was given after the earlier one was revoked."""
+def is_named_by_record(place: Place, mark_id: str, data: bytes) -> bool:
+    """Whether the mark's record names this approval. If so, it was given after the earlier one had been revoked."""
     return Mark.open(place, mark_id).record.approval == hashlib.sha256(data).hexdigest()
 
 
 # --- verified -------------------------------------------------------------------------------------------------------
 
 
-def approved(proposal: Proposal, *, now: datetime) -> Approval:
+def valid_approval(proposal: Proposal, *, now: datetime) -> Approval:
     """The valid approval of a mark; the mark's files aren't checked. `now` by the store's clock.
 
     Raises `Refused` if there is none, or if it has expired or was used.
     """
     refuse_used(proposal)
-    found = proposal.approval()
-    check_status(proposal.target.repository.id, proposal.record.mark_id, proposal.status(found, now=now), found)
-    assert found is not None
-    return found
+    approval = proposal.approval()
+    check_status(proposal.target.repository.id, proposal.record.mark_id, proposal.status(approval, now=now), approval)
+    assert approval is not None
+    return approval
 
 
-def verify(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
+def verify_approved(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
     """Raise `Refused` unless this approval is valid now for this mark of lakegc's, and the mark hasn't changed since.
 
-    Called right before a sweep: rows, files and record have to be the approved ones. Rules and holds may have changed
-    since: a sweep uses today's, and can only keep more. `now` by the store's clock.
+    Called right before a sweep: rows, files and record must be the approved ones. Rules and holds may have changed
+    since, because a sweep uses the current ones and can only keep more. `now` by the store's clock.
     """
     check_approved(target, record, approval, now=now)
-    verify_set(target, record)
+    verify_recorded_files(target, record)
 
 
 def check_approved(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
@@ -288,14 +289,14 @@ def check_approved(target: Target, record: MarkRecord, approval: Approval | None
     check_status(record.repository, record.mark_id, approval_status(record, approval, now=now), approval)
 
 
-def verify_set(target: Target, record: MarkRecord) -> None:
+def verify_recorded_files(target: Target, record: MarkRecord) -> None:
     """Raise `Refused` unless the mark's rows and files are the recorded ones. For a sweep that resumes."""
     check_record(record)
     check_files(target, record)
 
 
 def verify_foreign(target: Target, foreign: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
-    """Like `verify`, for a mark of the reference collector."""
+    """Like `verify_approved`, for a mark of the reference collector."""
     name = f"mark {foreign.mark_id} of {target.repository.id}"
     check_foreign_approved(target, foreign, approval, now=now)
     files = foreign_files(target, foreign)

@@ -19,31 +19,31 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import DATA, ROOT, MarkState, Scope
 from spark_resources.stores.base import Store
 
-FOLDERS = (DATA, ROOT)  # what may be collected: everything under data/, and objects directly in the root
+FOLDERS = (DATA, ROOT)  # everything that may be collected is under data/ or directly in the root
 SWEEP_RECORD = "theirs/"  # the record of a sweep, in lakegc's folder for this mark id
 LINK_TOKEN = timedelta(hours=24)
 
 
-def root_of(mark_id: str) -> str:
+def sweep_record_root(mark_id: str) -> str:
     return mark_folder(mark_id) + SWEEP_RECORD
 
 
-def begun(target: Target, mark_id: str) -> Mark | None:
+def open_sweep_record(target: Target, mark_id: str) -> Mark | None:
     """The record of a sweep of a foreign mark; None if none was begun."""
     try:
-        return Mark.open(target.place, mark_id, root=root_of(mark_id))
+        return Mark.open(target.place, mark_id, root=sweep_record_root(mark_id))
     except NotFound:
         return None
 
 
-def as_record(target: Target, found: ReferenceMark, addresses: pa.ChunkedArray) -> MarkRecord:
+def record_of_foreign(target: Target, foreign: ReferenceMark, addresses: pa.ChunkedArray) -> MarkRecord:
     """A record of this mark with the counts that brakes measure, finished at the time of its newest file.
 
     `live` counts all objects in the store that aren't in the mark. Lists the whole repository once.
     """
-    newest = finished_at(target, found)
+    newest = finished_at(target, foreign)
     record = MarkRecord(
-        mark_id=found.mark_id,
+        mark_id=foreign.mark_id,
         state=MarkState.MARKED,
         repository=target.repository.id,
         repository_created=target.repository.created,
@@ -54,34 +54,34 @@ def as_record(target: Target, found: ReferenceMark, addresses: pa.ChunkedArray) 
         cutoff=newest,
         server_now=newest,
         rules=None,
-        by=f"the reference collector ({found.layout})",
+        by=f"the reference collector ({foreign.layout})",
         versions={},
         finished=newest,
-        counts=counted(target, addresses),
+        counts=count_objects(target, addresses),
     )
     return replace(record, previous=previous_mark(target.place, record))
 
 
-def finished_at(target: Target, found: ReferenceMark) -> datetime:
+def finished_at(target: Target, foreign: ReferenceMark) -> datetime:
     """The time of its newest file, including the summary, by the store's clock."""
-    if found.summary is None:
-        return found.written
+    if foreign.summary is None:
+        return foreign.written
     store = target.place.store()
-    return max(found.written, store.stat(found.folder.removesuffix("deleted/") + "summary.json").modified)
+    return max(foreign.written, store.stat(foreign.folder.removesuffix("deleted/") + "summary.json").modified)
 
 
-def counted(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
+def count_objects(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
     """The COUNTS of a mark with these addresses, from a new listing of the store."""
     wanted = set(addresses.to_pylist())
     local, store = target.blockstore == "local", target.place.store()
     candidates = candidate_bytes = stored = expired_bytes = 0
     for folder in FOLDERS:
         for page in store.pages(folder, delimiter=None if folder else "/"):
-            for one in page.objects:
-                if is_candidate(one.key, local_adapter=local):
-                    taken = one.key in wanted
-                    candidates, candidate_bytes = candidates + 1, candidate_bytes + one.size
-                    stored, expired_bytes = stored + taken, expired_bytes + taken * one.size
+            for listed in page.objects:
+                if is_candidate(listed.key, local_adapter=local):
+                    taken = listed.key in wanted
+                    candidates, candidate_bytes = candidates + 1, candidate_bytes + listed.size
+                    stored, expired_bytes = stored + taken, expired_bytes + taken * listed.size
     return {
         "candidates": candidates,
         "candidate_bytes": candidate_bytes,
@@ -92,16 +92,17 @@ def counted(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
 
 
 def cutoff_of(store: Store, foreign: ReferenceMark) -> datetime:
-    """Objects younger than this have changed since the mark: its own cutoff, or its oldest file's time minus 24 h."""
+    """Objects modified after this time have changed since the mark: its own cutoff, or its oldest file's time minus
+    24 h."""
     cutoff = (foreign.summary or {}).get("cutoff_time")
     oldest = min(store.stat(key).modified for key in foreign.files)
     if cutoff is None:
         return oldest - LINK_TOKEN
     try:
-        found = datetime.fromisoformat(str(cutoff))
-        if found.tzinfo is None:
+        parsed = datetime.fromisoformat(str(cutoff))
+        if parsed.tzinfo is None:
             raise ValueError("it names no time zone")
-        return min(found.astimezone(UTC), oldest)  # the approval's digest doesn't cover the summary
+        return min(parsed.astimezone(UTC), oldest)  # the approval's digest doesn't cover the summary
     except ValueError as error:
         raise DamagedData(
             f"the summary of mark {foreign.mark_id} has an invalid cutoff, {cutoff!r} ({error}), so objects newer "

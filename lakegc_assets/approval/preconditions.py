@@ -1,11 +1,11 @@
-"""Preconditions of an approval: each check raises an error or returns, and writes nothing (invariants 7, 9 and 11)."""
+"""Preconditions of an approval. Each check raises an error or returns; none writes anything (invariants 7, 9, 11)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, read_if_whole, refuse_used
+from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, read_if_intact, refuse_used
 from lakegc_assets.approval.verify_files import check_files, foreign_files
 from lakegc_assets.formatting import plural
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
@@ -22,33 +22,32 @@ from spark_resources.model import Rules
 def refuse_unlocked(proposal: Proposal, *, single_deployment: bool) -> None:
     if not (proposal.store.capabilities.conditional_writes or single_deployment):
         raise Refused(
-            f"{proposal.store.where} has no conditional writes, so lakegc can't rule out two people approving at "
-            "once. If no other lakegc deployment works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
+            f"{proposal.store.where} has no conditional writes, so lakegc can't prevent two people from approving at "
+            "the same time. If no other lakegc deployment works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
             invariant=11,
         )
 
 
-def free_to_approve(proposal: Proposal, *, now: datetime) -> ApprovalStatus:
+def earlier_status(proposal: Proposal, *, now: datetime) -> ApprovalStatus:
     """The status of an earlier approval. Raises `Refused` unless a new one may be given."""
     refuse_used(proposal)
-    found = read_if_whole(proposal)
-    earlier = proposal.status(found, now=now)
-    if earlier is ApprovalStatus.APPROVED and found is not None:
+    approval = read_if_intact(proposal)
+    earlier = proposal.status(approval, now=now)
+    if earlier is ApprovalStatus.APPROVED and approval is not None:
         raise Refused(
-            f"{proposal.name} is already approved by {found.who} until {found.until:%Y-%m-%d %H:%M} UTC. To approve "
-            "it with other options, first revoke that approval: lakegc revoke.",
+            f"{proposal.name} is already approved by {approval.who} until {approval.until:%Y-%m-%d %H:%M} UTC. To "
+            "approve it with other options, first revoke that approval: lakegc revoke.",
             invariant=7,
         )
     return earlier
 
 
 def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
-    """Raise `Refused` if a request is older than the mark or than the end of an earlier approval, or names another
-    digest.
-    """
+    """Raise `Refused` if a request is older than the mark or the end of an earlier approval, or names another
+    digest."""
     finished = proposal.record.finished
     assert finished is not None  # a proposed mark is always finished
-    # a store with times in whole seconds rounds down: the mark may have ended within that second
+    # a store that rounds times down to whole seconds may date a mark up to a second too early
     if request.when < finished + proposal.store.capabilities.time_resolution:
         raise Refused(
             f"{proposal.name} was finished at {finished:%Y-%m-%d %H:%M:%S} UTC by the store's clock, after this "
@@ -56,7 +55,7 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
             "Review it, and approve again.",
             invariant=7,
         )
-    earlier = read_if_whole(proposal)
+    earlier = read_if_intact(proposal)
     if (
         earlier is not None
         and earlier.ended is not None
@@ -70,19 +69,19 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
         )
     if request.digest is not None and request.digest != proposal.digest:
         raise Refused(
-            f"the digest of {proposal.name} is {proposal.digest}, but {request.digest} was approved, which is "
-            "another set. Review this one: lakegc review.",
+            f"the digest of {proposal.name} is {proposal.digest}, but {request.digest} was approved, which is a "
+            "different set. Review this one: lakegc review.",
             invariant=7,
         )
 
 
 def check_newer(proposal: Proposal, request: ApprovalRequest, earlier: ApprovalStatus) -> None:
     """Raise `Refused` if a request isn't newer than the end of an expired approval: it would extend that approval."""
-    found = read_if_whole(proposal)
-    if earlier is ApprovalStatus.EXPIRED and found is not None and request.when < found.until:
+    approval = read_if_intact(proposal)
+    if earlier is ApprovalStatus.EXPIRED and approval is not None and request.when < approval.until:
         raise Refused(
-            f"the approval of {proposal.name} by {found.who} ended at {found.until:%Y-%m-%d %H:%M:%S} UTC, and this "
-            f"one was given earlier, at {request.when:%Y-%m-%d %H:%M:%S}. Review the mark, and approve again.",
+            f"the approval of {proposal.name} by {approval.who} ended at {approval.until:%Y-%m-%d %H:%M:%S} UTC, and "
+            f"this one was given earlier, at {request.when:%Y-%m-%d %H:%M:%S}. Review the mark, and approve again.",
             invariant=7,
         )
 
@@ -105,27 +104,32 @@ class BrakeNotTripped(WrongUsage):
 
 def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeLimits, *, until: datetime) -> None:
     """Raise `StoppedByBrakes` for tripped brakes that aren't released, `BrakeNotTripped` for released brakes that
-    haven't tripped. Each error names both kinds, so that one more attempt is enough.
+    haven't tripped. Each error names both kinds, so that the next attempt can succeed.
 
-    The mark's age is taken at the end of the approval, since it may be swept as late as that.
+    The mark's age is measured at the end of the approval, because the mark may be swept as late as that.
     """
-    found = brakes(proposal.record, limits, now=until)
-    tripped = {brake.name: brake.why for brake in found if brake.tripped}
+    all_brakes = brakes(proposal.record, limits, now=until)
+    tripped = {brake.name: brake.why for brake in all_brakes if brake.tripped}
     unreleased = {name: why for name, why in tripped.items() if name not in released}
     sentences = "".join(f"\n  {name}: {why}" for name, why in unreleased.items())
-    how = (
+    how_to_release = (
         "\nIf that is expected, release each brake by name with a reason: --release BRAKE --because TEXT, or in "
         "Dagster's job approve 'release: {BRAKE: TEXT}'."
     )
-    if needless := sorted(set(released) - set(tripped)):
-        rest = f" It is stopped by:{sentences}{how}" if unreleased else f" Tripped: {', '.join(tripped) or 'none'}."
-        have = "has" if len(needless) == 1 else "have"
+    if not_tripped := sorted(set(released) - set(tripped)):
+        others_tripped = (
+            f" It is stopped by:{sentences}{how_to_release}"
+            if unreleased
+            else f" Tripped: {', '.join(tripped) or 'none'}."
+        )
+        have = "has" if len(not_tripped) == 1 else "have"
         raise BrakeNotTripped(
-            f"{', '.join(needless)} {have} not tripped for {proposal.name} and can't be released in advance.{rest}",
+            f"{', '.join(not_tripped)} {have} not tripped for {proposal.name} and can't be released in advance."
+            f"{others_tripped}",
             tuple(tripped),
         )
     if unreleased:
-        stopped = f"{proposal.name} is stopped by {plural(len(unreleased), 'brake')}:{sentences}{how}"
+        stopped = f"{proposal.name} is stopped by {plural(len(unreleased), 'brake')}:{sentences}{how_to_release}"
         raise StoppedByBrakes(stopped, tuple(tripped))
 
 
@@ -138,29 +142,29 @@ def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
     if rules != record.rules:
         raise Refused(
             f"the retention rules of {record.repository} were changed after {proposal.name} was made, from "
-            f"{in_words(record.rules)} to {in_words(rules)}. Make a new mark.",
+            f"{rules_in_words(record.rules)} to {rules_in_words(rules)}. Make a new mark.",
             invariant=7,
         )
     if holds.sha256 != record.holds["sha256"]:
         before, after = set(record.holds["ids"]), set(holds.ids)
-        which = [f"added {each}" for each in sorted(after - before)] + [
-            f"dropped {each}" for each in sorted(before - after)
+        changes = [f"added {hold_id}" for hold_id in sorted(after - before)] + [
+            f"dropped {hold_id}" for hold_id in sorted(before - after)
         ]
         raise Refused(
             f"the holds of {record.repository} were changed after {proposal.name} was made "
-            f"({', '.join(which) or 'same ids, different definitions'}). Make a new mark.",
+            f"({', '.join(changes) or 'same ids, different definitions'}). Make a new mark.",
             invariant=7,
         )
 
 
-def in_words(rules: Rules | None) -> str:
+def rules_in_words(rules: Rules | None) -> str:
     if rules is None:
         return "none"
     return ", ".join([f"{rules.default_days} days", *(f"{b}: {days}" for b, days in sorted(rules.branch_days.items()))])
 
 
 def check_set(proposal: Proposal) -> None:
-    """Raise `Refused` unless the namespace holds, byte for byte, the set that the digest names."""
+    """Raise `Refused` unless the namespace contains, byte for byte, the set that the digest names."""
     if proposal.foreign is not None:
         check_foreign(proposal)
         return
@@ -181,8 +185,8 @@ def check_foreign(proposal: Proposal) -> None:
     """Raise `Refused` if a foreign mark has changed since it was reviewed."""
     assert proposal.foreign is not None
     name, place = f"{proposal.foreign.layout}/{proposal.foreign.mark_id}", proposal.target.place
-    found = reference_mark(place, name, ours=own_marks(place))
-    if found is None or foreign_files(proposal.target, found).digest != proposal.digest:
+    foreign = reference_mark(place, name, ours=own_marks(place))
+    if foreign is None or foreign_files(proposal.target, foreign).digest != proposal.digest:
         raise Refused(
             f"the files of {proposal.name} have changed since the review: one was altered, added or removed. Review "
             "the mark again.",
@@ -190,14 +194,14 @@ def check_foreign(proposal: Proposal) -> None:
         )
 
 
-def check_status(repository: str, mark: str, status: ApprovalStatus, found: Approval | None) -> None:
+def check_status(repository: str, mark: str, status: ApprovalStatus, approval: Approval | None) -> None:
     """Raise `Refused` (invariant 7) unless a mark is approved. `mark` is its id, or layout/id of a foreign mark."""
     if status is ApprovalStatus.APPROVED:
         return
     why = {
         ApprovalStatus.NONE: "is not approved",
         ApprovalStatus.INCOMPLETE: "has an approval that is incomplete or was altered",
-        ApprovalStatus.EXPIRED: f"was approved until {found.until:%Y-%m-%d %H:%M} UTC" if found else "",
+        ApprovalStatus.EXPIRED: f"was approved until {approval.until:%Y-%m-%d %H:%M} UTC" if approval else "",
     }[status]
     kind = NothingToDo if status is ApprovalStatus.NONE else Refused
     raise kind(

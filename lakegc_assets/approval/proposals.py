@@ -1,4 +1,4 @@
-"""Marks proposed for approval, and approval requests. Marks are opened and read here; nothing is decided."""
+"""Marks proposed for approval, and approval requests. This module opens and reads marks, but decides nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from lakegc_assets.approval.foreign_marks import as_record, begun
+from lakegc_assets.approval.foreign_marks import open_sweep_record, record_of_foreign
 from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark.context import Target
 from spark_resources.errors import DamagedData, NothingToDo, Refused, WrongUsage
@@ -26,7 +26,7 @@ from spark_resources.model import MarkState, check_mark_id
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
 
-USED = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})
+USED_STATES = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Proposal:
     def approval(self) -> Approval | None:
         return read_approval(self.target.place, self.record.mark_id)
 
-    def status(self, found: Approval | None, *, now: datetime) -> ApprovalStatus:
+    def status(self, approval: Approval | None, *, now: datetime) -> ApprovalStatus:
         """The status of an approval. `now` by the store's clock."""
         if self.foreign is None:
-            return approval_status(self.record, found, now=now)
-        return foreign_approval_status(found, layout=self.foreign.layout, now=now)
+            return approval_status(self.record, approval, now=now)
+        return foreign_approval_status(approval, layout=self.foreign.layout, now=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class ApprovalRequest:
 
 
 def propose(target: Target, name: str, *, now: datetime) -> Proposal:
-    """The finished mark of this id, or the foreign `layout/id`, of the current repository. `now` by the store's clock.
+    """Open the finished mark with this id, or the foreign `layout/id`, for approval. `now` by the store's clock.
 
-    Raises `WrongUsage` if it is unknown or unfinished, `Refused` if it belongs to another repository. Removes the
-    summary left over from an approval that has ended.
+    Raises `WrongUsage` if it is unknown or unfinished, `Refused` if it belongs to another repository. Removes a summary
+    that is left over from an approval that has ended.
     """
     from lakegc_assets.mark.preconditions import refuse_another_repository  # imports Dagster, which reviews don't need
 
@@ -89,32 +89,32 @@ def propose(target: Target, name: str, *, now: datetime) -> Proposal:
         refuse_unfinished(mark.record)
         withdraw_stale_summary(place, mark.record, now=now)
         return Proposal(target, mark.record, mark.record.digest or "", mark=mark)
-    found = reference_mark(place, name, ours=own_marks(place))
-    if found is None:
+    foreign = reference_mark(place, name, ours=own_marks(place))
+    if foreign is None:
         raise WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists the marks.")
-    refuse_foreign_unfinished(target, found)
-    files = foreign_files(target, found)
-    return Proposal(target, as_record(target, found, files.addresses), files.digest, foreign=found)
+    refuse_foreign_unfinished(target, foreign)
+    files = foreign_files(target, foreign)
+    return Proposal(target, record_of_foreign(target, foreign, files.addresses), files.digest, foreign=foreign)
 
 
 def refuse_unfinished(record: MarkRecord) -> None:
     if record.finished is None:
-        why = f": {record.failure}" if record.failure else ""
-        raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state}){why}")
+        reason = f": {record.failure}" if record.failure else ""
+        raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state}){reason}")
 
 
-def refuse_foreign_unfinished(target: Target, found: ReferenceMark) -> None:
+def refuse_foreign_unfinished(target: Target, foreign: ReferenceMark) -> None:
     """Raise if a foreign mark didn't finish successfully, or is older than the repository."""
-    if found.written < target.repository.created:
+    if foreign.written < target.repository.created:
         raise Refused(
-            f"mark {found.mark_id} is older than the repository {target.repository.id}, which was created "
+            f"mark {foreign.mark_id} is older than the repository {target.repository.id}, which was created "
             f"{target.repository.created:%Y-%m-%d %H:%M:%S}: it was made for an earlier repository of this name. "
             "Make a new mark.",
             invariant=7,
         )
-    if found.layout in WITH_SUMMARY and (found.summary is None or found.summary.get("success") is not True):
+    if foreign.layout in WITH_SUMMARY and (foreign.summary is None or foreign.summary.get("success") is not True):
         raise WrongUsage(
-            f"mark {found.mark_id} of {target.repository.id} is not finished: its collector wrote no success "
+            f"mark {foreign.mark_id} of {target.repository.id} is not finished: its collector wrote no success "
             "summary. Make a new mark."
         )
 
@@ -122,7 +122,7 @@ def refuse_foreign_unfinished(target: Target, found: ReferenceMark) -> None:
 def refuse_used(proposal: Proposal) -> None:
     """Raise `Refused` if a mark was swept, or was superseded by another one."""
     state = proposal.record.state
-    if state in USED:
+    if state in USED_STATES:
         raise NothingToDo(
             f"the approval of {proposal.name} has been used: the mark is {state}. Make a new mark.", invariant=7
         )
@@ -130,18 +130,19 @@ def refuse_used(proposal: Proposal) -> None:
         raise Refused(f"{proposal.name} is superseded by a newer mark. Review and approve that one.", invariant=7)
     if proposal.foreign is None:
         return
-    sweep = begun(proposal.target, proposal.record.mark_id)
-    if sweep is not None and sweep.record.state in USED:
+    sweep = open_sweep_record(proposal.target, proposal.record.mark_id)
+    if sweep is not None and sweep.record.state in USED_STATES:
         raise NothingToDo(
-            f"the approval of {proposal.name} has been used: the mark is {sweep.record.state}.", invariant=7
+            f"the approval of {proposal.name} has been used: the mark is {sweep.record.state}. Make a new mark.",
+            invariant=7,
         )
-    if (found := read_if_whole(proposal)) and found.ended and found.ended["how"] == "swept":
+    if (approval := read_if_intact(proposal)) and approval.ended and approval.ended["how"] == "swept":
         raise NothingToDo(
             f"the approval of {proposal.name} has been used: the mark was swept. Make a new mark.", invariant=7
         )
 
 
-def read_if_whole(proposal: Proposal) -> Approval | None:
+def read_if_intact(proposal: Proposal) -> Approval | None:
     try:
         return proposal.approval()
     except DamagedData:
@@ -152,20 +153,20 @@ def read_if_whole(proposal: Proposal) -> Approval | None:
 
 
 def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
-    """The state of lakegc's own mark; approved only while its approval is valid. `now` by the store's clock."""
+    """The state of one of lakegc's marks; `approved` only while its approval is valid. `now` by the store's clock."""
     if record.state is not MarkState.APPROVED:
         return record.state.value
     try:
-        found = read_approval(place, record.mark_id)
+        approval = read_approval(place, record.mark_id)
     except DamagedData:
-        found = None
-    return approval_status(record, found, now=now).value
+        approval = None
+    return approval_status(record, approval, now=now).value
 
 
 def foreign_approval(place: Place, foreign: ReferenceMark, *, now: datetime) -> ApprovalStatus:
     """The status of lakegc's approval of a foreign mark. `now` by the store's clock."""
     try:
-        found = read_approval(place, foreign.mark_id)
+        approval = read_approval(place, foreign.mark_id)
     except (DamagedData, WrongUsage):  # an id that lakegc can't use has no approval
-        found = None
-    return foreign_approval_status(found, layout=foreign.layout, now=now)
+        approval = None
+    return foreign_approval_status(approval, layout=foreign.layout, now=now)

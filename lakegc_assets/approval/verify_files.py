@@ -1,7 +1,7 @@
 """Verify a mark's files, byte for byte: their content, their rows, and that each key may be collected.
 
-A digest names the set. This verifies that the namespace still holds the very set that the digest names (invariants 5
-and 7). A few threads read one file at a time each, whatever the size of the mark.
+The digest of an approval names the set of objects. This module verifies that the namespace still contains exactly that
+set (invariants 5 and 7). A few threads each read one file at a time, so memory doesn't grow with the mark.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.spark.datasets import File
 from spark_resources.stores.place import Place
 
-READ_AT_ONCE = 4
-NAMED = 3
-ALTERED = (
+CONCURRENT_READS = 4
+MAX_NAMED = 3
+ALTERED_ADVICE = (
     "lakegc never writes such keys to a mark, so this one was altered. None of it may be deleted; make a new mark."
 )
-FOREIGN = (
+FOREIGN_ADVICE = (
     "A tool that normalizes paths could turn such a key into the key of another object. None of this mark may be "
     "deleted: make one with 'lakegc mark', which keeps such objects and can delete the others."
 )
@@ -40,43 +40,43 @@ FOREIGN = (
 # --- keys that may be collected -------------------------------------------------------------------------------------
 
 
-def strange_keys(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
+def forbidden_keys(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
     """The addresses that may not be deleted (see `rules.addresses.may_be_deleted`)."""
     return addresses.filter(pc.invert(may_be_deleted(addresses, local_adapter=local_adapter)))
 
 
-def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, what_then: str = ALTERED) -> None:
+def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, advice: str = ALTERED_ADVICE) -> None:
     """Raise `Refused` (invariant 5) if a file of a mark names a key that must never be deleted."""
-    strange = strange_keys(addresses, local_adapter=local_adapter)
-    if len(strange):
-        named = ", ".join(repr(one) for one in strange.slice(0, NAMED).to_pylist())
+    forbidden = forbidden_keys(addresses, local_adapter=local_adapter)
+    if len(forbidden):
+        named = ", ".join(repr(key) for key in forbidden.slice(0, MAX_NAMED).to_pylist())
         raise Refused(
-            f"{where} names {plural(len(strange), 'key')} that no sweep may delete (neither under data/ nor legacy "
-            f"objects, or with '.' or '..' as a path segment): {named}. {what_then}",
+            f"{where} names {plural(len(forbidden), 'key')} that no sweep may delete (neither under data/ nor legacy "
+            f"objects, or with '.' or '..' as a path segment): {named}. {advice}",
             invariant=5,
         )
 
 
-# --- the files of a mark of lakegc's --------------------------------------------------------------------------------
+# --- the files of lakegc's own marks --------------------------------------------------------------------------------
 
 
 def check_files(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` unless a mark's folder holds exactly the recorded files, unaltered."""
+    """Raise `Refused` unless a mark's folder contains exactly the recorded files, unaltered."""
     place, recorded = target.place, list(recorded_parts(target.place, record))
-    check_no_others(place, record, recorded)
+    refuse_unlisted_files(place, record, recorded)
     files = [(part, file) for part in recorded for file in part.dataset.files]
-    with ThreadPoolExecutor(max_workers=READ_AT_ONCE) as pool:
-        for _ in pool.map(lambda one: check_file(target, *one), files):
+    with ThreadPoolExecutor(max_workers=CONCURRENT_READS) as pool:
+        for _ in pool.map(lambda part_and_file: check_file(target, *part_and_file), files):
             pass
 
 
-def check_no_others(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
+def refuse_unlisted_files(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
     """Raise `Refused` for an unlisted file in a mark's folders: other collectors would treat it as part of the mark."""
     if added := unrecorded_files(place, record, recorded):
-        more = f" and {len(added) - NAMED:,} more" if len(added) > NAMED else ""
+        more = f" and {len(added) - MAX_NAMED:,} more" if len(added) > MAX_NAMED else ""
         raise Refused(
-            f"{', '.join(added[:NAMED])}{more} in {place.store().where} {'was' if len(added) == 1 else 'were'} "
-            f"added to mark {record.mark_id} after it was made. Find out who added them; remove them, or make a new "
+            f"{', '.join(added[:MAX_NAMED])}{more} in {place.store().where} {'was' if len(added) == 1 else 'were'} "
+            f"added to mark {record.mark_id} after it was made. Find out who added them. Remove them, or make a new "
             "mark.",
             invariant=7,
         )
@@ -94,14 +94,18 @@ def check_file(target: Target, part: Part, file: File) -> None:
         raise Refused(f"{where} was altered after the mark was made. Make a new mark.", invariant=7)
     if part.keys:
         local = target.blockstore == "local"
-        check_keys(lines_in(data) if file.name.endswith(".txt") else column_of(data, where), where, local_adapter=local)
+        check_keys(
+            lines_of_text(data) if file.name.endswith(".txt") else address_column(data, where),
+            where,
+            local_adapter=local,
+        )
 
 
-def lines_in(data: bytes) -> pa.Array:
+def lines_of_text(data: bytes) -> pa.Array:
     return pa.array(data.decode().removesuffix("\n").split("\n") if data else [], pa.string())
 
 
-def column_of(data: bytes, where: str) -> pa.Array:
+def address_column(data: bytes, where: str) -> pa.Array:
     try:
         table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(columns=["address"], use_threads=False)
         return table.column("address").combine_chunks().cast(pa.string())
@@ -120,24 +124,24 @@ class ForeignFiles:
     addresses: pa.ChunkedArray
 
 
-def foreign_files(target: Target, found: ReferenceMark) -> ForeignFiles:
+def foreign_files(target: Target, foreign: ReferenceMark) -> ForeignFiles:
     """Read a foreign mark. Raises `DamagedData` for a damaged file, `Refused` for a key that must not be deleted.
 
     The digest is a SHA-256 over repository, namespace, layout, id, and each file's key, size and SHA-256.
     """
     place, repository, files, chunks = target.place, target.repository, [], []
-    for key in found.files:
+    for key in foreign.files:
         data, where = read_mark_file(place, key), f"{place.store().where}/{key}"
         addresses = addresses_in(data, where)
-        check_keys(addresses, where, local_adapter=target.blockstore == "local", what_then=FOREIGN)
+        check_keys(addresses, where, local_adapter=target.blockstore == "local", advice=FOREIGN_ADVICE)
         files.append([key, len(data), hashlib.sha256(data).hexdigest()])
         chunks.append(addresses)
-    named = {
+    content = {
         "repository": [repository.id, repository.created.isoformat()],
         "namespace": place.namespace.uri,
-        "layout": found.layout,
-        "mark_id": found.mark_id,
+        "layout": foreign.layout,
+        "mark_id": foreign.mark_id,
         "files": files,
     }
-    digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return ForeignFiles(digest, pa.chunked_array(chunks, pa.string()))

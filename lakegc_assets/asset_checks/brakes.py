@@ -17,7 +17,7 @@ from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.brakes import BRAKES, Brake, BrakeLimits, brakes
 from spark_resources.errors import LakegcError
 
-PROMISES = {
+DESCRIPTIONS = {
     "share": "The expired share of the repository is within its limit.",
     "bytes": "The number of expired bytes is within its limit.",
     "count": "The number of expired objects is within its limit.",
@@ -33,24 +33,24 @@ def spec(name: str) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(
         f"brake_{name}",
         asset=review.expired_set,
-        description=PROMISES[name],
+        description=DESCRIPTIONS[name],
         blocking=False,
         partitions_def=partitions.PARTITIONS,
     )
 
 
-def as_result(name: str, found: Sequence[Brake]) -> dg.AssetCheckResult:
+def check_result(name: str, own_brakes: Sequence[Brake]) -> dg.AssetCheckResult:
     """The result of one check: for one brake, or for `others`, which has a brake per repository that was not read."""
-    tripped = [brake for brake in found if brake.tripped]
-    measured = [brake.measured for brake in found if brake.measured is not None]
+    tripped = [brake for brake in own_brakes if brake.tripped]
+    measured = [brake.measured for brake in own_brakes if brake.measured is not None]
     return dg.AssetCheckResult(
         passed=not tripped,
         asset_key=review.expired_set.key,
         check_name=f"brake_{name}",
         severity=dg.AssetCheckSeverity.WARN,
-        description="\n".join(map(how_to_release, tripped)) or found[0].why,
+        description="\n".join(map(how_to_release, tripped)) or own_brakes[0].why,
         metadata={
-            "bound": found[0].bound,
+            "bound": own_brakes[0].bound,
             "measured": sum(measured) if measured else "nothing to compare with",
         },
     )
@@ -64,7 +64,7 @@ def how_to_release(brake: Brake) -> str:
     )
 
 
-def unmeasured(name: str, why: str) -> dg.AssetCheckResult:
+def failed_measurement(name: str, why: str) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         passed=False, asset_key=review.expired_set.key, check_name=f"brake_{name}", description=why
     )
@@ -75,15 +75,17 @@ with warnings.catch_warnings():
 
     @dg.multi_asset_check(name="brakes", specs=[spec(name) for name in BRAKES])
     def check_brakes(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> Iterator[dg.AssetCheckResult]:
-        """Every brake of the partition's mark, by the bounds that are configured now."""
+        """Every brake of the partition's mark, with the limits that are configured now."""
         try:
             limits = BrakeLimits.of(marks.settings())
-            found = brakes(marks.record(context.partition_key), limits, now=marks.store_time(context.partition_key))
+            all_brakes = brakes(
+                marks.record(context.partition_key), limits, now=marks.store_time(context.partition_key)
+            )
         except LakegcError as error:
-            yield from (unmeasured(name, str(error)) for name in BRAKES)
+            yield from (failed_measurement(name, str(error)) for name in BRAKES)
             return
         for name in BRAKES:
-            yield as_result(name, [brake for brake in found if brake.name.partition("/")[0] == name])
+            yield check_result(name, [brake for brake in all_brakes if brake.name.partition("/")[0] == name])
 
 
 BRAKE_CHECKS = [check_brakes]

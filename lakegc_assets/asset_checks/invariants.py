@@ -1,4 +1,4 @@
-"""The invariants as asset checks, for display: each measures again an invariant that its asset has enforced.
+"""The invariants as asset checks, for display. Each measures an invariant again that its asset has enforced.
 
 A check reads the mark's record in the namespace and enforces nothing: an asset that violates an invariant fails before
 its checks run.
@@ -52,9 +52,9 @@ def inside_only(record: MarkRecord) -> Measured:
 
 def read_twice(record: MarkRecord) -> Measured:
     facts = record.step("uncommitted_addresses").facts
-    both = {part: facts.get(part, {}) for part in ("first", "second")}
-    return all("files" in counts for counts in both.values()), {
-        f"{part}.{name}": value for part, counts in both.items() for name, value in counts.items()
+    readings = {part: facts.get(part, {}) for part in ("first", "second")}
+    return all("files" in counts for counts in readings.values()), {
+        f"{part}.{name}": value for part, counts in readings.items() for name, value in counts.items()
     }
 
 
@@ -71,24 +71,24 @@ def ranges_whole(record: MarkRecord) -> Measured:
 def others_read(record: MarkRecord) -> Measured:
     read = record.step("committed_addresses").facts["elsewhere"]
     staged = record.step("uncommitted_addresses").facts
-    both = [staged.get(part, {}) for part in ("first_elsewhere", "second_elsewhere")]
+    readings = [staged.get(part, {}) for part in ("first_elsewhere", "second_elsewhere")]
     unread = unread_in(record)
-    fine = not unread and (not read["repositories"] or all("branches" in counts for counts in both))
-    return fine, {
+    all_read = not unread and (not read["repositories"] or all("branches" in counts for counts in readings))
+    return all_read, {
         "repositories": len(read["repositories"]),
         "trusted": ", ".join(read["trusted"]),
         "unread": "; ".join(f"{name}: {why}" for name, why in sorted(unread.items())),
-        "branches": both[0].get("branches", 0),
+        "branches": readings[0].get("branches", 0),
         "tables": read["tables"],
-        "addresses_here": read["addresses"] + max(counts.get("addresses", 0) for counts in both),
+        "addresses_here": read["addresses"] + max(counts.get("addresses", 0) for counts in readings),
     }
 
 
 def in_order(record: MarkRecord) -> Measured:
     check_order(record, before="expired_set")
     steps = [(name, record.step(name)) for name in CHAIN]
-    fine = all(first.number < second.number for (_, first), (_, second) in pairwise(steps))
-    return fine, {name: f"{step.started.isoformat()} to {step.finished.isoformat()}" for name, step in steps}
+    is_in_order = all(first.number < second.number for (_, first), (_, second) in pairwise(steps))
+    return is_in_order, {name: f"{step.started.isoformat()} to {step.finished.isoformat()}" for name, step in steps}
 
 
 def live_is_listed(record: MarkRecord) -> Measured:
@@ -116,10 +116,10 @@ def young_kept(record: MarkRecord) -> Measured:
 def nothing_missed(record: MarkRecord) -> Measured:
     facts = record.step("expired_set").facts
     made = "since " + ", ".join(record.basis["chain"]) if record.incremental else f"full: {record.basis['why']}"
-    found = {"made": made, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
+    metadata = {"made": made, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
     if record.incremental:
-        found["not_looked_for"] = f"{late_uploads(record)} To make it now: lakegc mark {record.repository} --full"
-    return found["missed"] == 0, found | {"names": ", ".join(facts.get("missed_names", []))}
+        metadata["not_looked_for"] = f"{late_uploads(record)} To make it now: lakegc mark {record.repository} --full"
+    return metadata["missed"] == 0, metadata | {"names": ", ".join(facts.get("missed_names", []))}
 
 
 INVARIANTS = [
@@ -131,7 +131,7 @@ INVARIANTS = [
         clocks_agree,
     ),
     Invariant(mark.namespace_slices, "inside_only", 5, "Only data/ and legacy root objects are listed.", inside_only),
-    Invariant(mark.uncommitted_addresses, "read_twice", 2, "Staged changes were read twice, every file.", read_twice),
+    Invariant(mark.uncommitted_addresses, "read_twice", 2, "Staged changes were read twice, in full.", read_twice),
     Invariant(mark.retained_commits, "heads_retained", 2, "Every branch head is retained.", heads_retained),
     Invariant(
         mark.committed_addresses,

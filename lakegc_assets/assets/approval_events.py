@@ -1,6 +1,6 @@
-"""Events of `sweep_approval`: they show an approval in Dagster's graph and trigger the sensor.
+"""Events of `sweep_approval`, which show an approval in Dagster's graph and trigger the sensor.
 
-An event itself approves nothing: the approval is a file in the namespace.
+An event alone approves nothing: the approval is a file in the namespace.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
@@ -15,8 +15,8 @@ from spark_resources.errors import LakegcError
 from spark_resources.mark_store.approval import Approval
 
 DIGEST = "digest"
-"""The metadata that distinguishes an event of an approval from one that was reported by hand."""
-BY_HAND = (
+"""The metadata that distinguishes the event of an approval from an event that was reported manually."""
+MANUAL_EVENT_ADVICE = (
     "This event was reported manually and approves nothing. To approve, launch the job *approve* for this partition "
     "with your name and the digest of the set, or run lakegc approve in a terminal."
 )
@@ -47,17 +47,19 @@ def report_approval(instance: dg.DagsterInstance, partition_key: str, proposal: 
         instance.add_dynamic_partitions(str(PARTITIONS.name), [partition_key])
         instance.report_runless_asset_event(materialization(partition_key, proposal, approval))
     except Exception as error:
-        raise LakegcError(f"the approval was recorded, but reporting it to Dagster failed: {error}") from error
+        raise LakegcError(
+            f"the approval was recorded, but reporting it to Dagster failed, so no sensor starts its sweep: {error}"
+        ) from error
 
 
 def is_an_approval(event: dg.EventLogRecord) -> bool:
-    """Whether an event of `sweep_approval` belongs to an approval; one that was reported by hand doesn't."""
+    """Whether an event of `sweep_approval` belongs to an approval. Manually reported events don't."""
     materialized = event.asset_materialization
     return materialized is not None and DIGEST in materialized.metadata
 
 
-def advise(instance: dg.DagsterInstance, partition_key: str) -> None:
-    """Report an observation: that an event reported by hand approves nothing, and how to approve instead."""
+def report_advice(instance: dg.DagsterInstance, partition_key: str) -> None:
+    """Report an observation that says that a manually reported event approves nothing, and how to approve instead."""
     instance.report_runless_asset_event(
-        dg.AssetObservation(APPROVAL, partition=partition_key or None, description=BY_HAND)
+        dg.AssetObservation(APPROVAL, partition=partition_key or None, description=MANUAL_EVENT_ADVICE)
     )

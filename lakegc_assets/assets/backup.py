@@ -9,7 +9,7 @@ from pydantic import Field
 from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.backup.backup import back_up
-from lakegc_assets.backup.context import AT_ONCE, CopyLimits, open_backup
+from lakegc_assets.backup.context import CONCURRENT_COPIES, CopyLimits, open_backup
 from lakegc_assets.backup.manifest import Backup
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.progress import logged_and_published
@@ -27,7 +27,7 @@ class BackupConfig(dg.Config):
         default="",
         description="destination: a bucket, container or folder as a URI, or a folder's path; empty: LAKEGC_BACKUP_TO",
     )
-    at_once: int = Field(default=AT_ONCE, ge=1, description="maximum number of concurrent copies")
+    at_once: int = Field(default=CONCURRENT_COPIES, ge=1, description="maximum number of concurrent copies")
     bandwidth: float = Field(default=0, ge=0, description="maximum total bytes per second; 0: no limit")
     layout: str = Field(
         default="", description="layout of a mark of the reference collector, if several layouts have its id"
@@ -61,20 +61,20 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
             marks.lakefs.client(), settings, partition.repository, name, to,
             spark=marks.session, limits=limits, log_message=log_message,
         )  # fmt: skip
-        return described(back_up(run), f"{run.to.store().where}/{run.folder}")
+        return backup_result(back_up(run), f"{run.to.store().where}/{run.folder}")
 
 
-def described(found: Backup, where: str) -> dg.MaterializeResult[Any]:
+def backup_result(summary: Backup, where: str) -> dg.MaterializeResult[Any]:
     """The result of `backup`: totals by outcome, and its location."""
     return dg.MaterializeResult(
         metadata={
-            "repository": found.subject.repository,
-            "mark": found.subject.mark_id,
-            "dagster/row_count": found.marked,
-            **{f"objects.{outcome}": count for outcome, count in sorted(found.objects.items())},
-            **{f"bytes.{outcome}": count for outcome, count in sorted(found.sizes.items())},
-            "seconds": found.seconds,
-            "digest": found.subject.digest,
+            "repository": summary.subject.repository,
+            "mark": summary.subject.mark_id,
+            "dagster/row_count": summary.marked,
+            **{f"objects.{outcome}": count for outcome, count in sorted(summary.objects.items())},
+            **{f"bytes.{outcome}": count for outcome, count in sorted(summary.sizes.items())},
+            "seconds": summary.seconds,
+            "digest": summary.subject.digest,
             "where": where,
         }
     )

@@ -1,9 +1,9 @@
 """Group `mark`: four assets, each computed once per repository and mark, in the order that keeps data safe.
 
-The order is the safety rule of the whole system. Objects are listed first, and references are read afterwards, so a
-later step can only find *more* references to them. An object that moves from staging to a commit in the meantime is
-seen by at least one of the later steps. Each asset depends on the one before it in `CHAIN`, the only place that defines
-the order.
+The order is the safety rule of the whole system. Objects are listed first and references are read afterwards, so a
+later step can only find *more* references to these objects. An object that moves from staging to a commit in the
+meantime is seen by at least one of the later steps. Each asset depends on the one before it in `CHAIN`, the only
+place that defines the order.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
@@ -17,8 +17,8 @@ from lakegc_assets.mark import figures
 from lakegc_assets.mark import namespace_slices as slices
 from lakegc_assets.mark import retained_commits as retained
 from lakegc_assets.mark import uncommitted_addresses as uncommitted
-from lakegc_assets.mark.metadata import described
-from lakegc_assets.mark.options import MarkOptions, parse_min_age, parse_taken
+from lakegc_assets.mark.metadata import step_result
+from lakegc_assets.mark.options import MarkOptions, parse_inventory_taken, parse_min_age
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
 from spark_resources.errors import WrongUsage
@@ -26,13 +26,13 @@ from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_ADDRESSES, STORED_OBJECTS, Scope
 
 
-def before(name: str) -> dg.AssetKey:
+def previous_asset(name: str) -> dg.AssetKey:
     """The key of the asset that a mark computes right before this one."""
     return dg.AssetKey(CHAIN[CHAIN.index(name) - 1])
 
 
 class MarkConfig(dg.Config):
-    """The options of one mark; the first asset takes them, and the mark keeps them."""
+    """The options of one mark. The first asset takes them, and the mark records them."""
 
     scope: Scope = Field(
         default=Scope.UNIFIED,
@@ -57,7 +57,7 @@ class MarkConfig(dg.Config):
 
     since: str = Field(
         default="",
-        description="the finished mark to base an incremental mark on, which reads only what may have changed "
+        description="the finished mark on which to base an incremental mark, which reads only what may have changed "
         "since; empty: the newest one",
     )
     full: bool = Field(default=False, description="make a full mark even if an incremental one is possible")
@@ -67,24 +67,24 @@ class MarkConfig(dg.Config):
         """Parse the options of a mark. Raises `WrongUsage` for invalid ones."""
         if self.clean is not None:
             raise WrongUsage("clean is now called full: set full in the run's configuration, and leave clean out")
-        min_age, taken = parse_min_age(self.min_age), parse_taken(self.inventory_taken, self.inventory)
+        min_age, taken = parse_min_age(self.min_age), parse_inventory_taken(self.inventory_taken, self.inventory)
         missing = tuple(self.accept_missing)
         return MarkOptions(self.scope, min_age, self.allow_young, missing, self.inventory, taken, self.since, self.full)
 
 
 @dg.asset(group_name="mark", partitions_def=PARTITIONS, kinds={"pyspark", "parquet"}, output_required=False)
 def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, marks: MarksResource) -> Materialized:
-    """Every stored object that may ever be collected: address, size, time and checksum, as the store lists them.
+    """Every stored object that may be collected: address, size, time and checksum, as the store lists them.
 
-    **The system in short.** lakeFS puts branches and commits over a bucket. A file that is overwritten or deleted there
-    stays in the bucket, because some commit may still refer to it, and lakeFS removes nothing by itself. lakegc finds
-    the objects that nothing refers to any more. One *mark* is one such scan of one repository: group **mark** collects
-    what is stored and what is referred to, group **review** is what remains, for a person to review and approve,
-    and group **sweep** deletes what was approved, and nothing else. The partition `repository|mark_id` names the
-    repository and the scan.
+    **The system in short.** lakeFS adds branches and commits to a bucket. A file that is overwritten or deleted in
+    lakeFS stays in the bucket, because some commit may still refer to it, and lakeFS itself removes nothing. lakegc
+    finds the objects that nothing refers to any more. One *mark* is one such scan of one repository: group **mark**
+    collects what is stored and what is referred to, group **review** is what remains, for a person to review and
+    approve, and group **sweep** deletes what was approved, and nothing else. The partition `repository|mark_id` names
+    the repository and the scan.
 
-    This has to be the first step: an object that is written after it isn't on the list, so it can't be mistaken
-    for garbage, whatever the later steps see. It lists the repository's folder `data/` and old objects beside it,
+    This must be the first step: an object that is written after it isn't on the list, so it can't be mistaken
+    for garbage, no matter what the later steps see. It lists the repository's folder `data/` and old objects beside it,
     never lakeFS's own files. The step also compares the clocks of the store, the server and this machine,
     and takes the repository's lease, so that two marks of one repository never run at once.
     """
@@ -92,46 +92,47 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
         marks.refuse_finished(context.partition_key)
         run = marks.begin(context.partition_key, config.options(), context.log.info)
         slices.list_namespace(run)
-        yield described(run, slices.ASSET, STORED_OBJECTS)
+        yield step_result(run, slices.ASSET, STORED_OBJECTS)
 
 
 @dg.asset(
     group_name="mark",
     partitions_def=PARTITIONS,
-    deps=[before("uncommitted_addresses")],
+    deps=[previous_asset("uncommitted_addresses")],
     kinds={"pyspark", "parquet"},
     output_required=False,
 )
 def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
-    """Every address that is staged on some branch and not committed, read twice: nothing of it is garbage.
+    """Every address that is staged on a branch and not committed, read twice. None of these objects is garbage.
 
     *Staged* changes were uploaded to a branch and aren't committed yet. No commit refers to them, but readers of
     the branch see them. The server lists them branch by branch. Files may be moved or renamed while it does, so the
     list is read twice in full, and an object that is in either reading is live.
 
-    It is read before the commits: what is committed in between is then on this list, on the next one, or on both.
+    The list is read before the commits, so an object that is committed in between is on this list, among the
+    committed addresses, or in both.
     """
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)
-        figures.get_ready()  # imports matplotlib while the server prepares its response
+        figures.import_in_background()  # imports matplotlib while the server prepares its response
         uncommitted.read_uncommitted(run)
-        yield described(run, uncommitted.ASSET, ADDRESSES, part=uncommitted.READINGS[0])
+        yield step_result(run, uncommitted.ASSET, ADDRESSES, part=uncommitted.READINGS[0])
 
 
 @dg.asset(
     group_name="mark",
     partitions_def=PARTITIONS,
-    deps=[before("retained_commits")],
+    deps=[previous_asset("retained_commits")],
     kinds={"parquet"},
     output_required=False,
 )
 def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
     """Every commit with its verdict: retained or expired, by which branch and rule, and until when.
 
-    A repository's *retention rules* say for how many days the past of each branch is kept. A commit that a rule still
-    keeps, and the newest one of every branch, is *retained*; the rest is *expired*: its files are deleted if nothing
-    else needs them. Without rules every commit is retained. Commits that the rules expire but holds keep (by tag, say,
-    or by metadata that marks legal evidence) are retained, too, with the names of those holds.
+    A repository's *retention rules* say for how many days the history of each branch is kept. Commits that a rule still
+    keeps, and the newest commit of every branch, are *retained*. The others are *expired*: their files are deleted if
+    nothing else needs them. Without rules every commit is retained. Commits that the rules expire but holds keep (by
+    tag, say, or by metadata that marks legal evidence) are retained, too, with the names of those holds.
 
     The verdict is computed twice, by lakegc from the commit graph and by the server, and a commit is retained if either
     of them retains it. If lakegc may not read the graph, the server's verdict is used, and the reason says so.
@@ -139,25 +140,25 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)
         retained.decide_commits(run)
-        yield described(run, retained.ASSET, COMMIT_VERDICTS)
+        yield step_result(run, retained.ASSET, COMMIT_VERDICTS)
 
 
 @dg.asset(
     group_name="mark",
     partitions_def=PARTITIONS,
-    deps=[before("committed_addresses")],
+    deps=[previous_asset("committed_addresses")],
     kinds={"pyspark", "parquet"},
     output_required=False,
 )
 def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
-    """Every address that a retained commit reaches, from its ranges, each of which is read once.
+    """Every address that a retained commit reaches. Each range of a commit is read once.
 
-    A commit is a table of paths and the objects behind them, cut into files called *ranges*, which commits share where
-    they agree. All ranges of all retained commits are read on Spark's executors. Each is verified against its checksums
-    and the commit's metadata. One that is missing or damaged stops the mark, since an address that can't be read would
-    look like garbage.
+    A commit is a table of paths and their objects, split into files called *ranges*. Commits share the ranges in
+    which they agree. All ranges of all retained commits are read on Spark's executors. Each is verified against its
+    checksums and the commit's metadata. One that is missing or damaged stops the mark, since an address that can't
+    be read would look like garbage.
     """
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)
         committed.read_ranges(run)
-        yield described(run, committed.ASSET, RANGE_ADDRESSES, part=committed.ADDRESSES_PART)
+        yield step_result(run, committed.ASSET, RANGE_ADDRESSES, part=committed.ADDRESSES_PART)

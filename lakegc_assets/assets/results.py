@@ -28,29 +28,31 @@ def reporting_failures(
         yield
     except (NothingToDo, NotAPartition) as error:
         if context is None:
-            raise failure(error, metadata) from error
-        leave_as_it_is(context, error)
+            raise as_failure(error, metadata) from error
+        leave_unchanged(context, error)
     except LakegcError as error:
-        raise failure(error, metadata) from error
+        raise as_failure(error, metadata) from error
 
 
-def failure(error: LakegcError, metadata: Mapping[str, Any] | None = None) -> dg.Failure:
-    return dg.Failure(description=str(error), metadata={**(metadata or {}), **facts_of(error)}, allow_retries=False)
+def as_failure(error: LakegcError, metadata: Mapping[str, Any] | None = None) -> dg.Failure:
+    return dg.Failure(description=str(error), metadata={**(metadata or {}), **error_facts(error)}, allow_retries=False)
 
 
-def facts_of(error: LakegcError) -> dict[str, Any]:
+def error_facts(error: LakegcError) -> dict[str, Any]:
     facts: dict[str, Any] = {"exit_code": error.exit_code, "kind": type(error).__name__}
     if isinstance(error, Refused) and error.invariant is not None:
         facts["invariant"] = error.invariant
     return facts
 
 
-def leave_as_it_is(context: dg.AssetExecutionContext, error: LakegcError) -> None:
+def leave_unchanged(context: dg.AssetExecutionContext, error: LakegcError) -> None:
     """Report why nothing is done, in the run's log and as an observation. An invalid partition is removed."""
     context.log.error(str(error))
     for key in context.selected_asset_keys:
         context.log_event(
-            dg.AssetObservation(key, partition=context.partition_key, description=str(error), metadata=facts_of(error))
+            dg.AssetObservation(
+                key, partition=context.partition_key, description=str(error), metadata=error_facts(error)
+            )
         )
     if isinstance(error, NotAPartition):
         context.instance.delete_dynamic_partition(str(PARTITIONS.name), context.partition_key)

@@ -7,7 +7,7 @@ import dagster as dg
 from lakegc_assets.approval.parse_request import DIGEST_CHARACTERS
 from lakegc_assets.assets.results import Materialized, reporting_failures
 from lakegc_assets.mark import expired_set as expired
-from lakegc_assets.mark.metadata import described_set
+from lakegc_assets.mark.metadata import expired_set_result
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
 from spark_resources.mark_store.record import CHAIN
@@ -21,11 +21,11 @@ from spark_resources.mark_store.record import CHAIN
     output_required=False,
 )
 def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
-    """The expired objects: listed, old enough, and referenced by nothing live. They are deleted after an approval only.
+    """The expired objects: listed, old enough, and referenced by nothing live. Only an approval allows deleting them.
 
     `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young - on hold`, each object with
-    its size, its age and the reason why it is expired. *On hold* are objects that people asked to keep whatever the
-    rules say; those that only holds keep are listed beside the set. *Young* objects were stored less than the minimum
+    its size, its age and the reason why it is expired. *On hold* are objects that people asked to keep despite the
+    rules; those that only holds keep are listed separately. *Young* objects were stored less than the minimum
     age ago (24 hours unless configured otherwise): they may be about to be committed. If a branch may serve an object
     that no list names, its path is probed on the server. Without a clear result the object is kept.
 
@@ -35,7 +35,7 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Mate
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)
         expired.compute(run)
-        yield described_set(run, price=marks.settings().price_per_gb_month)
+        yield expired_set_result(run, price=marks.settings().price_per_gb_month)
 
 
 APPROVAL = dg.AssetKey("sweep_approval")

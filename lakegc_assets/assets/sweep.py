@@ -9,7 +9,7 @@ from lakegc_assets.assets.results import Materialized, reporting_failures
 from lakegc_assets.assets.review import expired_set, sweep_approval
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
-from lakegc_assets.sweep.metadata import described
+from lakegc_assets.sweep.metadata import sweep_result
 from lakegc_assets.sweep.preconditions import SweepOptions, open_sweep
 from lakegc_assets.sweep.sweep import sweep
 from spark_resources.errors import SweptWithFailures
@@ -40,18 +40,18 @@ class SweepConfig(dg.Config):
 def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: MarksResource) -> Materialized:
     """The outcome of every approved object: deleted, already gone, rescued, changed or failed. **This deletes.**
 
-    Only approved objects are deleted, and none that is live again: what branches, commits, holds and staged changes
-    refer to *now* is read again before the first delete, and once more when that re-verification gets old. Objects
-    that became live are *rescued*. Objects that are not byte for byte those that were marked are *changed*, and kept,
-    too. The task that deletes an object records its outcome, so a sweep that was killed resumes when it is run again.
-    If LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted.
+    Only approved objects are deleted, and none that is live again: the objects to which branches, commits, holds and
+    staged changes refer *now* are read again before the first delete, and once more when that re-verification gets old.
+    Objects that became live are *rescued*. Objects that are no longer byte for byte the marked ones are *changed*, and
+    kept, too. The task that deletes an object records its outcome, so a sweep that was killed resumes when it is run
+    again. If LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted.
 
-    Deleted objects are gone for good. With `quarantine: true` they are quarantined, and `lakegc undo` restores them.
+    Deleted objects can't be recovered. With `quarantine: true` they are quarantined, and `lakegc undo` restores them.
     """
     with reporting_failures(context):
         run = open_sweep(marks, context.partition_key, config.options(), context.log.info)
         report = sweep(run)
-        result = described(run.place, report)
+        result = sweep_result(run.place, report)
         with reporting_failures(metadata=result.metadata):
             if not report.success:
                 raise SweptWithFailures(report.sentence())

@@ -37,7 +37,7 @@ from spark_resources.stores.place import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-NAMED = 5
+MAX_NAMED = 5
 ROWS_PER_FILE = 250_000
 LISTED_COPIES = pa.schema([("copy_key", pa.string()), ("copy_size", pa.int64()), ("listed_checksum", pa.string())])
 
@@ -45,19 +45,19 @@ LISTED_COPIES = pa.schema([("copy_key", pa.string()), ("copy_size", pa.int64()),
 def back_up(run: BackupRun) -> Backup:
     """Copy the mark's objects that the backup lacks, and write its summary.
 
-    Raises `SweptWithFailures` if an object could not be copied; then there is no summary. Objects that vanished,
-    changed or can't be read from an archive tier are listed and counted.
+    Raises `SweptWithFailures`, and writes no summary, if an object could not be copied. Objects that vanished, changed
+    or can't be read from an archive tier are only listed and counted.
     """
     began, start = run.to.store().now(), time.monotonic()
     with errors_from_executors():
-        known = state_of(run).persist()
-        missing = known.where(~_has_copy()).select(*WANTED.names).persist()
-        left = missing.agg({"*": "count", "size": "sum"}).collect()[0]
-        if left["count(1)"]:
-            copy_round(run, missing, left["count(1)"], left["sum(size)"])
-        known.unpersist()
+        state = logged_state(run).persist()
+        missing = state.where(~_has_copy()).select(*WANTED.names).persist()
+        missing_totals = missing.agg({"*": "count", "size": "sum"}).collect()[0]
+        if missing_totals["count(1)"]:
+            copy_round(run, missing, missing_totals["count(1)"], missing_totals["sum(size)"])
+        state.unpersist()
         missing.unpersist()
-        return finished(run, began, start)
+        return finish_backup(run, began, start)
 
 
 def _has_copy() -> Any:
@@ -69,17 +69,16 @@ def _has_copy() -> Any:
 # --- status -----------------------------------------------------------------------------------------------------------
 
 
-def state_of(run: BackupRun) -> DataFrame:
-    """Each object of the mark with the latest line of the log, nulls if there is none. A copy whose listing differs
-    from the log counts as having no line. Columns of MARKED, then those of the log.
-    """
+def logged_state(run: BackupRun) -> DataFrame:
+    """Each object of the mark with the latest line of the log, or nulls if there is none. Lines of copies that are not
+    listed as logged don't count. Columns of MARKED, then those of the log."""
     from pyspark.sql import functions as F
 
     spark = run.spark()
     lines = run.log.latest_entries(spark)
     lines = lines.transform(lambda rows: with_copies(rows, spark, run.to, run.folder))
-    fine = ~F.col("outcome").isin(*HAS_COPY) | F.col("as_copied")
-    lines = lines.where(fine).drop("as_copied")
+    is_valid = ~F.col("outcome").isin(*HAS_COPY) | F.col("as_copied")
+    lines = lines.where(is_valid).drop("as_copied")
     logged = [F.col(name).alias(name if name not in WANTED.names else f"logged_{name}") for name in lines.columns]
     renamed = lines.select(*logged).withColumnRenamed("logged_address", "address")
     return run.objects().join(renamed, "address", "left")
@@ -89,14 +88,14 @@ def with_copies(rows: DataFrame, spark: SparkSession, place: Place, folder: str)
     """Rows of a log with `as_copied`: whether the copy is listed with the size and checksum recorded in the log."""
     from pyspark.sql import functions as F
 
-    there = copies(spark, place, folder)
-    same = (F.col("copy_size") == F.col("size")) & F.col("listed_checksum").eqNullSafe(F.col("copy_checksum"))
-    joined = rows.join(there, rows["key"] == there["copy_key"], "left")
-    return joined.select(*rows.columns, F.coalesce(same, F.lit(False)).alias("as_copied"))
+    copies = listed_copies(spark, place, folder)
+    is_same = (F.col("copy_size") == F.col("size")) & F.col("listed_checksum").eqNullSafe(F.col("copy_checksum"))
+    joined = rows.join(copies, rows["key"] == copies["copy_key"], "left")
+    return joined.select(*rows.columns, F.coalesce(is_same, F.lit(False)).alias("as_copied"))
 
 
-def copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
-    """All copies of a backup as its store lists them now (LISTED_COPIES); keys below its folder."""
+def listed_copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
+    """All copies of a backup, as the store lists them now (LISTED_COPIES). Keys are relative to the backup's folder."""
 
     def read(batches: Batches) -> Batches:
         for part in (part for batch in batches for part in batch.column(0).to_pylist()):
@@ -112,7 +111,7 @@ def copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
 
 
 def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) -> Counter[str]:
-    """Run one Spark job over rows of WANTED. Returns the objects by outcome."""
+    """Run one Spark job over rows of WANTED. Returns the number of objects by outcome."""
     spark, number = run.spark(), run.log.next_run()
     tasks = tasks_for(spark, objects, run.limits)
     config = run.task_config(number, tasks, source=run.target.place, target=run.to, log=run.log)
@@ -121,16 +120,16 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
     def work(batches: Batches, report: TaskReport) -> None:
         backup_rows(batches, config, changes, *this_task(), report)
 
-    spread = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
-    in_order = spread.select(*WANTED.names).sortWithinPartitions("slice", "address")
+    partitioned = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
+    sorted_rows = partitioned.select(*WANTED.names).sortWithinPartitions("slice", "address")
     with logging_copies(run.log_message, "copying", run.log, number, objects, size):
-        return run_tasks(in_order, work).by_key["objects"]
+        return run_tasks(sorted_rows, work).by_key["objects"]
 
 
 # --- finishing --------------------------------------------------------------------------------------------------------
 
 
-def finished(run: BackupRun, began: datetime, start: float) -> Backup:
+def finish_backup(run: BackupRun, began: datetime, start: float) -> Backup:
     """Check the copies against the log, write the list of objects, then the summary."""
     run.log_message("verifying the copies")
     rows = listed_rows(run).persist()
@@ -139,14 +138,14 @@ def finished(run: BackupRun, began: datetime, start: float) -> Backup:
     refuse_incomplete(run, rows, objects)
     marked = sum(objects.values())
     key = f"{run.folder}backed_up/{run.log.next_run():04d}/"
-    spread = rows.repartitionByRange(1 + marked // ROWS_PER_FILE, "address").sortWithinPartitions("address")
-    dataset = write_dataset(spread, run.to, key, SCHEMA)
+    partitioned = rows.repartitionByRange(1 + marked // ROWS_PER_FILE, "address").sortWithinPartitions("address")
+    dataset = write_dataset(partitioned, run.to, key, SCHEMA)
     rows.unpersist()
-    before = read_backup(run.to, run.folder)
+    earlier = read_backup(run.to, run.folder)
     backup = Backup(
         subject=run.marked.subject,
         by=run.by,
-        began=before.began if before else began,
+        began=earlier.began if earlier else began,
         ended=run.to.store().now(),
         marked=marked,
         objects=objects,
@@ -159,10 +158,10 @@ def finished(run: BackupRun, began: datetime, start: float) -> Backup:
 
 
 def listed_rows(run: BackupRun) -> DataFrame:
-    """One line per object of the mark (SCHEMA). An object without a log line and a matching copy has failed."""
+    """One line per object of the mark (SCHEMA). An object without a log line and matching copy counts as failed."""
     from pyspark.sql import functions as F
 
-    given = {
+    columns = {
         "outcome": F.coalesce("outcome", F.lit(CopyStatus.FAILED.value)),
         "key": F.coalesce("key", F.lit("")),
         "size": F.coalesce("logged_size", "size", F.lit(0)),
@@ -173,8 +172,8 @@ def listed_rows(run: BackupRun) -> DataFrame:
         "why": F.coalesce("why", F.lit("its copy was changed or removed since it was made")),
     }
     types = arrow_to_spark(SCHEMA)
-    return state_of(run).select(
-        *(given.get(name, F.col(name)).cast(types[name].dataType).alias(name) for name in SCHEMA.names)
+    return logged_state(run).select(
+        *(columns.get(name, F.col(name)).cast(types[name].dataType).alias(name) for name in SCHEMA.names)
     )
 
 
@@ -185,7 +184,7 @@ def refuse_incomplete(run: BackupRun, rows: DataFrame, objects: dict[str, int]) 
     failed = sum(objects.get(outcome, 0) for outcome in INCOMPLETE)
     if not failed:
         return
-    examples = rows.where(F.col("outcome").isin(*INCOMPLETE)).orderBy("address").limit(NAMED).collect()
+    examples = rows.where(F.col("outcome").isin(*INCOMPLETE)).orderBy("address").limit(MAX_NAMED).collect()
     named = "; ".join(f"{row['address']!r}: {row['why']}" for row in examples)
     subject = run.marked.subject
     raise SweptWithFailures(

@@ -1,4 +1,4 @@
-"""Shared state of a backup, which is opened from a finished mark and a place for its copies."""
+"""The shared state of a backup. It is opened from a finished mark and a destination for the copies."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lakegc_assets.approval.approve import verify_set
+from lakegc_assets.approval.approve import verify_recorded_files
 from lakegc_assets.approval.foreign_marks import cutoff_of
 from lakegc_assets.approval.proposals import refuse_foreign_unfinished, refuse_unfinished
 from lakegc_assets.approval.verify_files import foreign_files
-from lakegc_assets.backup.destination import backup_place, folder_of, made, refuse_overlap, refuse_owned
+from lakegc_assets.backup.destination import create_place, folder_of, parse_place, refuse_overlap, refuse_owned
 from lakegc_assets.backup.manifest import Subject, begin
 from lakegc_assets.formatting import duration, plural
-from lakegc_assets.mark.context import Target, find_target, probed, who
+from lakegc_assets.mark.context import Target, find_target, user_and_machine, with_probed_capabilities
 from lakegc_assets.mark.preconditions import refuse_another_repository
 from lakegc_assets.progress import LogMessage, logging_progress
 from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, can_copy_server_side
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MIN_ROWS_PER_TASK = 200
-AT_ONCE = 32
+CONCURRENT_COPIES = 32
 """The default number of concurrent copies over all tasks."""
 MARKED = pa.schema([*WANTED, EXPIRED_OBJECTS.field("path"), EXPIRED_OBJECTS.field("commit_id")])
 
@@ -49,13 +49,13 @@ MARKED = pa.schema([*WANTED, EXPIRED_OBJECTS.field("path"), EXPIRED_OBJECTS.fiel
 class CopyLimits:
     """Limits of a backup: concurrent copies, and total bytes per second (None for no limit)."""
 
-    at_once: int = AT_ONCE
+    at_once: int = CONCURRENT_COPIES
     bandwidth: float | None = None
 
 
 @dataclass(slots=True)
 class MarkedSet:
-    """The verified objects of one finished mark. `cutoff` is used if the mark doesn't record times."""
+    """The verified objects of one finished mark. `cutoff` is only used if the mark doesn't record times."""
 
     subject: Subject
     dataset: Dataset | None
@@ -88,7 +88,7 @@ class BackupRun:
             return rows.select(*MARKED.names)
         assert self.marked.addresses is not None
         addresses = pa.chunked_array([self.marked.addresses.combine_chunks().unique()], pa.string())
-        slices = pa.array([folder_in_namespace(one) for one in addresses.to_pylist()], pa.string())
+        slices = pa.array([folder_in_namespace(address) for address in addresses.to_pylist()], pa.string())
         known = {"address": addresses, "slice": slices}
         empty = {field.name: pa.nulls(len(addresses), field.type) for field in MARKED if field.name not in known}
         table = pa.table({**known, **empty}).select(MARKED.names)
@@ -126,34 +126,34 @@ def open_backup(
     `Forbidden` if the place isn't writable.
     """
     partition = Partition.of(repository, name.rpartition("/")[2])
-    target = probed(find_target(lakefs, repository, settings))
-    place, folder = backup_place(to, settings.store()), folder_of(repository, partition.mark_id)
+    target = with_probed_capabilities(find_target(lakefs, repository, settings))
+    place, folder = parse_place(to, settings.store()), folder_of(repository, partition.mark_id)
     refuse_overlap(place, target, folder, lakefs)
     log_message("verifying the mark's files")
     marked = marked_set(target, name)
-    place = made(place)
+    place = create_place(place)
     refuse_owned(place)
     resumed = begin(place, folder, marked.subject)
-    return BackupRun(target, marked, place, folder, resumed, spark, limits, who(), log_message)
+    return BackupRun(target, marked, place, folder, resumed, spark, limits, user_and_machine(), log_message)
 
 
-def refuse_at_once(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
-    """Raise the error that would refuse a backup, checking small records only: a missing or unfinished mark, an invalid
-    place or one in a namespace."""
-    target = probed(find_target(lakefs, repository, settings))
+def refuse_early(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
+    """Raise the error that would refuse a backup, reading small records only: the mark is missing or unfinished, or the
+    destination is invalid or inside a namespace."""
+    target = with_probed_capabilities(find_target(lakefs, repository, settings))
     folder = folder_of(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
-    refuse_overlap(backup_place(to, settings.store()), target, folder, lakefs)
+    refuse_overlap(parse_place(to, settings.store()), target, folder, lakefs)
     place = target.place
     if "/" not in name and Mark.exists(place, name):
         refuse_unfinished(Mark.open(place, name).record)
         return
-    found = reference_mark(place, name, ours=own_marks(place))
-    if found is None:
-        raise no_mark(target, name)
-    refuse_foreign_unfinished(target, found)
+    foreign = reference_mark(place, name, ours=own_marks(place))
+    if foreign is None:
+        raise no_mark_error(target, name)
+    refuse_foreign_unfinished(target, foreign)
 
 
-def no_mark(target: Target, name: str) -> WrongUsage:
+def no_mark_error(target: Target, name: str) -> WrongUsage:
     return WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists the marks.")
 
 
@@ -164,22 +164,22 @@ def marked_set(target: Target, name: str) -> MarkedSet:
         mark = Mark.open(place, name)
         refuse_another_repository(mark.record, target)
         refuse_unfinished(mark.record)
-        verify_set(target, mark.record)
+        verify_recorded_files(target, mark.record)
         return MarkedSet(_subject(target, name, mark.record.digest or "", None), mark.dataset("expired_set"))
-    found = reference_mark(place, name, ours=own_marks(place))
-    if found is None:
-        raise no_mark(target, name)
-    refuse_foreign_unfinished(target, found)
-    files = foreign_files(target, found)
-    subject = _subject(target, found.mark_id, files.digest, found.layout)
-    return MarkedSet(subject, None, files.addresses, cutoff_of_foreign(target, found))
+    foreign = reference_mark(place, name, ours=own_marks(place))
+    if foreign is None:
+        raise no_mark_error(target, name)
+    refuse_foreign_unfinished(target, foreign)
+    files = foreign_files(target, foreign)
+    subject = _subject(target, foreign.mark_id, files.digest, foreign.layout)
+    return MarkedSet(subject, None, files.addresses, cutoff_of_foreign(target, foreign))
 
 
-def cutoff_of_foreign(target: Target, found: ReferenceMark) -> datetime:
-    """Objects younger than this have changed since the foreign mark. Times in whole seconds are rounded down, so an
-    object may be almost a second younger than its time."""
+def cutoff_of_foreign(target: Target, foreign: ReferenceMark) -> datetime:
+    """Objects modified after this time have changed since the foreign mark. Times in whole seconds are rounded down, so
+    an object may be almost a second younger than its time says."""
     store = target.place.store()
-    return cutoff_of(store, found) - store.capabilities.time_resolution
+    return cutoff_of(store, foreign) - store.capabilities.time_resolution
 
 
 def _subject(target: Target, mark_id: str, digest: str, layout: str | None) -> Subject:
@@ -189,21 +189,21 @@ def _subject(target: Target, mark_id: str, digest: str, layout: str | None) -> S
 
 
 def logging_copies(
-    log_message: LogMessage, doing: str, log: Log, run: int, objects: int, size: int | None
+    log_message: LogMessage, verb: str, log: Log, run: int, objects: int, size: int | None
 ) -> AbstractContextManager[None]:
     """Report the progress of a run, from the logs that its tasks have written."""
-    began = time.monotonic()
+    started = time.monotonic()
 
     def progress() -> str:
         done, copied = log.progress_of(run)
-        return sentence_of(done, objects, copied, size, time.monotonic() - began)
+        return progress_sentence(done, objects, copied, size, time.monotonic() - started)
 
-    return logging_progress(log_message, f"{doing} {plural(objects, 'object')}", progress)
+    return logging_progress(log_message, f"{verb} {plural(objects, 'object')}", progress)
 
 
-def sentence_of(done: int, objects: int, copied: int, size: int | None, seconds: float) -> str:
+def progress_sentence(done: int, objects: int, copied: int, size: int | None, seconds: float) -> str:
     """A sentence with progress, rate and remaining time, by bytes if they are known."""
     share = copied / size if size else done / objects
-    left = f", {duration(timedelta(seconds=seconds * (1 - share) / share))} left" if 0 < share <= 1 else ""
+    time_left = f", {duration(timedelta(seconds=seconds * (1 - share) / share))} left" if 0 < share <= 1 else ""
     rate = f"{done / seconds:,.0f} and {copied / seconds / 2**20:,.1f} MiB a second"
-    return f"{done:,} of {plural(objects, 'object')}, {rate}{left}"
+    return f"{done:,} of {plural(objects, 'object')}, {rate}{time_left}"

@@ -22,8 +22,8 @@ _FILE = "file://"
 _LOCAL = "local://"
 
 
-def backup_place(uri: str, settings: StoreSettings) -> Place:
-    """Parse a place: a URI as used for namespaces, or the path of a folder. Raises `WrongUsage` if it is neither."""
+def parse_place(uri: str, settings: StoreSettings) -> Place:
+    """Parse a destination: a URI as for namespaces, or the path of a folder. Raises `WrongUsage` if it is neither."""
     text = uri.strip()
     if not text:
         raise WrongUsage(
@@ -49,10 +49,9 @@ def _folder(text: str, settings: StoreSettings) -> Path:
     return Path(os.path.realpath(path))
 
 
-def made(place: Place) -> Place:
-    """The place with the probed capabilities of its store; a folder is created. Raises `Forbidden` and other errors if
-    it isn't writable.
-    """
+def create_place(place: Place) -> Place:
+    """Create the place if it is a folder, and add the probed capabilities of its store. Raises `Forbidden` or another
+    error if it isn't writable."""
     folder = _path(place)
     if folder is not None:
         try:
@@ -61,11 +60,11 @@ def made(place: Place) -> Place:
             raise Forbidden(
                 f"{folder} can't be created: {error.strerror}. Choose another location for the backup."
             ) from error
-    return known(place)
+    return with_probed_capabilities(place)
 
 
-def known(place: Place) -> Place:
-    """The place with the probed capabilities of its store, if that has to be probed (`endpoint_to_probe`)."""
+def with_probed_capabilities(place: Place) -> Place:
+    """The place with the probed capabilities of its store, if that must be probed (`endpoint_to_probe`)."""
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return place
@@ -81,26 +80,27 @@ def folder_of(repository: str, mark_id: str) -> str:
 
 
 def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) -> None:
-    """Raise `Refused` if the backup would be inside its own repository's namespace, in any spelling, or in another's.
+    """Raise `Refused` if the backup would be inside the namespace of this or another repository, in any spelling.
 
     A collector would treat it as garbage there, and deleting the repository would delete it, too.
     """
-    mine = _normal_form(place) + "/" + folder.rstrip("/")
-    for name, foreign in _namespaces(target, lakefs):
-        if not _same_kind(place, foreign):
+    own_form = _normal_form(place) + "/" + folder.rstrip("/")
+    for name, namespace_place in _namespaces(target, lakefs):
+        if not _same_kind(place, namespace_place):
             continue
-        other = _normal_form(foreign)
-        if (mine + "/").startswith(other + "/") or (other + "/").startswith(mine + "/"):
+        other_form = _normal_form(namespace_place)
+        if (own_form + "/").startswith(other_form + "/") or (other_form + "/").startswith(own_form + "/"):
             raise Refused(
                 f"{place.namespace.uri if _path(place) is None else _path(place)} lies in the namespace "
-                f"{foreign.namespace.uri} of {name}, or contains it: a collector would treat a backup there as "
+                f"{namespace_place.namespace.uri} of {name}, or contains it: a collector would treat a backup there as "
                 "garbage, and it would be lost with the repository. Choose another bucket, container or folder.",
                 invariant=5,
             )
 
 
 def refuse_owned(place: Place) -> None:
-    """Raise `Refused` for a place in which lakegc keeps marks: it is a namespace, whichever name it is reached by."""
+    """Raise `Refused` for a place in which lakegc stores marks: it is a namespace, even if its name doesn't show
+    that."""
     try:
         place.store().stat(OWNER_KEY)
     except NotFound:

@@ -35,7 +35,7 @@ class Subject(Record):
 
 @dataclass(frozen=True, slots=True)
 class Begun(Subject):
-    """The content of begun.json. The first ones lacked the format."""
+    """The content of begun.json. The first version lacked the format."""
 
     may_be_missing = frozenset({"format"})
 
@@ -44,7 +44,7 @@ class Begun(Subject):
     @classmethod
     def damaged(cls, where: str, why: str) -> DamagedData:
         return DamagedData(
-            f"{where} is not a valid beginning of a backup ({why}). Choose another location for this backup.",
+            f"{where} is not a valid record of a started backup ({why}). Choose another location for this backup.",
             invariant=12,
         )
 
@@ -78,7 +78,7 @@ class Backup(Record):
         return sum(self.sizes.get(outcome, 0) for outcome in HAS_COPY)
 
     def sentence(self) -> str:
-        """The result in short."""
+        """The result in one or two sentences."""
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "empty"
         text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {self.marked:,} objects: {counts}"
         if cold := self.objects.get(CopyStatus.COLD.value):
@@ -115,7 +115,7 @@ def listed_objects(place: Place, backup: Backup) -> Dataset:
 
 
 def begin(place: Place, folder: str, subject: Subject) -> bool:
-    """Record the set that a folder is for; returns whether the same backup was begun before. This is the first write.
+    """Record for which set a folder is; returns whether the same backup was started before. This is the first write.
 
     Raises `Refused` if the folder is for another set, and the store's error if it isn't writable.
     """
@@ -125,7 +125,7 @@ def begin(place: Place, folder: str, subject: Subject) -> bool:
     except AlreadyExists:
         if Begun.from_json(store.read(key), f"{store.where}/{key}") != Begun(**asdict(subject)):
             raise Refused(
-                f"{folder} in {store.where} already has a backup of another set: mark {subject.mark_id} of "
+                f"{folder} in {store.where} already has a backup of a different set: mark {subject.mark_id} of "
                 f"{subject.repository} was recreated since, or belongs to another repository of this name. Choose "
                 "another location for this backup.",
                 invariant=12,

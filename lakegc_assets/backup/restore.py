@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakegc_assets.approval.verify_files import check_keys
 from lakegc_assets.backup.context import CopyLimits, logging_copies, tasks_for
-from lakegc_assets.backup.destination import backup_place, folder_of, known
+from lakegc_assets.backup.destination import folder_of, parse_place, with_probed_capabilities
 from lakegc_assets.backup.manifest import BEGUN, SCHEMA, Backup, listed_objects, read_backup
 from lakegc_assets.mark.context import Target
 from lakegc_assets.progress import LogMessage
@@ -36,17 +36,17 @@ from spark_resources.stores.transfer import ObjectProperties, copy_never_replace
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-NAMED = 1_000  # maximum number of objects named in a summary; the log has all
-ASKED = 1_000  # maximum number of paths read through lakeFS
-ASKED_AT_ONCE = 8
-ALTERED_LIST = (
+MAX_NAMED = 1_000  # maximum number of objects named in a summary; the log has all
+MAX_PATHS_READ = 1_000  # maximum number of paths read through lakeFS
+CONCURRENT_READS = 8
+ALTERED_LIST_ADVICE = (
     "No mark has such keys, so the list was altered. Nothing was restored. Find out who can write to the backup. "
     "Choose other objects with --prefix or --keys, or restore another backup."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class Selection:
     """Which objects to restore: all, those with an address prefix, or those of a list."""
 
     prefix: str = ""
@@ -80,11 +80,12 @@ class RestoreRun:
 
 @dataclass(slots=True)
 class Restored:
-    """The result of a restore. `not_in_backup` counts the wanted objects that the backup never had, by reason;
-    `unknown` names keys of a list that are unknown to it or that it never had; `lacking` names copies that are missing
-    from it. At most NAMED of each are named. `size` is the number of bytes restored. `stored` counts the objects that a
-    new lookup finds in the store, and `read` how many of the `asked` paths lakeFS can read, out of `paths` recorded by
-    the mark.
+    """The result of a restore.
+
+    `not_in_backup` counts the wanted objects that were never in the backup, by reason. `unknown` names listed keys that
+    are not in the backup, `lacking` names copies that are missing from it; both name at most MAX_NAMED. `size` is the
+    number of bytes restored. `stored` counts the objects that a new lookup finds in the store. Of the `paths` that the
+    mark recorded, `asked` were requested from lakeFS, and `read` of these could be read.
     """
 
     backup: Backup
@@ -111,10 +112,9 @@ class Restored:
 
 
 def open_source(target: Target, settings: StoreSettings, mark_id: str, source: str) -> tuple[Place, Backup]:
-    """The backup of a mark in a place. Raises `NotFound` if there is no complete one, `Refused` for another
-    repository's.
-    """
-    place, folder = backup_place(source, settings), folder_of(target.repository.id, mark_id)
+    """Open the backup of a mark at this location. Raises `NotFound` if there is no complete one, `Refused` if it
+    belongs to another repository."""
+    place, folder = parse_place(source, settings), folder_of(target.repository.id, mark_id)
     backup = read_backup(place, folder)
     if backup is None:
         raise NotFound(
@@ -125,44 +125,45 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
     today = (repository.id, repository.created.isoformat(), target.place.namespace.uri)
     if today != (subject.repository, subject.repository_created, subject.namespace):
         raise Refused(
-            f"the backup of mark {mark_id} in {source} is of a repository {subject.repository} that was created "
+            f"the backup of mark {mark_id} in {source} belongs to a repository {subject.repository} that was created "
             f"{subject.repository_created} in {subject.namespace}, but the current one was created {today[1]} in "
             f"{today[2]}. Its objects don't belong there.",
             invariant=7,
         )
-    return known(place), backup
+    return with_probed_capabilities(place), backup
 
 
 # --- restoring --------------------------------------------------------------------------------------------------------
 
 
-def restore(run: RestoreRun, chosen: Chosen) -> Restored:
+def restore(run: RestoreRun, selection: Selection) -> Restored:
     """Restore the wanted objects that are missing, without overwriting anything, and verify all of them."""
-    done = Restored(run.backup)
+    result = Restored(run.backup)
     with errors_from_executors():
-        rows = wanted(run, chosen).persist()
-        done.unknown = unknown(run, rows, chosen)
+        rows = wanted_rows(run, selection).persist()
+        result.unknown = unknown_keys(run, rows, selection)
         totals = {row["outcome"]: row["count"] for row in rows.groupBy("outcome").count().collect()}
-        done.not_in_backup = {name: count for name, count in totals.items() if name not in HAS_COPY}
+        result.not_in_backup = {name: count for name, count in totals.items() if name not in HAS_COPY}
         in_backup = rows.where(has_copy())
         objects = sum(totals.get(name, 0) for name in HAS_COPY)
-        refuse_strange(run, rows)
+        refuse_forbidden_keys(run, rows)
         if objects:
-            # before the first copy: from then on an incremental mark lists all of this mark's objects again
+            # written before the first copy, so that incremental marks list all of this mark's objects again
             run.log.place.store().write(run.log.folder + BEGUN, b"{}")
-            number = restore_round(run, in_backup, objects, done)
-            verify(run, rows, number, done)
+            number = restore_round(run, in_backup, objects, result)
+            verify(run, rows, number, result)
         rows.unpersist()
-    return done
+    return result
 
 
-def refuse_strange(run: RestoreRun, rows: DataFrame) -> None:
-    """Raise `Refused` for a key that no mark can name: anyone with write access to it could plant records of marks."""
+def refuse_forbidden_keys(run: RestoreRun, rows: DataFrame) -> None:
+    """Raise `Refused` for a key that no mark can name. Otherwise anyone who can write to the backup could plant
+    records."""
     local, where = run.target.blockstore == "local", f"the list of {run.folder} in {run.source.store().where}"
 
     def check(batches: Batches, _: TaskReport) -> None:
         for batch in batches:
-            check_keys(batch.column(0), where, local_adapter=local, what_then=ALTERED_LIST)
+            check_keys(batch.column(0), where, local_adapter=local, advice=ALTERED_LIST_ADVICE)
 
     run_tasks(rows.select("address"), check)
 
@@ -173,33 +174,33 @@ def has_copy() -> Any:
     return F.col("outcome").isin(*HAS_COPY)
 
 
-def wanted(run: RestoreRun, chosen: Chosen) -> DataFrame:
+def wanted_rows(run: RestoreRun, selection: Selection) -> DataFrame:
     from pyspark.sql import functions as F
 
     rows = run.rows()
-    if chosen.prefix:
-        rows = rows.where(F.col("address").startswith(chosen.prefix))
-    if chosen.keys is not None:
-        listed = id_tasks(run.spark, ADDRESSES.names[0], sorted(set(chosen.keys)), batch=50_000).frame()
+    if selection.prefix:
+        rows = rows.where(F.col("address").startswith(selection.prefix))
+    if selection.keys is not None:
+        listed = id_tasks(run.spark, ADDRESSES.names[0], sorted(set(selection.keys)), batch=50_000).frame()
         rows = rows.join(listed, "address", "left_semi")
     return rows
 
 
-def unknown(run: RestoreRun, rows: DataFrame, chosen: Chosen) -> tuple[str, ...]:
+def unknown_keys(run: RestoreRun, rows: DataFrame, selection: Selection) -> tuple[str, ...]:
     """Keys of the list that have no copy in the backup. Raises `WrongUsage` for a prefix that matches no object."""
-    if chosen.keys is None:
-        if chosen.prefix and rows.isEmpty():
+    if selection.keys is None:
+        if selection.prefix and rows.isEmpty():
             raise WrongUsage(
                 f"the backup of mark {run.backup.subject.mark_id} has no object whose address starts with "
-                f"{chosen.prefix!r}. Give addresses as 'lakegc review --list' shows them, not paths"
+                f"{selection.prefix!r}. Give addresses as 'lakegc review --list' shows them, not paths"
             )
         return ()
-    listed = id_tasks(run.spark, "address", sorted(set(chosen.keys)), batch=50_000).frame()
-    lacking = listed.join(rows.where(has_copy()), "address", "left_anti").orderBy("address")
-    return tuple(row["address"] for row in lacking.take(NAMED))
+    listed = id_tasks(run.spark, "address", sorted(set(selection.keys)), batch=50_000).frame()
+    without_copy = listed.join(rows.where(has_copy()), "address", "left_anti").orderBy("address")
+    return tuple(row["address"] for row in without_copy.take(MAX_NAMED))
 
 
-def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored) -> int:
+def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restored) -> int:
     """Run one Spark job over rows with a copy in the backup. Returns the number of its run."""
     spark, number, place = run.spark(), run.log.next_run(), run.target.place
     tasks = tasks_for(spark, objects, run.limits)
@@ -220,18 +221,18 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, done: Restored
     def work(batches: Batches, report: TaskReport) -> None:
         restore_rows(batches, config, *this_task(), report)
 
-    spread = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
+    partitioned = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
     with logging_copies(run.log_message, "restoring", run.log, number, objects, size):
-        report = run_tasks(spread, work)
-    done.objects.update(report.by_key["objects"])
-    done.size += report.by_key["bytes"][CopyStatus.COPIED.value]
+        report = run_tasks(partitioned, work)
+    result.objects.update(report.by_key["objects"])
+    result.size += report.by_key["bytes"][CopyStatus.COPIED.value]
     return number
 
 
 def never_replaces(place: Place) -> bool:
     """Whether a server-side copy fails if the target exists.
 
-    This is tested, since some S3-compatible stores ignore the condition.
+    This is tried out, because some S3-compatible stores ignore the condition.
     """
     store, scratch = place.store(), f"{SCRATCH}{secrets.token_hex(8)}/"
     return copy_never_replaces(store.streams, store, scratch, ObjectProperties(0, store.now(), None, ""))
@@ -240,61 +241,65 @@ def never_replaces(place: Place) -> bool:
 # --- verification -----------------------------------------------------------------------------------------------------
 
 
-def verify(run: RestoreRun, rows: DataFrame, number: int, done: Restored) -> None:
-    """Name the objects that weren't restored, and look up the others in the store and through lakeFS."""
+def verify(run: RestoreRun, rows: DataFrame, number: int, result: Restored) -> None:
+    """Record the objects that weren't restored, and look up the others in the store and through lakeFS."""
     from pyspark.sql import functions as F
 
     lines = run.log.rows(run.spark()).where(F.col("run") == number).persist()
 
-    def named(status: CopyStatus) -> list[Any]:
-        return lines.where(F.col("outcome") == status.value).orderBy("address").take(NAMED)
+    def rows_with_status(status: CopyStatus) -> list[Any]:
+        return lines.where(F.col("outcome") == status.value).orderBy("address").take(MAX_NAMED)
 
-    done.lacking = tuple(row["address"] for row in named(CopyStatus.VANISHED))
-    done.taken = tuple(row["address"] for row in named(CopyStatus.TAKEN))
-    done.failed = {
-        row["address"]: row["why"] for status in (CopyStatus.FAILED, CopyStatus.COLD) for row in named(status)
+    result.lacking = tuple(row["address"] for row in rows_with_status(CopyStatus.VANISHED))
+    result.taken = tuple(row["address"] for row in rows_with_status(CopyStatus.TAKEN))
+    result.failed = {
+        row["address"]: row["why"]
+        for status in (CopyStatus.FAILED, CopyStatus.COLD)
+        for row in rows_with_status(status)
     }
-    back = lines.where(has_copy()).select("address", "size")
+    restored = lines.where(has_copy()).select("address", "size")
     run.log_message("verifying restored objects")
-    done.stored = stored(run, back)
-    paths = rows.join(back.select("address"), "address", "left_semi").where("path is not null")
+    result.stored = count_stored(run, restored)
+    paths = rows.join(restored.select("address"), "address", "left_semi").where("path is not null")
     paths = paths.select("path", "commit_id").distinct()
-    done.paths = paths.count()
-    requested = [(row["commit_id"], row["path"]) for row in paths.orderBy("path").take(ASKED)]
-    done.asked = len(requested)
-    done.read, done.unread = read_through(run.lakefs, run.backup.subject.repository, requested)
+    result.paths = paths.count()
+    requested = [(row["commit_id"], row["path"]) for row in paths.orderBy("path").take(MAX_PATHS_READ)]
+    result.asked = len(requested)
+    result.read, result.unread = read_through_lakefs(run.lakefs, run.backup.subject.repository, requested)
     lines.unpersist()
 
 
-def stored(run: RestoreRun, rows: DataFrame) -> int:
+def count_stored(run: RestoreRun, rows: DataFrame) -> int:
     """How many of these objects a new lookup finds in the store with the expected size."""
     place = run.target.place
 
     def count(batches: Batches, report: TaskReport) -> None:
         store = place.store()
 
-        def there(row: Mapping[str, Any]) -> bool:
+        def is_stored(row: Mapping[str, Any]) -> bool:
             try:
                 return bool(store.stat(row["address"]).size == row["size"])
             except NotFound:
                 return False
 
-        with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
+        with ThreadPoolExecutor(max_workers=CONCURRENT_READS) as pool:
             for batch in batches:
-                report.count(stored=sum(pool.map(there, batch.to_pylist())))
+                report.count(stored=sum(pool.map(is_stored, batch.to_pylist())))
 
     return run_tasks(rows, count).counters["stored"]
 
 
-def read_through(lakefs: LakeFS, repository: str, requested: Sequence[tuple[str, str]]) -> tuple[int, dict[str, str]]:
-    """Read the first byte of each path of a commit. Returns how many could be read, and why the others couldn't."""
+def read_through_lakefs(
+    lakefs: LakeFS, repository: str, requested: Sequence[tuple[str, str]]
+) -> tuple[int, dict[str, str]]:
+    """Read the first byte of each (commit, path). Returns how many could be read, and why the others couldn't."""
 
-    def one(place: tuple[str, str]) -> str:
+    def problem_reading(commit_and_path: tuple[str, str]) -> str:
         try:
-            return "" if is_readable(lakefs, repository, *place) else "lakeFS returns 410 Gone"
+            return "" if is_readable(lakefs, repository, *commit_and_path) else "lakeFS returns 410 Gone"
         except (NotFound, Unavailable) as error:
             return str(error)
 
-    with ThreadPoolExecutor(max_workers=ASKED_AT_ONCE) as pool:
-        results = list(zip(requested, pool.map(one, requested), strict=True))
+    with ThreadPoolExecutor(max_workers=CONCURRENT_READS) as pool:
+        results = list(zip(requested, pool.map(problem_reading, requested), strict=True))
     return sum(not why for _, why in results), {path: why for (_, path), why in results if why}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lakegc_assets.backup.backup import with_copies
-from lakegc_assets.backup.destination import backup_place, folder_of, known
+from lakegc_assets.backup.destination import folder_of, parse_place, with_probed_capabilities
 from lakegc_assets.backup.manifest import SCHEMA, Backup, listed_objects, read_backup
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.errors import Refused
@@ -21,33 +21,34 @@ NOT_IN_BACKUP = "NotInBackup"
 """The receipt code of an approved object that isn't deleted because it isn't in the backup."""
 
 
-def required(
+def find_required(
     to: str, settings: StoreSettings, repository: str, created: str, namespace: str, mark_id: str, digest: str
 ) -> tuple[Place, Backup]:
-    """The complete backup of this very set. Raises `Refused` if there is none: then nothing may be deleted."""
-    place, folder = backup_place(to, settings), folder_of(repository, mark_id)
+    """The complete backup of this very set. Raises `Refused` if there is none, because nothing may be deleted then."""
+    place, folder = parse_place(to, settings), folder_of(repository, mark_id)
     backup = read_backup(place, folder)
-    again = f"Back it up first: lakegc backup {repository} {mark_id} {to}"
+    next_step = f"Back it up first: lakegc backup {repository} {mark_id} {to}"
     if backup is None:
         raise Refused(
-            f"sweeps of {repository} require a backup in {to}, and there is no complete one of mark {mark_id}. {again}",
+            f"sweeps of {repository} require a backup in {to}, and there is no complete one of mark {mark_id}. "
+            f"{next_step}",
             invariant=7,
         )
     subject = backup.subject
     if (subject.repository, subject.repository_created, subject.namespace) != (repository, created, namespace):
         raise Refused(
-            f"the backup of mark {mark_id} in {to} is of another repository {subject.repository}, created "
+            f"the backup of mark {mark_id} in {to} belongs to another repository {subject.repository}, created "
             f"{subject.repository_created} in {subject.namespace}. Choose another location, and back up this mark "
             "there.",
             invariant=7,
         )
     if (subject.mark_id, subject.digest) != (mark_id, digest):
         raise Refused(
-            f"the backup of mark {mark_id} of {repository} in {to} is not of the approved set. Choose another "
+            f"the backup of mark {mark_id} of {repository} in {to} is not a backup of the approved set. Choose another "
             "location, and back up this mark there.",
             invariant=7,
         )
-    return known(place), backup
+    return with_probed_capabilities(place), backup
 
 
 def listed_with_copies(spark: SparkSession, place: Place, backup: Backup) -> DataFrame:
@@ -62,32 +63,32 @@ def listed_with_copies(spark: SparkSession, place: Place, backup: Backup) -> Dat
 
 
 def split_by_backup(approved: DataFrame, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The approved objects that the backup holds with the same size and checksum, and the outcomes of the others.
+    """The approved objects that the backup contains with the same size and checksum, and the outcomes of the others.
 
     `approved` has address, size and checksum; `rows` are those of `listed_with_copies`. The second DataFrame has
     address, size, outcome, code and why.
     """
     from pyspark.sql import functions as F
 
-    known = rows.select(
+    backup_rows = rows.select(
         "address", F.col("size").alias("backup_size"), F.col("checksum").alias("backup_checksum"), "outcome", "why",
         "as_copied",
     )  # fmt: skip
-    same = (
+    is_same = (
         F.col("as_copied")
         & F.col("backup_size").eqNullSafe(F.col("size"))
         & F.col("backup_checksum").eqNullSafe(F.col("checksum"))
     )
-    joined = approved.join(known, "address", "left").withColumn("same", F.coalesce(same, F.lit(False)))
+    joined = approved.join(backup_rows, "address", "left").withColumn("same", F.coalesce(is_same, F.lit(False)))
     safe = joined.where("same").select(*approved.columns)
-    left = joined.where(~F.col("same")).select(
+    unsafe = joined.where(~F.col("same")).select(
         "address",
         F.coalesce("size", F.lit(0)).alias("size"),
         _outcome().alias("outcome"),
         F.when(_outcome() == Outcome.FAILED.value, F.lit(NOT_IN_BACKUP)).otherwise(F.lit("")).alias("code"),
         _why().alias("why"),
     )
-    return safe, left
+    return safe, unsafe
 
 
 def _outcome() -> Column:

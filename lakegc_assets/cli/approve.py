@@ -17,21 +17,21 @@ from lakegc_assets.approval.parse_request import known_brake, single_line
 from lakegc_assets.approval.preconditions import BrakeNotTripped, StoppedByBrakes
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.cli import brakes_table
-from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, size, typed
+from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, read_answer, size
 from lakegc_assets.cli.escaping import print_error, print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server, named
+from lakegc_assets.cli.mark import Server, resolve_mark_id
 from lakegc_assets.formatting import plural
-from lakegc_assets.mark.context import probed, who
+from lakegc_assets.mark.context import user_and_machine, with_probed_capabilities
 from lakegc_assets.rules.brakes import BrakeLimits
 from spark_resources.errors import WrongUsage
 from spark_resources.mark_store.approval import Approval
 from spark_resources.model import Partition
 from spark_resources.settings import parse_duration
 
-ENTRANCE = "lakegc approve"
-YES = "approve"
-TO_THE_REFERENCE = (
+APPROVE_COMMAND = "lakegc approve"
+CONFIRMATION = "approve"
+REFERENCE_WARNING = (
     "--for-reference makes this mark available to the reference collector: anyone who runs its sweep deletes these "
     "objects, without re-verification, without brakes, and irrecoverably. Until then nobody may commit, branch "
     "from, revert to or tag anything that this mark lists as expired."
@@ -62,23 +62,25 @@ def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: 
     if not options.yes and not sys.stdin.isatty():
         raise WrongUsage("approval needs a terminal to prompt for confirmation. In a script, pass --yes and --digest.")
     server = Server.configured()
-    target = probed(server.target(repository))
-    proposal = propose(target, named(target.place, repository, mark_id), now=target.place.store().now())
-    limits, alone = BrakeLimits.of(server.settings), server.settings.single_deployment
+    target = with_probed_capabilities(server.target(repository))
+    proposal = propose(target, resolve_mark_id(target.place, repository, mark_id), now=target.place.store().now())
+    limits, single_deployment = BrakeLimits.of(server.settings), server.settings.single_deployment
     try:
         if not options.yes:
             now = proposal.store.now()
             request = request_of(proposal, options, released, now=now)
-            approval.check(proposal, request, server.lakefs, limits, now=now, single_deployment=alone)
-            ask(proposal, options)
+            approval.check(proposal, request, server.lakefs, limits, now=now, single_deployment=single_deployment)
+            ask_for_confirmation(proposal, options)
         now = proposal.store.now()
         request = request_of(proposal, options, released, now=now)
-        given = approval.approve(proposal, request, server.lakefs, limits, now=now, single_deployment=alone)
+        granted = approval.approve(
+            proposal, request, server.lakefs, limits, now=now, single_deployment=single_deployment
+        )
     except (StoppedByBrakes, BrakeNotTripped) as error:
-        again = whole_command(proposal, options, released, error.tripped)
-        raise type(error)(f"{error}\nThe whole command, with your reasons:\n  {again}") from None
-    show_approval(proposal, given, as_json=as_json)
-    return proposal, given
+        repeated = full_command(proposal, options, released, error.tripped)
+        raise type(error)(f"{error}\nThe full command, with your reasons:\n  {repeated}") from None
+    show_approval(proposal, granted, as_json=as_json)
+    return proposal, granted
 
 
 def request_of(
@@ -86,20 +88,20 @@ def request_of(
 ) -> ApprovalRequest:
     """The approval request for the typed options. `now` by the store's clock."""
     return ApprovalRequest(
-        who=single_line(options.by, "the name after --by") if options.by is not None else me(),
-        how=ENTRANCE,
+        who=single_line(options.by, "the name after --by") if options.by is not None else current_user(),
+        how=APPROVE_COMMAND,
         when=now,
         released=released,
-        until=None if options.until is None else end_of(options.until, now=now),
+        until=None if options.until is None else parse_until(options.until, now=now),
         digest=options.digest if options.digest is not None else proposal.digest,
         for_reference=options.for_reference,
     )
 
 
-def whole_command(
+def full_command(
     proposal: Proposal, options: ApproveOptions, released: Mapping[str, str], tripped: Sequence[str]
 ) -> str:
-    """The typed command, changed to release exactly the tripped brakes."""
+    """The command as it was typed, but releasing exactly the tripped brakes."""
     values = {"--until": options.until, "--by": options.by, "--digest": options.digest}
     arguments = [part for name, value in values.items() if value is not None for part in (name, value)]
     flags = {"--yes": options.yes, "--for-reference": options.for_reference}
@@ -114,19 +116,19 @@ def mark_name(proposal: Proposal) -> str:
     return proposal.record.mark_id if foreign is None else f"{foreign.layout}/{foreign.mark_id}"
 
 
-def report_to_dagster(proposal: Proposal, given: Approval) -> None:
+def report_to_dagster(proposal: Proposal, granted: Approval) -> None:
     """Report the approval to Dagster, for its graph and for the sensor that follows approvals."""
     from lakegc_assets.assets.approval_events import report_approval
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance
 
     with open_instance(dagster_home(os.environ)) as instance:
-        report_approval(instance, str(Partition.of(proposal.target.repository.id, given.mark_id)), proposal, given)
+        report_approval(instance, str(Partition.of(proposal.target.repository.id, granted.mark_id)), proposal, granted)
 
 
 def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
-    target = probed(Server.configured().target(repository))
-    proposal = propose(target, named(target.place, repository, mark_id), now=target.place.store().now())
-    name = single_line(by, "the name after --by") if by is not None else me()
+    target = with_probed_capabilities(Server.configured().target(repository))
+    proposal = propose(target, resolve_mark_id(target.place, repository, mark_id), now=target.place.store().now())
+    name = single_line(by, "the name after --by") if by is not None else current_user()
     approval.revoke(proposal, who=name, now=proposal.store.now())
     with printing():
         print_sentence(f"{proposal.name} is no longer approved.")
@@ -140,54 +142,54 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
     """The brakes to release, each with its reason. Raises `WrongUsage`."""
     if len(releases) != len(reasons):
         raise WrongUsage(
-            f"--release is given {plural(len(releases), 'time')} and --because {plural(len(reasons), 'time')}: give "
+            f"--release was given {plural(len(releases), 'time')} and --because {plural(len(reasons), 'time')}: give "
             "each released brake its own reason, --release BRAKE --because TEXT"
         )
-    found: dict[str, str] = {}
+    released: dict[str, str] = {}
     for name, reason in zip(releases, reasons, strict=True):
-        if name in found:
+        if name in released:
             raise WrongUsage(f"--release names the brake {name} twice: give it once, with one reason")
-        found[known_brake(name)] = single_line(reason, f"the reason for releasing {name}")
-    return found
+        released[known_brake(name)] = single_line(reason, f"the reason for releasing {name}")
+    return released
 
 
-def end_of(text: str, *, now: datetime) -> datetime:
+def parse_until(text: str, *, now: datetime) -> datetime:
     """Parse the end of an approval: a duration such as 36h, or a date or time in UTC. Raises `WrongUsage`."""
     try:
         return now + parse_duration(text)
     except (ValueError, OverflowError):
         pass
     try:
-        found = datetime.fromisoformat(text)
+        end = datetime.fromisoformat(text)
     except ValueError:
         raise WrongUsage(
             f"--until '{text}': expected a duration, such as 36h, or a date or time in UTC, such as 2026-11-28"
         ) from None
-    return found.astimezone(UTC) if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return end.astimezone(UTC) if end.tzinfo is not None else end.replace(tzinfo=UTC)
 
 
-def me() -> str:
-    return who().partition(" (")[0]
+def current_user() -> str:
+    return user_and_machine().partition(" (")[0]
 
 
 # --- confirmation and output ----------------------------------------------------------------------------------------
 
 
-def ask(proposal: Proposal, options: ApproveOptions) -> None:
-    """Show what would be approved, and ask for confirmation. Raises `WrongUsage` if it isn't given."""
+def ask_for_confirmation(proposal: Proposal, options: ApproveOptions) -> None:
+    """Show what would be approved, and ask for confirmation. Raises `WrongUsage` without it."""
     show(proposal, options)
-    answer = typed(f"Type '{YES}' to approve the deletion of these objects, anything else to cancel: ")
-    if answer.strip() != YES:
-        raise WrongUsage(f"'{answer.strip()}' is not '{YES}': nothing was approved")
+    answer = read_answer(f"Type '{CONFIRMATION}' to approve the deletion of these objects, anything else to cancel: ")
+    if answer.strip() != CONFIRMATION:
+        raise WrongUsage(f"'{answer.strip()}' is not '{CONFIRMATION}': nothing was approved")
 
 
 def show(proposal: Proposal, options: ApproveOptions) -> None:
     record, counts = proposal.record, proposal.record.counts
     table = Table(show_header=False)
     rows = (
-        ("begun", f"{record.start:%Y-%m-%d %H:%M:%S} UTC by {record.by}"),
+        ("started", f"{record.start:%Y-%m-%d %H:%M:%S} UTC by {record.by}"),
         ("to be deleted", f"{plural(counts['expired'], 'object')}, {size(counts['expired_bytes'])}"),
-        ("of", f"{plural(counts['candidates'], 'object')}, {size(counts['candidate_bytes'])}"),
+        ("stored", f"{plural(counts['candidates'], 'object')}, {size(counts['candidate_bytes'])}"),
         ("deletion method", proposal.store.delete_effect().value),
         ("released", ", ".join(options.releases) or "none"),
     )
@@ -195,28 +197,29 @@ def show(proposal: Proposal, options: ApproveOptions) -> None:
         table.add_row(name, cell(value))
     print_table(f"To be approved: {proposal.name}", table)
     print_sentence(f"Digest: {proposal.digest}")
-    brakes_table.show(brakes_table.configured(record, now=proposal.store.now()))
+    brakes_table.show(brakes_table.configured_brakes(record, now=proposal.store.now()))
     print_command(
         "List every object with its reason", command("review", record.repository, mark_name(proposal), "--list")
     )
     if options.for_reference:
-        print_sentence(f"Warning: {TO_THE_REFERENCE}")
+        print_sentence(f"Warning: {REFERENCE_WARNING}")
 
 
 @printing()
-def show_approval(proposal: Proposal, given: Approval, *, as_json: bool) -> None:
-    if given.for_reference:
-        print_error(f"lakegc: warning: {TO_THE_REFERENCE}")
+def show_approval(proposal: Proposal, granted: Approval, *, as_json: bool) -> None:
+    if granted.for_reference:
+        print_error(f"lakegc: warning: {REFERENCE_WARNING}")
     if as_json:
-        print_text(json.dumps(document(proposal, given), indent=1))
+        print_text(json.dumps(document(proposal, granted), indent=1))
         return
     print_sentence(
-        f"{proposal.name} is approved by {given.who} until {given.until:%Y-%m-%d %H:%M:%S} UTC. Nothing was deleted."
+        f"{proposal.name} is approved by {granted.who} until {granted.until:%Y-%m-%d %H:%M:%S} UTC. "
+        "Nothing was deleted."
     )
     print_command("To revoke it", command("revoke", proposal.target.repository.id, mark_name(proposal)))
-    print_command("Next", command("sweep", proposal.target.repository.id, given.mark_id))
+    print_command("Next", command("sweep", proposal.target.repository.id, granted.mark_id))
 
 
-def document(proposal: Proposal, given: Approval) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(given.to_json())
-    return {"repository": proposal.target.repository.id, **plain}
+def document(proposal: Proposal, granted: Approval) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(granted.to_json())
+    return {"repository": proposal.target.repository.id, **fields}

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lakegc_assets.backup.context import CopyLimits, refuse_at_once
-from lakegc_assets.backup.destination import backup_place, folder_of
+from lakegc_assets.backup.context import CopyLimits, refuse_early
+from lakegc_assets.backup.destination import folder_of, parse_place
 from lakegc_assets.backup.manifest import Backup, read_backup
-from lakegc_assets.backup.restore import Chosen, Restored, RestoreRun, open_source
+from lakegc_assets.backup.restore import Restored, RestoreRun, Selection, open_source
 from lakegc_assets.backup.restore import restore as restore_objects
-from lakegc_assets.backup.restore_drill import Drilled, drill, scratch_place
-from lakegc_assets.cli.console import outcomes, print_command, print_sentence, print_table, printing, size
+from lakegc_assets.backup.restore_drill import DrillResult, drill, scratch_place
+from lakegc_assets.cli.console import outcomes_table, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
@@ -34,7 +34,7 @@ from spark_resources.settings import Settings
 if TYPE_CHECKING:
     from spark_resources.spark.resource import SparkResource
 
-_SHOWN = 10
+_MAX_EXAMPLES = 10
 _RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?(?:/s)?$", re.IGNORECASE)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
@@ -43,8 +43,8 @@ def parse_bandwidth(text: str) -> float | None:
     """Parse bytes per second, such as 50M or 1.5GiB; None for an empty text. Raises `WrongUsage`."""
     if not text:
         return None
-    found = _RATE.match(text.strip())
-    rate = float(found.group(1)) * _UNITS[found.group(2).lower()] if found else 0.0
+    match = _RATE.match(text.strip())
+    rate = float(match.group(1)) * _UNITS[match.group(2).lower()] if match else 0.0
     if not rate:
         raise WrongUsage(f"--bandwidth {text}: expected bytes per second, such as 500K, 50M or 1.5G (powers of 1024)")
     return rate
@@ -54,61 +54,67 @@ def parse_bandwidth(text: str) -> float | None:
 
 
 def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Backup, str]:
-    """Run the job `back_up` for one finished mark. Returns the backup's summary and its place."""
+    """Run the job `back_up` for one finished mark. Returns the backup's summary and its destination."""
     server = Server.configured()
     layout, _, mark_id = name.rpartition("/")
     partition, settings = Partition.of(repository, mark_id), server.settings
     to = to or settings.backup_to or ""
     if not to:
         raise WrongUsage("no backup destination is given: name one after the mark, or set LAKEGC_BACKUP_TO")
-    refuse_at_once(server.lakefs, settings, repository, name, to)
+    refuse_early(server.lakefs, settings, repository, name, to)
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup
 
     config = {"to": to, "at_once": limits.at_once, "bandwidth": limits.bandwidth or 0.0, "layout": layout}
     with open_instance(dagster_home(os.environ)) as instance:
         run_backup(partition, config, instance=instance)
-    place = backup_place(to, settings.store())
-    found = read_backup(place, folder_of(repository, mark_id))
-    if found is None:
+    place = parse_place(to, settings.store())
+    summary = read_backup(place, folder_of(repository, mark_id))
+    if summary is None:
         raise LakegcError(f"the backup of {partition} wrote no summary. Run the same command again.")
-    return found, to
+    return summary, to
 
 
-def show_backup(made: tuple[Backup, str], *, as_json: bool) -> None:
+def show_backup(result: tuple[Backup, str], *, as_json: bool) -> None:
     """Print the content of a backup. Raises `SweptWithFailures` if archived objects could not be copied."""
-    found, to = made
+    summary, to = result
     with printing():
         if as_json:
-            sys.stdout.write(found.to_json().decode() + "\n")
+            sys.stdout.write(summary.to_json().decode() + "\n")
         else:
-            show_summary(found, to)
-    if found.objects.get(CopyStatus.COLD.value):
-        raise SweptWithFailures(found.sentence())
+            show_summary(summary, to)
+    if summary.objects.get(CopyStatus.COLD.value):
+        raise SweptWithFailures(summary.sentence())
 
 
-def show_summary(found: Backup, to: str) -> None:
-    title = f"Backup of mark {found.subject.mark_id} of {found.subject.repository}"
+def show_summary(summary: Backup, to: str) -> None:
+    title = f"Backup of mark {summary.subject.mark_id} of {summary.subject.repository}"
     print_table(
-        title, outcomes(CopyStatus, found.objects, found.sizes, ("in the backup", found.copied, found.copied_bytes))
+        title,
+        outcomes_table(
+            CopyStatus, summary.objects, summary.sizes, ("in the backup", summary.copied, summary.copied_bytes)
+        ),
     )
-    rest = found.marked - found.copied
-    why = f". The list of objects says why {rest:,} {'is' if rest == 1 else 'are'} not" if rest else ""
+    not_copied = summary.marked - summary.copied
+    why = f". The list of objects gives the reason for each of the other {not_copied:,}" if not_copied else ""
+    is_are = "is" if summary.copied == 1 else "are"
     print_sentence(
-        f"{found.copied:,} of {plural(found.marked, 'object')} of the mark {'is' if found.copied == 1 else 'are'} in "
-        f"the backup, each compared with its original{why}. Took {found.seconds:,.1f} s."
+        f"{summary.copied:,} of {plural(summary.marked, 'object')} of the mark {is_are} in the backup, each compared "
+        f"with its original{why}. Took {summary.seconds:,.1f} s."
     )
-    name = (found.subject.repository, found.subject.mark_id)
-    few = str(min(100, max(1, found.copied)))
-    print_command("Restore them", command("restore", *name, to))
-    print_command("Test the restore with a few objects", command("restore", *name, to, "--drill", few))
+    repository_and_mark = (summary.subject.repository, summary.subject.mark_id)
+    sample_size = str(min(100, max(1, summary.copied)))
+    print_command("Restore them", command("restore", *repository_and_mark, to))
+    print_command(
+        "Test the restore with a few objects", command("restore", *repository_and_mark, to, "--drill", sample_size)
+    )
 
 
 # --- restore ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Practice:
-    """Options of a drill: number of objects, seed of the sample, and scratch place; by default a temporary folder."""
+class DrillOptions:
+    """The options of a drill: number of objects, seed of the sample, and scratch location ("": a temporary folder)."""
 
     objects: int
     seed: int = 0
@@ -116,25 +122,25 @@ class Practice:
 
 
 def restore(
-    partition: Partition, source: str, chosen: Chosen, limits: CopyLimits, practice: Practice | None
-) -> Restored | Drilled:
-    """Restore the missing objects; or, for a drill, copy a few objects to a scratch place."""
-    with opened(partition, source, limits, lease=practice is None) as run:
-        if practice is not None:
+    partition: Partition, source: str, selection: Selection, limits: CopyLimits, drill_options: DrillOptions | None
+) -> Restored | DrillResult:
+    """Restore the missing objects or, in a drill, copy a few objects to a scratch location."""
+    with restore_run(partition, source, limits, with_lease=drill_options is None) as run:
+        if drill_options is not None:
             settings = Settings.load(os.environ, home_folder()).store()
-            with scratch_place(run, practice.scratch, settings) as scratch:
-                return drill(run, chosen, practice.objects, practice.seed, scratch)
-        return restore_objects(run, chosen)
+            with scratch_place(run, drill_options.scratch, settings) as scratch:
+                return drill(run, selection, drill_options.objects, drill_options.seed, scratch)
+        return restore_objects(run, selection)
 
 
 @contextmanager
-def opened(
-    partition: Partition, source: str, limits: CopyLimits, *, lease: bool, spark: SparkResource | None = None
+def restore_run(
+    partition: Partition, source: str, limits: CopyLimits, *, with_lease: bool, spark: SparkResource | None = None
 ) -> Iterator[RestoreRun]:
     """Open a backup of a mark, under the repository's lease if something will be written, and with a new Spark session
     unless one is given."""
     from lakegc_assets.resources import MarksResource
-    from lakegc_assets.sweep.preconditions import located
+    from lakegc_assets.sweep.preconditions import partition_and_target
     from spark_resources.lakefs.resource import LakeFSResource
     from spark_resources.spark.resource import SparkResource
 
@@ -142,118 +148,127 @@ def opened(
     marks = MarksResource(lakefs=LakeFSResource(), spark=spark)
     context = dg.build_init_resource_context()
     try:
-        _, target = located(marks, str(partition))
+        _, target = partition_and_target(marks, str(partition))
         place, backup = open_source(target, marks.settings().store(), partition.mark_id, source)
-        if lease:
-            marks.hold(partition, target, marks.settings())
+        if with_lease:
+            marks.ensure_lease(partition, target, marks.settings())
         yield RestoreRun(target, backup, place, marks.lakefs.client(), marks.session, limits, publish)
     finally:
         marks.teardown_after_execution(context)
         spark.teardown_after_execution(context)
 
 
-def show_restored(partition: Partition, done: Restored | Drilled, source: str, *, as_json: bool) -> None:
+def show_restored(partition: Partition, result: Restored | DrillResult, source: str, *, as_json: bool) -> None:
     """Print the result of a restore or drill. Raises `SweptWithFailures` if an object wasn't restored, or differs."""
-    if isinstance(done, Drilled):
-        show_drill(partition, done, source, as_json=as_json)
+    if isinstance(result, DrillResult):
+        show_drill(partition, result, source, as_json=as_json)
         return
     with printing():
         if as_json:
-            print_text(json.dumps(document(partition, done), indent=1))
+            print_text(json.dumps(document(partition, result), indent=1))
         else:
-            for line in lines(done):
+            for line in result_lines(result):
                 print_sentence(line)
             print_command("Verify the metadata", command("fsck", partition.repository))
-    if not done.success:
+    if not result.success:
         raise SweptWithFailures(
             f"not all objects of mark {partition.mark_id} of {partition.repository} were restored: "
-            f"{'; '.join(problems(done))}. Restored objects stay in place; run the same command again to retry the "
+            f"{'; '.join(problems(result))}. Restored objects stay in place; run the same command again to retry the "
             "others."
         )
 
 
-def document(partition: Partition, done: Restored) -> dict[str, Any]:
+def document(partition: Partition, result: Restored) -> dict[str, Any]:
     return {
         "repository": partition.repository,
         "mark_id": partition.mark_id,
-        "objects": dict(done.objects),
-        "bytes": done.size,
-        "never_held": done.not_in_backup,
-        "unknown_keys": list(done.unknown),
-        "lacking": list(done.lacking),
-        "taken": list(done.taken),
-        "failed": dict(done.failed),
-        "stored": done.stored,
-        "paths": {"known": done.paths, "asked": done.asked, "read": done.read, "unread": dict(done.unread)},
-        "success": done.success,
+        "objects": dict(result.objects),
+        "bytes": result.size,
+        "never_held": result.not_in_backup,
+        "unknown_keys": list(result.unknown),
+        "lacking": list(result.lacking),
+        "taken": list(result.taken),
+        "failed": dict(result.failed),
+        "stored": result.stored,
+        "paths": {"known": result.paths, "asked": result.asked, "read": result.read, "unread": dict(result.unread)},
+        "success": result.success,
     }
 
 
-def lines(done: Restored) -> Iterator[str]:
-    """The lines of a restore's output for people."""
-    subject, back = done.backup.subject, done.objects[CopyStatus.COPIED.value]
+def result_lines(result: Restored) -> Iterator[str]:
+    """The result of a restore, as sentences for people."""
+    subject, restored = result.backup.subject, result.objects[CopyStatus.COPIED.value]
     yield (
-        f"Mark {subject.mark_id} of {subject.repository}: {plural(back, 'object')} ({size(done.size)}) "
-        f"{'was' if back == 1 else 'were'} restored, {done.objects[CopyStatus.ALREADY_THERE.value]:,} already "
+        f"Mark {subject.mark_id} of {subject.repository}: {plural(restored, 'object')} ({size(result.size)}) "
+        f"{'was' if restored == 1 else 'were'} restored, {result.objects[CopyStatus.ALREADY_THERE.value]:,} already "
         "existed."
     )
-    yield f"{done.stored:,} of them are in the store, by a fresh listing."
-    if done.paths:
-        more = f" of {done.paths:,}" if done.paths > done.asked else ""
+    yield f"A new lookup found {result.stored:,} of them in the store."
+    if result.paths:
+        out_of = f" of {result.paths:,}" if result.paths > result.asked else ""
         yield (
-            f"{done.asked:,}{more} of their paths in commits were requested from lakeFS, and {done.read:,} could be "
-            "read."
+            f"{result.asked:,}{out_of} of their paths in commits were requested from lakeFS, and {result.read:,} of "
+            "these could be read."
         )
     else:
         yield "The mark records no paths for them, so none were requested from lakeFS."
-    if done.not_in_backup:
-        counts = ", ".join(f"{count:,} {name}" for name, count in sorted(done.not_in_backup.items()))
+    if result.not_in_backup:
+        counts = ", ".join(f"{count:,} {name}" for name, count in sorted(result.not_in_backup.items()))
         yield f"Not included in the backup: {counts}."
 
 
-def problems(done: Restored) -> Iterator[str]:
+def problems(result: Restored) -> Iterator[str]:
     """The reasons why objects weren't restored, with the first few objects of each."""
-    named = (
-        (len(done.unknown), "of the given keys are not in the backup", [repr(key) for key in done.unknown]),
+    kinds = (
+        (len(result.unknown), "of the given keys are not in the backup", [repr(key) for key in result.unknown]),
         (
-            done.objects[CopyStatus.VANISHED.value],
+            result.objects[CopyStatus.VANISHED.value],
             "copies are missing from the backup",
-            [repr(key) for key in done.lacking],
+            [repr(key) for key in result.lacking],
         ),
         (
-            done.objects[CopyStatus.TAKEN.value],
+            result.objects[CopyStatus.TAKEN.value],
             "keys are in use by other objects, which are kept",
-            [repr(key) for key in done.taken],
+            [repr(key) for key in result.taken],
         ),
         (
-            done.objects[CopyStatus.FAILED.value] + done.objects[CopyStatus.COLD.value],
+            result.objects[CopyStatus.FAILED.value] + result.objects[CopyStatus.COLD.value],
             "failed",
-            [f"{key!r}: {why}" for key, why in done.failed.items()],
+            [f"{key!r}: {why}" for key, why in result.failed.items()],
         ),
-        (len(done.unread), "paths can't be read by lakeFS", [f"{key!r}: {why}" for key, why in done.unread.items()]),
+        (
+            len(result.unread),
+            "paths can't be read by lakeFS",
+            [f"{key!r}: {why}" for key, why in result.unread.items()],
+        ),
     )
-    for count, what, which in named:
+    for count, problem, examples in kinds:
         if count:
-            yield f"{count:,} {what}: {', '.join(which[:_SHOWN])}{' …' if count > _SHOWN else ''}"
+            yield f"{count:,} {problem}: {', '.join(examples[:_MAX_EXAMPLES])}{' …' if count > _MAX_EXAMPLES else ''}"
 
 
-def show_drill(partition: Partition, done: Drilled, source: str, *, as_json: bool) -> None:
+def show_drill(partition: Partition, result: DrillResult, source: str, *, as_json: bool) -> None:
     name = f"mark {partition.mark_id} of {partition.repository}"
     with printing():
         if as_json:
-            found = {"wanted": done.wanted, "same": dict(done.same), "wrong": done.wrong, "success": done.success}
+            counts = {
+                "wanted": result.wanted,
+                "same": dict(result.same),
+                "wrong": result.wrong,
+                "success": result.success,
+            }
             print_text(
-                json.dumps({"repository": partition.repository, "mark_id": partition.mark_id, **found}, indent=1)
+                json.dumps({"repository": partition.repository, "mark_id": partition.mark_id, **counts}, indent=1)
             )
         else:
-            same = sum(done.same.values())
-            print_sentence(f"{same:,} of {plural(done.wanted, 'object')} of {name} were restored unchanged.")
-            for how, count in sorted(done.same.items()):
+            same = sum(result.same.values())
+            print_sentence(f"{same:,} of {plural(result.wanted, 'object')} of {name} were restored unchanged.")
+            for how, count in sorted(result.same.items()):
                 print_sentence(f"{count:,} matched by {how}.")
-            again = command("restore", partition.repository, partition.mark_id, source)
-            print_command("Restore what is missing", again)
-    if not done.success:
-        wrong = "; ".join(f"{key!r}: {why}" for key, why in list(done.wrong.items())[:_SHOWN])
+            restore_command = command("restore", partition.repository, partition.mark_id, source)
+            print_command("Restore what is missing", restore_command)
+    if not result.success:
+        wrong = "; ".join(f"{key!r}: {why}" for key, why in list(result.wrong.items())[:_MAX_EXAMPLES])
         raise SweptWithFailures(
-            f"{plural(len(done.wrong), 'object')} of the backup of {name} differ after the restore: {wrong}"
+            f"after the drill, {plural(len(result.wrong), 'object')} from the backup of {name} didn't match: {wrong}"
         )

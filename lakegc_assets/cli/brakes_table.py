@@ -1,4 +1,4 @@
-"""The brakes of a mark on the terminal: one row each for people, numbers for scripts."""
+"""The brakes of a mark on the terminal: a table row each for people, and JSON for scripts."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.settings import Settings
 
 
-def configured(record: MarkRecord, *, now: datetime) -> tuple[Brake, ...]:
-    """The brakes of a finished mark by the configured limits. `now` by the store's clock."""
+def configured_brakes(record: MarkRecord, *, now: datetime) -> tuple[Brake, ...]:
+    """The brakes of a finished mark with the configured limits. `now` by the store's clock."""
     return brakes(record, BrakeLimits.of(Settings.load(os.environ, home_folder())), now=now)
 
 
-def in_words(found: Sequence[Brake]) -> str:
-    tripped = [brake.name for brake in found if brake.tripped]
+def in_words(all_brakes: Sequence[Brake]) -> str:
+    tripped = [brake.name for brake in all_brakes if brake.tripped]
     if not tripped:
-        return "none has tripped"
+        return "none tripped"
     return f"{', '.join(tripped)}: tripped; an approval must release {'it' if len(tripped) == 1 else 'each'} by name"
 
 
-def show(found: Sequence[Brake]) -> None:
+def show(all_brakes: Sequence[Brake]) -> None:
     """Print a row for each brake: whether it tripped, the measured value, and the limit."""
     table = Table()
     for heading in ("brake", "", "measured"):
         table.add_column(heading)
-    for brake in found:
+    for brake in all_brakes:
         table.add_row(brake.name, "[bold red]tripped[/]" if brake.tripped else "ok", cell(brake.why))
     print_table("Brakes", table)
 
 
-def document(found: Sequence[Brake]) -> list[dict[str, Any]]:
-    return [asdict(brake) for brake in found]
+def document(all_brakes: Sequence[Brake]) -> list[dict[str, Any]]:
+    return [asdict(brake) for brake in all_brakes]

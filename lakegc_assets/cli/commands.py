@@ -23,9 +23,9 @@ from lakegc_assets.cli.options import (
     RepositoryArgument,
     StoreOption,
     check_mark_options,
-    partition_of,
     read_lines,
-    refuse_lines_of_totals,
+    refuse_rows_without_list,
+    resolve_partition,
 )
 from lakegc_assets.cli.sandbox_app import sandbox_app
 from lakegc_assets.progress import listening
@@ -55,7 +55,7 @@ def settings_options(
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", "-s", metavar="NAME=VALUE", help="set any setting, e.g. endpoint_url=http://localhost:8000"
+            "--set", "-s", metavar="NAME=VALUE", help="override a setting, e.g. endpoint_url=http://localhost:8000"
         ),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
@@ -66,18 +66,18 @@ def settings_options(
     """Settings come from options, then LAKEGC_* variables, then lakectl's variables and ~/.lakectl.yaml."""
     context.obj.command = context.invoked_subcommand or ""
     if setting:
-        take_settings(setting)
+        apply_settings(setting)
     if debug:
         os.environ["LAKEGC_DEBUG"] = "1"
 
 
-def take_settings(given: list[str]) -> None:
-    """Set options as environment variables, from which the job's resources read settings. Raises `WrongUsage`."""
+def apply_settings(assignments: list[str]) -> None:
+    """Set these settings as environment variables, where the job's resources read them. Raises `WrongUsage`."""
     from spark_resources.errors import did_you_mean
     from spark_resources.settings import RENAMED, Settings
 
-    for each in given:
-        name, equals, value = each.partition("=")
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
         if name in RENAMED:
             raise WrongUsage(f"--set {name}: the setting is now called {RENAMED[name]}")
         if name not in Settings.model_fields:
@@ -157,26 +157,26 @@ def mark(
     start_spark_ahead(context)
     from lakegc_assets.cli import mark as marks
 
-    marks.refuse_at_once(partition, options)
+    marks.refuse_early(partition, options)
     with progress() as status:
         status("starting")
-        record = marks.make(partition, options)
-    marks.show_made(record, as_json=output is Format.JSON)
+        record = marks.make_mark(partition, options)
+    marks.show_mark(record, as_json=output is Format.JSON)
 
 
 @app.command()
 def review(
     repository: RepositoryArgument,
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="a mark's id, or 'latest'")] = "latest",
-    every: Annotated[bool, typer.Option("--list", help="list every expired object, not just totals")] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="list every expired object, not just totals")] = False,
     depth: Annotated[int, typer.Option(help="number of path components to group totals by", min=1, max=20)] = 1,
     output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
     """Show what a mark would delete and why, and anything unusual."""
     from lakegc_assets.cli import review as reviews
 
-    refuse_lines_of_totals(output, every=every)
-    reviews.show(repository, mark_id, every=every, form=output.value, depth=depth)
+    refuse_rows_without_list(output, list_all=list_all)
+    reviews.show(repository, mark_id, list_all=list_all, output_format=output.value, depth=depth)
 
 
 @app.command()
@@ -184,21 +184,24 @@ def diff(
     repository: RepositoryArgument,
     before: Annotated[str, typer.Argument(metavar="MARK", help="the earlier mark's id")],
     after: Annotated[str, typer.Argument(metavar="MARK", help="the later mark's id, or 'latest'")],
-    every: Annotated[bool, typer.Option("--list", help="list every changed object, not just totals")] = False,
+    list_all: Annotated[bool, typer.Option("--list", help="list every changed object, not just totals")] = False,
     output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
     """Show what changed between two marks. Lists objects that are newly expired or no longer expired."""
     from lakegc_assets.cli import diff as diffs
 
-    refuse_lines_of_totals(output, every=every)
-    diffs.show(repository, before, after, every=every, form=output.value)
+    refuse_rows_without_list(output, list_all=list_all)
+    diffs.show(repository, before, after, list_all=list_all, output_format=output.value)
 
 
 @app.command()
 def approve(
     repository: RepositoryArgument,
     mark_id: Annotated[
-        str, typer.Argument(metavar="MARK", help="a mark's id, 'latest', or LAYOUT/ID of the reference collector's")
+        str,
+        typer.Argument(
+            metavar="MARK", help="a mark's id, 'latest', or LAYOUT/ID for a mark of the reference collector"
+        ),
     ],
     digest: Annotated[str | None, typer.Option(help="digest of the reviewed set; any other set is refused")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="don't prompt; requires --digest")] = False,
@@ -209,7 +212,7 @@ def approve(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="WHEN", help="validity as a duration (36h) or a date; by default until the mark is too old"
+            metavar="WHEN", help="end of the approval: a duration (36h) or a date; by default when the mark is too old"
         ),
     ] = None,
     by: Annotated[
@@ -233,7 +236,7 @@ def approve(
 def revoke(
     repository: RepositoryArgument,
     mark_id: Annotated[
-        str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID of the reference collector's")
+        str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID for a mark of the reference collector")
     ],
     by: Annotated[str | None, typer.Option(metavar="NAME", help="who revokes it; the current user by default")] = None,
 ) -> None:
@@ -260,7 +263,7 @@ def sweep(
     check_java()
     with progress() as status:
         status("starting the sweep")
-        swept, failure = sweeps.sweep(partition_of(repository, mark_id), SweepOptions(rate, quarantine))
+        swept, failure = sweeps.sweep(resolve_partition(repository, mark_id), SweepOptions(rate, quarantine))
     sweeps.show_report(swept, as_json=output is Format.JSON)
     if failure is not None:
         raise failure
@@ -270,7 +273,7 @@ def sweep(
 def backup(
     repository: RepositoryArgument,
     mark_id: Annotated[
-        str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID of the reference collector's")
+        str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID for a mark of the reference collector")
     ],
     to: Annotated[
         str,
@@ -289,8 +292,8 @@ def backup(
     check_java()
     limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
     with progress():
-        made = backups.backup(repository, mark_id, to, limits)
-    backups.show_backup(made, as_json=output is Format.JSON)
+        result = backups.backup(repository, mark_id, to, limits)
+    backups.show_backup(result, as_json=output is Format.JSON)
 
 
 @app.command()
@@ -298,7 +301,9 @@ def restore(
     repository: RepositoryArgument,
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="id of the mark that was backed up")],
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="destination that the backup was written to")],
-    prefix: Annotated[str, typer.Option(help="restore only objects whose address starts with this, e.g. data/")] = "",
+    prefix: Annotated[
+        str, typer.Option(help="restore only objects with addresses that start with this, e.g. data/")
+    ] = "",
     keys: Annotated[Path | None, typer.Option(help="restore only the addresses in this file, one per line")] = None,
     drill: Annotated[
         int,
@@ -316,17 +321,17 @@ def restore(
 ) -> None:
     """Restore missing objects from a backup. Nothing is overwritten."""
     from lakegc_assets.backup.context import CopyLimits
-    from lakegc_assets.backup.restore import Chosen
+    from lakegc_assets.backup.restore import Selection
     from lakegc_assets.cli import backup as backups
 
     check_java()
-    chosen = Chosen(prefix, None if keys is None else tuple(read_lines(keys)))
-    practice = backups.Practice(drill, seed, scratch) if drill else None
+    selection = Selection(prefix, None if keys is None else tuple(read_lines(keys)))
+    drill_options = backups.DrillOptions(drill, seed, scratch) if drill else None
     limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
     partition = Partition.of(repository, mark_id)
     with progress():
-        done = backups.restore(partition, source, chosen, limits, practice)
-    backups.show_restored(partition, done, source, as_json=output is Format.JSON)
+        result = backups.restore(partition, source, selection, limits, drill_options)
+    backups.show_restored(partition, result, source, as_json=output is Format.JSON)
 
 
 @app.command()
@@ -340,27 +345,27 @@ def undo(
 
     check_java()
     with progress():
-        done = sweeps.undo(partition_of(repository, mark_id))
-    done.show(as_json=output is Format.JSON)
+        result = sweeps.undo(resolve_partition(repository, mark_id))
+    result.show(as_json=output is Format.JSON)
 
 
 @app.command()
 def purge(
     repository: RepositoryArgument,
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was swept with --quarantine")],
-    yes: Annotated[bool, typer.Option("--yes", help="don't ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="don't prompt")] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Permanently delete quarantined objects. Objects that are live again are restored instead."""
     from lakegc_assets.cli import sweep as sweeps
 
     check_java()
-    partition = partition_of(repository, mark_id)
-    done = sweeps.Done(partition, {})
+    partition = resolve_partition(repository, mark_id)
+    result = sweeps.QuarantineResult(partition, {})
     if sweeps.confirm_purge(partition, yes=yes):
         with progress():
-            done = sweeps.purge(partition)
-    done.show(as_json=output is Format.JSON)
+            result = sweeps.purge(partition)
+    result.show(as_json=output is Format.JSON)
 
 
 @app.command()
@@ -398,12 +403,12 @@ def fsck(
     output: FormatOption = Format.TABLE,
 ) -> int:
     """Verify metadata and check for missing live objects. Metadata is verified by content hash."""
-    from lakegc_assets.cli import fsck as shown
+    from lakegc_assets.cli import fsck as checks
 
     check_java()
     with progress():
-        found = shown.run(repository, missing=write_missing)
-    return shown.show(found, missing=write_missing, as_json=output is Format.JSON)
+        result = checks.run(repository, missing=write_missing)
+    return checks.show(result, missing=write_missing, as_json=output is Format.JSON)
 
 
 @app.command()
@@ -413,13 +418,13 @@ def ui(
         "127.0.0.1"
     ),
 ) -> None:
-    """Serve Dagster's UI for the same marks. Runs schedules and sensors, too, until Ctrl-C."""
-    from lakegc_assets.cli.dagster_runs import dagster_home, refuse_taken, serve_ui
+    """Serve the Dagster UI for these marks. Also runs schedules and sensors. Stop it with Ctrl-C."""
+    from lakegc_assets.cli.dagster_runs import dagster_home, refuse_port_in_use, serve_ui
 
     check_java()
-    refuse_taken(host, port)
+    refuse_port_in_use(host, port)
     home = dagster_home(os.environ)
-    print_text(f"Dagster's UI at http://{host}:{port}, with its history in {home}. Ctrl-C ends it.")
+    print_text(f"Dagster's UI at http://{host}:{port}, with its history in {home}. Press Ctrl-C to stop it.")
     sys.stdout.flush()
     serve_ui(home, host=host, port=port)
 
@@ -428,7 +433,7 @@ app.add_typer(holds_app, name="holds")
 app.add_typer(sandbox_app, name="sandbox")
 
 
-# --- around a command -----------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------------------------
 
 
 def check_java() -> None:
@@ -440,7 +445,7 @@ def check_java() -> None:
 def start_spark_ahead(context: typer.Context) -> None:
     """Start Spark while this process is still importing: with two cores, both run in parallel.
 
-    Only if the process runs nothing but this command: Spark runs until the process ends, even if it isn't needed.
+    Does nothing unless this process runs only this command, because Spark then runs until the process ends.
     """
     if context.obj.own_process:
         from spark_resources.settings import Settings
@@ -451,8 +456,8 @@ def start_spark_ahead(context: typer.Context) -> None:
 
 @contextmanager
 def progress() -> Iterator[Any]:
-    """Show progress on stderr while the context lasts: an updated line on a terminal, separate lines elsewhere."""
-    from lakegc_assets.cli.progress import shown
+    """Show progress on stderr while the context lasts: a line that is updated on a terminal, new lines elsewhere."""
+    from lakegc_assets.cli.progress import show_progress
 
-    with shown() as log_message, listening(log_message):
+    with show_progress() as log_message, listening(log_message):
         yield log_message

@@ -17,15 +17,25 @@ from lakegc_assets.cli.escaping import escaped
 from lakegc_assets.formatting import age, escaped_name, size
 
 __all__ = [
-    "EscapingConsole", "age", "cell", "console", "escaped_name", "outcomes", "print_command", "print_sentence",
-    "print_table", "printing", "size", "typed",
+    "EscapingConsole",
+    "age",
+    "cell",
+    "console",
+    "escaped_name",
+    "outcomes_table",
+    "print_command",
+    "print_sentence",
+    "print_table",
+    "printing",
+    "read_answer",
+    "size",
 ]  # fmt: skip
 
-NOT_A_TERMINAL = 130
+WIDTH_WITHOUT_TERMINAL = 130
 
 
 class EscapingConsole(Console):
-    """Rich's console with escape sequences in the output neutralized, which Rich itself lets through."""
+    """Rich's console, but with escape sequences in the output neutralized. Rich itself lets them through."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -33,13 +43,13 @@ class EscapingConsole(Console):
 
 
 def console() -> Console:
-    """Standard output; wide enough for tables if it isn't a terminal."""
-    return EscapingConsole() if sys.stdout.isatty() else EscapingConsole(width=NOT_A_TERMINAL)
+    """The console on standard output; wide enough for tables if that isn't a terminal."""
+    return EscapingConsole() if sys.stdout.isatty() else EscapingConsole(width=WIDTH_WITHOUT_TERMINAL)
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Wraps output: if the reader closes the pipe, as `head` does, printing stops without an error from Python."""
+    """A context for output: if the reader closes the pipe, as `head` does, printing stops without a Python error."""
     try:
         yield
         sys.stdout.flush()
@@ -54,14 +64,16 @@ def print_sentence(text: str) -> None:
     _print_wrapped(Text(escaped(text), overflow="ignore"))
 
 
-def print_command(what: str, line: str) -> None:
+def print_command(purpose: str, command_line: str) -> None:
     """Print a command to be copied, after its purpose; on a separate line if both are wider than the terminal.
 
     lakegc never breaks the command: text wrapped by the terminal itself is copied as one line.
     """
     out = console()
-    one_line = not out.is_terminal or len(what) + len(line) + 2 <= out.width
-    out.print(Text(escaped(f"{what}: {line}" if one_line else f"{what}:\n  {line}")), soft_wrap=True)
+    one_line = not out.is_terminal or len(purpose) + len(command_line) + 2 <= out.width
+    out.print(
+        Text(escaped(f"{purpose}: {command_line}" if one_line else f"{purpose}:\n  {command_line}")), soft_wrap=True
+    )
 
 
 def print_table(title: str, table: Table) -> None:
@@ -75,10 +87,10 @@ def _print_wrapped(text: Text) -> None:
     out.print(text, soft_wrap=not out.is_terminal, crop=False)
 
 
-def typed(question: str) -> str:
+def read_answer(prompt: str) -> str:
     """Show a prompt and return the typed line; "" at the end of input."""
     try:
-        return input(question)
+        return input(prompt)
     except EOFError:
         return ""
 
@@ -88,10 +100,10 @@ def cell(name: str) -> Text:
     return Text(escaped_name(name))
 
 
-def outcomes(
+def outcomes_table(
     names: type[StrEnum], objects: Mapping[str, int], sizes: Mapping[str, int], total: tuple[str, int, int]
 ) -> Table:
-    """A table of objects and bytes by outcome, without empty outcomes, and with a total as its last row."""
+    """A table of objects and bytes by outcome, without empty outcomes. The last row is the total."""
     table = Table()
     table.add_column("outcome")
     table.add_column("objects", justify="right")

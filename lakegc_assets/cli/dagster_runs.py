@@ -26,21 +26,21 @@ from spark_resources.model import Partition
 
 
 def dagster_home(environ: Mapping[str, str]) -> Path:
-    """The folder of Dagster's history: `DAGSTER_HOME`, or a folder of lakegc's own. Created if it doesn't exist.
+    """The folder of Dagster's history: `DAGSTER_HOME`, or lakegc's own folder. It is created if it doesn't exist.
 
-    A created folder, and lakegc's own, is accessible to this user only; an existing `DAGSTER_HOME` keeps its
-    permissions. Raises `Refused` if lakegc's own folder is a link or belongs to another user, `WrongUsage` if
+    Only this user can access a created folder or lakegc's own; an existing `DAGSTER_HOME` keeps its permissions.
+    Raises `Refused` if lakegc's own folder is a link or belongs to another user, `WrongUsage` if
     `DAGSTER_HOME` can't be created.
     """
-    named = environ.get("DAGSTER_HOME", "").strip()
-    if not named:
+    configured = environ.get("DAGSTER_HOME", "").strip()
+    if not configured:
         return data_folder("dagster", on_fallback=_warn_of_lost_history)
-    home = Path(named).expanduser()
+    home = Path(configured).expanduser()
     try:
         return home if home.is_dir() else private_folder(home)
     except OSError as error:
-        why = f"DAGSTER_HOME is {home}, which can't be created: {error.strerror}"
-        raise WrongUsage(f"{why}. Set it to another folder.") from None
+        problem = f"DAGSTER_HOME is {home}, which can't be created: {error.strerror}"
+        raise WrongUsage(f"{problem}. Set it to another folder.") from None
 
 
 def _warn_of_lost_history(folder: Path) -> None:
@@ -54,20 +54,20 @@ def _warn_of_lost_history(folder: Path) -> None:
 
 LOCATION = "lakegc_assets.definitions"
 REPOSITORY = "__repository__"  # Dagster's name for the repository of a `Definitions`
-IN_THE_UI = {".dagster/repository": f"{REPOSITORY}@{LOCATION}"}
-"""The tag by which the UI finds a job's runs. Dagster itself sets it only on runs that a server launched."""
+UI_TAGS = {".dagster/repository": f"{REPOSITORY}@{LOCATION}"}
+"""The tag by which the UI finds the runs of a job. Dagster itself sets it only on runs that a server launched."""
 
 DAGSTER_SETTINGS = f"""\
-# Written by lakegc where there was none; it is never changed again, so change it as you like.
+# Written by lakegc because there was no such file. lakegc never changes it again, so edit it as you like.
 telemetry:
   enabled: false
 nux:
   enabled: false
 concurrency:
   runs:
-    # each run starts a Spark of its own, which takes all cores unless LAKEGC_SPARK_MASTER says otherwise
+    # each run starts its own Spark session, which uses all cores unless LAKEGC_SPARK_MASTER says otherwise
     max_concurrent_runs: 2
-    # runs of one repository wait for each other, instead of ending at its lease
+    # runs of one repository wait for each other instead of failing because its lease is held
     tag_concurrency_limits:
       - key: {REPOSITORY_TAG}
         value:
@@ -97,13 +97,13 @@ def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
     os.execv(command[0], [*command, "--host", host, "--port", str(port), "--log-level", "warning"])
 
 
-def refuse_taken(host: str, port: int) -> None:
-    """Raise `Unavailable` if the address is taken: Dagster itself reports it after pages of output, or not at all."""
+def refuse_port_in_use(host: str, port: int) -> None:
+    """Raise `Unavailable` if the port is in use: Dagster itself reports that after pages of output, or not at all."""
     try:
         socket.create_server((host, port)).close()
     except (OSError, OverflowError) as error:
-        why = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
-        raise Unavailable(f"can't listen on {host}:{port}: {why}. Choose another --port, or --host.") from None
+        problem = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
+        raise Unavailable(f"can't listen on {host}:{port}: {problem}. Choose another --port, or --host.") from None
 
 
 def run_mark(
@@ -144,7 +144,7 @@ def run_backup(
 
 def run_job(
     name: str,
-    first: str,
+    first_asset: str,
     partition: Partition,
     options: Mapping[str, Any],
     instance: dg.DagsterInstance,
@@ -154,18 +154,18 @@ def run_job(
     key = str(partition)
     instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
-    known = defs if resources is None else _with(resources)
+    definitions = defs if resources is None else _with_resources(resources)
     run_id = str(uuid.uuid4())
     try:
-        result = known.resolve_job_def(name).execute_in_process(
+        result = definitions.resolve_job_def(name).execute_in_process(
             instance=instance,
             run_id=run_id,
             partition_key=key,
             run_config={
-                "ops": {first: {"config": dict(options)}},
+                "ops": {first_asset: {"config": dict(options)}},
                 "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
             },
-            tags={REPOSITORY_TAG: partition.repository, **IN_THE_UI},
+            tags={REPOSITORY_TAG: partition.repository, **UI_TAGS},
         )
     except dg.DagsterExecutionInterruptedError:
         raise KeyboardInterrupt from None  # the usual exception for Ctrl-C
@@ -179,7 +179,7 @@ def run_job(
 
 
 def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Make the UI's start page show a finished run of this process: it shows runs of known code locations only.
+    """Make the UI's start page show a finished run of this process: the page only shows runs of known code locations.
 
     Dagster has no public API for this, so the UI tests check that it still works.
     """
@@ -200,7 +200,7 @@ def raise_if_unchanged(result: dg.ExecuteInProcessResult) -> None:
                 raise NothingToDo(observation.description or "", invariant=number if isinstance(number, int) else None)
 
 
-def _with(resources: Mapping[str, Any]) -> dg.Definitions:
+def _with_resources(resources: Mapping[str, Any]) -> dg.Definitions:
     """The same definitions with other resources, e.g. a Spark session that several runs share."""
     return dg.Definitions(
         assets=defs.assets,

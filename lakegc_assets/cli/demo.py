@@ -17,15 +17,15 @@ from lakegc_assets.approval import approve as approval
 from lakegc_assets.approval.proposals import ApprovalRequest, propose
 from lakegc_assets.backup.context import CopyLimits
 from lakegc_assets.backup.manifest import Backup
-from lakegc_assets.backup.restore import Chosen, restore
+from lakegc_assets.backup.restore import Selection, restore
 from lakegc_assets.cli import worked_example
-from lakegc_assets.cli.backup import opened
+from lakegc_assets.cli.backup import restore_run
 from lakegc_assets.cli.console import age, print_command, print_sentence, print_table, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
 from lakegc_assets.cli.review import Review
-from lakegc_assets.cli.tables import show_sums
+from lakegc_assets.cli.tables import show_totals
 from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.rules.retention import Reason
 from lakegc_assets.sweep.report import Report, read_report
@@ -41,8 +41,8 @@ from spark_resources.stores.base import Store
 from spark_resources.stores.polling import poll
 
 MARK_ID = "demo"
-ME = "the demo"
-GONE = 410
+APPROVER = "the demo"
+HTTP_GONE = 410
 LONGEST_WAIT_S, POLL_S = 30.0, 0.1
 
 
@@ -51,10 +51,10 @@ class Outcome:
     """The result of the demo: rows of COMMIT_VERDICTS and EXPIRED_OBJECTS, and counts of paths after the sweep.
 
     `kept` counts paths of retained commits with the same bytes after the sweep as before, `lost` the others. `gone`
-    counts paths of expired objects that returned 410 Gone after it, and `back` those restored byte for byte.
+    counts paths of expired objects that returned 410 Gone after it, and `restored` those restored byte for byte.
     """
 
-    story: worked_example.Story
+    example: worked_example.ReplayedExample
     record: MarkRecord
     sandbox: Path
     store: str | None
@@ -68,7 +68,7 @@ class Outcome:
     kept: int
     lost: int
     gone: int
-    back: int
+    restored: int
 
 
 def run(folder: Path | None, store: str | None, *, now: datetime, status: Callable[[str], None]) -> Outcome:
@@ -87,27 +87,31 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
         os.environ["DAGSTER_HOME"] = str(root / "dagster")
         os.environ["LAKEGC_BACKUP_TO"] = f"{store.rstrip('/')}/backup" if store else str(root / "backup")
         try:
-            story = worked_example.replay(sandbox, now=now)
+            example = worked_example.replay(sandbox, now=now)
         except Problem as problem:
             raise WrongUsage(f"the demo needs an empty location in {store or root}: {problem}") from problem
-        written = Server.configured().target(worked_example.REPOSITORY).place.store().now()
-        return collected(sandbox, story, store, status, written)
+        written_at = Server.configured().target(worked_example.REPOSITORY).place.store().now()
+        return run_in_sandbox(sandbox, example, store, status, written_at)
 
 
-def wait_until_old(store: Store, written: datetime) -> None:
-    """Wait until a mark without a minimum age treats nothing written by this time (store's clock) as young, given the
-    resolution of the store's times. Two seconds at most; no wait on a folder.
+def wait_until_old(store: Store, written_at: datetime) -> None:
+    """Wait until a mark without a minimum age no longer treats objects written by this time (store's clock) as young,
+    given the resolution of the store's times. This takes two seconds at most; with a folder there is no wait.
     """
-    old = written + 2 * store.capabilities.time_resolution
-    if poll(lambda: store.now() >= old or None, timeout_s=LONGEST_WAIT_S, first_wait_s=POLL_S) is None:
+    old_at = written_at + 2 * store.capabilities.time_resolution
+    if poll(lambda: store.now() >= old_at or None, timeout_s=LONGEST_WAIT_S, first_wait_s=POLL_S) is None:
         raise Unavailable(
             f"the clock of {store.where} doesn't advance, so the ages of its objects are unknown. Check the store's "
             "clock."
         )
 
 
-def collected(
-    sandbox: Sandbox, story: worked_example.Story, store: str | None, status: Callable[[str], None], written: datetime
+def run_in_sandbox(
+    sandbox: Sandbox,
+    example: worked_example.ReplayedExample,
+    store: str | None,
+    status: Callable[[str], None],
+    written_at: datetime,
 ) -> Outcome:
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup, run_mark, run_sweep
     from lakegc_assets.resources import MarksResource
@@ -120,7 +124,7 @@ def collected(
     lakefs, spark = LakeFSResource(), LongLivedSparkResource()
     resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
     with open_instance(dagster_home(os.environ)) as instance:
-        wait_until_old(Server.configured().target(worked_example.REPOSITORY).place.store(), written)
+        wait_until_old(Server.configured().target(worked_example.REPOSITORY).place.store(), written_at)
         run_mark(partition, {"min_age": "0", "allow_young": True}, instance=instance, resources=resources)
         server = Server.configured()
         place = server.target(worked_example.REPOSITORY).place
@@ -128,22 +132,24 @@ def collected(
         review = Review.of(mark, depth=1, price=None)
         commits = all_rows(place, mark.dataset("retained_commits"), COMMIT_VERDICTS)
         expired = all_rows(place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
-        living = [(row["commit_id"], path) for row in commits if row["retained"] for path in paths_at(server, row)]
-        going = [(row["commit_id"], row["path"]) for row in expired]
-        before = {each: read(server, *each) for each in living + going}
+        retained_locations = [
+            (row["commit_id"], path) for row in commits if row["retained"] for path in paths_at(server, row)
+        ]
+        expired_locations = [(row["commit_id"], row["path"]) for row in expired]
+        content_before = {location: read_path(server, *location) for location in retained_locations + expired_locations}
         run_backup(partition, {"to": backup_to}, instance=instance, resources=resources)
         approve(server)
         run_sweep(partition, {}, instance=instance, resources=resources)
         status("verifying retained files")
-        swept = {each: read(server, *each) for each in before}
+        content_after = {location: read_path(server, *location) for location in content_before}
     status("restoring everything from the backup")
-    with opened(partition, backup_to, CopyLimits(), lease=True, spark=spark) as restoring:
-        restore(restoring, Chosen())
+    with restore_run(partition, backup_to, CopyLimits(), with_lease=True, spark=spark) as restoring:
+        restore(restoring, Selection())
         backup = restoring.backup
     report = read_report(place, MARK_ID)
     assert report is not None
     return Outcome(
-        story,
+        example,
         mark.record,
         sandbox.root,
         store,
@@ -154,10 +160,15 @@ def collected(
         backup,
         backup_to,
         report,
-        kept=sum(swept[each] == before[each] is not None for each in living),
-        lost=sum(swept[each] != before[each] or before[each] is None for each in living),
-        gone=sum(swept[each] is None for each in going),
-        back=sum(read(server, *each) == before[each] is not None for each in going),
+        kept=sum(content_after[location] == content_before[location] is not None for location in retained_locations),
+        lost=sum(
+            content_after[location] != content_before[location] or content_before[location] is None
+            for location in retained_locations
+        ),
+        gone=sum(content_after[location] is None for location in expired_locations),
+        restored=sum(
+            read_path(server, *location) == content_before[location] is not None for location in expired_locations
+        ),
     )
 
 
@@ -166,16 +177,18 @@ def approve(server: Server) -> None:
     target = server.target(worked_example.REPOSITORY)
     now = target.place.store().now()
     proposal = propose(target, MARK_ID, now=now)
-    request = ApprovalRequest(who=ME, how="lakegc demo", when=now, digest=proposal.digest)
+    request = ApprovalRequest(who=APPROVER, how="lakegc demo", when=now, digest=proposal.digest)
     limits = BrakeLimits.of(server.settings)
     approval.approve(proposal, request, server.lakefs, limits, now=now, single_deployment=False)
 
 
 def paths_at(server: Server, commit: dict[str, Any]) -> list[str]:
-    return [one.path for one in server.lakefs.list_objects(worked_example.REPOSITORY, commit["commit_id"]).objects]
+    return [
+        listed.path for listed in server.lakefs.list_objects(worked_example.REPOSITORY, commit["commit_id"]).objects
+    ]
 
 
-def read(server: Server, ref: str, path: str) -> bytes | None:
+def read_path(server: Server, ref: str, path: str) -> bytes | None:
     """Read a path with lakeFS's own SDK, as any reader would; None for 410 Gone."""
     from lakefs_sdk.api.objects_api import ObjectsApi
     from lakefs_sdk.api_client import ApiClient
@@ -191,37 +204,37 @@ def read(server: Server, ref: str, path: str) -> bytes | None:
     try:
         return bytes(ObjectsApi(client).get_object(worked_example.REPOSITORY, ref, path))
     except ApiException as error:
-        if error.status == GONE:
+        if error.status == HTTP_GONE:
             return None
         raise
 
 
 def show(outcome: Outcome) -> None:
     """Print the verdicts, the expired objects, the mark's location, and the next commands."""
-    story = outcome.story
+    example = outcome.example
     print_sentence(
         "The worked example of lakeFS's documentation: main is retained for 21 days, dev for 7. Dates are the "
-        "documented ones, and the mark is made on 2022-03-31; in the sandbox all dates are shifted so that this day "
+        "documented ones, and the mark is made on 2022-03-31. In the sandbox all dates are shifted so that this day "
         "is today.\n"
     )
     commits = Table()
     for heading in ("date", "commit", "verdict", "why", "until"):
         commits.add_column(heading, no_wrap=heading in ("date", "verdict", "until"))
     for row in sorted(outcome.commits, key=lambda row: row["created"]):
-        until = story.documented(row["until"]) if row["until"] else ""
+        until = example.documented_day(row["until"]) if row["until"] else ""
         verdict = "[green]retained[/]" if row["retained"] else "[red]expired[/]"
-        commits.add_row(story.documented(row["created"]), row["message"], verdict, why(row), until)
+        commits.add_row(example.documented_day(row["created"]), row["message"], verdict, verdict_reason(row), until)
     print_table("Commits", commits)
     objects = Table()
     for heading in ("path when written", "size", "age", "address"):
         objects.add_column(heading, overflow="fold")
     for row in sorted(outcome.expired, key=lambda row: row["modified"]):
-        path = story.paths.get(row["address"], "")
+        path = example.paths.get(row["address"], "")
         objects.add_row(path, size(row["size"]), age(outcome.record.start - row["modified"]), row["address"])
     print_table("Expired objects", objects)
-    show_sums(outcome.review.totals, "reason")
+    show_totals(outcome.review.totals, "reason")
     counts, report = outcome.record.counts, outcome.report
-    at = ["--store", outcome.store] if outcome.store else []
+    store_option = ["--store", outcome.store] if outcome.store else []
     expired = len(outcome.expired)
     print_sentence(
         f"{counts['expired']} of {counts['candidates']} objects are expired ({size(counts['expired_bytes'])}). "
@@ -229,16 +242,16 @@ def show(outcome: Outcome) -> None:
     )
     print_sentence(f"Backed up {outcome.backup.copied} of {outcome.backup.marked} objects to {outcome.backup_to}")
     swept = ", ".join(f"{count} {name}" for name, count in sorted(report.objects.items()))
-    print_sentence(f"Approved by {ME}, re-verified, and swept: {swept} of {report.approved}.")
+    print_sentence(f"Approved by {APPROVER}, re-verified, and swept: {swept} of {report.approved}.")
     print_sentence(
         f"Read back: {outcome.kept} files of retained commits are intact, byte for byte, and {outcome.lost} are not; "
         f"{outcome.gone} of {expired} expired objects return 410 Gone."
     )
     print_sentence(
-        f"Restored from the backup: {outcome.back} of {expired} objects are readable again, byte for byte.\n"
+        f"Restored from the backup: {outcome.restored} of {expired} objects are readable again, byte for byte.\n"
     )
-    print_command("To explore this sandbox", command("sandbox", "up", "--folder", str(outcome.sandbox), *at))
-    print_sentence("Then export the settings it prints in another terminal, and run")
+    print_command("To explore this sandbox", command("sandbox", "up", "--folder", str(outcome.sandbox), *store_option))
+    print_sentence("Then export the settings that it prints in another terminal, and run:")
     for following in (
         command("review", worked_example.REPOSITORY, MARK_ID, "--list"),
         command("report", worked_example.REPOSITORY, MARK_ID),
@@ -248,7 +261,7 @@ def show(outcome: Outcome) -> None:
         print_text(f"  {following}")
 
 
-def why(verdict: dict[str, Any]) -> str:
+def verdict_reason(verdict: dict[str, Any]) -> str:
     """The reason for a verdict in a few words."""
     branch, days = verdict["branch"], verdict["days"]
     if verdict["reason"] == Reason.HEAD.value:

@@ -16,12 +16,12 @@ from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import expired_tables, open_mark
 from lakegc_assets.cli.object_list import list_rows
-from lakegc_assets.cli.tables import amounts, as_document, show_sums
+from lakegc_assets.cli.tables import amount_fields, show_totals, totals_document
 from lakegc_assets.formatting import duration
 from lakegc_assets.mark.incremental_listing import FOLDERS
 from lakegc_assets.mark.listed_objects import ASSET as SLICES
 from lakegc_assets.mark.listed_objects import COMPARED_PART, FOLDERS_PART, LOOKED_UP_PART
-from lakegc_assets.mark.totals import Sum, Totals, counted
+from lakegc_assets.mark.totals import Sum, Totals, count_totals
 from lakegc_assets.rules.set_diff import Change, changes
 from spark_resources.errors import DamagedData, NotFound, WrongUsage
 from spark_resources.mark_store.mark import Mark
@@ -31,7 +31,7 @@ from spark_resources.spark.datasets import all_rows, file_batches
 
 SLICES_PARTS = ("", LOOKED_UP_PART)
 KINDS = ("reason", "prefix", "slice")
-AT_ONCE = 200_000  # objects per batch: their outcomes are looked up together, with one read of the later listing
+BATCH_ROWS = 200_000  # objects whose outcomes are looked up together, with one read of the later listing
 GONE, ON_HOLD, KEPT = "no longer in the store", "on hold", "kept: referenced again, or unclear"
 OUTCOMES = (GONE, ON_HOLD, KEPT)
 
@@ -48,23 +48,23 @@ class Difference:
 
 def difference(before: Mark, after: Mark) -> Difference:
     """The totals of the changes. Raises `DamagedData` if a set doesn't match its mark's record."""
-    found = Difference()
-    for change, outcome, rows in compared(before, after):
+    diff = Difference()
+    for change, outcome, rows in classified_rows(before, after):
         if change is Change.STILL:
-            found.still.add(len(rows), total(rows))
+            diff.still.add(len(rows), total_bytes(rows))
             continue
-        totals = found.newly if change is Change.NEWLY else found.no_longer
-        totals.add(counted(rows, start=after.record.start))
+        totals = diff.newly if change is Change.NEWLY else diff.no_longer
+        totals.add(count_totals(rows, start=after.record.start))
         if outcome:
-            found.outcomes[outcome].add(len(rows), total(rows))
-    return found
+            diff.outcomes[outcome].add(len(rows), total_bytes(rows))
+    return diff
 
 
-def total(rows: pa.Table) -> int:
+def total_bytes(rows: pa.Table) -> int:
     return pc.sum(rows["size"]).as_py() or 0
 
 
-def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]]:
+def classified_rows(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]]:
     """Every row of both sets once, with its change, and its outcome if it is no longer expired ("" otherwise)."""
     batches: list[pa.Table] = []
     for change, rows in changes(expired_tables(before), expired_tables(after)):
@@ -72,7 +72,7 @@ def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]
             yield change, "", rows
             continue
         batches.append(rows)
-        if sum(map(len, batches)) >= AT_ONCE:
+        if sum(map(len, batches)) >= BATCH_ROWS:
             yield from with_outcomes(after, pa.concat_tables(batches))
             batches = []
     if batches:
@@ -81,29 +81,29 @@ def compared(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa.Table]
 
 def with_outcomes(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
     """The outcomes of objects that are no longer expired in a later mark, as far as that mark recorded them."""
-    on_hold = among(after, "on_hold", OBJECTS_ON_HOLD, rows)
-    stored = pc.or_(on_hold, still_there(after, rows))
+    on_hold = in_dataset(after, "on_hold", OBJECTS_ON_HOLD, rows)
+    stored = pc.or_(on_hold, still_stored(after, rows))
     for outcome, chosen in ((GONE, pc.invert(stored)), (ON_HOLD, on_hold), (KEPT, pc.and_not(stored, on_hold))):
-        if len(found := rows.filter(chosen)):
-            yield Change.NO_LONGER, outcome, found
+        if len(with_outcome := rows.filter(chosen)):
+            yield Change.NO_LONGER, outcome, with_outcome
 
 
-def still_there(after: Mark, rows: pa.Table) -> pa.Array:
-    """Which rows a mark found in the store. For objects that it didn't read, the earlier mark in its chain decides; if
-    that mark can't be read any more, they count as present."""
-    there = decided = none_of(rows)
+def still_stored(after: Mark, rows: pa.Table) -> pa.Array:
+    """Which rows a mark found in the store. For objects that it didn't read, the earlier marks in its chain decide. If
+    those can no longer be read, the objects count as present."""
+    is_stored = is_decided = all_false(rows)
     for mark in chain_of(after):
-        found = none_of(rows)
+        in_mark = all_false(rows)
         for part in SLICES_PARTS:
-            found = pc.or_(found, among(mark, part, STORED_OBJECTS, rows, asset=SLICES))
-        there = pc.or_(there, pc.and_not(found, decided))
+            in_mark = pc.or_(in_mark, in_dataset(mark, part, STORED_OBJECTS, rows, asset=SLICES))
+        is_stored = pc.or_(is_stored, pc.and_not(in_mark, is_decided))
         if not mark.record.incremental:
-            return there
-        folders = pa.array(one["slice"] for one in all_rows(mark.place, mark.dataset(SLICES, FOLDERS_PART), FOLDERS))
+            return is_stored
+        folders = pa.array(row["slice"] for row in all_rows(mark.place, mark.dataset(SLICES, FOLDERS_PART), FOLDERS))
         listed = pc.is_in(rows["slice"].combine_chunks(), value_set=folders.cast(pa.string()))
-        looked_up = among(mark, COMPARED_PART, ADDRESSES, rows, asset=SLICES)
-        decided = pc.or_(decided, pc.or_(found, pc.or_(listed, looked_up)))
-    return pc.or_(there, pc.invert(decided))
+        looked_up = in_dataset(mark, COMPARED_PART, ADDRESSES, rows, asset=SLICES)
+        is_decided = pc.or_(is_decided, pc.or_(in_mark, pc.or_(listed, looked_up)))
+    return pc.or_(is_stored, pc.invert(is_decided))
 
 
 def chain_of(mark: Mark) -> Iterator[Mark]:
@@ -114,45 +114,45 @@ def chain_of(mark: Mark) -> Iterator[Mark]:
             yield Mark.open(mark.place, mark_id)
 
 
-def none_of(rows: pa.Table) -> pa.Array:
+def all_false(rows: pa.Table) -> pa.Array:
     return pa.array([False]).take(pa.array([0] * len(rows), pa.int64()))
 
 
-def among(mark: Mark, part: str, schema: pa.Schema, rows: pa.Table, *, asset: str = "expired_set") -> pa.Array:
+def in_dataset(mark: Mark, part: str, schema: pa.Schema, rows: pa.Table, *, asset: str = "expired_set") -> pa.Array:
     """Which rows have their address in a dataset of a mark; none if the mark has no such part."""
     wanted = rows["address"].combine_chunks()
-    found = none_of(rows)
+    is_present = all_false(rows)
     if part not in mark.record.steps[asset].datasets:
-        return found
+        return is_present
     dataset = mark.dataset(asset, part)
     for file in dataset.files:
         for batch in file_batches(mark.place, dataset.folder, file, schema, rows=1_000_000, columns=("address",)):
             seen = batch.filter(pc.is_in(batch["address"], value_set=wanted))["address"].combine_chunks()
-            found = pc.or_(found, pc.is_in(wanted, value_set=seen))
-    return found
+            is_present = pc.or_(is_present, pc.is_in(wanted, value_set=seen))
+    return is_present
 
 
 # --- on the terminal ------------------------------------------------------------------------------------------------
 
 
 @printing()
-def show(repository: str, first: str, second: str, *, every: bool, form: str) -> None:
-    before, after = opened(repository, first, second)
-    if every:
-        list_rows(changed_rows(before, after), after.record.start, form, first=("change", "became"))
+def show(repository: str, first: str, second: str, *, list_all: bool, output_format: str) -> None:
+    before, after = open_both(repository, first, second)
+    if list_all:
+        list_rows(changed_rows(before, after), after.record.start, output_format, leading_columns=("change", "became"))
         return
-    found = difference(before, after)
-    if form == "table":
-        show_difference(before.record, after.record, found)
-        both = (before.record.mark_id, after.record.mark_id)
-        print_command("List every changed object", command("diff", repository, *both, "--list"))
-        print_command("The later mark", command("review", repository, both[1]))
+    diff = difference(before, after)
+    if output_format == "table":
+        show_difference(before.record, after.record, diff)
+        mark_ids = (before.record.mark_id, after.record.mark_id)
+        print_command("List every changed object", command("diff", repository, *mark_ids, "--list"))
+        print_command("The later mark", command("review", repository, mark_ids[1]))
     else:
-        print_text(json.dumps(document(before.record, after.record, found), indent=1))
+        print_text(json.dumps(document(before.record, after.record, diff), indent=1))
 
 
-def opened(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
-    """Two finished marks of one repository, the earlier one first. Raises `WrongUsage` for any others."""
+def open_both(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
+    """Open two finished marks of one repository, the earlier one first. Raises `WrongUsage` if they aren't."""
     before, after = open_mark(repository, first), open_mark(repository, second)
     refuse_earlier_format(after.record, "compared with an earlier mark")
     old, new = before.record, after.record
@@ -167,47 +167,47 @@ def opened(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
 
 
 def changed_rows(before: Mark, after: Mark) -> Iterable[pa.Table]:
-    for change, outcome, rows in compared(before, after):
+    for change, outcome, rows in classified_rows(before, after):
         if change is not Change.STILL:
-            both = [pa.array([text] * len(rows), pa.string()) for text in (change.value, outcome or None)]
-            yield rows.add_column(0, "became", both[1]).add_column(0, "change", both[0])
+            columns = [pa.array([text] * len(rows), pa.string()) for text in (change.value, outcome or None)]
+            yield rows.add_column(0, "became", columns[1]).add_column(0, "change", columns[0])
 
 
-def show_difference(before: MarkRecord, after: MarkRecord, found: Difference) -> None:
-    newly, no_longer = found.newly.whole, found.no_longer.whole
+def show_difference(before: MarkRecord, after: MarkRecord, diff: Difference) -> None:
+    newly, no_longer = diff.newly.whole, diff.no_longer.whole
     print_sentence(
-        f"Since mark {before.mark_id} ({before.start:%Y-%m-%d %H:%M} UTC): {in_sum(newly)} newly expired, "
-        f"{in_sum(no_longer)} no longer expired, {in_sum(found.still)} unchanged."
+        f"Since mark {before.mark_id} ({before.start:%Y-%m-%d %H:%M} UTC): {amount_in_words(newly)} newly expired, "
+        f"{amount_in_words(no_longer)} no longer expired, {amount_in_words(diff.still)} unchanged."
     )
     if no_longer.objects:
-        parts = [f"{in_sum(one)} {outcome}" for outcome, one in found.outcomes.items() if one.objects]
+        parts = [f"{amount_in_words(amount)} {outcome}" for outcome, amount in diff.outcomes.items() if amount.objects]
         print_sentence(f"No longer expired: {'; '.join(parts)}.")
     for name, (old, new) in differing_settings(before, after).items():
         print_sentence(f"The marks differ in {name}: {old}, then {new}.")
     for kind in ("reason", "prefix"):
-        show_sums(found.newly, kind, title=f"Newly expired, by {kind}")
-        show_sums(found.no_longer, kind, title=f"No longer expired, by {kind} in mark {before.mark_id}")
+        show_totals(diff.newly, kind, title=f"Newly expired, by {kind}")
+        show_totals(diff.no_longer, kind, title=f"No longer expired, by {kind} in mark {before.mark_id}")
 
 
-def in_sum(one: Sum) -> str:
-    return f"{one.objects:,} object{'s' if one.objects != 1 else ''} ({size(one.bytes)})"
+def amount_in_words(amount: Sum) -> str:
+    return f"{amount.objects:,} object{'s' if amount.objects != 1 else ''} ({size(amount.bytes)})"
 
 
-def document(before: MarkRecord, after: MarkRecord, found: Difference) -> dict[str, Any]:
-    outcomes = [{"became": outcome, **amounts(one)} for outcome, one in found.outcomes.items()]
+def document(before: MarkRecord, after: MarkRecord, diff: Difference) -> dict[str, Any]:
+    outcomes = [{"became": outcome, **amount_fields(amount)} for outcome, amount in diff.outcomes.items()]
     return {
         "repository": after.repository,
         "before": {"mark_id": before.mark_id, "start": before.start.isoformat(), "digest": before.digest},
         "after": {"mark_id": after.mark_id, "start": after.start.isoformat(), "digest": after.digest},
         "differ_in": {name: list(both) for name, both in differing_settings(before, after).items()},
-        "newly_expired": as_document(found.newly, KINDS),
-        "no_longer_expired": {**as_document(found.no_longer, KINDS), "by_fate": outcomes},
-        "still_expired": amounts(found.still),
+        "newly_expired": totals_document(diff.newly, KINDS),
+        "no_longer_expired": {**totals_document(diff.no_longer, KINDS), "by_fate": outcomes},
+        "still_expired": amount_fields(diff.still),
     }
 
 
 def differing_settings(before: MarkRecord, after: MarkRecord) -> dict[str, tuple[str, str]]:
-    """The differences between two marks in the settings that decide what expires, in words."""
+    """The settings that decide what expires and that differ between two marks, in words."""
     settings = {
         "scope": (before.scope.value, after.scope.value),
         "minimum age": (duration(before.min_age), duration(after.min_age)),

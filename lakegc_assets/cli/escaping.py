@@ -25,7 +25,7 @@ def print_text(text: str = "", *, end: str = "\n", file: TextIO | None = None) -
 
 
 def print_error(text: str, *, colour: str = "") -> None:
-    """Print a message to standard error; on a terminal in a colour, if one is named."""
+    """Print a message to standard error, in a colour if one is given and standard error is a terminal."""
     if colour and sys.stderr.isatty():
         print(f"{_COLOURS[colour]}{escaped(text)}\x1b[0m", file=sys.stderr, flush=True)  # noqa: T201
     else:
@@ -33,7 +33,7 @@ def print_error(text: str, *, colour: str = "") -> None:
 
 
 def show_warnings() -> None:
-    """From now on, show lakegc's own warnings like its errors; those of libraries are shown as usual in Python."""
+    """Show lakegc's own warnings like its errors from now on. Python shows warnings of libraries as usual."""
     others = warnings.showwarning
 
     def show(

@@ -25,7 +25,7 @@ from spark_resources.errors import WrongUsage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SHOWN = 20  # unknown files and lost objects, for people
+MAX_SHOWN = 20  # unknown files and lost objects in the output for people
 
 SOUND, DAMAGED = 0, 1
 
@@ -43,15 +43,17 @@ def session() -> Iterator[Callable[[], SparkSession]]:
 
 
 def run(repository: str, *, missing: Path | None) -> Report:
-    """Check a repository; write the addresses of lost objects to a file if one is given."""
+    """Check a repository, and write the addresses of lost objects to a file if one is given."""
     refuse_unwritable(missing)
     server = Server.configured()
     target = server.target(repository)
-    left_out: list[str] = []
+    skipped: list[str] = []
     with session() as spark:
-        write_lost = (lambda lost: left_out.extend(write_list(missing, lost))) if missing else None
+        write_lost = (lambda lost: skipped.extend(write_list(missing, lost))) if missing else None
         report = check(CheckRun(target, server.lakefs, spark, publish, write_lost))
-    report.hints += [f"{escaped_name(one)} contains a line break and was not written to {missing}." for one in left_out]
+    report.hints += [
+        f"{escaped_name(address)} contains a line break and was not written to {missing}." for address in skipped
+    ]
     return report
 
 
@@ -65,16 +67,16 @@ def refuse_unwritable(path: Path | None) -> None:
 
 def write_list(path: Path, lost: Iterator[str]) -> list[str]:
     """Write one address per line, replacing the file at the end. Returns the addresses that contain a line break."""
-    left_out: list[str] = []
+    skipped: list[str] = []
     unfinished = path.with_name(f".{path.name}.unfinished")
     with unfinished.open("w", encoding="utf-8", newline="") as file:
         for address in lost:
             if "\n" in address or "\r" in address:
-                left_out.append(address)
+                skipped.append(address)
             else:
                 file.write(f"{address}\n")
     unfinished.replace(path)
-    return left_out
+    return skipped
 
 
 # --- output ---------------------------------------------------------------------------------------------------------
@@ -108,19 +110,22 @@ def verdict(report: Report) -> str:
 def show_verified(report: Report) -> None:
     table = Table(show_header=False)
 
-    def n(name: str) -> str:
+    def number(name: str) -> str:
         return f"{report.verified[name]:,}"
 
-    live = f"{n('live')} ({n('live_committed')} committed, {n('live_staged')} staged) against {n('listed')} stored"
+    live = (
+        f"{number('live')} ({number('live_committed')} committed, {number('live_staged')} staged) "
+        f"compared with {number('listed')} stored"
+    )
     read = f"{size(report.verified['bytes'])} of tables in {report.verifying_seconds:.1f} s"
     rows = {
-        "commits": f"{n('commits')} verified by their ids",
-        "metaranges": f"{n('metaranges')} verified by content hash",
-        "ranges": f"{n('ranges')} verified by content hash, {plural(report.verified['entries'], 'entry')} decoded",
-        "other tables": f"{n('dump_tables')} of the reference dump, {n('other_tables')} unreferenced",
+        "commits": f"{number('commits')} verified by their ids",
+        "metaranges": f"{number('metaranges')} verified by content hash",
+        "ranges": f"{number('ranges')} verified by content hash, {plural(report.verified['entries'], 'entry')} decoded",
+        "other tables": f"{number('dump_tables')} of the reference dump, {number('other_tables')} unreferenced",
         "live objects": live,
-        "outside the namespace": f"{n('outside')} addresses, not looked up",
-        "read": f"{read}, {size(int(report.rate))}/s; {report.seconds:.1f} s in all",
+        "outside the namespace": f"{number('outside')} addresses, not looked up",
+        "read": f"{read}, {size(int(report.rate))}/s; {report.seconds:.1f} s in total",
     }
     for name, value in rows.items():
         table.add_row(name, value)
@@ -128,35 +133,35 @@ def show_verified(report: Report) -> None:
 
 
 def show_problems(report: Report) -> None:
-    for one in report.findings:
-        print_sentence(f"{one.problem.upper()}: {finding_words(one)}")
+    for finding in report.findings:
+        print_sentence(f"{finding.problem.upper()}: {finding_in_words(finding)}")
     if report.lost_count:
         where = f"; branches that break: {', '.join(report.lost_branches)}" if report.lost_branches else ""
         print_sentence(f"MISSING: {plural(report.lost_count, 'live object')}{where}")
-    for lost in report.lost[:SHOWN]:
-        print_sentence(f"  {lost_words(lost)}")
-    if report.lost_count > SHOWN:
-        print_sentence(f"  … and {report.lost_count - SHOWN:,} more (--write-missing FILE writes all)")
+    for lost in report.lost[:MAX_SHOWN]:
+        print_sentence(f"  {lost_in_words(lost)}")
+    if report.lost_count > MAX_SHOWN:
+        print_sentence(f"  … and {report.lost_count - MAX_SHOWN:,} more (--write-missing FILE writes all)")
 
 
-def finding_words(one: Finding) -> str:
-    return escaped_name(f"{one.what} {one.id}: {one.why}{needs_words(one.needs)}")
+def finding_in_words(finding: Finding) -> str:
+    return escaped_name(f"{finding.what} {finding.id}: {finding.why}{needs_in_words(finding.needs)}")
 
 
-def lost_words(one: LostObject) -> str:
-    how = " and ".join(word for word, is_so in (("committed", one.committed), ("staged", one.staged)) if is_so)
+def lost_in_words(lost: LostObject) -> str:
+    kinds = " and ".join(word for word, is_so in (("committed", lost.committed), ("staged", lost.staged)) if is_so)
     return escaped_name(
-        f"{one.address} ({how}{f' at {one.path}' if one.path is not None else ''}){needs_words(one.needs)}"
+        f"{lost.address} ({kinds}{f' at {lost.path}' if lost.path is not None else ''}){needs_in_words(lost.needs)}"
     )
 
 
-def needs_words(needs: Needs) -> str:
+def needs_in_words(needs: Needs) -> str:
     parts = []
     if needs.branches:
         parts.append(f"breaks {', '.join(needs.branches)}")
     if needs.commits:
-        rest = needs.commit_count - len(needs.commits)
-        more = f" and {rest:,} more" if rest else ""
+        others = needs.commit_count - len(needs.commits)
+        more = f" and {others:,} more" if others else ""
         parts.append(f"needed by commits {', '.join(needs.commits)}{more} ({needs.retained:,} retained)")
     if needs.history_of:
         parts.append(f"in the history of {', '.join(needs.history_of)}")
@@ -164,29 +169,29 @@ def needs_words(needs: Needs) -> str:
 
 
 def show_notes(report: Report, missing: Path | None) -> None:
-    for key in report.alien[:SHOWN]:
+    for key in report.unknown_files[:MAX_SHOWN]:
         print_sentence(f"Unknown file: {key}")
-    if report.alien_count > SHOWN:
-        print_sentence(f"… and {report.alien_count - SHOWN:,} more unknown files")
-    for one in report.strange_tables:
+    if report.unknown_count > MAX_SHOWN:
+        print_sentence(f"… and {report.unknown_count - MAX_SHOWN:,} more unknown files")
+    for table in report.misnamed_files:
         print_sentence(
-            f"Unknown file: _lakefs/{one.id} has the name of a table but isn't one ({one.why}); nothing refers to it"
+            f"Unknown file: _lakefs/{table.id} is named like a table but isn't one ({table.why}); nothing refers to it"
         )
     for sentence in report.not_verified:
         print_sentence(f"Not verified: {sentence}")
     for sentence in report.hints:
         print_sentence(f"Note: {sentence}")
-    following = command("mark", report.repository)
+    next_command = command("mark", report.repository)
     if report.lost_count and missing is None:
         listed = command("fsck", report.repository, "--write-missing", "FILE")
         print_command("Write the list for 'mark --accept-missing FILE'", listed)
     elif missing is not None:
         print_sentence(f"{plural(report.lost_count, 'address')} in {missing}")
-        following = command("mark", report.repository, "--accept-missing", str(missing))
+        next_command = command("mark", report.repository, "--accept-missing", str(missing))
     if report.sound:
         print_sentence(f"{verdict(report)}.")
     if report.sound or missing is not None:
-        print_command("Next", following)
+        print_command("Next", next_command)
 
 
 def document(report: Report, missing: Path | None) -> dict[str, Any]:
@@ -195,15 +200,15 @@ def document(report: Report, missing: Path | None) -> dict[str, Any]:
         "repository": report.repository,
         "namespace": report.namespace,
         "sound": report.sound,
-        "findings": [asdict(one) for one in report.findings],
+        "findings": [asdict(finding) for finding in report.findings],
         "missing": {
             "count": report.lost_count,
             "branches": report.lost_branches,
-            "objects": [asdict(one) for one in report.lost],
+            "objects": [asdict(lost) for lost in report.lost],
             "list": str(missing) if missing else None,
         },
-        "alien": {"count": report.alien_count, "files": report.alien},
-        "named_like_tables": [asdict(one) for one in report.strange_tables],
+        "alien": {"count": report.unknown_count, "files": report.unknown_files},
+        "named_like_tables": [asdict(table) for table in report.misnamed_files],
         "not_verified": report.not_verified,
         "hints": report.hints,
         "verified": report.verified,

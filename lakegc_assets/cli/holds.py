@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, typed
+from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, read_answer
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
@@ -19,16 +19,22 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.fsck.commit_graph import Graph, read_graph
 from lakegc_assets.fsck.findings import Report
 from lakegc_assets.mark.context import Target
-from lakegc_assets.rules.holds import References, commits_on_hold, in_force, unseen
+from lakegc_assets.rules.holds import References, commits_on_hold, in_force, unresolvable
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.hold_file import BranchHold, Hold, PathHold, PrefixHold, TagHold, parse_hold
 from spark_resources.mark_store.holds import add_hold, drop_hold, holds_location, read_holds, read_unsigned, sign_holds
 from spark_resources.model import Rules
 
-SIGN = "sign"
-COUNTED = ("branches", "tags", "commits", "beyond_the_rules", "objects")  # the matches of a hold, depending on its kind
-COUNTED_AT_MOST = 1000  # objects under a prefix: one page of a listing
+CONFIRMATION = "sign"
+MATCH_KINDS = (
+    "branches",
+    "tags",
+    "commits",
+    "beyond_the_rules",
+    "objects",
+)  # what the matches of a hold are counted as, depending on its kind
+MAX_COUNTED = 1000  # objects under a prefix: one page of a listing
 
 
 def add(repository: str, fields: Mapping[str, Any]) -> None:
@@ -42,7 +48,7 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
         )
     add_hold(target.place, hold)
     print_sentence(
-        f"{hold.id} holds {hold.what}, {until(hold)}, starting with the next mark. It was written to "
+        f"{hold.id} holds {hold.what}, {end_in_words(hold)}, from the next mark on. It was written to "
         f"{holds_location(target.place)}."
     )
     print_command("Show what the holds match now", command("holds", repository, "check"))
@@ -55,23 +61,23 @@ def drop(repository: str, hold_id: str) -> None:
 
 
 def sign(repository: str, *, yes: bool) -> None:
-    """Show what will be signed, ask for confirmation unless `yes`, and sign it."""
+    """Show what will be signed, ask for confirmation unless `yes` is set, and sign it."""
     target = Server.configured().target(repository)
-    seen = read_unsigned(target.place)
-    print_sentence(f"{holds_location(target.place)} has {plural(len(seen.holds), 'hold')}:")
-    for hold in seen.holds:
-        print_sentence(f"  {hold.id}: {hold.what}, {until(hold)}, by {hold.owner}")
-    for one in seen.missing:
-        print_sentence(f"  {one} is in the newest signed file used by a mark, but not in this one")
+    unsigned = read_unsigned(target.place)
+    print_sentence(f"{holds_location(target.place)} has {plural(len(unsigned.holds), 'hold')}:")
+    for hold in unsigned.holds:
+        print_sentence(f"  {hold.id}: {hold.what}, {end_in_words(hold)}, by {hold.owner}")
+    for hold_id in unsigned.missing:
+        print_sentence(f"  {hold_id} is in the newest signed file used by a mark, but not in this one")
     if not yes:
         if not sys.stdin.isatty():
             raise WrongUsage(
                 "signing needs a terminal to prompt for confirmation. If these holds are right, pass --yes."
             )
-        answer = typed(f"Type '{SIGN}' to sign them, anything else to cancel: ").strip()
-        if answer != SIGN:
-            raise WrongUsage(f"'{answer}' is not '{SIGN}': nothing was signed")
-    sign_holds(target.place, seen)
+        answer = read_answer(f"Type '{CONFIRMATION}' to sign them, anything else to cancel: ").strip()
+        if answer != CONFIRMATION:
+            raise WrongUsage(f"'{answer}' is not '{CONFIRMATION}': nothing was signed")
+    sign_holds(target.place, unsigned)
     print_sentence("Signed. The next mark uses these holds.")
     print_command("Next", command("mark", repository))
 
@@ -82,7 +88,7 @@ def show(repository: str, *, as_json: bool) -> None:
     target = server.target(repository)
     holds, now = read_holds(target.place).holds, server.lakefs.server_time()
     if as_json:
-        rows = [{**hold.fields(), "state": state(hold, now)} for hold in holds]
+        rows = [{**hold.fields(), "state": state_of(hold, now)} for hold in holds]
         print_text(
             json.dumps({"repository": repository, "file": holds_location(target.place), "holds": rows}, indent=1)
         )
@@ -97,7 +103,9 @@ def show(repository: str, *, as_json: bool) -> None:
     for heading in ("hold", "what", "owner", "reason", "until", "state"):
         table.add_column(heading, overflow="fold")
     for hold in holds:
-        table.add_row(hold.id, cell(hold.what), cell(hold.owner), cell(hold.reason), hold.until or "", state(hold, now))
+        table.add_row(
+            hold.id, cell(hold.what), cell(hold.owner), cell(hold.reason), hold.until or "", state_of(hold, now)
+        )
     print_table(f"Holds of {repository}", table)
     print_command("Show what they match now", command("holds", repository, "check"))
 
@@ -108,10 +116,10 @@ def check(repository: str, *, as_json: bool) -> None:
     server = Server.configured()
     target = server.target(repository)
     holds, now = read_holds(target.place).holds, server.lakefs.server_time()
-    found = matches(target, server, holds, now) if holds else []
+    rows = matches(target, server, holds, now) if holds else []
     if as_json:
         print_text(
-            json.dumps({"repository": repository, "file": holds_location(target.place), "holds": found}, indent=1)
+            json.dumps({"repository": repository, "file": holds_location(target.place), "holds": rows}, indent=1)
         )
         return
     if not holds:
@@ -120,10 +128,10 @@ def check(repository: str, *, as_json: bool) -> None:
     table = Table()
     for heading in ("hold", "what", "state"):
         table.add_column(heading, overflow="fold")
-    counted = [name for name in COUNTED if any(row[name] is not None for row in found)]
+    counted = [name for name in MATCH_KINDS if any(row[name] is not None for row in rows)]
     for name in counted:
         table.add_column(name.replace("_", " "), justify="right")
-    for row in found:
+    for row in rows:
         numbers = ("" if row[name] is None else str(row[name]) for name in counted)
         table.add_row(cell(row["hold"]), cell(row["what"]), row["state"], *numbers)
     print_table(f"What the holds of {repository} match now", table)
@@ -133,7 +141,7 @@ def check(repository: str, *, as_json: bool) -> None:
 
 
 def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime) -> list[dict[str, Any]]:
-    """One row per hold with the numbers of its matches (COUNTED); None for those that its kind doesn't have."""
+    """One row per hold with the number of its matches of each kind (MATCH_KINDS); None for kinds that don't apply."""
     report = Report(target.repository.id, target.place.namespace.uri)
     graph = read_graph(target, server.lakefs, report)
     if report.findings:
@@ -143,7 +151,7 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
             f"{target.repository.id}'.",
             invariant=3,
         )
-    if unread := unseen(holds, graph_known=graph.whole):
+    if unread := unresolvable(holds, graph_known=graph.complete):
         raise Refused(
             f"the holds {', '.join(unread)} require the whole commit graph, which can't be read with these "
             f"credentials: {' '.join(report.not_verified)}",
@@ -154,10 +162,10 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
 
 
 def matches_of(hold: Hold, target: Target, graph: Graph, rules: Rules | None, now: datetime) -> dict[str, Any]:
-    """What one hold matches now, with null for what its kind doesn't match."""
+    """One row of `matches`."""
     references = References([graph.heads], set(graph.tags.items()))
-    row: dict[str, Any] = {"hold": hold.id, "what": hold.what, "state": state(hold, now)}
-    row |= dict.fromkeys(COUNTED)
+    row: dict[str, Any] = {"hold": hold.id, "what": hold.what, "state": state_of(hold, now)}
+    row |= dict.fromkeys(MATCH_KINDS)
     if isinstance(hold, BranchHold):
         row["branches"] = sum(fnmatchcase(branch, hold.branches) for branch in graph.heads)
     if isinstance(hold, TagHold):
@@ -165,27 +173,27 @@ def matches_of(hold: Hold, target: Target, graph: Graph, rules: Rules | None, no
     if isinstance(hold, PrefixHold):
         row["objects"] = objects_under(target, hold.prefix)
     elif not isinstance(hold, PathHold):
-        named = commits_on_hold([hold], graph.commits, references, rules, now=now)
+        commit_ids = commits_on_hold([hold], graph.commits, references, rules, now=now)
         verdicts = retained_commits(graph.commits.values(), graph.heads, rules, now=now)
-        row["commits"] = len(named)
-        row["beyond_the_rules"] = sum(not one.retained and one.commit_id in named for one in verdicts)
+        row["commits"] = len(commit_ids)
+        row["beyond_the_rules"] = sum(not verdict.retained and verdict.commit_id in commit_ids for verdict in verdicts)
     return row
 
 
 def objects_under(target: Target, prefix: str) -> str:
-    pages = target.place.store().pages(prefix, page_size=COUNTED_AT_MOST)
-    found = 0
+    pages = target.place.store().pages(prefix, page_size=MAX_COUNTED)
+    count = 0
     for page in pages:
-        found += len(page.objects)
-        if found >= COUNTED_AT_MOST:
-            return f"{COUNTED_AT_MOST:,} or more"
-    return f"{found:,}"
+        count += len(page.objects)
+        if count >= MAX_COUNTED:
+            return f"{MAX_COUNTED:,} or more"
+    return f"{count:,}"
 
 
-def until(hold: Hold) -> str:
+def end_in_words(hold: Hold) -> str:
     return "with no end date" if hold.until is None else f"until {hold.until}"
 
 
-def state(hold: Hold, now: datetime) -> str:
+def state_of(hold: Hold, now: datetime) -> str:
     """Whether a hold is in effect. `now` is the lakeFS server's clock."""
     return "in force" if in_force([hold], now) else "outdated"

@@ -8,7 +8,7 @@ import typer
 from spark_resources.errors import WrongUsage
 
 holds_app = typer.Typer(
-    help="Manage holds, which keep objects whatever the rules say. Holds match tags, commits, branches, paths or keys.",
+    help="Manage holds, which keep objects despite the rules. Holds match tags, commits, branches, paths or keys.",
     no_args_is_help=True,
 )
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON document, for scripts")]
@@ -35,9 +35,9 @@ def add(
     context: typer.Context,
     hold_id: IdArgument,
     owner: Annotated[str, typer.Option(help="who requested the hold")],
-    reason: Annotated[str, typer.Option(help="why")],
+    reason: Annotated[str, typer.Option(help="reason for the hold")],
     tags: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="hold everything reachable from commits with matching tags")
+        str | None, typer.Option(metavar="PATTERN", help="hold everything that commits with matching tags reach")
     ] = None,
     history: Annotated[
         bool, typer.Option("--history", help="with --tags: also hold what their ancestors reach")

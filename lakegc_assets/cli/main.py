@@ -15,7 +15,7 @@ import typer
 
 from lakegc_assets.cli.commands import app
 from lakegc_assets.cli.escaping import EscapedOutput, print_error, show_warnings
-from lakegc_assets.cli.invocation import as_called, command
+from lakegc_assets.cli.invocation import as_invoked, command
 from spark_resources.errors import LakegcError
 
 
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> None:
     """The entry point of the command `lakegc`."""
     show_warnings()
     code = run(arguments, own_process=True)
-    gc.freeze()  # otherwise Python collects all imported modules at exit, which takes a second
+    gc.freeze()  # otherwise Python garbage-collects all imported modules at exit, which takes a second
     sys.exit(code)
 
 
@@ -32,13 +32,13 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 INTERRUPTED = 130  # as in shells, and Typer's exit code for Ctrl-C
-RESUMED = frozenset({"sweep", "backup", "restore", "undo", "purge"})
+RESUMABLE = frozenset({"sweep", "backup", "restore", "undo", "purge"})
 """Commands that resume when they are run again."""
 
 
 @dataclass
 class Invocation:
-    """One call of lakegc: whether it has its own process, and which command was found in its arguments."""
+    """One invocation of lakegc: whether it has its own process, and which command its arguments name."""
 
     own_process: bool
     command: str = ""
@@ -47,14 +47,14 @@ class Invocation:
 def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int:
     """Run a command and return its exit code; errors become one message on stderr.
 
-    With `own_process` a command may leave something running until the process ends.
+    With `own_process`, a command may leave threads or Spark running until the process ends.
     """
     invocation = Invocation(own_process)
     try:
-        answer = app(arguments, standalone_mode=False, obj=invocation)
-        if answer == INTERRUPTED:
+        result = app(arguments, standalone_mode=False, obj=invocation)
+        if result == INTERRUPTED:
             raise KeyboardInterrupt
-        return answer if isinstance(answer, int) else 0
+        return result if isinstance(result, int) else 0
     except LakegcError as error:
         return _failed(str(error), error.exit_code)
     except typer.Exit as stop:
@@ -74,7 +74,7 @@ def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int
 
 def interrupted(name: str, arguments: list[str]) -> str:
     """The message after Ctrl-C, with the next step."""
-    if name in RESUMED:
+    if name in RESUMABLE:
         return f"interrupted. Progress is saved; run the same command again to resume:\n  {command(*arguments)}"
     return "interrupted. Nothing was deleted. Run the command again." if name == "mark" else "interrupted"
 
@@ -84,11 +84,13 @@ def _failed(message: str, code: int) -> int:
         import traceback
 
         print_error(traceback.format_exc())
-    print_error(f"lakegc: {as_called(message, command_names())}", colour="red" if code == 1 else "yellow")
+    print_error(f"lakegc: {as_invoked(message, command_names())}", colour="red" if code == 1 else "yellow")
     return code
 
 
 def command_names() -> set[str]:
     """The commands of lakegc, including groups."""
-    names = {one.name or one.callback.__name__ for one in app.registered_commands if one.callback}
+    names = {
+        registered.name or registered.callback.__name__ for registered in app.registered_commands if registered.callback
+    }
     return names | {str(group.name) for group in app.registered_groups}

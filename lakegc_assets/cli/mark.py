@@ -30,7 +30,7 @@ from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target, find_target
 from lakegc_assets.rules.incremental import late_uploads
-from lakegc_assets.sweep.quarantine import in_words, read_quarantine
+from lakegc_assets.sweep.quarantine import read_quarantine, result_in_words
 from lakegc_assets.sweep.report import read_report
 from spark_resources.errors import DamagedData, LakegcError, NotFound, Untrusted, WrongUsage
 from spark_resources.host.user_folders import home_folder
@@ -62,12 +62,12 @@ class Server:
         return find_target(self.lakefs, repository, self.settings)
 
 
-# --- making one -----------------------------------------------------------------------------------------------------
+# --- making a mark --------------------------------------------------------------------------------------------------
 
 
-def refuse_at_once(partition: Partition, options: Mapping[str, Any]) -> None:
-    """Raise the error that would refuse a mark, checking small records only, before its partition or run exists: the id
-    is in use by an own or foreign mark, or the base mark is missing or unfinished."""
+def refuse_early(partition: Partition, options: Mapping[str, Any]) -> None:
+    """Raise the error that would refuse a mark, before its partition or run exists, reading small records only: its id
+    is in use by one of lakegc's marks or a foreign one, or its base mark is missing or unfinished."""
     target = Server.configured().target(partition.repository)
     refuse_used_id(target, partition)
     since = options["since"]
@@ -79,15 +79,15 @@ def refuse_at_once(partition: Partition, options: Mapping[str, Any]) -> None:
 
 
 def refuse_used_id(target: Target, partition: Partition) -> None:
-    foreign = {found.mark_id for found in reference_marks(target.place, ours=frozenset())}
+    foreign = {mark.mark_id for mark in reference_marks(target.place, ours=frozenset())}
     if partition.mark_id in foreign or Mark.exists(target.place, partition.mark_id):
         raise WrongUsage(
-            f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another, or leave it out to "
+            f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another one, or leave it out to "
             "use the current time. An unfinished mark can be resumed in the Dagster UI."
         )
 
 
-def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
+def make_mark(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
     """Run the job and return the finished mark's record."""
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_mark
 
@@ -97,20 +97,20 @@ def make(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
 
 
 def basis_in_words(record: MarkRecord) -> str:
-    """Whether a mark is full, with the reason, or incremental, with how much it compared."""
+    """Whether a mark is full, and why, or incremental, and how many objects it compared."""
     if record.incremental:
         compared = record.steps["expired_set"].facts["compared"]
         return f"incremental since mark {record.basis['chain'][0]}; {plural(compared, 'object')} compared"
     missed = record.steps["expired_set"].facts.get("missed")
-    also = "" if missed is None else f"; the incremental marks before it missed {plural(missed, 'object')}"
-    return f"full ({record.basis['why']}){also}" if record.basis["why"] else f"full{also}"
+    missed_text = "" if missed is None else f"; the incremental marks before it missed {plural(missed, 'object')}"
+    return f"full ({record.basis['why']}){missed_text}" if record.basis["why"] else f"full{missed_text}"
 
 
 @printing()
-def show_made(record: MarkRecord, *, as_json: bool) -> None:
-    tripped = brakes_table.configured(record, now=record.finished or record.start)
+def show_mark(record: MarkRecord, *, as_json: bool) -> None:
+    all_brakes = brakes_table.configured_brakes(record, now=record.finished or record.start)
     if as_json:
-        print_text(json.dumps(summary(record) | {"brakes": brakes_table.document(tripped)}, indent=1))
+        print_text(json.dumps(summary(record) | {"brakes": brakes_table.document(all_brakes)}, indent=1))
         return
     commits, ranges, facts = (
         record.steps[name].facts for name in ("retained_commits", "committed_addresses", "expired_set")
@@ -134,25 +134,25 @@ def show_made(record: MarkRecord, *, as_json: bool) -> None:
             "expired",
             f"{plural(facts['expired'], 'object')}, {size(facts['expired_bytes'])}" if facts["expired"] else "nothing",
         ),
-        ("brakes", brakes_table.in_words(tripped)),
+        ("brakes", brakes_table.in_words(all_brakes)),
     )
     for name, value in rows:
         table.add_row(name, cell(value))
     print_table(f"Mark {record.mark_id} of {record.repository}", table)
     print_sentence(f"Digest: {record.digest}")
     print_sentence(f"Written to: {record.namespace}/{asset_folder(record.mark_id, 'expired_set')}")
-    for why in (*facts.get("unclear", []), *dot_segments.sentences(facts)):
-        print_sentence(f"{why}.")
+    for sentence in (*facts.get("unclear", []), *dot_segments.sentences(facts)):
+        print_sentence(f"{sentence}.")
     show_late_uploads(record)
     if facts["young"] and not facts["expired"]:
         print_sentence(f"Objects stored less than {duration(record.min_age)} ago are kept, referenced or not.")
-        young = command("mark", record.repository, "--min-age", "0", "--allow-young")
-        print_command("If nothing is being written, as in a sandbox", young)
+        young_command = command("mark", record.repository, "--min-age", "0", "--allow-young")
+        print_command("If nothing is being written, as in a sandbox", young_command)
     print_command("Nothing was deleted. Next", command("review", record.repository, record.mark_id))
 
 
 def show_late_uploads(record: MarkRecord) -> None:
-    """Print which uploads only the next full mark finds, and the command for it; nothing after a full mark."""
+    """After an incremental mark, print which uploads only the next full mark finds, and the command for a full mark."""
     if left := late_uploads(record):
         print_sentence(left)
         print_command("To make a full mark now", command("mark", record.repository, "--full"))
@@ -184,7 +184,7 @@ class Row:
     """The result of the sweep: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept."""
 
 
-FOLLOWED_BY = {
+NEXT_COMMANDS = {
     MarkState.MARKED.value: ("What the newest mark would delete", "review"),
     MarkState.SUPERSEDED.value: ("What the newest mark would delete", "review"),
     MarkState.APPROVED.value: ("To sweep the approved set", "sweep"),
@@ -192,35 +192,35 @@ FOLLOWED_BY = {
     MarkState.SWEPT.value: ("What the newest sweep did", "report"),
     MarkState.SWEPT_WITH_FAILURES.value: ("What the newest sweep did", "report"),
 }
-"""The next command for a mark of lakegc's, by the mark's state: its purpose and its name."""
+"""The purpose and name of the command that follows each state of one of lakegc's marks."""
 
 
 @printing()
 def show_status(repository: str | None, *, as_json: bool) -> None:
     server = Server.configured()
-    names = [repository] if repository else sorted(one.id for one in server.lakefs.repositories())
+    names = [repository] if repository else sorted(listed.id for listed in server.lakefs.repositories())
     rows: list[Row] = []
-    problem: list[tuple[str, str]] = []
+    unreadable: list[tuple[str, str]] = []
     for name in names:
         try:
-            rows.extend(rows_of(server.target(name), name))
+            rows.extend(mark_rows(server.target(name), name))
         except LakegcError as error:
             if repository:
                 raise
-            problem.append((name, str(error)))  # one broken repository doesn't hide the others
+            unreadable.append((name, str(error)))  # one broken repository doesn't hide the others
     if as_json:
-        found = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
-        print_text(json.dumps({"marks": found, "unreadable": dict(problem)}, indent=1))
+        documents = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
+        print_text(json.dumps({"marks": documents, "unreadable": dict(unreadable)}, indent=1))
         return
     for name, of_repository in groupby(rows, lambda row: row.repository):
         print_table(f"Marks of {name}", as_table(list(of_repository)))
     print_command(*next_command(rows, repository))
-    for name, message in problem:
+    for name, message in unreadable:
         print_sentence(f"{name}: {message}")
 
 
 def as_table(rows: Sequence[Row]) -> Table:
-    """Marks of one repository. Ids are never truncated, however narrow the terminal, so that they can be copied."""
+    """Marks of one repository. Ids are never truncated, even on a narrow terminal, so that they can be copied."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     longest = max(len(escaped_name(row.mark_id)) for row in rows)
     table.add_column("mark", no_wrap=True, min_width=longest)
@@ -233,23 +233,25 @@ def as_table(rows: Sequence[Row]) -> Table:
         count = "" if row.expired is None else f"{row.expired:,}"
         amount = "" if row.expired_bytes is None else size(row.expired_bytes)
         state = row.state if not row.outcome else f"{row.state}: {row.outcome}"
-        who, begun = row.by.partition(" (process")[0], row.made[: len("2026-11-21 06:00")]
-        table.add_row(cell(row.mark_id), cell(state), count, amount, begun, cell(who))
+        started_by, started = row.by.partition(" (process")[0], row.made[: len("2026-11-21 06:00")]
+        table.add_row(cell(row.mark_id), cell(state), count, amount, started, cell(started_by))
     return table
 
 
 def next_command(rows: Sequence[Row], repository: str | None) -> tuple[str, str]:
     """The next step for the newest finished mark among these, and the command for it."""
-    finished = [row for row in rows if row.state in FOLLOWED_BY]
+    finished = [row for row in rows if row.state in NEXT_COMMANDS]
     if not finished:
-        return "No marks yet. This makes one" if not rows else "To make one", command("mark", repository or "REPO")
+        return "There are no marks yet. To make one" if not rows else "To make one", command(
+            "mark", repository or "REPO"
+        )
     newest = max(finished, key=lambda row: row.made)
-    what, name = FOLLOWED_BY[newest.state]
+    what, name = NEXT_COMMANDS[newest.state]
     return what, command(name, newest.repository, newest.mark_id)
 
 
-def rows_of(target: Target, repository: str) -> Iterator[Row]:
-    """The marks of a repository: lakegc's by age, then foreign ones."""
+def mark_rows(target: Target, repository: str) -> Iterator[Row]:
+    """The marks of a repository: those of lakegc by age, then the foreign ones."""
     holder, now = current_holder(target.place.store()), target.place.store().now()
     ours = dict(each_mark(target.place))
     for mark_id, record in ours.items():
@@ -268,9 +270,11 @@ def rows_of(target: Target, repository: str) -> Iterator[Row]:
             repository, record.mark_id, state, made, counts.get("expired"), counts.get("expired_bytes"), record.by,
             outcome_of(target.place, record),
         )  # fmt: skip
-    for found in reference_marks(target.place, ours=frozenset(ours)):
-        worth = proposals.foreign_approval(target.place, found, now=now)
-        yield reference_row(found, repository, "" if worth is ApprovalStatus.NONE else f", {worth}")
+    for foreign in reference_marks(target.place, ours=frozenset(ours)):
+        approval_status = proposals.foreign_approval(target.place, foreign, now=now)
+        yield reference_row(
+            foreign, repository, "" if approval_status is ApprovalStatus.NONE else f", {approval_status}"
+        )
 
 
 def outcome_of(place: Place, record: MarkRecord) -> str:
@@ -279,31 +283,31 @@ def outcome_of(place: Place, record: MarkRecord) -> str:
         return ""
     try:
         report = read_report(place, record.mark_id)
-        return "" if report is None else in_words(report, read_quarantine(place, report))
+        return "" if report is None else result_in_words(report, read_quarantine(place, report))
     except DamagedData:
-        return "its report isn't trustworthy"
+        return "its report is damaged"
 
 
-def reference_row(found: ReferenceMark, repository: str, approval: str) -> Row:
-    count = (found.summary or {}).get("num_deleted_objects")
-    made = f"{found.written:%Y-%m-%d %H:%M:%S}"
+def reference_row(foreign: ReferenceMark, repository: str, approval: str) -> Row:
+    count = (foreign.summary or {}).get("num_deleted_objects")
+    made = f"{foreign.written:%Y-%m-%d %H:%M:%S}"
     known = count if type(count) is int else None
-    return Row(repository, found.mark_id, state_of(found) + approval, made, known, None, made_by(found))
+    return Row(repository, foreign.mark_id, foreign_state(foreign) + approval, made, known, None, made_by(foreign))
 
 
-def state_of(found: ReferenceMark) -> str:
-    """The state of a foreign mark. Its summary means finished; the oldest layouts have none."""
-    if found.summary is None:
-        return "unfinished (no summary)" if found.layout in WITH_SUMMARY else "unknown (no summary in this layout)"
-    success = found.summary.get("success")
+def foreign_state(foreign: ReferenceMark) -> str:
+    """The state of a foreign mark. A summary means that it is finished; the oldest layouts have no summaries."""
+    if foreign.summary is None:
+        return "unfinished (no summary)" if foreign.layout in WITH_SUMMARY else "unknown (no summary in this layout)"
+    success = foreign.summary.get("success")
     return "marked" if success is True else "failed" if success is False else "unknown (summary unreadable)"
 
 
-def made_by(found: ReferenceMark) -> str:
-    return f"the reference collector ({found.layout})"
+def made_by(foreign: ReferenceMark) -> str:
+    return f"the reference collector ({foreign.layout})"
 
 
-def named(place: Place, repository: str, mark_id: str) -> str:
+def resolve_mark_id(place: Place, repository: str, mark_id: str) -> str:
     """A mark's id; 'latest' stands for lakegc's newest finished mark. Raises `NotFound`."""
     if mark_id != "latest":
         return mark_id
@@ -314,12 +318,12 @@ def named(place: Place, repository: str, mark_id: str) -> str:
 
 
 def open_mark(repository: str, mark_id: str) -> Mark:
-    """A finished mark of lakegc's; 'latest' is the newest one. Raises `NotFound` or `WrongUsage`."""
+    """One of lakegc's finished marks; 'latest' is the newest one. Raises `NotFound` or `WrongUsage`."""
     place = Server.configured().target(repository).place
-    mark = Mark.open(place, named(place, repository, mark_id))
+    mark = Mark.open(place, resolve_mark_id(place, repository, mark_id))
     if mark.record.finished is None:
-        why = f": {mark.record.failure}" if mark.record.failure else ""
-        raise WrongUsage(f"mark {mark_id} of {repository} is not finished ({mark.record.state}){why}")
+        reason = f": {mark.record.failure}" if mark.record.failure else ""
+        raise WrongUsage(f"mark {mark_id} of {repository} is not finished ({mark.record.state}){reason}")
     return mark
 
 

@@ -20,19 +20,21 @@ ROWS_AT_ONCE = 10_000
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets evaluate
 
 
-def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Sequence[str] = ()) -> None:
-    """Print every row of these tables (columns `first`, then those of EXPIRED_OBJECTS) in a `--list` format."""
-    names = [*first, *EXPIRED_OBJECTS.names]
-    rows = rows_of(tables if form == "table" else map(with_times_as_text, tables), names)
-    if form == "csv":
+def list_rows(
+    tables: Iterable[pa.Table], now: datetime, output_format: str, *, leading_columns: Sequence[str] = ()
+) -> None:
+    """Print every row of these tables (`leading_columns`, then the columns of EXPIRED_OBJECTS) in a `--list` format."""
+    names = [*leading_columns, *EXPIRED_OBJECTS.names]
+    rows = rows_of(tables if output_format == "table" else map(with_times_as_text, tables), names)
+    if output_format == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(names)
-        escape = escaped_name if sys.stdout.isatty() else str  # keys are unchanged in a file, but not on a terminal
+        escape = escaped_name if sys.stdout.isatty() else str  # in a file, keys are left unchanged
         writer.writerows([escape(as_cell(row[name])) for name in names] for row in rows)
-    elif form == "jsonl":
+    elif output_format == "jsonl":
         for row in rows:
             print_text(as_json_line(row))
-    elif form == "json":
+    elif output_format == "json":
         separator = "["
         for row in rows:
             print_text(f"{separator}\n{as_json_line(row)}", end="")
@@ -42,9 +44,9 @@ def list_rows(tables: Iterable[pa.Table], now: datetime, form: str, *, first: Se
         empty = True
         for row in rows:
             empty = False
-            print_text(as_line(row, now, first))
+            print_text(as_line(row, now, leading_columns))
         if empty:
-            print_text("Nothing changed." if first else "Nothing is expired.")
+            print_text("Nothing changed." if leading_columns else "Nothing is expired.")
 
 
 def rows_of(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -54,21 +56,23 @@ def rows_of(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[dict[s
 
 
 def with_times_as_text(table: pa.Table) -> pa.Table:
-    """Format times like `datetime.isoformat`, vectorized: row by row it takes as long as everything else together."""
+    """Format times like `datetime.isoformat`, but vectorized: row by row, it would double the run time."""
     for number, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):
             text = pc.strftime(table.column(number).cast(pa.timestamp("us")), "%Y-%m-%dT%H:%M:%S")
-            whole = pc.binary_join_element_wise(pc.replace_substring_regex(text, r"\.000000$", ""), "+00:00", "")
-            table = table.set_column(number, field.name, whole)
+            formatted = pc.binary_join_element_wise(pc.replace_substring_regex(text, r"\.000000$", ""), "+00:00", "")
+            table = table.set_column(number, field.name, formatted)
     return table
 
 
-def as_line(row: Mapping[str, Any], now: datetime, first: Sequence[str]) -> str:
-    known = row["size"] is not None  # objects of a foreign mark may be gone by now
-    large, old = (size(row["size"]), age(now - row["modified"])) if known else ("gone", "")
-    was = f"  {escaped_name(row['path'])}" if row["path"] is not None else ""
-    begun = f"{', '.join(row[name] for name in first if row[name]):<51}" if first else ""
-    return f"{begun}{large:>10}  {old:>10}  {escaped_name(row['address'])}{was}  ({row['reason']})"
+def as_line(row: Mapping[str, Any], now: datetime, leading_columns: Sequence[str]) -> str:
+    is_stored = row["size"] is not None  # objects of a foreign mark may be gone by now
+    size_text, age_text = (size(row["size"]), age(now - row["modified"])) if is_stored else ("gone", "")
+    path_text = f"  {escaped_name(row['path'])}" if row["path"] is not None else ""
+    leading_text = f"{', '.join(row[name] for name in leading_columns if row[name]):<51}" if leading_columns else ""
+    return (
+        f"{leading_text}{size_text:>10}  {age_text:>10}  {escaped_name(row['address'])}{path_text}  ({row['reason']})"
+    )
 
 
 def as_json_line(row: Mapping[str, Any]) -> str:

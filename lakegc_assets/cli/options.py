@@ -1,4 +1,4 @@
-"""Options and arguments shared by several commands, and checks before a command starts."""
+"""Options and arguments that several commands share, and checks before a command starts."""
 
 # no `from __future__ import annotations` here: Typer reads the annotations of commands
 import os
@@ -41,33 +41,39 @@ StoreOption = typer.Option(
 
 def check_mark_options(options: Mapping[str, Any]) -> None:
     """Raise the error that a mark with these options would raise, before anything is started."""
-    from lakegc_assets.mark.options import MarkOptions, checked_age, parse_min_age, parse_taken, refuse_both
+    from lakegc_assets.mark.options import (
+        MarkOptions,
+        check_min_age,
+        parse_inventory_taken,
+        parse_min_age,
+        refuse_contradictions,
+    )
     from spark_resources.settings import Settings
 
     chosen = MarkOptions(
         min_age=parse_min_age(options["min_age"]),
         allow_young=options["allow_young"],
         inventory=options["inventory"],
-        inventory_taken=parse_taken(options["inventory_taken"], options["inventory"]),
+        inventory_taken=parse_inventory_taken(options["inventory_taken"], options["inventory"]),
         since=options["since"],
         full=options["full"],
     )
-    refuse_both(chosen)
+    refuse_contradictions(chosen)
     configured = Settings.load(os.environ, home_folder()).min_age
-    checked_age(configured if chosen.min_age is None else chosen.min_age, chosen)
+    check_min_age(configured if chosen.min_age is None else chosen.min_age, chosen)
 
 
-def partition_of(repository: str, mark_id: str) -> Partition:
+def resolve_partition(repository: str, mark_id: str) -> Partition:
     """A mark of a repository; 'latest' is the newest finished one. Raises `NotFound` and `WrongUsage`."""
     if mark_id != "latest":
         return Partition.of(repository, mark_id)
-    from lakegc_assets.cli.mark import Server, named
+    from lakegc_assets.cli.mark import Server, resolve_mark_id
 
-    return Partition.of(repository, named(Server.configured().target(repository).place, repository, mark_id))
+    return Partition.of(repository, resolve_mark_id(Server.configured().target(repository).place, repository, mark_id))
 
 
-def refuse_lines_of_totals(output: ListFormat, *, every: bool) -> None:
-    if output in (ListFormat.CSV, ListFormat.JSONL) and not every:
+def refuse_rows_without_list(output: ListFormat, *, list_all: bool) -> None:
+    if output in (ListFormat.CSV, ListFormat.JSONL) and not list_all:
         raise WrongUsage(f"--format {output} prints one object per line: add --list, or use json for totals")
 
 

@@ -34,12 +34,12 @@ class TasksColumn(MofNCompleteColumn):
 
 
 @contextmanager
-def shown() -> Iterator[Callable[[str], None]]:
+def show_progress() -> Iterator[Callable[[str], None]]:
     """A function that shows a sentence as the current step until the context ends."""
     console = EscapingConsole(stderr=True)
     if not console.is_terminal:
-        began = time.monotonic()
-        yield lambda sentence: print_error(f"lakegc: [{time.monotonic() - began:6.1f} s] {sentence}")
+        started = time.monotonic()
+        yield lambda sentence: print_error(f"lakegc: [{time.monotonic() - started:6.1f} s] {sentence}")
         return
     columns = (
         SpinnerColumn(),

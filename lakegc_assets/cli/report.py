@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.table import Table
 
-from lakegc_assets.approval.foreign_marks import begun
+from lakegc_assets.approval.foreign_marks import open_sweep_record
 from lakegc_assets.cli.console import cell, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
@@ -31,14 +31,14 @@ from spark_resources.stores.place import Place
 
 EXPLAINED = (Outcome.FAILED, Outcome.RESCUED, Outcome.CHANGED, Outcome.ALREADY_GONE)
 """Outcomes that need a reason: the approved object was not deleted by this sweep."""
-SHOWN, NAMED = 10, 1_000  # objects per outcome: for people; for scripts
-REASONS = 10_000  # distinct reasons at most; a store may give a different one for each object
-OTHERWISE = "for other reasons"
+ROWS_SHOWN, MAX_NAMED = 10, 1_000  # objects per outcome: in the output for people, and in that for scripts
+MAX_REASONS = 10_000  # maximum number of distinct reasons; a store may give a different one for each object
+OTHER_REASONS = "for other reasons"
 
 
 @dataclass(slots=True)
 class Reasons:
-    """Why objects were not deleted: objects and bytes by outcome and reason, and the first few of each outcome."""
+    """Why objects were not deleted: counts and bytes by outcome and reason, and the first objects of each outcome."""
 
     objects: Counter[tuple[str, str]] = field(default_factory=Counter)
     sizes: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -47,18 +47,18 @@ class Reasons:
     def add(self, table: pa.Table) -> None:
         for outcome in EXPLAINED:
             rows = table.filter(pc.equal(table["outcome"], outcome.value))
-            room = NAMED - len(self.named[outcome.value])
-            self.named[outcome.value] += rows.slice(0, room).select(["address", "size", "code", "why"]).to_pylist()
+            left = MAX_NAMED - len(self.named[outcome.value])
+            self.named[outcome.value] += rows.slice(0, left).select(["address", "size", "code", "why"]).to_pylist()
             for row in rows.group_by(["code", "why"]).aggregate([("size", "count"), ("size", "sum")]).to_pylist():
                 reason = " ".join(filter(None, (row["code"], row["why"]))) or "no reason is recorded"
                 key = (outcome.value, reason)
-                if key not in self.objects and len(self.objects) >= REASONS:
-                    key = (outcome.value, OTHERWISE)
+                if key not in self.objects and len(self.objects) >= MAX_REASONS:
+                    key = (outcome.value, OTHER_REASONS)
                 self.objects[key] += row["size_count"]
                 self.sizes[key] += row["size_sum"]
 
     def rows(self) -> Iterator[tuple[str, str, int, int]]:
-        """Outcome, reason, objects and bytes, the most frequent reason of an outcome first."""
+        """Rows of outcome, reason, objects and bytes, with the most frequent reason of each outcome first."""
         for outcome in EXPLAINED:
             for (name, reason), count in self.objects.most_common():
                 if name == outcome.value:
@@ -69,11 +69,11 @@ class Reasons:
 def show(repository: str, name: str, *, as_json: bool) -> None:
     """Print the report of a mark's sweep. Raises `WrongUsage` if there is none yet."""
     target = Server.configured().target(repository)
-    place, report = target.place, report_named(target, name)
+    place, report = target.place, find_report(target, name)
     reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)
-    where, facts = f"{place.namespace.uri}/{report.dataset['folder']}", facts_of(place, report.mark_id)
+    location, facts = f"{place.namespace.uri}/{report.dataset['folder']}", expired_set_facts(place, report.mark_id)
     if as_json:
-        print_text(json.dumps(document(report, reasons, quarantine, where, facts), indent=1))
+        print_text(json.dumps(document(report, reasons, quarantine, location, facts), indent=1))
         return
     show_report(report, as_json=False, quarantine=quarantine)
     show_reasons(reasons)
@@ -81,19 +81,19 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
         f"Swept by {report.by}, {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%Y-%m-%d %H:%M:%S} UTC.",
         f"Quarantined objects now: {quarantine.counts()}." if quarantine.quarantined else "",
         *(f"{sentence}." for sentence in dot_segments.sentences(facts)),
-        f"The outcome of every object, as Parquet: {where}",
+        f"The outcome of every object, as Parquet: {location}",
     ):
         if sentence:
             print_sentence(sentence)
 
 
-def facts_of(place: Place, mark_id: str) -> Mapping[str, Any]:
-    """The facts that a mark of lakegc's recorded about its expired set; empty for a foreign mark."""
+def expired_set_facts(place: Place, mark_id: str) -> Mapping[str, Any]:
+    """The facts that one of lakegc's marks recorded about its expired set; empty for a foreign mark."""
     return Mark.open(place, mark_id).record.step("expired_set").facts if Mark.exists(place, mark_id) else {}
 
 
-def report_named(target: Target, name: str) -> Report:
-    """The report of a mark's sweep; `latest` is the last sweep's. Raises `WrongUsage` or `NotFound`."""
+def find_report(target: Target, name: str) -> Report:
+    """The report of a mark's sweep; `latest` stands for the last sweep. Raises `WrongUsage` or `NotFound`."""
     place, repository = target.place, target.repository.id
     if name == "latest":
         ended = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES)
@@ -101,19 +101,23 @@ def report_named(target: Target, name: str) -> Report:
         reports = [read_report(place, record.mark_id) for record in sorted(swept, key=finished_at)]
         known = [report for report in reports if report is not None]
         if not known:
-            raise NotFound(f"no mark of {repository} was swept. To list the marks: {command('status', repository)}")
+            raise NotFound(
+                f"no mark of {repository} has been swept. To list the marks: {command('status', repository)}"
+            )
         return max(known, key=lambda report: report.ended)
     mark_id = check_mark_id(name.rpartition("/")[2])
     report = read_report(place, mark_id)
     if report is None:
-        raise WrongUsage(without_report(target, mark_id))
+        raise WrongUsage(why_no_report(target, mark_id))
     return report
 
 
-def without_report(target: Target, mark_id: str) -> str:
+def why_no_report(target: Target, mark_id: str) -> str:
     """Why there is no report, and how to get one."""
     repository = target.repository.id
-    mark = Mark.open(target.place, mark_id) if Mark.exists(target.place, mark_id) else begun(target, mark_id)
+    mark = (
+        Mark.open(target.place, mark_id) if Mark.exists(target.place, mark_id) else open_sweep_record(target, mark_id)
+    )
     name = f"mark {mark_id} of {repository}"
     if mark is None:
         return f"{name} was not swept. To list the marks: {command('status', repository)}"
@@ -143,27 +147,27 @@ def show_reasons(reasons: Reasons) -> None:
     table.add_column("reason", overflow="fold")
     for heading in ("objects", "bytes"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for outcome, reason, count, amount in rows[:SHOWN]:
+    for outcome, reason, count, amount in rows[:ROWS_SHOWN]:
         table.add_row(outcome, cell(reason), f"{count:,}", size(amount))
-    if rest := rows[SHOWN:]:
+    if rest := rows[ROWS_SHOWN:]:
         more = cell(f"… and {len(rest):,} more reasons")
         table.add_row("", more, f"{sum(row[2] for row in rest):,}", size(sum(row[3] for row in rest)))
     print_table("What was not deleted, and why", table)
     for outcome, named in reasons.named.items():
-        for row in named[:SHOWN]:
+        for row in named[:ROWS_SHOWN]:
             print_sentence(f"{outcome}: {row['address']}")
-        if len(named) > SHOWN:
-            print_sentence(f"{outcome}: … and more, in the outcomes table")
+        if len(named) > ROWS_SHOWN:
+            print_sentence(f"{outcome}: … and more; the Parquet files with the outcomes list all")
 
 
 def document(
-    report: Report, reasons: Reasons, quarantine: Quarantine, where: str, facts: Mapping[str, Any]
+    report: Report, reasons: Reasons, quarantine: Quarantine, location: str, facts: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The report as one JSON document."""
     plain: dict[str, Any] = json.loads(report.to_json())
     return {
         **plain,
-        "where": where,
+        "where": location,
         "reasons": [
             {"outcome": outcome, "reason": reason, "objects": count, "bytes": amount}
             for outcome, reason, count, amount in reasons.rows()

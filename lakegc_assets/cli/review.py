@@ -16,11 +16,11 @@ from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server, expired_tables, open_mark, show_late_uploads
 from lakegc_assets.cli.object_list import as_json, list_rows
-from lakegc_assets.cli.tables import as_document, show_sums
-from lakegc_assets.formatting import a_month, money, part, plural
+from lakegc_assets.cli.tables import show_totals, totals_document
+from lakegc_assets.formatting import fraction, money, monthly_cost, plural
 from lakegc_assets.mark import dot_segments
-from lakegc_assets.mark.sample_objects import Commit, commits_of, highlights
-from lakegc_assets.mark.totals import Totals, counted
+from lakegc_assets.mark.sample_objects import Commit, commits_of, samples_by_kind
+from lakegc_assets.mark.totals import Totals, count_totals
 from lakegc_assets.rules.brakes import Brake
 from spark_resources.errors import LakegcError, full_stop
 from spark_resources.mark_store.mark import Mark
@@ -28,23 +28,23 @@ from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import ExpiredReason, MarkState
 
 KINDS = ("reason", "age", "prefix", "slice")
-SHOWN = {"largest": 5, "newest": 5, "sample": 10}
+ROWS_SHOWN = {"largest": 5, "newest": 5, "sample": 10}
 TITLES = {"largest": "The largest", "newest": "The newest", "sample": "A random sample"}
-LETTERS = 50  # maximum length of a commit's message
+MAX_MESSAGE_LENGTH = 50  # maximum length of a commit's message
 NEVER_COMMITTED = (
     "Objects that no commit and no staged change refers to were overwritten, deleted or reset while staged, or "
     "uploaded and never linked. A mark can't distinguish these cases."
 )
 
 
-NEXT = {MarkState.MARKED: "approve", MarkState.APPROVED: "sweep"}
+NEXT_COMMANDS = {MarkState.MARKED: "approve", MarkState.APPROVED: "sweep"}
 """The command that follows a review, by the mark's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The content of a review. `changed` is None for the first mark of a repository and scope, or if the previous mark
-    can't be read; `incomparable` then has the reason."""
+    """The content of a review. `changed` is None for the first mark of a repository and scope, and if the previous mark
+    can't be read; in the latter case `incomparable` has the reason."""
 
     record: MarkRecord
     totals: Totals
@@ -60,11 +60,11 @@ class Review:
     def of(cls, mark: Mark, *, depth: int, price: float | None) -> Review:
         totals = Totals()
         for table in expired_tables(mark):
-            totals.add(counted(table, start=mark.record.start, depth=depth))
-        samples = highlights(mark)
+            totals.add(count_totals(table, start=mark.record.start, depth=depth))
+        samples = samples_by_kind(mark)
         commits = commits_of(mark, [row for rows in samples.values() for row in rows])
-        tripped = brakes.configured(mark.record, now=mark.place.store().now())
-        return cls(mark.record, totals, samples, commits, tripped, price, *since_previous(mark))
+        all_brakes = brakes.configured_brakes(mark.record, now=mark.place.store().now())
+        return cls(mark.record, totals, samples, commits, all_brakes, price, *since_previous(mark))
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -72,25 +72,25 @@ class Review:
 
     @property
     def share_of_objects(self) -> float:
-        return part(self.totals.whole.objects, self.facts["candidates"])
+        return fraction(self.totals.whole.objects, self.facts["candidates"])
 
     @property
     def share_of_bytes(self) -> float:
-        return part(self.totals.whole.bytes, self.facts["candidate_bytes"])
+        return fraction(self.totals.whole.bytes, self.facts["candidate_bytes"])
 
     @property
     def saved_a_month(self) -> float | None:
-        return None if self.price is None else a_month(self.totals.whole.bytes, self.price)
+        return None if self.price is None else monthly_cost(self.totals.whole.bytes, self.price)
 
     @property
     def by_hold(self) -> Mapping[str, Mapping[str, int]]:
-        """Objects and bytes that each hold keeps; an object under two holds counts for both."""
-        found: Mapping[str, Mapping[str, int]] = self.facts.get("on_hold", {})
-        return found
+        """The objects and bytes that each hold keeps; an object under two holds counts for both."""
+        kept_by_hold: Mapping[str, Mapping[str, int]] = self.facts.get("on_hold", {})
+        return kept_by_hold
 
 
 def since_previous(mark: Mark) -> tuple[MarkRecord | None, diff.Difference | None, str | None]:
-    """The previous mark, the changes since, and the reason if they can't be compared."""
+    """The previous mark, the changes since then, and the reason if the two marks can't be compared."""
     previous = (mark.record.previous or {}).get("mark_id")
     if previous is None:
         lost = (mark.record.previous or {}).get("unreadable", ())
@@ -103,19 +103,19 @@ def since_previous(mark: Mark) -> tuple[MarkRecord | None, diff.Difference | Non
 
 
 @printing()
-def show(repository: str, mark_id: str, *, every: bool, form: str, depth: int = 1) -> None:
+def show(repository: str, mark_id: str, *, list_all: bool, output_format: str, depth: int = 1) -> None:
     from lakegc_assets.cli import review_foreign
 
-    if (foreign := review_foreign.opened(repository, mark_id)) is not None:
-        review_foreign.show(foreign, every=every, form=form)
+    if (foreign := review_foreign.find_foreign_mark(repository, mark_id)) is not None:
+        review_foreign.show(foreign, list_all=list_all, output_format=output_format)
         return
     mark = open_mark(repository, mark_id)
     refuse_earlier_format(mark.record, "reviewed")
-    if every:
-        list_rows(expired_tables(mark), mark.record.start, form)
+    if list_all:
+        list_rows(expired_tables(mark), mark.record.start, output_format)
         return
     review = Review.of(mark, depth=depth, price=Server.configured().settings.price_per_gb_month)
-    if form == "table":
+    if output_format == "table":
         show_review(review)
     else:
         print_text(json.dumps(document(review), indent=1))
@@ -126,16 +126,16 @@ def show(repository: str, mark_id: str, *, every: bool, form: str, depth: int = 
 
 def show_review(review: Review) -> None:
     record = review.record
-    for sentence in how_much(review):
+    for sentence in overview(review):
         print_sentence(sentence)
     show_sweep(record)
     if review.totals.whole.objects:
-        show_sums(review.totals, "reason")
-        for sentence in why_not_more(review):
+        show_totals(review.totals, "reason")
+        for sentence in notes_on_reasons(review):
             print_sentence(sentence)
         for kind in KINDS[1:]:
-            show_sums(review.totals, kind)
-        for kind in SHOWN:
+            show_totals(review.totals, kind)
+        for kind in ROWS_SHOWN:
             show_objects(review, kind)
     show_late_uploads(record)
     for sentence in dot_segments.sentences(review.facts):
@@ -145,68 +145,68 @@ def show_review(review: Review) -> None:
     show_change(review)
     if review.totals.whole.objects:
         print_command("List every object", command("review", record.repository, record.mark_id, "--list"))
-        if following := NEXT.get(record.state):
-            print_command("Next", command(following, record.repository, record.mark_id))
+        if next_name := NEXT_COMMANDS.get(record.state):
+            print_command("Next", command(next_name, record.repository, record.mark_id))
     else:
-        again = command("mark", record.repository)
-        print_command("There is nothing to approve. Once something has changed", again)
+        mark_command = command("mark", record.repository)
+        print_command("There is nothing to approve. After the next changes", mark_command)
 
 
-def listed(record: MarkRecord) -> str:
+def listing_in_words(record: MarkRecord) -> str:
     return "Listed" if record.inventory is None else f"By the inventory {record.inventory['where']}, taken"
 
 
-def how_much(review: Review) -> list[str]:
-    record, facts, whole = review.record, review.facts, review.totals.whole
+def overview(review: Review) -> list[str]:
+    record, facts, total = review.record, review.facts, review.totals.whole
     mark = f"Mark {record.mark_id} of {record.repository}, {record.state}, scope {record.scope}"
-    made = (
-        f"{listed(record)} {record.start:%Y-%m-%d %H:%M:%S} UTC. Objects modified after "
+    origin = (
+        f"{listing_in_words(record)} {record.start:%Y-%m-%d %H:%M:%S} UTC. Objects modified after "
         f"{record.cutoff:%Y-%m-%d %H:%M:%S} are kept. "
         f"Retention rules: {diff.rules_in_words(record.rules)}. Holds: {diff.holds_in_words(record)}."
     )
     if record.incremental:
-        made += f" It is incremental, based on mark {record.basis['chain'][0]}."
+        origin += f" It is incremental, based on mark {record.basis['chain'][0]}."
     digest = f"Digest: {record.digest}"
-    if not whole.objects:
-        return [f"{mark}: none of {plural(facts['candidates'], 'object')} is expired.", made, digest]
+    if not total.objects:
+        return [f"{mark}: none of {plural(facts['candidates'], 'object')} is expired.", origin, digest]
     amount = (
-        f"{whole.objects:,} of {plural(facts['candidates'], 'object')} ({100 * review.share_of_objects:.1f} %) "
-        f"{'is' if whole.objects == 1 else 'are'} expired, {size(whole.bytes)} of {size(facts['candidate_bytes'])} "
+        f"{total.objects:,} of {plural(facts['candidates'], 'object')} ({100 * review.share_of_objects:.1f} %) "
+        f"{'is' if total.objects == 1 else 'are'} expired, {size(total.bytes)} of {size(facts['candidate_bytes'])} "
         f"({100 * review.share_of_bytes:.1f} %)"
     )
-    return [f"{mark}: {amount}.", costs(review), made, digest]
+    return [f"{mark}: {amount}.", cost_sentence(review), origin, digest]
 
 
 def show_sweep(record: MarkRecord) -> None:
-    """Print that a mark was swept already, and where its report is. The rest of the review is the approved set."""
-    name = (record.repository, record.mark_id)
+    """Print that the sweep of this mark has started or ended, and the next command. The rest shows the approved set."""
+    repository_and_mark = (record.repository, record.mark_id)
     if record.state is MarkState.SWEEPING:
-        print_command("Its sweep has started. To resume it", command("sweep", *name))
+        print_command("Its sweep has started. To resume it", command("sweep", *repository_and_mark))
     elif record.state in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
         print_sentence("This mark was swept. The set that was approved follows.")
-        print_command("Show the outcome of each object", command("report", *name))
+        print_command("Show the outcome of each object", command("report", *repository_and_mark))
 
 
-def costs(review: Review) -> str:
+def cost_sentence(review: Review) -> str:
     if review.saved_a_month is None:
         return (
             "To see what they cost, set a price per GB and month, for example --set price_per_gb_month=0.023 (about "
-            "that of S3 Standard, in US dollars)."
+            "the price of S3 Standard, in US dollars)."
         )
     return f"They cost {money(review.saved_a_month)} a month, at {review.price:g} a GB."
 
 
-def why_not_more(review: Review) -> list[str]:
+def notes_on_reasons(review: Review) -> list[str]:
     """Notes on unknown reasons, and on objects that were kept because a path probe had no clear result."""
     reasons = {label.name for label in review.totals.by["reason"]}
-    found = [NEVER_COMMITTED] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
+    notes = [NEVER_COMMITTED] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
     if "unexplained" in review.facts:
-        found.append(
+        notes.append(
             f"Some expired commits could not be read, so objects may lack their commits: {review.facts['unexplained']}"
         )
     elif ExpiredReason.UNKNOWN.value in reasons:
-        found.append("The commit graph could not be read, so it isn't known whether expired commits had these objects.")
-    return [*found, *(f"{why}." for why in review.facts.get("unclear", []))]
+        notes.append("The commit graph could not be read, so it isn't known whether expired commits had these objects.")
+    return [*notes, *(f"{why}." for why in review.facts.get("unclear", []))]
 
 
 def show_objects(review: Review, kind: str) -> None:
@@ -216,10 +216,10 @@ def show_objects(review: Review, kind: str) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("address", "path in lakeFS", "last commit with it"):
         table.add_column(heading, overflow="fold")
-    for row in rows[: SHOWN[kind]]:
-        old = age(review.record.start - row["modified"])
+    for row in rows[: ROWS_SHOWN[kind]]:
+        object_age = age(review.record.start - row["modified"])
         path = row["path"] if row["path"] is not None else ""
-        table.add_row(size(row["size"]), old, cell(row["address"]), cell(path), cell(last_commit(review, row)))
+        table.add_row(size(row["size"]), object_age, cell(row["address"]), cell(path), cell(last_commit(review, row)))
     print_table(TITLES[kind], table)
 
 
@@ -230,7 +230,7 @@ def last_commit(review: Review, row: Mapping[str, Any]) -> str:
     if commit is None or commit.created is None:
         return str(row["commit_id"])[:12]
     message = commit.message or ""
-    shown = message if len(message) <= LETTERS else f"{message[: LETTERS - 1]}…"
+    shown = message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[: MAX_MESSAGE_LENGTH - 1]}…"
     return f"{commit.commit_id[:12]} {commit.created:%Y-%m-%d} {shown}"
 
 
@@ -262,9 +262,9 @@ def show_change(review: Review) -> None:
 
 def document(review: Review) -> dict[str, Any]:
     record, facts = review.record, review.facts
-    changed = None
+    changes = None
     if review.changed is not None and review.previous is not None:
-        changed = diff.document(review.previous, record, review.changed)
+        changes = diff.document(review.previous, record, review.changed)
     return {
         "repository": record.repository,
         "mark_id": record.mark_id,
@@ -283,7 +283,7 @@ def document(review: Review) -> dict[str, Any]:
         "share_of_bytes": review.share_of_bytes,
         "price_per_gb_month": review.price,
         "saved_a_month": review.saved_a_month,
-        **as_document(review.totals, KINDS),
+        **totals_document(review.totals, KINDS),
         **{kind: [sample_row(review, row) for row in rows] for kind, rows in review.samples.items()},
         "sample_seed": record.mark_id,
         "unexplained": facts.get("unexplained"),
@@ -291,13 +291,13 @@ def document(review: Review) -> dict[str, Any]:
         "dot_segments": dot_segments.document(facts),
         "held": {hold: dict(kept) for hold, kept in sorted(review.by_hold.items())},
         "brakes": brakes.document(review.brakes),
-        "changed": changed,
+        "changed": changes,
         "incomparable": review.incomparable,
     }
 
 
 def sample_row(review: Review, row: Mapping[str, Any]) -> dict[str, Any]:
     commit = review.commits.get(row["commit_id"])
-    plain = {name: as_json(value) for name, value in row.items()}
+    fields = {name: as_json(value) for name, value in row.items()}
     known = {"commit_date": as_json(commit.created), "commit_message": commit.message} if commit else {}
-    return {**plain, "commit_date": None, "commit_message": None, **known}
+    return {**fields, "commit_date": None, "commit_message": None, **known}

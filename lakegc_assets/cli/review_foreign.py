@@ -16,12 +16,12 @@ from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.cli.console import print_command, print_sentence, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server, made_by, state_of
+from lakegc_assets.cli.mark import Server, foreign_state, made_by
 from lakegc_assets.cli.object_list import list_rows
-from lakegc_assets.cli.tables import as_document, show_sums
+from lakegc_assets.cli.tables import show_totals, totals_document
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import Target
-from lakegc_assets.mark.totals import Totals, counted
+from lakegc_assets.mark.totals import Totals, count_totals
 from spark_resources.mark_store.foreign_expired_set import objects_of, reference_mark
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import own_marks
@@ -34,73 +34,73 @@ class ForeignReview:
     """A mark of the reference collector in a repository's namespace."""
 
     target: Target
-    found: ReferenceMark
+    mark: ReferenceMark
 
     @property
     def repository(self) -> str:
         return self.target.repository.id
 
     def tables(self) -> Iterator[pa.Table]:
-        """Its objects, folder by folder."""
-        return objects_of(self.target.place, self.found)
+        """The objects of the mark, folder by folder."""
+        return objects_of(self.target.place, self.mark)
 
 
-def opened(repository: str, name: str) -> ForeignReview | None:
-    """The foreign mark of this id, or of `layout/id`; None if it is lakegc's or doesn't exist."""
+def find_foreign_mark(repository: str, name: str) -> ForeignReview | None:
+    """The foreign mark with this id or `layout/id`; None if the mark is lakegc's or doesn't exist."""
     if name == "latest":  # stands for lakegc's own marks only
         return None
     target = Server.configured().target(repository)
-    found = reference_mark(target.place, name, ours=own_marks(target.place))
-    return ForeignReview(target, found) if found is not None else None
+    mark = reference_mark(target.place, name, ours=own_marks(target.place))
+    return ForeignReview(target, mark) if mark is not None else None
 
 
-def show(foreign: ForeignReview, *, every: bool, form: str) -> None:
-    if every:
-        list_rows(foreign.tables(), foreign.found.written, form)
+def show(foreign: ForeignReview, *, list_all: bool, output_format: str) -> None:
+    if list_all:
+        list_rows(foreign.tables(), foreign.mark.written, output_format)
         return
     totals, gone = Totals(), 0
     for table in foreign.tables():
         stored = table.filter(pc.is_valid(table["size"]))
         gone += len(table) - len(stored)
-        totals.add(counted(stored, start=foreign.found.written))
-    digest = foreign_files(foreign.target, foreign.found).digest
-    if form == "json":
+        totals.add(count_totals(stored, start=foreign.mark.written))
+    digest = foreign_files(foreign.target, foreign.mark).digest
+    if output_format == "json":
         print_text(json.dumps(document(foreign, totals, gone) | {"digest": digest}, indent=1))
     else:
-        show_totals(foreign, totals, gone, digest)
+        show_foreign(foreign, totals, gone, digest)
 
 
-def show_totals(foreign: ForeignReview, totals: Totals, gone: int, digest: str) -> None:
-    found = foreign.found
+def show_foreign(foreign: ForeignReview, totals: Totals, gone: int, digest: str) -> None:
+    mark = foreign.mark
     print_sentence(
-        f"Mark {found.mark_id} of {foreign.repository}, made by {made_by(found)}, {state_of(found)}: "
+        f"Mark {mark.mark_id} of {foreign.repository}, made by {made_by(mark)}, {foreign_state(mark)}: "
         f"{plural(totals.whole.objects + gone, 'object')} expired. {totals.whole.objects:,} of them "
         f"({size(totals.whole.bytes)}) {'is' if totals.whole.objects == 1 else 'are'} in the store, {gone:,} not."
     )
-    recorded = (found.summary or {}).get("num_deleted_objects")
+    recorded = (mark.summary or {}).get("num_deleted_objects")
     if isinstance(recorded, int) and recorded != totals.whole.objects + gone:
         print_sentence(f"Its summary counts {recorded:,}, which doesn't match its files.")
     for kind in KINDS:
-        show_sums(totals, kind)
+        show_totals(totals, kind)
     print_sentence(
-        "This is a foreign mark. It records addresses only: sizes and times come from the store as of now, and the "
+        "This is a foreign mark. It records addresses only: sizes and times are the current ones in the store, and the "
         "reasons are unknown."
     )
     print_command("Make a mark with lakegc to see reasons", command("mark", foreign.repository))
     print_sentence(f"Digest: {digest}")
-    print_command("Next", command("approve", foreign.repository, f"{found.layout}/{found.mark_id}"))
+    print_command("Next", command("approve", foreign.repository, f"{mark.layout}/{mark.mark_id}"))
 
 
 def document(foreign: ForeignReview, totals: Totals, gone: int) -> dict[str, Any]:
-    found = foreign.found
+    mark = foreign.mark
     return {
         "repository": foreign.repository,
-        "mark_id": found.mark_id,
-        "state": state_of(found),
-        "by": made_by(found),
-        "layout": found.layout,
-        "summary": found.summary,
-        **as_document(totals, KINDS),
+        "mark_id": mark.mark_id,
+        "state": foreign_state(mark),
+        "by": made_by(mark),
+        "layout": mark.layout,
+        "summary": mark.summary,
+        **totals_document(totals, KINDS),
         "objects": totals.whole.objects + gone,
         "not_in_the_store": gone,
     }

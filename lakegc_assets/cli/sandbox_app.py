@@ -51,7 +51,7 @@ def up(
         for name, value in sandbox.environment.items():
             print_text(f"  export {name}={value}")
         print_text(f"\nThen list the marks:\n\n  {command('status')}\n")
-        print_text("Ctrl-C ends the sandbox; its data is kept.")
+        print_text("Press Ctrl-C to stop the sandbox; its data is kept.")
         sys.stdout.flush()
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # the signal of service managers and containers
         try:

@@ -1,4 +1,4 @@
-"""`lakegc sweep`, `undo` and `purge`: delete approved objects; restore quarantined ones or delete them for good."""
+"""`lakegc sweep`, `undo` and `purge`: delete approved objects; restore or permanently delete quarantined ones."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from lakegc_assets.approval.foreign_marks import begun
+from lakegc_assets.approval.foreign_marks import open_sweep_record
 from lakegc_assets.cli.console import (
     escaped_name,
-    outcomes,
+    outcomes_table,
     print_command,
     print_sentence,
     print_table,
     printing,
+    read_answer,
     size,
-    typed,
 )
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
 from lakegc_assets.formatting import plural
-from lakegc_assets.mark.context import probed
+from lakegc_assets.mark.context import with_probed_capabilities
 from lakegc_assets.rules.brakes import sentence_about
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
-from lakegc_assets.sweep.preconditions import SweepOptions, open_swept, refuse_at_once
+from lakegc_assets.sweep.preconditions import SweepOptions, open_swept, refuse_early
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report
 from spark_resources.deleting.quarantine import quarantine_key
@@ -40,20 +40,20 @@ from spark_resources.model import MarkState, Outcome, Partition
 from spark_resources.stores.failure_codes import TRANSIENT_CODES
 from spark_resources.stores.permissions import MISSING_PERMISSIONS
 
-YES = "purge"
-NEXT_STEPS = {
+CONFIRMATION = "purge"
+REMEDIES = {
     **dict.fromkeys(TRANSIENT_CODES, "the store was busy or unreachable: try again later, or with a lower --rate"),
     "NotInBackup": "back the mark up again, then sweep again",
 }
-"""The remedy for a failure, by its receipt's code; not for missing rights, or failures of a single object."""
+"""The remedy for a failure, by the code in its receipt. Missing permissions and other codes are not in here."""
 LATE_SHOWN = 20
 
 
 def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, SweptWithFailures | None]:
-    """Run the job `sweep` for one approved mark. Returns its report, and the error of a sweep with failures."""
+    """Run the job `sweep` for one approved mark. Returns its report, and the error if the sweep had failures."""
     server = Server.configured()
     backup_to = server.settings.backup_to
-    refuse_at_once(probed(server.target(partition.repository)), partition.mark_id, backup_to=backup_to)
+    refuse_early(with_probed_capabilities(server.target(partition.repository)), partition.mark_id, backup_to=backup_to)
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_sweep
 
     config = {"rate": options.rate or 0.0, "quarantine": options.quarantine}
@@ -77,25 +77,25 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
         sys.stdout.write(report.to_json().decode() + "\n")
         return
     approved = ("approved", report.approved, sum(report.sizes.values()))
-    left = (quarantine or Quarantine.of(report, {})).left
+    in_quarantine_now = (quarantine or Quarantine.of(report, {})).left
     title = f"Sweep of mark {report.mark_id} of {report.repository}"
-    print_table(title, outcomes(Outcome, report.objects, report.sizes, approved))
-    for sentence in what_was_done(report, left):
+    print_table(title, outcomes_table(Outcome, report.objects, report.sizes, approved))
+    for sentence in summary_sentences(report, in_quarantine_now):
         print_sentence(sentence)
     for repository, why in sorted(report.unread.items()):
         print_sentence(f"Not read, released by the approval: {sentence_about(repository)}: {why}")
     for sentence in why_failed(report):
         print_sentence(sentence)
-    for what, line in what_is_next(report, left):
+    for what, line in next_commands(report, in_quarantine_now):
         print_command(what, line)
     if quarantine is None:
         again = command("report", report.repository, report.mark_id)
         print_command("Show this report again, with what was rescued and why", again)
 
 
-def what_was_done(report: Report, left: int) -> Iterator[str]:
-    """Duration, effect on space, and objects that became live too late; `left` objects are in quarantine."""
-    deleted, quarantined = (report.objects.get(one.value, 0) for one in (Outcome.DELETED, Outcome.QUARANTINED))
+def summary_sentences(report: Report, left: int) -> Iterator[str]:
+    """Sentences on duration, freed space, and objects that became live too late. `left` objects are in quarantine."""
+    deleted, quarantined = (report.objects.get(outcome.value, 0) for outcome in (Outcome.DELETED, Outcome.QUARANTINED))
     if taken := report.taken:
         how = "quarantining" if report.quarantine else "deleting"
         rate = f", {plural(round(taken / report.seconds), 'object')} a second" if report.seconds >= 1 else ""
@@ -120,35 +120,36 @@ def what_was_done(report: Report, left: int) -> Iterator[str]:
 
 
 def why_failed(report: Report) -> Iterator[str]:
-    """The most frequent reasons why objects could not be deleted, each with a key and what to do about it."""
-    for one in report.refusals:
-        why = ": ".join(filter(None, (one["code"], one["why"]))).rstrip(".") or "the store gave no reason"
-        todo = (
+    """The most frequent reasons why objects could not be deleted, each with an example and a remedy."""
+    for refusal in report.refusals:
+        why = ": ".join(filter(None, (refusal["code"], refusal["why"]))).rstrip(".") or "the store gave no reason"
+        remedy = (
             "grant the permission to delete there"
-            if one["code"] in MISSING_PERMISSIONS
-            else NEXT_STEPS.get(one["code"], "")
+            if refusal["code"] in MISSING_PERMISSIONS
+            else REMEDIES.get(refusal["code"], "")
         )
-        more = f"; {todo}" if todo else "; inspect that object in the store, then try again"
-        yield f"{plural(one['objects'], 'object')} could not be deleted, for example {one['example']!r}: {why}{more}."
+        advice = f"; {remedy}" if remedy else "; inspect that object in the store, then try again"
+        count = plural(refusal["objects"], "object")
+        yield f"{count} could not be deleted, for example {refusal['example']!r}: {why}{advice}."
 
 
-def what_is_next(report: Report, left: int) -> Iterator[tuple[str, str]]:
-    """The next commands after a sweep, each with its purpose first."""
-    name = (report.repository, report.mark_id)
+def next_commands(report: Report, left: int) -> Iterator[tuple[str, str]]:
+    """The commands that may follow a sweep, each after its purpose."""
+    repository_and_mark = (report.repository, report.mark_id)
     if report.objects.get(Outcome.FAILED.value):
-        again = command("sweep", *name, *(["--quarantine"] if report.quarantine else []))
-        yield "Retry those that failed", again
+        sweep_command = command("sweep", *repository_and_mark, *(["--quarantine"] if report.quarantine else []))
+        yield "Retry those that failed", sweep_command
     if left:
-        yield "Restore them", command("undo", *name)
-        yield "Delete them permanently", command("purge", *name)
+        yield "Restore them", command("undo", *repository_and_mark)
+        yield "Delete them permanently", command("purge", *repository_and_mark)
 
 
 # --- quarantined objects --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """Quarantined objects by outcome."""
+class QuarantineResult:
+    """The result of an undo or purge: quarantined objects by outcome."""
 
     partition: Partition
     objects: dict[str, int]
@@ -163,9 +164,9 @@ class Done:
             else:
                 counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items()))
                 text = counts or "no objects in quarantine"
-                name = (self.partition.repository, self.partition.mark_id)
-                print_sentence(f"Mark {name[1]} of {name[0]}: {text}.")
-                print_command("Its report", command("report", *name))
+                repository_and_mark = (self.partition.repository, self.partition.mark_id)
+                print_sentence(f"Mark {repository_and_mark[1]} of {repository_and_mark[0]}: {text}.")
+                print_command("Its report", command("report", *repository_and_mark))
         if failed := self.objects.get(Outcome.FAILED.value):
             raise SweptWithFailures(
                 f"{plural(failed, 'quarantined object')} of mark {self.partition.mark_id} could not be processed. "
@@ -173,22 +174,22 @@ class Done:
             )
 
 
-def undo(partition: Partition) -> Done:
+def undo(partition: Partition) -> QuarantineResult:
     """Restore a mark's quarantined objects."""
     from lakegc_assets.sweep import undo as work
 
-    return Done(partition, {}) if in_quarantine(partition) == 0 else finish(partition, work.undo)
+    return QuarantineResult(partition, {}) if in_quarantine(partition) == 0 else run_on_quarantine(partition, work.undo)
 
 
-def purge(partition: Partition) -> Done:
-    """Delete a mark's quarantined objects for good if they are still garbage."""
+def purge(partition: Partition) -> QuarantineResult:
+    """Permanently delete a mark's quarantined objects that are still garbage."""
     from lakegc_assets.sweep import undo as work
 
-    return finish(partition, work.purge)
+    return run_on_quarantine(partition, work.purge)
 
 
 def confirm_purge(partition: Partition, *, yes: bool) -> bool:
-    """Whether to delete quarantined objects for good; False if there are none. Asks unless `yes` is given.
+    """Whether to delete quarantined objects permanently; False if there are none. Asks unless `yes` is set.
 
     Raises `WrongUsage` if the deletion isn't confirmed, or if standard input isn't a terminal.
     """
@@ -200,7 +201,7 @@ def confirm_purge(partition: Partition, *, yes: bool) -> bool:
     if objects == 0 and not has_copies(partition):
         return False
     if not yes:
-        ask(partition, objects)
+        ask_for_confirmation(partition, objects)
     return True
 
 
@@ -211,11 +212,11 @@ def in_quarantine(partition: Partition) -> int | None:
     """
     target = Server.configured().target(partition.repository)
     place, mark_id = target.place, partition.mark_id
-    mark = begun(target, mark_id) if not Mark.exists(place, mark_id) else Mark.open(place, mark_id)
+    mark = open_sweep_record(target, mark_id) if not Mark.exists(place, mark_id) else Mark.open(place, mark_id)
     state = None if mark is None else mark.record.state
     if state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING):
-        what = "doesn't exist" if mark is None else f"is {state}"
-        raise WrongUsage(f"mark {mark_id} of {partition.repository} {what}: it has no objects in quarantine")
+        state_text = "doesn't exist" if mark is None else f"is {state}"
+        raise WrongUsage(f"mark {mark_id} of {partition.repository} {state_text}: it has no objects in quarantine")
     report = read_report(place, mark_id)
     if report is None or state is MarkState.SWEEPING:
         return None
@@ -228,26 +229,26 @@ def has_copies(partition: Partition) -> bool:
     return any(page.objects for page in store.pages(quarantine_key(partition.mark_id, ""), page_size=1))
 
 
-def ask(partition: Partition, objects: int | None) -> None:
-    what = "What" if objects is None else f"{plural(objects, 'object')} that"
+def ask_for_confirmation(partition: Partition, objects: int | None) -> None:
+    objects_text = "What" if objects is None else f"{plural(objects, 'object')} that"
     print_sentence(
-        f"{what} the sweep of mark {partition.mark_id} quarantined in {partition.repository} will be deleted "
+        f"{objects_text} the sweep of mark {partition.mark_id} quarantined in {partition.repository} will be deleted "
         "permanently; those that are live again are restored instead."
     )
-    answer = typed(f"Type '{YES}' to delete them, anything else to cancel: ").strip()
-    if answer != YES:
-        raise WrongUsage(f"'{answer}' is not '{YES}': nothing was purged")
+    answer = read_answer(f"Type '{CONFIRMATION}' to delete them, anything else to cancel: ").strip()
+    if answer != CONFIRMATION:
+        raise WrongUsage(f"'{answer}' is not '{CONFIRMATION}': nothing was purged")
 
 
-def finish(partition: Partition, work: Callable[[SweepRun], Tally]) -> Done:
-    with opened(partition) as run:
+def run_on_quarantine(partition: Partition, work: Callable[[SweepRun], Tally]) -> QuarantineResult:
+    with swept_run(partition) as run:
         tally = work(run)
-    return Done(partition, dict(tally.objects), run.undone.folder)
+    return QuarantineResult(partition, dict(tally.objects), run.undone.folder)
 
 
 @contextmanager
-def opened(partition: Partition) -> Iterator[SweepRun]:
-    """Open a swept mark under the lease, with a Spark session for this command."""
+def swept_run(partition: Partition) -> Iterator[SweepRun]:
+    """Open a swept mark under the lease, with a Spark session for this command only."""
     from lakegc_assets.resources import MarksResource
     from spark_resources.lakefs.resource import LakeFSResource
     from spark_resources.spark.resource import SparkResource

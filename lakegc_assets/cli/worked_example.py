@@ -16,12 +16,12 @@ from spark_resources.model import Rules
 REPOSITORY = "worked-example"
 RUN_DAY = datetime(2022, 3, 31, 12, tzinfo=UTC)
 RULES = Rules(21, {"main": 21, "dev": 7})
-ALWAYS = "overwritten-every-time.txt"
+OVERWRITTEN = "overwritten-every-time.txt"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One commit of the example: its documented day, branch, the file it adds, and those it deletes."""
+    """One commit of the example: its documented day, its branch, the file that it adds, and those that it deletes."""
 
     month: int
     day: int
@@ -55,19 +55,19 @@ AFTER_MERGE = [Change(3, 26, "main")]
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """The replayed example. `now` is the real time of the documented run day; `paths` maps addresses to the lakeFS
-    paths that they were written for."""
+class ReplayedExample:
+    """The replayed example. `now` is the real time that stands for the documented run day; `paths` maps addresses to
+    the lakeFS paths that they were written for."""
 
     now: datetime
     paths: Mapping[str, str] = field(default_factory=dict)
 
-    def documented(self, moment: datetime) -> str:
-        """The documented day of a real time."""
+    def documented_day(self, moment: datetime) -> str:
+        """The documented day that a real time stands for."""
         return f"{moment - (self.now - RUN_DAY):%Y-%m-%d}"
 
 
-def replay(sandbox: Sandbox, *, now: datetime) -> Story:
+def replay(sandbox: Sandbox, *, now: datetime) -> ReplayedExample:
     """Create the example's repository in a sandbox, with the history shifted so that its run day is `now`.
 
     In a folder, objects are as old as their commits; a store dates them by its own clock.
@@ -84,7 +84,7 @@ def replay(sandbox: Sandbox, *, now: datetime) -> Story:
 
     def commit(change: Change) -> None:
         when = on_day(change.when)
-        for path in (change.adds, ALWAYS):
+        for path in (change.adds, OVERWRITTEN):
             text = f"{path}, as written on {change.branch} on 2022-{change.name}\n"
             paths[repository.put(change.branch, path, text.encode()).address] = path
         if change.deletes:
@@ -101,4 +101,4 @@ def replay(sandbox: Sandbox, *, now: datetime) -> Story:
         commit(change)
     set_rules(repository, RULES)
     sandbox.set_clock(None)
-    return Story(now, paths)
+    return ReplayedExample(now, paths)

@@ -1,4 +1,4 @@
-"""The check itself: commit graph, tables, live objects, and which references each finding affects."""
+"""The check itself: commit graph, tables, live objects, and what each finding affects."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lakegc_assets.fsck.commit_graph import Graph, read_graph, report_commits
 from lakegc_assets.fsck.findings import Finding, LostObject, Needs, Problem, Report
 from lakegc_assets.fsck.tables import (
     METARANGES,
-    NO_TABLE,
+    NOT_A_TABLE,
     RANGES,
-    UNREFERRED_TABLE,
+    UNREFERENCED_TABLE,
     finding_of,
     ranges_of_metaranges,
     references_to,
@@ -37,7 +37,7 @@ from spark_resources.spark.task_report import TaskReport
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-NAMED = 1000  # lost objects that are looked up; the others are counted, and written to the list
+MAX_NAMED = 1000  # lost objects that are looked up; the others are counted, and written to the list
 METARANGES_LOOKED_UP = 1000  # per damaged range; those of heads are always looked up
 
 WriteLost = Callable[[Iterator[str]], None]
@@ -59,8 +59,8 @@ def check(run: CheckRun) -> Report:
     began = time.monotonic()
     report = Report(run.target.repository.id, run.target.place.namespace.uri)
     run.log_message("listing _lakefs/")
-    there = lakefs_files.walk(run.target.place.store())
-    report.alien, report.alien_count = sorted(there.alien), there.alien_count
+    files = lakefs_files.list_lakefs_files(run.target.place.store())
+    report.unknown_files, report.unknown_count = sorted(files.unknown_files), files.unknown_count
     run.log_message("reading the commit graph")
     now = run.lakefs.server_time()
     graph = read_graph(run.target, run.lakefs, report)
@@ -70,35 +70,40 @@ def check(run: CheckRun) -> Report:
     metaranges = live_objects.live_metaranges(run.target, run.lakefs, graph, report, now=now)
     report_commits(graph, report)
     with errors_from_executors():
-        check_tables(run, graph, metaranges, there, report)
+        check_tables(run, graph, metaranges, files, report)
     report.seconds = time.monotonic() - began
     return report
 
 
-def check_tables(run: CheckRun, graph: Graph, live_ones: set[str], there: lakefs_files.Folder, report: Report) -> None:
+def check_tables(
+    run: CheckRun, graph: Graph, live_metaranges: set[str], files: lakefs_files.LakefsFiles, report: Report
+) -> None:
     spark, place = run.spark(), run.target.place
     began = time.monotonic()
     by_metarange = commits_by_metarange(graph)
-    every = sorted({*by_metarange, *live_ones})
+    metarange_ids = sorted({*by_metarange, *live_metaranges})
     heads = {graph.commits[head].metarange_id for head in graph.heads.values() if head in graph.commits}
-    rows = [{"metarange_id": one, "live": one in live_ones, "head": one in heads} for one in every]
-    run.log_message(f"verifying {plural(len(every), 'metarange')}")
-    found = ranges_of_metaranges(spark, place, pa.Table.from_pylist(rows, schema=METARANGES)).persist()
-    broken = metarange_findings(found, len(every), report)
-    ranges = distinct_ranges(found, report)
-    strays = sorted(there.tables - {*every, *graph.dump_tables, *(row["range_id"] for row in ranges)})
-    context = Context(run, graph, by_metarange, found, ranges, graph.whole and not broken, report)
-    for one in broken:
-        report.findings.append(replace(one, needs=graph.needs(by_metarange.get(one.id, []))))
-    check_ranges(context, strays)
-    note_unchecked_objects(context, {one.id for one in broken} & live_ones)
-    found.unpersist()
+    rows = [
+        {"metarange_id": metarange_id, "live": metarange_id in live_metaranges, "head": metarange_id in heads}
+        for metarange_id in metarange_ids
+    ]
+    run.log_message(f"verifying {plural(len(metarange_ids), 'metarange')}")
+    ranges_found = ranges_of_metaranges(spark, place, pa.Table.from_pylist(rows, schema=METARANGES)).persist()
+    damaged = metarange_findings(ranges_found, len(metarange_ids), report)
+    ranges = distinct_ranges(ranges_found, report)
+    unreferenced = sorted(files.tables - {*metarange_ids, *graph.dump_tables, *(row["range_id"] for row in ranges)})
+    context = Context(run, graph, by_metarange, ranges_found, ranges, graph.complete and not damaged, report)
+    for finding in damaged:
+        report.findings.append(replace(finding, needs=graph.needs(by_metarange.get(finding.id, []))))
+    check_ranges(context, unreferenced)
+    note_unchecked_objects(context, {finding.id for finding in damaged} & live_metaranges)
+    ranges_found.unpersist()
     report.verifying_seconds = time.monotonic() - began
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The state after metaranges are read: `found` is RANGES_FOUND, `ranges` are rows of RANGES.
+    """The state after metaranges are read: `ranges_found` is RANGES_FOUND, `ranges` are rows of RANGES.
 
     `complete` means that all commits and metaranges could be read, so anything they don't refer to is unreferenced.
     """
@@ -106,24 +111,24 @@ class Context:
     run: CheckRun
     graph: Graph
     by_metarange: dict[str, list[str]]
-    found: DataFrame
+    ranges_found: DataFrame
     ranges: list[dict[str, Any]]
     complete: bool
     report: Report
 
 
 def commits_by_metarange(graph: Graph) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    commit_ids: dict[str, list[str]] = {}
     for commit in graph.commits.values():
         if commit.metarange_id:
-            found.setdefault(commit.metarange_id, []).append(commit.id)
-    return found
+            commit_ids.setdefault(commit.metarange_id, []).append(commit.id)
+    return commit_ids
 
 
 def note_unchecked_objects(context: Context, metaranges: set[str]) -> None:
     """Report that objects in unreadable tables were not checked and are on no list."""
     live_ranges = {row["range_id"] for row in context.ranges if row["live"]}
-    ranges = live_ranges & {one.id for one in context.report.findings}
+    ranges = live_ranges & {finding.id for finding in context.report.findings}
     if metaranges or ranges:
         context.report.not_verified.append(
             f"Whether the store has the objects of {plural(len(metaranges), 'live metarange')} and "
@@ -134,43 +139,43 @@ def note_unchecked_objects(context: Context, metaranges: set[str]) -> None:
 # --- metaranges -----------------------------------------------------------------------------------------------------
 
 
-def metarange_findings(found: DataFrame, metaranges: int, report: Report) -> list[Finding]:
-    rows = found.where("range_id is null").select("note", "bytes").collect()
+def metarange_findings(ranges_found: DataFrame, metaranges: int, report: Report) -> list[Finding]:
+    rows = ranges_found.where("range_id is null").select("note", "bytes").collect()
     notes = [json.loads(row["note"]) for row in rows if row["note"] is not None]
     report.count({"metaranges": metaranges - len(notes), "bytes": sum(row["bytes"] or 0 for row in rows)})
-    return sorted(map(finding_of, notes), key=lambda one: one.id)
+    return sorted(map(finding_of, notes), key=lambda finding: finding.id)
 
 
-def distinct_ranges(found: DataFrame, report: Report) -> list[dict[str, Any]]:
+def distinct_ranges(ranges_found: DataFrame, report: Report) -> list[dict[str, Any]]:
     """The distinct ranges of all metaranges (rows of RANGES). Differing descriptions of a range are a finding."""
     from pyspark.sql import functions as F
 
     names = RANGE_REFS.names
-    rows = found.where("range_id is not null").groupBy(*names).agg(F.max("live").alias("live")).collect()
-    known: dict[str, dict[str, Any]] = {}
+    rows = ranges_found.where("range_id is not null").groupBy(*names).agg(F.max("live").alias("live")).collect()
+    by_id: dict[str, dict[str, Any]] = {}
     for row in sorted((row.asDict() for row in rows), key=lambda row: str(row["range_id"])):
-        one = known.setdefault(str(row["range_id"]), row)
-        if one is not row:
-            one["live"] = one["live"] or row["live"]
-            why = "metaranges describe it differently: with other counts or keys"
+        merged = by_id.setdefault(str(row["range_id"]), row)
+        if merged is not row:
+            merged["live"] = merged["live"] or row["live"]
+            why = "metaranges describe it differently, with other counts or keys"
             report.findings.append(Finding("range", str(row["range_id"]), Problem.DAMAGED, why))
-    return list(known.values())
+    return list(by_id.values())
 
 
 # --- ranges and objects ---------------------------------------------------------------------------------------------
 
 
-def check_ranges(context: Context, strays: list[str]) -> None:
+def check_ranges(context: Context, unreferenced: list[str]) -> None:
     """Verify all ranges and other tables, and compare the live addresses with the store's listing, in one job."""
     from pyspark.sql import Observation
 
     run, report = context.run, context.report
     spark, target = run.spark(), run.target
     entries = sum(row["entries"] for row in context.ranges)
-    rows = [*context.ranges, *({"range_id": one, "live": False} for one in strays)]
+    rows = [*context.ranges, *({"range_id": range_id, "live": False} for range_id in unreferenced)]
     sightings = [
-        live_objects.stored(spark, target.place),
-        *live_objects.staged(spark, target, run.lakefs, context.graph, report),
+        live_objects.stored_sightings(spark, target.place),
+        *live_objects.staged_sightings(spark, target, run.lakefs, context.graph, report),
         verified_ranges(spark, target.place, pa.Table.from_pylist(rows, schema=RANGES), total_entries=entries),
     ]
     run.log_message(
@@ -179,42 +184,44 @@ def check_ranges(context: Context, strays: list[str]) -> None:
     )
     observation = Observation("fsck")
     everything = live_objects.by_address(reduce(lambda left, right: left.unionByName(right), sightings))
-    totals = [column.alias(name) for name, column in live_objects.counted_live().items()]
-    kept = everything.observe(observation, *totals).where(live_objects.note_or_lost()).persist()
-    notes = [json.loads(row["note"]) for row in kept.where("note is not null").select("note").collect()]
+    totals = [column.alias(name) for name, column in live_objects.live_counts().items()]
+    notes_and_lost = everything.observe(observation, *totals).where(live_objects.is_note_or_lost()).persist()
+    notes = [json.loads(row["note"]) for row in notes_and_lost.where("note is not null").select("note").collect()]
     report.count({name: int(value or 0) for name, value in observation.get.items()})
     report.count(TaskReport.summed(note["report"] for note in notes if "report" in note).counters)
     sort_findings(context, [finding_of(note) for note in notes if "report" not in note])
-    find_lost(context, kept.where("note is null"))
-    kept.unpersist()
+    find_lost(context, notes_and_lost.where("note is null"))
+    notes_and_lost.unpersist()
 
 
 def sort_findings(context: Context, findings: list[Finding]) -> None:
-    """Add to each finding of a range what needs the range.
+    """Record the findings, and add the commits and branches that need a range to each finding of a range.
 
-    A damaged, unreferenced file that isn't a table, apart from its name, is a finding only if the graph is incomplete.
+    A damaged, unreferenced file that is only named like a table is not a finding unless the graph is incomplete.
     """
-    broken = [one.id for one in findings if one.what == "range"]
-    broken += [one.id for one in context.report.findings if one.what == "range"]
-    needs = needs_of_ranges(context, broken)
+    damaged_ranges = [finding.id for finding in findings if finding.what == "range"]
+    damaged_ranges += [finding.id for finding in context.report.findings if finding.what == "range"]
+    needs = needs_of_ranges(context, damaged_ranges)
     context.report.findings = [
-        replace(one, needs=needs.get(one.id, one.needs)) if one.what == "range" else one
-        for one in context.report.findings
+        replace(finding, needs=needs.get(finding.id, finding.needs)) if finding.what == "range" else finding
+        for finding in context.report.findings
     ]
-    for one in sorted(findings, key=lambda one: (one.what, one.id)):
-        if one.what == NO_TABLE and context.complete:
-            context.report.strange_tables.append(one)
-        elif one.what in (NO_TABLE, UNREFERRED_TABLE):
+    for finding in sorted(findings, key=lambda finding: (finding.what, finding.id)):
+        if finding.what == NOT_A_TABLE and context.complete:
+            context.report.misnamed_files.append(finding)
+        elif finding.what in (NOT_A_TABLE, UNREFERENCED_TABLE):
             who = "nothing refers to it" if context.complete else "a commit or metarange that can't be read may need it"
-            context.report.findings.append(replace(one, what=UNREFERRED_TABLE, why=f"{one.why} ({who})"))
+            context.report.findings.append(replace(finding, what=UNREFERENCED_TABLE, why=f"{finding.why} ({who})"))
         else:
-            context.report.findings.append(replace(one, needs=needs.get(one.id, one.needs)))
+            context.report.findings.append(replace(finding, needs=needs.get(finding.id, finding.needs)))
 
 
 def needs_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, Needs]:
     """The commits and branches that need each of these ranges, by range id."""
     return {
-        range_id: context.graph.needs(commit for one in metaranges for commit in context.by_metarange.get(one, []))
+        range_id: context.graph.needs(
+            commit for metarange_id in metaranges for commit in context.by_metarange.get(metarange_id, [])
+        )
         for range_id, metaranges in metaranges_of_ranges(context, ids).items()
     }
 
@@ -228,7 +235,7 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
         return {}
     wanted_rows = context.run.spark().createDataFrame(pa.table({"range_id": wanted}, schema=RANGE_IDS))
     rows = (
-        context.found.join(F.broadcast(wanted_rows), "range_id")
+        context.ranges_found.join(F.broadcast(wanted_rows), "range_id")
         .groupBy("range_id")
         .agg(
             F.collect_set(F.when(F.col("head"), F.col("metarange_id"))).alias("heads"),
@@ -243,7 +250,7 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
 
 
 def find_lost(context: Context, absent: DataFrame) -> None:
-    """Find live addresses that neither the listing nor a second lookup found, and name them with paths and branches."""
+    """Report live addresses that neither the listing nor a second lookup found, with their paths and branches."""
     run, report = context.run, context.report
     count, lost = report.verified.pop("not_listed"), absent
     named: list[Row] = []
@@ -252,14 +259,16 @@ def find_lost(context: Context, absent: DataFrame) -> None:
             run.log_message(f"looking up {plural(count, 'live object')} missing from the listing")
             still_missing = not_listed_now(absent.select("address"), run.target.place)
             lost = absent.join(still_missing, "address").persist()
-        named = lost.orderBy("address").limit(NAMED).collect()
-    report.lost_count = lost.count() if len(named) == NAMED else len(named)
+        named = lost.orderBy("address").limit(MAX_NAMED).collect()
+    report.lost_count = lost.count() if len(named) == MAX_NAMED else len(named)
     if run.write_lost:
-        rows = lost.select("address").orderBy("address").toLocalIterator() if len(named) == NAMED else named
+        rows = lost.select("address").orderBy("address").toLocalIterator() if len(named) == MAX_NAMED else named
         run.write_lost(row["address"] for row in rows)
     if named:
         report.lost = with_references(context, named)
-        report.lost_branches = tuple(sorted({branch for one in report.lost for branch in one.needs.branches}))
+        report.lost_branches = tuple(
+            sorted({branch for lost_object in report.lost for branch in lost_object.needs.branches})
+        )
         hint_at_listing(run, report)
 
 
@@ -280,24 +289,28 @@ def with_references(context: Context, named: list[Row]) -> list[LostObject]:
     references: dict[str, list[tuple[str, str]]] = {}
     for row in references_to(run.spark(), run.target.place, ranges, committed).collect() if committed else ():
         references.setdefault(row["address"], []).append((row["range_id"], row["path"]))
-    metaranges = metaranges_of_ranges(context, {range_id for each in references.values() for range_id, _ in each})
+    metaranges = metaranges_of_ranges(context, {range_id for pairs in references.values() for range_id, _ in pairs})
     branches = staged_on(context, {row["address"] for row in named if row["staged"]})
-    found = []
+    lost_objects = []
     for row in named:
         places = references.get(row["address"], [])
-        ids = {one for range_id, _ in places for one in metaranges.get(range_id, ())}
-        needs = context.graph.needs(commit for one in ids for commit in context.by_metarange.get(one, []))
+        ids = {metarange_id for range_id, _ in places for metarange_id in metaranges.get(range_id, ())}
+        needs = context.graph.needs(
+            commit for metarange_id in ids for commit in context.by_metarange.get(metarange_id, [])
+        )
         paths = {path for _, path in places}
         for branch, path in branches.get(row["address"], []):
             needs = replace(needs, branches=tuple(sorted({*needs.branches, branch})))
             paths.add(path)
-        found.append(LostObject(row["address"], min(paths, default=None), row["committed"], row["staged"], needs))
-    return found
+        lost_objects.append(
+            LostObject(row["address"], min(paths, default=None), row["committed"], row["staged"], needs)
+        )
+    return lost_objects
 
 
 def staged_on(context: Context, addresses: set[str]) -> dict[str, list[tuple[str, str]]]:
     """The branches and paths at which these addresses are staged, as far as the server reports them."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    places_by_address: dict[str, list[tuple[str, str]]] = {}
     run = context.run
     for branch in sorted(context.graph.heads) if addresses else ():
         try:
@@ -306,7 +319,7 @@ def staged_on(context: Context, addresses: set[str]) -> dict[str, list[tuple[str
             )
             for path, key in changed:
                 if key in addresses:
-                    found.setdefault(key, []).append((branch, path))
+                    places_by_address.setdefault(key, []).append((branch, path))
         except LakegcError as error:
             context.report.not_verified.append(f"Paths of lost objects that are staged on branch {branch}: {error}")
-    return found
+    return places_by_address

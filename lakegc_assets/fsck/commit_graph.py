@@ -1,4 +1,4 @@
-"""The commit graph, with every commit verified by its id, from a dump of references or, without one, from logs."""
+"""The commit graph, with every commit verified by its id. It is read from a dump of references, otherwise from logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from lakegc_assets.fsck.findings import Finding, Needs, Problem, Report, problem_of, reason_of
-from lakegc_assets.fsck.tables import tables, verified
+from lakegc_assets.fsck.tables import read_tables, verified_bytes
 from lakegc_assets.mark.context import Target
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, LakegcError
@@ -16,33 +16,33 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.model import Commit
 
 KNOWN_VERSIONS = (0, 1)
-LOGGED_BESIDE_DUMP = 100_000  # commits: a hundred pages of the log
-COMMITS_NAMED = 10
-GRAPH_RIGHTS = "fs:ListBranches, fs:ListTags and fs:ListCommits"
+MAX_LOGGED_WITH_DUMP = 100_000  # commits, which are a hundred pages of the log
+MAX_COMMITS_NAMED = 10
+GRAPH_PERMISSIONS = "fs:ListBranches, fs:ListTags and fs:ListCommits"
 
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class Graph:
-    """Commits by id, branch heads and tags. `whole` means that a dump listed all commits.
+    """Commits by id, branch heads and tags. `complete` means that a dump listed all commits.
 
-    `forged` are commits whose content doesn't match their id; `absent` are commits that are referenced but missing.
+    `forged` are commits whose content doesn't match their id; `missing` are referenced commits that don't exist.
     """
 
     heads: Mapping[str, str]
     tags: Mapping[str, str] = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
     dump_tables: set[str] = field(default_factory=set)
-    whole: bool = False
+    complete: bool = False
     forged: dict[str, str] = field(default_factory=dict)
-    absent: dict[str, LakegcError] = field(default_factory=dict)
+    missing: dict[str, LakegcError] = field(default_factory=dict)
     retained: frozenset[str] = frozenset()
     _reached: dict[str, int] | None = None
 
-    def take(self, commit: Commit) -> None:
+    def add(self, commit: Commit) -> None:
         """Add a commit, and record it as forged if it doesn't match its id. A forged one never replaces a valid one."""
-        why = forgery(commit)
+        why = why_forged(commit)
         if why is not None:
             self.forged.setdefault(commit.id, why)
             self.commits.setdefault(commit.id, commit)
@@ -54,7 +54,7 @@ class Graph:
         commits = sorted(set(ids))
         heads = {branch for branch, head in self.heads.items() if head in set(commits)}
         return Needs(
-            commits=tuple(commits[:COMMITS_NAMED]),
+            commits=tuple(commits[:MAX_COMMITS_NAMED]),
             commit_count=len(commits),
             retained=sum(commit in self.retained for commit in commits),
             branches=tuple(sorted(heads)),
@@ -64,11 +64,11 @@ class Graph:
     def branches_with(self, commits: Iterable[str]) -> list[str]:
         """The branches whose history contains one of these commits."""
         if self._reached is None:
-            self._reached = reached(self.commits, self.heads)
+            self._reached = branch_masks(self.commits, self.heads)
         mask = 0
         for commit in commits:
             mask |= self._reached.get(commit, 0)
-        return [branch for place, branch in enumerate(sorted(self.heads)) if mask >> place & 1]
+        return [branch for position, branch in enumerate(sorted(self.heads)) if mask >> position & 1]
 
 
 def read_graph(target: Target, lakefs: LakeFS, report: Report) -> Graph:
@@ -80,7 +80,7 @@ def read_graph(target: Target, lakefs: LakeFS, report: Report) -> Graph:
     except Forbidden as error:
         report.not_verified.append(f"Commits that only tags name: {error}")
     for commit in read_dump(target, lakefs, graph, report):
-        graph.take(commit)
+        graph.add(commit)
     read_logs(repository, lakefs, graph, report)
     fetch_missing(repository, lakefs, graph)
     report.count({"commits": len(graph.commits) - len(graph.forged)})
@@ -88,23 +88,23 @@ def read_graph(target: Target, lakefs: LakeFS, report: Report) -> Graph:
 
 
 def report_commits(graph: Graph, report: Report) -> None:
-    """Report forged and absent commits as findings, with what needs them."""
-    for one, why in graph.forged.items():
-        report.findings.append(Finding("commit", one, Problem.DAMAGED, why, graph.needs([one])))
-    for one, error in graph.absent.items():
-        needs = graph.needs(commit.id for commit in graph.commits.values() if one in commit.parents)
-        heads = tuple(sorted(branch for branch, head in graph.heads.items() if head == one))
+    """Report forged and missing commits as findings, with the commits and branches that need them."""
+    for commit_id, why in graph.forged.items():
+        report.findings.append(Finding("commit", commit_id, Problem.DAMAGED, why, graph.needs([commit_id])))
+    for missing_id, error in graph.missing.items():
+        needs = graph.needs(commit.id for commit in graph.commits.values() if missing_id in commit.parents)
+        heads = tuple(sorted(branch for branch, head in graph.heads.items() if head == missing_id))
         behind = sorted({*needs.branches, *needs.history_of} - {*heads})
-        behind += [f"tag {tag}" for tag, commit_id in sorted(graph.tags.items()) if commit_id == one]
+        behind += [f"tag {tag}" for tag, commit_id in sorted(graph.tags.items()) if commit_id == missing_id]
         needs = Needs(needs.commits, needs.commit_count, needs.retained, heads, tuple(behind))
-        report.findings.append(Finding("commit", one, problem_of(error), reason_of(error), needs))
+        report.findings.append(Finding("commit", missing_id, problem_of(error), reason_of(error), needs))
 
 
 # --- the dump -------------------------------------------------------------------------------------------------------
 
 
 def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> list[Commit]:
-    """The commits of a dump of references, with all three of its tables verified; none if the dump isn't permitted."""
+    """The commits in a dump of references, all of whose tables are verified; none if the dump isn't permitted."""
     try:
         dump = lakefs.dump_refs(target.repository.id)
     except LakegcError as error:
@@ -113,13 +113,13 @@ def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> l
     if dump is None:
         report.not_verified.append(
             "Commits that no branch or tag reaches: these credentials may not dump references, so logs were walked. "
-            f"{GRAPH_RIGHTS} are needed."
+            f"{GRAPH_PERMISSIONS} are needed."
         )
         return []
     before = len(report.findings)
     commits = entries_of(target, dump.commits, "commit", sstable.read_commits, graph, report)
-    graph.whole = len(report.findings) == before
-    if not graph.whole:
+    graph.complete = len(report.findings) == before
+    if not graph.complete:
         report.not_verified.append("Commits that no branch or tag reaches: the dump of references is damaged.")
     entries_of(target, dump.branches, "branch", sstable.read_branches, graph, report)
     entries_of(target, dump.tags, "tag", sstable.read_tags, graph, report)
@@ -130,86 +130,88 @@ def entries_of(
     target: Target, dump: str, entity: str, read: Callable[..., list[_T]], graph: Graph, report: Report
 ) -> list[_T]:
     """The entries of one table of a dump and its parts, as far as they are intact."""
-    found: list[_T] = []
+    entries: list[_T] = []
     parts: list[str] = []
-    for table_id, data in tables(target.place, [dump] if dump else []):
+    for table_id, data in read_tables(target.place, [dump] if dump else []):
         try:
-            parts = [ref.id for ref in sstable.read_ranges(verified(table_id, data), name=table_id, entity=entity)]
+            parts = [
+                ref.id for ref in sstable.read_ranges(verified_bytes(table_id, data), name=table_id, entity=entity)
+            ]
             report.count({"dump_tables": 1})
         except LakegcError as error:
             report.add_finding(f"dump of {entity} records", table_id, error)
-    for table_id, data in tables(target.place, parts):
+    for table_id, data in read_tables(target.place, parts):
         try:
-            found.extend(read(verified(table_id, data), name=table_id))
+            entries.extend(read(verified_bytes(table_id, data), name=table_id))
             report.count({"dump_tables": 1})
         except LakegcError as error:
             report.add_finding(f"range of the dump of {entity} records", table_id, error)
     graph.dump_tables |= {dump, *parts} - {""}
-    return found
+    return entries
 
 
 # --- commits --------------------------------------------------------------------------------------------------------
 
 
-def forgery(commit: Commit) -> str | None:
+def why_forged(commit: Commit) -> str | None:
     """Why a commit doesn't match its id (formats §3); None if it does."""
     if commit.version not in KNOWN_VERSIONS:
         return f"it has version {commit.version}, which this version of lakegc doesn't support"
     try:
-        found = sstable.commit_id(commit)
+        actual_id = sstable.commit_id(commit)
     except (OverflowError, UnicodeEncodeError) as error:
         return f"it has a value that no commit can have ({error})"
-    return None if found == commit.id else f"forged or damaged: its content is that of commit {found}"
+    return None if actual_id == commit.id else f"forged or damaged: its content is that of commit {actual_id}"
 
 
 def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> None:
-    """Read commits from the server's logs: all without a complete dump, otherwise LOGGED_BESIDE_DUMP at most."""
-    left = LOGGED_BESIDE_DUMP if graph.whole else None
+    """Read commits from the server's logs: at most MAX_LOGGED_WITH_DUMP if there is a complete dump, otherwise all."""
+    remaining = MAX_LOGGED_WITH_DUMP if graph.complete else None
     seen: set[str] = set()
     names = {commit: name for name, commit in [*graph.tags.items(), *graph.heads.items()]}
     for start, name in sorted(names.items()):
-        if start in seen or left == 0:
+        if start in seen or remaining == 0:
             continue
         try:
-            for commit in islice(lakefs.log(repository, start), left):
-                left = None if left is None else left - 1
+            for commit in islice(lakefs.log(repository, start), remaining):
+                remaining = None if remaining is None else remaining - 1
                 seen.add(commit.id)
-                graph.take(commit)
+                graph.add(commit)
         except LakegcError as error:
             report.add_finding("log", name, error, graph.needs([start]))
     report.count({"logged_commits": len(seen)})
 
 
 def fetch_missing(repository: str, lakefs: LakeFS, graph: Graph) -> None:
-    """Fetch every head, tag and parent that isn't in the graph. Those that the server lacks are absent."""
+    """Fetch every head, tagged commit and parent that isn't in the graph, and record those that the server lacks."""
     wanted = {*graph.heads.values(), *graph.tags.values()}
     wanted |= {parent for commit in graph.commits.values() for parent in commit.parents}
-    while missing := wanted - graph.commits.keys() - graph.absent.keys():
+    while missing := wanted - graph.commits.keys() - graph.missing.keys():
         wanted = set()
-        for one in sorted(missing):
+        for commit_id in sorted(missing):
             try:
-                commit = lakefs.commit(repository, one)
-                if commit.id != one:
+                commit = lakefs.commit(repository, commit_id)
+                if commit.id != commit_id:
                     raise DamagedData(f"the server returned commit {commit.id} instead")
-                graph.take(commit)
+                graph.add(commit)
                 wanted |= set(commit.parents)
             except LakegcError as error:
-                graph.absent[one] = error
+                graph.missing[commit_id] = error
 
 
-def reached(commits: Mapping[str, Commit], heads: Mapping[str, str]) -> dict[str, int]:
+def branch_masks(commits: Mapping[str, Commit], heads: Mapping[str, str]) -> dict[str, int]:
     """For each commit the branches that reach it, as a bit mask over the sorted branch names."""
     masks: dict[str, int] = dict.fromkeys(commits, 0)
     children_left = dict.fromkeys(commits, 0)  # the number of children not visited yet
-    for place, branch in enumerate(sorted(heads)):
-        masks[heads[branch]] = masks.get(heads[branch], 0) | 1 << place
+    for position, branch in enumerate(sorted(heads)):
+        masks[heads[branch]] = masks.get(heads[branch], 0) | 1 << position
     for commit in commits.values():
         for parent in commit.parents:
             children_left[parent] = children_left.get(parent, 0) + 1
-    order = [one for one in commits if not children_left[one]]
-    for one in order:  # grows during iteration; a cycle, possible only through damage, is left out
-        for parent in commits[one].parents if one in commits else ():
-            masks[parent] = masks.get(parent, 0) | masks[one]
+    order = [commit_id for commit_id in commits if not children_left[commit_id]]
+    for commit_id in order:  # grows during iteration; a cycle, possible only through damage, is left out
+        for parent in commits[commit_id].parents if commit_id in commits else ():
+            masks[parent] = masks.get(parent, 0) | masks[commit_id]
             children_left[parent] -= 1
             if not children_left[parent]:
                 order.append(parent)

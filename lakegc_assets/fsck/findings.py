@@ -1,4 +1,4 @@
-"""Results of a check as values: findings, what needs the affected data, and what could not be verified."""
+"""The results of a check: findings, what needs the affected data, and what could not be verified."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ COUNTED = (
 
 @dataclass(slots=True)
 class Report:
-    """The result of a check. `lost` are the first of `lost_count`; `alien` of `alien_count`; `verified` counts by kind.
+    """The result of a check. `lost` are the first of `lost_count`; `unknown_files` of `unknown_count`; `verified`
+    counts by kind.
 
     `not_verified` are sentences about checks that permissions or the repository prevented; `hints` explain what several
     findings together may mean. `verifying_seconds` is the part of `seconds` in which tables were verified and objects
@@ -74,9 +75,9 @@ class Report:
     lost: list[LostObject] = field(default_factory=list)
     lost_count: int = 0
     lost_branches: tuple[str, ...] = ()
-    alien: list[str] = field(default_factory=list)
-    alien_count: int = 0
-    strange_tables: list[Finding] = field(default_factory=list)
+    unknown_files: list[str] = field(default_factory=list)
+    unknown_count: int = 0
+    misnamed_files: list[Finding] = field(default_factory=list)
     not_verified: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
     verified: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))

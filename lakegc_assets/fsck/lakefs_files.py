@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from spark_resources.stores.base import Store
 
 ROOT = "_lakefs/"
-OWN_FILES = frozenset({f"{ROOT}dummy", f"{ROOT}refs_manifest.json", ROOT})
-OWN_FOLDERS = frozenset(
+KNOWN_FILES = frozenset({f"{ROOT}dummy", f"{ROOT}refs_manifest.json", ROOT})
+KNOWN_FOLDERS = frozenset(
     {
         *(f"{ROOT}retention/gc/{name}/" for name in ("rules", "commits", "uncommitted", "unified", "lakegc")),
         *(f"{ROOT}retention/gc/{name}/" for name in ("addresses", "addresses.text")),
@@ -17,37 +17,38 @@ OWN_FOLDERS = frozenset(
         f"{ROOT}logs/gc/",  # of older collectors
     }
 )
-ALIENS_NAMED = 1000
+MAX_UNKNOWN_NAMED = 1000
 
 _TABLE = re.compile(rf"^{ROOT}([0-9a-f]{{64}})$")
 
 
 @dataclass(slots=True)
-class Folder:
-    """`tables` are ids by name only; `alien` are the first of `alien_count` keys that aren't lakeFS's or lakegc's."""
+class LakefsFiles:
+    """`tables` are ids by name only; `unknown_files` are the first of `unknown_count` keys that aren't lakeFS's or
+    lakegc's."""
 
     tables: set[str] = field(default_factory=set)
-    alien: list[str] = field(default_factory=list)
-    alien_count: int = 0
+    unknown_files: list[str] = field(default_factory=list)
+    unknown_count: int = 0
 
 
-def walk(store: Store) -> Folder:
-    """Everything under `_lakefs/`, without the content of known folders."""
-    found, waiting = Folder(), [ROOT]
-    while waiting:
-        prefix = waiting.pop()
-        inner = any(known.startswith(prefix) for known in OWN_FOLDERS)
-        for page in store.pages(prefix, delimiter="/" if inner else None):
-            waiting.extend(each for each in page.prefixes if each not in OWN_FOLDERS)
-            for each in page.objects:
-                _sort(found, each.key)
-    return found
+def list_lakefs_files(store: Store) -> LakefsFiles:
+    """List everything under `_lakefs/`, except the content of known folders."""
+    files, prefixes = LakefsFiles(), [ROOT]
+    while prefixes:
+        prefix = prefixes.pop()
+        has_known_folders = any(known.startswith(prefix) for known in KNOWN_FOLDERS)
+        for page in store.pages(prefix, delimiter="/" if has_known_folders else None):
+            prefixes.extend(subfolder for subfolder in page.prefixes if subfolder not in KNOWN_FOLDERS)
+            for listed in page.objects:
+                _classify(files, listed.key)
+    return files
 
 
-def _sort(found: Folder, key: str) -> None:
+def _classify(files: LakefsFiles, key: str) -> None:
     if table := _TABLE.match(key):
-        found.tables.add(table.group(1))
-    elif key not in OWN_FILES:
-        found.alien_count += 1
-        if len(found.alien) < ALIENS_NAMED:
-            found.alien.append(key)
+        files.tables.add(table.group(1))
+    elif key not in KNOWN_FILES:
+        files.unknown_count += 1
+        if len(files.unknown_files) < MAX_UNKNOWN_NAMED:
+            files.unknown_files.append(key)

@@ -1,4 +1,4 @@
-"""Live objects, and those that the store lacks: heads, retained commits and staged changes against a listing."""
+"""Live objects, and those that the store lacks: compares heads, retained commits and staged changes with a listing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakegc_assets.fsck.commit_graph import Graph
 from lakegc_assets.fsck.findings import Report
-from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, note_of, report_of
+from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, finding_note, report_of
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.errors import DamagedData, Forbidden, LakegcError
@@ -45,7 +45,7 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
     retained = {*graph.heads.values()}
     try:
         verdicts = retained_commits(graph.commits.values(), graph.heads, lakefs.rules(target.repository.id), now=now)
-        retained |= {one.commit_id for one in verdicts if one.retained}
+        retained |= {verdict.commit_id for verdict in verdicts if verdict.retained}
     except LakegcError as error:
         report.not_verified.append(
             "Objects of commits that only the retention rules keep: they can't be applied to this commit graph "
@@ -57,7 +57,10 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
             why = f"its metarange is '{known.metarange_id}', but '{metarange}' in the server's list of retained commits"
             report.add_finding("commit", commit_id, DamagedData(why), graph.needs([commit_id]))
     graph.retained = frozenset({*retained, *listed})
-    return {*listed.values(), *(graph.commits[one].metarange_id for one in retained & graph.commits.keys())} - {""}
+    return {
+        *listed.values(),
+        *(graph.commits[retained_id].metarange_id for retained_id in retained & graph.commits.keys()),
+    } - {""}
 
 
 def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str]:
@@ -83,16 +86,18 @@ def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str
 # --- staged ---------------------------------------------------------------------------------------------------------
 
 
-def staged(spark: SparkSession, target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> list[DataFrame]:
+def staged_sightings(
+    spark: SparkSession, target: Target, lakefs: LakeFS, graph: Graph, report: Report
+) -> list[DataFrame]:
     """Addresses staged on any branch, as SIGHTINGS: from each branch's changed paths, and from the server's list."""
-    found = [served_at_changed_paths(spark, target, lakefs, sorted(graph.heads))]
+    sightings = [served_at_changed_paths(spark, target, lakefs, sorted(graph.heads))]
     if target.repository.read_only:  # the server makes no list for such a repository
         report.not_verified.append(
-            "Staged objects are those that branches show as changed: the repository is read-only."
+            "Staged objects that only the server's list names: the repository is read-only, so there is no such list."
         )
     else:
-        found.append(listed_as_staged(spark, target.place, staged_files(target, lakefs, report)))
-    return found
+        sightings.append(listed_as_staged(spark, target.place, staged_files(target, lakefs, report)))
+    return sightings
 
 
 def staged_files(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
@@ -102,14 +107,14 @@ def staged_files(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
         lists = lakefs.prepare_uncommitted(target.repository.id)
         for location, announced in lists.files_by_location.items():
             folder = target.place.namespace.key(location).rstrip("/") + "/"
-            there = [one.key for page in target.place.store().pages(folder) for one in page.objects]
-            keys += there
-            if len(there) < announced:
-                short = DamagedData(
-                    f"the server reported {announced} files, but {len(there)} exist. Check that lakegc and the "
+            files = [file.key for page in target.place.store().pages(folder) for file in page.objects]
+            keys += files
+            if len(files) < announced:
+                missing_files = DamagedData(
+                    f"the server reported {announced} files, but {len(files)} exist. Check that lakegc and the "
                     "server use the same store."
                 )
-                report.add_finding("list of staged objects", location, short)
+                report.add_finding("list of staged objects", location, missing_files)
     except Forbidden as error:
         report.not_verified.append(f"Staged objects: {error}")
     except LakegcError as error:
@@ -128,10 +133,12 @@ def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> Data
                 yield batch_of(SIGHTINGS, address=inside, staged=True)
                 report.count(outside=outside)
             except LakegcError as error:
-                yield batch_of(SIGHTINGS, note=[note_of("list of staged objects", key, error)])
+                yield batch_of(SIGHTINGS, note=[finding_note("list of staged objects", key, error)])
         yield report_of("reading lists of staged objects", report)
 
-    return id_tasks(lambda: spark, "key", keys, batch=1, here=0).mapped(read, SIGHTINGS)  # one may have millions
+    return id_tasks(lambda: spark, "key", keys, batch=1, here=0).mapped(
+        read, SIGHTINGS
+    )  # a list may have millions of rows
 
 
 def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS, branches: list[str]) -> DataFrame:
@@ -143,7 +150,7 @@ def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS,
                 keys = [key for _, key in changed_paths(lakefs, repository, branch, place.namespace)]
                 yield batch_of(SIGHTINGS, address=pa.array(keys, pa.string()), staged=True)
             except LakegcError as error:
-                yield batch_of(SIGHTINGS, note=[note_of("changes of branch", branch, error)])
+                yield batch_of(SIGHTINGS, note=[finding_note("changes of branch", branch, error)])
 
     return id_tasks(lambda: spark, "branch", branches, batch=1).mapped(read, SIGHTINGS)
 
@@ -163,10 +170,10 @@ def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Names
 # --- stored ---------------------------------------------------------------------------------------------------------
 
 
-def stored(spark: SparkSession, place: Place) -> DataFrame:
+def stored_sightings(spark: SparkSession, place: Place) -> DataFrame:
     """Everything that the store lists outside `_lakefs/`, as SIGHTINGS: live addresses may be in any folder."""
     store = place.store()
-    folders = [one for one in folders_in(store, ROOT) if one != TABLES]
+    folders = [folder for folder in folders_in(store, ROOT) if folder != TABLES]
     if DATA in folders:
         folders += folders_in(store, DATA)
 
@@ -174,11 +181,11 @@ def stored(spark: SparkSession, place: Place) -> DataFrame:
         report = TaskReport()
         for folder in (folder for batch in batches for folder in batch.column(0).to_pylist()):
             for page in place.store().pages(folder, delimiter="/" if folder in (DATA, ROOT) else None):
-                report.count(listed=len(page.objects), bytes_listed=sum(one.size for one in page.objects))
-                yield batch_of(SIGHTINGS, address=[one.key for one in page.objects], listed=True)
+                report.count(listed=len(page.objects), bytes_listed=sum(listed.size for listed in page.objects))
+                yield batch_of(SIGHTINGS, address=[listed.key for listed in page.objects], listed=True)
         yield report_of("listing", report)
 
-    # not on the driver, which would hold all objects of a long root
+    # not on the driver, which would have to hold all objects of a large root folder
     return id_tasks(lambda: spark, "folder", [ROOT, *folders], batch=1, here=0).mapped(read, SIGHTINGS)
 
 
@@ -186,29 +193,29 @@ def stored(spark: SparkSession, place: Place) -> DataFrame:
 
 
 def by_address(sightings: DataFrame) -> DataFrame:
-    """The distinct addresses and notes, with the inputs that contain each."""
+    """The distinct addresses and notes, with a flag for each input that contains them."""
     from pyspark.sql import functions as F
 
-    seen: Iterator[Column] = (
+    flags: Iterator[Column] = (
         F.coalesce(F.max(name), F.lit(False)).alias(name) for name in ("listed", "committed", "staged")
     )
-    return sightings.groupBy("address", "note").agg(*seen)
+    return sightings.groupBy("address", "note").agg(*flags)
 
 
-def counted_live() -> dict[str, Column]:
+def live_counts() -> dict[str, Column]:
     """Aggregates over the result of `by_address`: counts of live addresses, and of those that are not listed."""
     from pyspark.sql import functions as F
 
-    known = F.col("note").isNull()
+    is_address = F.col("note").isNull()
     return {
-        "live_committed": F.count_if(known & F.col("committed")),
-        "live_staged": F.count_if(known & F.col("staged")),
-        "live": F.count_if(known & (F.col("committed") | F.col("staged"))),
-        "not_listed": F.count_if(known & note_or_lost()),
+        "live_committed": F.count_if(is_address & F.col("committed")),
+        "live_staged": F.count_if(is_address & F.col("staged")),
+        "live": F.count_if(is_address & (F.col("committed") | F.col("staged"))),
+        "not_listed": F.count_if(is_address & is_note_or_lost()),
     }
 
 
-def note_or_lost() -> Column:
+def is_note_or_lost() -> Column:
     """Whether a row is a task's note, or a live address missing from the listing."""
     from pyspark.sql import functions as F
 

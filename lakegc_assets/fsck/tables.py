@@ -1,4 +1,4 @@
-"""Verify metaranges and ranges on the executors: each table is read once, and a damaged one is reported, not raised.
+"""Verify metaranges and ranges on the executors. Each table is read once, and a damaged one is reported, not raised.
 
 Findings are returned in a column `note` (JSON) beside the rows, so that one job returns both.
 """
@@ -52,7 +52,7 @@ SIGHTINGS = pa.schema(
 # --- one table ------------------------------------------------------------------------------------------------------
 
 
-def tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | LakegcError]]:
+def read_tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | LakegcError]]:
     """Ids with the bytes of their tables, prefetched, or with the error of reading them."""
     errors: dict[str, LakegcError] = {}
 
@@ -67,21 +67,21 @@ def tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | Lake
         yield table_id, errors.pop(table_id, data)
 
 
-def verified(table_id: str, found: bytes | LakegcError, decoder: sstable.Decoder | None = None) -> bytes:
+def verified_bytes(table_id: str, data: bytes | LakegcError, decoder: sstable.Decoder | None = None) -> bytes:
     """The bytes of a table that matches its id. Raises a `LakegcError` with the reason if it doesn't."""
-    if isinstance(found, LakegcError):
-        raise found
-    sstable.verify_table(found, name=table_id, decoder=decoder)
-    return found
+    if isinstance(data, LakegcError):
+        raise data
+    sstable.verify_table(data, name=table_id, decoder=decoder)
+    return data
 
 
-def note_of(what: str, thing: str, error: LakegcError) -> str:
+def finding_note(what: str, thing: str, error: LakegcError) -> str:
     """A finding, serialized to be returned from an executor to the driver."""
     return json.dumps({"what": what, "id": thing, "problem": problem_of(error).value, "why": reason_of(error)})
 
 
 def report_of(work: str, report: TaskReport) -> pa.RecordBatch:
-    """The report of a task as a row of SIGHTINGS. It names the task, since equal notes are counted once."""
+    """The report of a task as a row of SIGHTINGS. It names the task, because equal notes would be counted once."""
     return batch_of(SIGHTINGS, note=[json.dumps({"task": f"{work} {task_name()}", "report": report.to_json()})])
 
 
@@ -110,11 +110,11 @@ def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table
 
     def read(batches: Batches) -> Batches:
         rows = {str(row["metarange_id"]): row for batch in batches for row in batch.to_pylist()}
-        for metarange, data in tables(place, rows):
+        for metarange, data in read_tables(place, rows):
             try:
-                refs = sstable.read_ranges(verified(metarange, data), name=metarange)
+                refs = sstable.read_ranges(verified_bytes(metarange, data), name=metarange)
             except LakegcError as error:
-                yield batch_of(RANGES_FOUND, **rows[metarange], note=[note_of("metarange", metarange, error)])
+                yield batch_of(RANGES_FOUND, **rows[metarange], note=[finding_note("metarange", metarange, error)])
                 continue
             size = len(data) if isinstance(data, bytes) else 0
             yield batch_of(RANGES_FOUND, **rows[metarange], bytes=[size])  # of the metarange itself
@@ -135,46 +135,46 @@ def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table
 
 
 def verified_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_entries: int) -> DataFrame:
-    """Verify all these tables (rows of RANGES), and return the live ones' addresses in the namespace: SIGHTINGS."""
+    """Verify these tables (rows of RANGES). Returns the addresses inside the namespace from live ones (SIGHTINGS)."""
 
     def read(batches: Batches) -> Batches:
         report = TaskReport()
         rows = [row for batch in batches for row in batch.to_pylist()]
         decoder = sstable.default_decoder(total_entries * ENTRY_BYTES)
         described = {str(row["range_id"]): row for row in rows if row["entries"] is not None}
-        for range_id, data in tables(place, described):
+        for range_id, data in read_tables(place, described):
             try:
                 yield from addresses_of_range(place, described[range_id], data, decoder, report)
             except LakegcError as error:
-                yield batch_of(SIGHTINGS, note=[note_of("range", range_id, error)])
-        for table_id, data in tables(place, [str(row["range_id"]) for row in rows if row["entries"] is None]):
+                yield batch_of(SIGHTINGS, note=[finding_note("range", range_id, error)])
+        for table_id, data in read_tables(place, [str(row["range_id"]) for row in rows if row["entries"] is None]):
             try:
-                report.count(other_tables=1, bytes=len(verified(table_id, data)))
+                report.count(other_tables=1, bytes=len(verified_bytes(table_id, data)))
             except LakegcError as error:
-                yield batch_of(SIGHTINGS, note=[note_of(unreferred(data), table_id, error)])
+                yield batch_of(SIGHTINGS, note=[finding_note(kind_of_damaged(data), table_id, error)])
         yield report_of("verifying", report)
 
     return range_tasks(lambda: spark, ranges).mapped(read, SIGHTINGS)
 
 
-UNREFERRED_TABLE, NO_TABLE = "table", "file"
+UNREFERENCED_TABLE, NOT_A_TABLE = "table", "file"
 
 
-def unreferred(data: bytes | LakegcError) -> str:
-    """The kind of a damaged, unreferenced table: it may also be a user's file with such a name."""
-    return UNREFERRED_TABLE if isinstance(data, LakegcError) or data.endswith(MAGIC) else NO_TABLE
+def kind_of_damaged(data: bytes | LakegcError) -> str:
+    """The kind of a damaged, unreferenced table: it may just be a user's file that is named like a table."""
+    return UNREFERENCED_TABLE if isinstance(data, LakegcError) or data.endswith(MAGIC) else NOT_A_TABLE
 
 
 def addresses_of_range(
     place: Place, ref: dict[str, Any], data: bytes | LakegcError, decoder: sstable.Decoder, report: TaskReport
 ) -> Batches:
-    """The addresses of one range in the namespace if it is live. Every entry is decoded in any case."""
+    """The addresses of one range inside the namespace, if the range is live. Every entry is decoded in any case."""
     range_id = str(ref["range_id"])
-    whole = verified(range_id, data, decoder)
-    check_range(sstable.read_properties(whole, name=range_id), ref)
-    batch = sstable.read_entries(whole, name=range_id, columns=("address", "address_type"), decoder=decoder)
+    verified_data = verified_bytes(range_id, data, decoder)
+    check_range(sstable.read_properties(verified_data, name=range_id), ref)
+    batch = sstable.read_entries(verified_data, name=range_id, columns=("address", "address_type"), decoder=decoder)
     keys, outside = addresses_inside(batch.column(0), batch.column(1), place.namespace)
-    report.count(ranges=1, bytes=len(whole), entries=batch.num_rows)
+    report.count(ranges=1, bytes=len(verified_data), entries=batch.num_rows)
     if ref["live"]:
         report.count(outside=outside)
         yield batch_of(SIGHTINGS, address=keys, committed=True)
@@ -187,29 +187,31 @@ REFERENCES = pa.schema([("address", pa.string()), ("range_id", pa.string()), ("p
 
 def references_to(spark: SparkSession, place: Place, ranges: pa.Table, addresses: Sequence[str]) -> DataFrame:
     """Which of these ranges (rows of RANGES) have one of the addresses, and at which path (columns of REFERENCES)."""
-    wanted, known = frozenset(addresses), pa.array(addresses, pa.string())
+    wanted, wanted_array = frozenset(addresses), pa.array(addresses, pa.string())
 
     def read(batches: Batches) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
         decoder = sstable.default_decoder(sum(ref["entries"] for ref in refs.values()) * ENTRY_BYTES)
-        for range_id, data in tables(place, refs):
+        for range_id, data in read_tables(place, refs):
             if isinstance(data, LakegcError):
-                continue  # already a finding
+                continue  # it is already a finding
             try:
                 batch = sstable.read_entries(
                     data, name=range_id, columns=("path", "address", "address_type"), decoder=decoder
                 )
             except DamagedData:
-                continue  # likewise
-            found = [(path, key) for path, key in inside_paths(possible(batch, known), place) if key in wanted]
-            if found:
-                paths = [path.decode(errors="backslashreplace") for path, _ in found]
-                yield batch_of(REFERENCES, address=[key for _, key in found], range_id=range_id, path=paths)
+                continue  # it is already a finding, too
+            matching = [
+                (path, key) for path, key in inside_paths(possible_matches(batch, wanted_array), place) if key in wanted
+            ]
+            if matching:
+                paths = [path.decode(errors="backslashreplace") for path, _ in matching]
+                yield batch_of(REFERENCES, address=[key for _, key in matching], range_id=range_id, path=paths)
 
     return range_tasks(lambda: spark, ranges).mapped(read, REFERENCES)
 
 
-def possible(batch: pa.RecordBatch, addresses: pa.Array) -> pa.RecordBatch:
+def possible_matches(batch: pa.RecordBatch, addresses: pa.Array) -> pa.RecordBatch:
     """The rows that may have one of the addresses: equal ones, and those with an address in another form."""
     other_form = pc.not_equal(batch.column("address_type"), pa.scalar(int(AddressType.RELATIVE), pa.int8()))
     return batch.filter(pc.or_(other_form, pc.is_in(batch.column("address"), value_set=addresses)))

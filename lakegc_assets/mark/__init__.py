@@ -1,7 +1,7 @@
 """How each asset of a mark is computed: the effects around the decisions in `rules`.
 
 The asset `x` is computed by one function of the module `x`, which takes a `MarkRun` and records the asset's step in the
-mark. Where an asset takes more than its module, the others are beside it:
+mark. The other modules, by the asset that they belong to:
 
 the run                  context, options, preconditions, repository_selection, reading_order
 namespace_slices         candidates, full_listing, inventory_listing, incremental_listing, listed_objects

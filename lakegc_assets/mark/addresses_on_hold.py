@@ -1,7 +1,8 @@
 """The addresses that holds keep beyond the rules: those that only commits on hold reach, and those at paths on hold.
 
-An object on hold may be missing from the store: an earlier sweep may have deleted it before the hold was placed. So
-missing objects are counted and reported, but don't stop the mark. A missing range that is on hold does (invariant 3).
+An object on hold may be missing from the store, because an earlier sweep may have deleted it before the hold was
+placed. Missing objects are therefore counted and reported, but don't stop the mark. A missing range that is on hold
+does stop it (invariant 3).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ ASSET = "committed_addresses"
 RANGES_PART, ADDRESSES_PART = "ranges_on_hold", "on_hold"
 OBJECTS_PART = "on_hold"  # of the expired set
 COLUMNS = ("path", "address", "address_type")
-MAY_FOLD = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # names that some stores normalise
+NORMALIZED_BY_SOME_STORES = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # addresses that some stores normalize
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -67,21 +68,24 @@ def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collect
     """
     paths = PathHolds.of(holds_in_force.in_force(run))
     ranges = [row for row in expired_ranges(run, paths) if row["range_id"] not in committed]
-    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, RANGES_PART), ranges, RANGES_ON_HOLD), RANGES_PART)
+    notes.add_dataset(write_rows(run.place, run.mark.folder(ASSET, RANGES_PART), ranges, RANGES_ON_HOLD), RANGES_PART)
     folder = run.mark.folder(ASSET, ADDRESSES_PART)
     if ranges:
         run.log_message(f"reading {plural(len(ranges), 'range')} for holds")
         tasks = range_tasks(run.spark, pa.Table.from_pylist(ranges, schema=RANGES_ON_HOLD))
-        dataset, report = write_produced(tasks, reading_ranges(run.place, paths), run.place, folder, ADDRESSES_ON_HOLD)
+        dataset, report = write_produced(
+            tasks, on_hold_producer(run.place, paths), run.place, folder, ADDRESSES_ON_HOLD
+        )
         check_all_read(report, ranges=len(ranges), entries=sum(row["entries"] for row in ranges))
     else:
         dataset = write_rows(run.place, folder, [], ADDRESSES_ON_HOLD)
-    notes.wrote(dataset, ADDRESSES_PART)
+    notes.add_dataset(dataset, ADDRESSES_PART)
     notes.facts |= {"ranges_on_hold": len(ranges), "addresses_on_hold": dataset.rows}
 
 
 def expired_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
-    """The ranges of expired commits that holds need (RANGES_ON_HOLD)."""
+    """The ranges of expired commits that only commits on hold reach, or that may contain paths on hold
+    (RANGES_ON_HOLD)."""
     from pyspark.sql import functions as F
 
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
@@ -90,23 +94,23 @@ def expired_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
     if not wanted:
         return []
     commits = row_tasks(run.spark, pa.Table.from_pylist(expired, schema=COMMIT_VERDICTS), batch=10_000).frame()
-    found = ranges_of(run.spark, run.place, wanted).join(commits.select("metarange_id", "hold"), "metarange_id")
+    ranges = ranges_of(run.spark, run.place, wanted).join(commits.select("metarange_id", "hold"), "metarange_id")
     with errors_from_executors():
-        rows = found.groupBy(*RANGE_REFS.names).agg(F.collect_set("hold").alias("holds")).collect()
+        rows = ranges.groupBy(*RANGE_REFS.names).agg(F.collect_set("hold").alias("holds")).collect()
     return [
-        {name: row[name] for name in RANGE_REFS.names} | {"hold": joined_ids(row["holds"])}
+        {name: row[name] for name in RANGE_REFS.names} | {"hold": join_hold_ids(row["holds"])}
         for row in rows
         if row["holds"] or paths.may_be_in(bytes(row["min_key"]), bytes(row["max_key"]))
     ]
 
 
-def joined_ids(holds: Iterable[str]) -> str | None:
-    """The hold ids in several `hold` fields, as one such field; None if there are none."""
-    ids = {one for several in holds for one in several.split(HOLD_SEPARATOR)}
+def join_hold_ids(holds: Iterable[str]) -> str | None:
+    """Merge the hold ids of several `hold` fields into one such field; None if there are none."""
+    ids = {hold_id for several in holds for hold_id in several.split(HOLD_SEPARATOR)}
     return HOLD_SEPARATOR.join(sorted(ids)) or None
 
 
-def reading_ranges(place: Place, paths: PathHolds) -> Producer:
+def on_hold_producer(place: Place, paths: PathHolds) -> Producer:
     """Map rows of RANGES_ON_HOLD to the addresses on hold inside the namespace (ADDRESSES_ON_HOLD), with every entry
     verified."""
 
@@ -131,7 +135,7 @@ def on_hold_batch(entries: pa.RecordBatch, hold: str, place: Place) -> pa.Record
     )
 
 
-def read_all(run: MarkRun) -> DataFrame:
+def addresses_by_holds(run: MarkRun) -> DataFrame:
     """The addresses that holds keep by commits and paths (ADDRESSES_ON_HOLD), with duplicates."""
     return run.read(ASSET, ADDRESSES_ON_HOLD, ADDRESSES_PART)
 
@@ -166,31 +170,31 @@ def count_by_hold(objects: pa.Table, report: TaskReport) -> None:
 def note_objects_on_hold(run: MarkRun, notes: StepNotes, candidates: Candidates, report: TaskReport) -> None:
     """Record how many objects only holds keep, by the report of `count_by_hold`, and how many addresses on hold are
     missing from the listing."""
-    absent = count_absent(run, candidates) if run.mark.dataset(ASSET, ADDRESSES_PART).rows else 0
+    absent = count_missing(run, candidates) if run.mark.dataset(ASSET, ADDRESSES_PART).rows else 0
     notes.facts |= {
-        "on_hold": by_hold(report),
+        "on_hold": counts_by_hold(report),
         "objects_on_hold": notes.datasets[OBJECTS_PART]["rows"],
         "bytes_on_hold": report.counters["bytes_on_hold"],
         "on_hold_not_listed": absent,
     }
 
 
-def by_hold(report: TaskReport) -> dict[str, dict[str, int]]:
+def counts_by_hold(report: TaskReport) -> dict[str, dict[str, int]]:
     """Counts per hold; an object kept by two holds counts for both."""
     objects, sizes = report.by_key["objects"], report.by_key["bytes"]
-    return {one: {"objects": objects[one], "bytes": sizes[one]} for one in sorted(objects)}
+    return {hold_id: {"objects": objects[hold_id], "bytes": sizes[hold_id]} for hold_id in sorted(objects)}
 
 
-def count_absent(run: MarkRun, candidates: Candidates) -> int:
-    """How many addresses on hold are missing from the listing. Raises `Refused` if the store has one under another
-    name."""
-    addresses = read_all(run).select("address").dropDuplicates()
+def count_missing(run: MarkRun, candidates: Candidates) -> int:
+    """Count the addresses on hold that are missing from the listing. Raises `Refused` if the store has one of them
+    under a normalized name."""
+    addresses = addresses_by_holds(run).select("address").dropDuplicates()
     expected = addresses.where(listed_area_column(addresses["address"]))
-    absent = expected.transform(garbage.without(listed_objects.stored(run)))
-    absent = run.persist(candidates.without_unchanged(absent))
-    strange = absent.where(absent["address"].rlike(MAY_FOLD)).collect()
-    missing_objects.refuse_folded(run, [row["address"] for row in strange], state="is on hold and not listed")
-    count = absent.count()
+    missing = expected.transform(garbage.without(listed_objects.stored_objects(run)))
+    missing = run.persist(candidates.without_unchanged(missing))
+    foldable = missing.where(missing["address"].rlike(NORMALIZED_BY_SOME_STORES)).collect()
+    missing_objects.refuse_normalized(run, [row["address"] for row in foldable], state="is on hold and not listed")
+    count = missing.count()
     if count and run.mark.record.inventory is None:
         run.log_message(
             f"missing from the store: {plural(count, 'object')} on hold (lost, or deleted before the hold was placed)"

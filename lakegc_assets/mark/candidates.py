@@ -1,7 +1,7 @@
 """How a mark finds its candidates: by a full listing, from an inventory, or incrementally since a base mark.
 
-The choice is made once, when the mark begins, and recorded (`MarkRecord.basis` and `inventory`). `choose` and
-`recorded` return it; no step needs to know which one it is.
+The choice is made once, when the mark begins, and recorded (`MarkRecord.basis` and `inventory`). `choose` makes it and
+`recorded_candidates` returns it again; no step needs to know which one it is.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING
 from lakegc_assets.mark import incremental_comparison, inventory_listing
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.full_listing import all_parts, list_parts
-from lakegc_assets.mark.incremental_listing import changed_parts, fully_listed_slices, look_up, no_longer_retained
+from lakegc_assets.mark.incremental_listing import (
+    fully_listed_slices,
+    look_up,
+    no_longer_retained,
+    possibly_changed_parts,
+)
 from lakegc_assets.mark.listed_objects import ASSET, COMPARED_PART, NO_LONGER_RETAINED_PART
-from lakegc_assets.mark.mark_chain import UNREADABLE, MarkChain, can_be_base, refuse_mixed
+from lakegc_assets.mark.mark_chain import UNREADABLE, MarkChain, can_be_base, refuse_mixed_modes
 from lakegc_assets.mark.missed_by_incremental import count_missed
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.garbage import Rule
@@ -47,8 +52,8 @@ class Candidates(ABC):
 
     @abstractmethod
     def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-        """The inputs to co-group for the reference status (these, possibly with more), and the rule that is applied to
-        each group."""
+        """The inputs to co-group for the reference status, which are these and possibly more, and the rule that is
+        applied to each group."""
 
     @abstractmethod
     def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
@@ -56,12 +61,12 @@ class Candidates(ABC):
 
     @abstractmethod
     def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
-        """Write which of these ranges are skipped because earlier marks read them."""
+        """Write which of these ranges need no reading because earlier marks read them."""
 
     @abstractmethod
     def no_longer_counted(self, ranges: Sequence[str]) -> frozenset[str]:
-        """The ranges that counted as committed at listing time but aren't among these, which count now. Objects only in
-        them were not looked up, so the next mark has to do that."""
+        """The ranges that counted as committed at listing time but aren't among these ranges, which count now. Objects
+        that only they contain were not looked up, so the next mark must look them up."""
 
     @abstractmethod
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
@@ -74,7 +79,7 @@ class Candidates(ABC):
 
 @dataclass(frozen=True)
 class FullListing(Candidates):
-    """All stored objects, as the store lists them."""
+    """All stored objects, as listed by the store."""
 
     def write_listing(self, notes: StepNotes) -> None:
         self.run.log_message(f"listing {self.run.store.where}")
@@ -105,7 +110,7 @@ class FromInventory(FullListing):
     """All objects that were stored when an inventory was taken."""
 
     def write_listing(self, notes: StepNotes) -> None:
-        inventory_listing.read_slices(self.run, notes, self.run.mark.record.inventory or {})
+        inventory_listing.write_candidates(self.run, notes, self.run.mark.record.inventory or {})
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class Incremental(Candidates):
 
     def write_listing(self, notes: StepNotes) -> None:
         self.run.log_message(f"listing {self.run.store.where}")
-        parts = changed_parts(self.run.store, self.chain.base.start)
+        parts = possibly_changed_parts(self.run.store, self.chain.base.start)
         list_parts(self.run, notes, parts)
         look_up(self.run, notes, self.chain, self.ranges, fully_listed_slices(parts))
 
@@ -133,7 +138,7 @@ class Incremental(Candidates):
     def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
         rows = [{"range_id": one} for one in ranges if one in self.chain.refs]
         folder = self.run.mark.folder(COMMITTED, FROM_BASE_PART)
-        notes.wrote(write_rows(self.run.place, folder, rows, RANGE_IDS), FROM_BASE_PART)
+        notes.add_dataset(write_rows(self.run.place, folder, rows, RANGE_IDS), FROM_BASE_PART)
 
     def no_longer_counted(self, ranges: Sequence[str]) -> frozenset[str]:
         return self.chain.counted - self.ranges - set(ranges)
@@ -151,33 +156,33 @@ class Incremental(Candidates):
 
 
 def choose(run: MarkRun) -> Candidates:
-    """Choose the candidates of a new mark. A mark that can't be incremental after all becomes full and records why."""
-    found: Incremental | str = begin_incremental(run) if run.mark.record.incremental else ""
-    if isinstance(found, Incremental):
-        return found
-    if found:
-        run.mark.make_full(found)
-        run.log_message(f"making a full mark: {found}")
-    return everything(run)
+    """Choose the candidates of a new mark. If it can't be incremental after all, it becomes full and records why."""
+    begun: Incremental | str = begin_incremental(run) if run.mark.record.incremental else ""
+    if isinstance(begun, Incremental):
+        return begun
+    if begun:
+        run.mark.make_full(begun)
+        run.log_message(f"making a full mark: {begun}")
+    return full_candidates(run)
 
 
-def recorded(run: MarkRun) -> Candidates:
+def recorded_candidates(run: MarkRun) -> Candidates:
     """The candidates of a mark that has already listed them. Raises `Refused` (invariant 3) if they were listed in a
     different mode than the mark's, or if the mark is incremental and the commit graph can no longer be read."""
-    refuse_mixed(run)
+    refuse_mixed_modes(run)
     if not run.mark.record.incremental:
-        return everything(run)
+        return full_candidates(run)
     if not can_be_base(run):
         raise Refused(
-            f"these credentials could read the commit graph of {run.partition.repository} when this mark began, and no "
-            "longer can. An incremental mark needs it: make a new mark with --full.",
+            f"these credentials could read the commit graph of {run.partition.repository} when this mark began, but "
+            "can no longer read it. An incremental mark needs it: make a new mark with --full.",
             invariant=3,
         )
     ranges = frozenset(row["range_id"] for row in run.rows(ASSET, RANGE_IDS, NO_LONGER_RETAINED_PART))
     return Incremental(run, MarkChain.recorded(run), ranges)
 
 
-def everything(run: MarkRun) -> Candidates:
+def full_candidates(run: MarkRun) -> Candidates:
     kind = FullListing if run.mark.record.inventory is None else FromInventory
     return kind(run, MarkChain(run, ()))
 

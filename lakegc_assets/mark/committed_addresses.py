@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import addresses_on_hold, other_repositories
-from lakegc_assets.mark.candidates import FROM_BASE_PART, Candidates, recorded
+from lakegc_assets.mark.candidates import FROM_BASE_PART, Candidates, recorded_candidates
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.mark.mark_chain import MarkChain, can_be_base, ranges_within, rows_of
 from lakegc_assets.mark.metaranges import counted_metaranges, head_metaranges, metaranges
@@ -57,14 +57,16 @@ def read_ranges(run: MarkRun) -> None:
     with step(run, ASSET) as notes:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
         run.log_message("reading all range tables" if everything else "reading the metaranges of retained commits")
-        candidates = recorded(run)
-        refs, of_heads = committed_ranges(run, notes, candidates.chain, more=every_range(run) if everything else None)
+        candidates = recorded_candidates(run)
+        refs, of_heads = committed_ranges(
+            run, notes, candidates.chain, additional=all_ranges(run) if everything else None
+        )
         notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
         notes.facts |= {"outside": 0, "bytes_read": 0}
         addresses_on_hold.read_addresses_on_hold(run, notes, committed=set(refs["range_id"].to_pylist()))
         write_left_between(run, notes, candidates, refs)
         candidates.write_reused(notes, refs["range_id"].to_pylist())
-        refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=read_before(run, candidates.chain))))
+        refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=ranges_already_read(run, candidates.chain))))
         entries = pc.sum(refs["entries"]).as_py() or 0
         run.log_message(f"reading {plural(len(refs), 'range')} with {plural(entries, 'entry')}")
         if everything or run.mark.record.scope is Scope.UNCOMMITTED:
@@ -78,8 +80,9 @@ def read_ranges(run: MarkRun) -> None:
 def trusted_ranges(mark: Mark) -> list[str]:
     """The ids of the ranges that a re-verification of this mark needn't read; none for a foreign mark.
 
-    These are the ranges that it read itself and, if its record and those of all earlier marks are signed, the ranges
-    that they read. Without signatures, anyone who can write to the namespace could alter the records of earlier marks.
+    These are the ranges that the mark itself read and, if its record and those of all earlier marks are signed, the
+    ranges that the earlier marks read. Without signatures, anyone who can write to the namespace could alter the
+    records of earlier marks.
     """
     if ASSET not in mark.record.steps:
         return []
@@ -89,10 +92,10 @@ def trusted_ranges(mark: Mark) -> list[str]:
     if FROM_BASE_PART not in mark.record.step(ASSET).datasets:  # written by an older version of lakegc
         return []
     from_base = {row["range_id"] for row in rows_of(mark, (ASSET, FROM_BASE_PART), RANGE_IDS)}
-    return [one for one in ranges if one not in from_base]
+    return [range_id for range_id in ranges if range_id not in from_base]
 
 
-def read_before(run: MarkRun, chain: MarkChain) -> pa.Array:
+def ranges_already_read(run: MarkRun, chain: MarkChain) -> pa.Array:
     """The ids of the ranges that needn't be read, because the approved mark or an earlier one read them."""
     if run.trusted_ranges is not None:
         return run.trusted_ranges
@@ -104,8 +107,10 @@ def write_left_between(run: MarkRun, notes: StepNotes, candidates: Candidates, r
     in between."""
     if run.trusted_ranges is not None:
         return
-    rows = [{"range_id": one} for one in sorted(candidates.no_longer_counted(refs["range_id"].to_pylist()))]
-    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, LEFT_BETWEEN_PART), rows, RANGE_IDS), LEFT_BETWEEN_PART)
+    rows = [{"range_id": range_id} for range_id in sorted(candidates.no_longer_counted(refs["range_id"].to_pylist()))]
+    notes.add_dataset(
+        write_rows(run.place, run.mark.folder(ASSET, LEFT_BETWEEN_PART), rows, RANGE_IDS), LEFT_BETWEEN_PART
+    )
 
 
 def read_addresses(
@@ -120,8 +125,8 @@ def read_addresses(
     dataset, sizes, report = write_addresses(
         tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sizes_wanted=sizes_wanted
     )
-    notes.wrote(dataset, part)
-    notes.wrote(sizes, SIZES_PARTS[part])
+    notes.add_dataset(dataset, part)
+    notes.add_dataset(sizes, SIZES_PARTS[part])
     check_all_read(report, ranges=len(refs), entries=entries)
     notes.facts["inside"] += dataset.rows
     notes.facts["outside"] += report.counters["outside"]
@@ -135,47 +140,51 @@ def live_datasets(run: MarkRun) -> list[Dataset]:
 
 
 def committed_ranges(
-    run: MarkRun, notes: StepNotes, chain: MarkChain, more: pa.Table | None
+    run: MarkRun, notes: StepNotes, chain: MarkChain, additional: pa.Table | None
 ) -> tuple[pa.Table, frozenset[str]]:
-    """The distinct ranges of the commits that count, and `more` (RANGE_REFS), and the ids of those at branch heads, as
-    far as known. Writes these ranges, and which metarange has which."""
+    """The distinct ranges (RANGE_REFS) of the commits that count and in `additional`, and the ids of those at branch
+    heads, as far as known. Writes these ranges, and which metarange contains which."""
     counted = counted_metaranges(run)
     notes.facts["metaranges"] = len(counted)
     known = chain.known_metaranges
-    new = [one for one in counted if one not in known]
+    new = [metarange_id for metarange_id in counted if metarange_id not in known]
     notes.facts["metaranges_read"] = len(new)
     is_base = run.trusted_ranges is None and can_be_base(run)
     folder, pairs_folder = (run.mark.folder(ASSET, part) for part in (RANGES_PART, METARANGES_PART))
-    found, *pairs = write_ranges_of(run.spark, run.place, new, folder, pairs_folder=pairs_folder if is_base else "")
+    ranges_dataset, *pairs = write_ranges_of(
+        run.spark, run.place, new, folder, pairs_folder=pairs_folder if is_base else ""
+    )
     of_heads, ids = frozenset[str](), frozenset[str]()
     for written in pairs:
-        notes.wrote(written, METARANGES_PART)
+        notes.add_dataset(written, METARANGES_PART)
         heads = head_metaranges(run)
         of_heads = ranges_within(run.place, [written], heads) | chain.ranges_of(heads & known)
         ids = chain.ranges_of(set(counted) & known)
-    before = pa.Table.from_pylist([chain.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
-    refs = pa.concat_tables([before, *all_batches(run.place, found, RANGE_REFS), *([] if more is None else [more])])
-    if len(found.files) > 1 or ids or more is not None:
+    from_chain = pa.Table.from_pylist([chain.refs[range_id] for range_id in sorted(ids)], schema=RANGE_REFS)
+    refs = pa.concat_tables(
+        [from_chain, *all_batches(run.place, ranges_dataset, RANGE_REFS), *([] if additional is None else [additional])]
+    )
+    if len(ranges_dataset.files) > 1 or ids or additional is not None:
         refs = distinct_refs(refs)
-        found = write_table(run.place, folder, refs)
-    notes.wrote(found, RANGES_PART)
+        ranges_dataset = write_table(run.place, folder, refs)
+    notes.add_dataset(ranges_dataset, RANGES_PART)
     return refs, of_heads
 
 
 def needed_ranges(run: MarkRun) -> pa.Array:
     """The ids of the ranges of retained commits."""
-    ranges = ranges_of(run.spark, run.place, metaranges(run, expired_too=False)).select("range_id").distinct()
+    ranges = ranges_of(run.spark, run.place, metaranges(run, include_expired=False)).select("range_id").distinct()
     with errors_from_executors():
         return pa.array([row["range_id"] for row in ranges.collect()], pa.string())
 
 
-def every_range(run: MarkRun) -> pa.Table:
-    """Every range of objects under `_lakefs/`, whatever refers to it (RANGE_REFS); excludes metaranges and dumps of
-    references. In addition to those of known commits, so that a missing range of one is noticed."""
+def all_ranges(run: MarkRun) -> pa.Table:
+    """Every range of objects under `_lakefs/`, whether or not anything refers to it (RANGE_REFS), without metaranges
+    and dumps of references. The ranges of known commits are read besides, so that a missing one is noticed."""
     place = run.place
 
     def read(batches: Batches) -> Batches:
-        ids = (one for batch in batches for one in batch.column(0).to_pylist())
+        ids = (table_id for batch in batches for table_id in batch.column(0).to_pylist())
         for table_id, data in prefetched_tables(place, ids, referrer="this namespace"):
             properties = range_properties(data, name=table_id, where=place.store().where)
             if properties is not None:

@@ -1,4 +1,4 @@
-"""The context of a mark's steps and how a run sets it up: repository, namespace, clocks, lease, record."""
+"""The context of a mark's steps, and how it is set up: repository, namespace, clocks, lease, record."""
 
 from __future__ import annotations
 
@@ -40,10 +40,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a mark. `clock_skew`: maximum difference between any two clocks. `missing`: maximum number of live
-    addresses that no listing has. `probes`: maximum number of path probes for equal sizes; objects beyond it are kept.
-    `trusted`: name patterns of other repositories that are trusted not to refer to this namespace and aren't read.
-    `others_required`: stop the mark if any of the remaining ones can't be read."""
+    """Limits of a mark.
+
+    `clock_skew` is the maximum difference between any two clocks. `missing` is the maximum number of live addresses
+    that are missing from the listing. `probes` is the maximum number of path probes; objects that would need more are
+    kept. `trusted` are name patterns of other repositories, which aren't read because they are trusted not to refer to
+    this namespace. `others_required` stops the mark if one of the remaining repositories can't be read.
+    """
 
     clock_skew: timedelta = timedelta(minutes=5)
     missing: int = 0
@@ -64,7 +67,7 @@ class Target:
 def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Target:
     """Find the repository and the location of its objects. Records are signed if a key is set.
 
-    Raises `NotFound` for an unknown repository, and whatever `check_scheme` raises.
+    Raises `NotFound` for an unknown repository, and the errors of `check_scheme`.
     """
     repository = lakefs.repository(repository_id)
     blockstore = lakefs.config().blockstore(repository.storage_id)
@@ -89,12 +92,12 @@ def check_scheme(repository: Repository, blockstore: str) -> None:
             f"the namespace of repository {repository.id} is {repository.storage_namespace}, but according to the "
             f"lakeFS server its block store{f' {repository.storage_id}' if repository.storage_id else ''} is of type "
             f"{blockstore}, whose namespaces begin with {schemes[0]}://. Correct the server's configuration: lakegc "
-            "would read another location than lakeFS."
+            "would read a different location than lakeFS."
         )
 
 
 def place_of(repository: Repository, blockstore: str, store_settings: StoreSettings) -> Place:
-    """The location of a repository's objects, in every spelling that its block store accepts."""
+    """The location of a repository's objects, with every spelling that its block store accepts."""
     aliases: tuple[str, ...] = ()
     if blockstore == "local" and store_settings.local_path is not None:
         # the local adapter writes and reports this location with its configured path (formats §4)
@@ -104,9 +107,9 @@ def place_of(repository: Repository, blockstore: str, store_settings: StoreSetti
 
 
 @dataclass(slots=True)
-class Elsewhere:
-    """Data read from other repositories: their branch heads (repository and commit), read before their tables were
-    listed, and the ids of these tables, without those of repositories with a table that could not be read."""
+class OtherRepositoryData:
+    """Data from other repositories: their branch heads (repository and commit), which are read before their tables are
+    listed, and the ids of these tables. Repositories with an unreadable table are left out of `tables`."""
 
     heads: set[tuple[str, str]] = field(default_factory=set)
     tables: pa.Array | None = None
@@ -117,8 +120,8 @@ Graph = dict[str, Commit]  # commits by id
 
 @dataclass(frozen=True, slots=True)
 class DecidedCommits:
-    """What `retained_commits` decided on: the commits, the holds in force, the heads of the branches as read last, and
-    all tags that were seen, each with its commit."""
+    """The input of the decision on `retained_commits`: the commits, the holds in force, the branch heads as last read,
+    and all tags that were seen, each with its commit."""
 
     commits: Graph
     holds: tuple[Hold, ...]
@@ -127,9 +130,9 @@ class DecidedCommits:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
-    """The other repositories that the approval of a mark released by name, each with the reason, and when the mark
-    began by the server's clock: a repository created later is another one of that name, and isn't covered."""
+class ReleasedRepositories:
+    """The other repositories that the approval of a mark released by name, each with the reason. `marked` is when the
+    mark began, by the server's clock: a repository of this name that was created later isn't covered."""
 
     repositories: Mapping[str, str]
     marked: datetime
@@ -148,9 +151,9 @@ class MarkRun:
     log_message: LogMessage
     trusted_ranges: pa.Array | None = None
     """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
-    unread_released: Released | None = None
+    may_stay_unread: ReleasedRepositories | None = None
     """In a sweep: the only other repositories that may stay unread."""
-    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    other_repositories: OtherRepositoryData = field(default_factory=OtherRepositoryData)
     """Used to watch the heads of other repositories after a re-verification."""
     decided: DecidedCommits | None = None
     """Used to watch the branches after a re-verification; None until `retained_commits` is read."""
@@ -194,16 +197,20 @@ class Clocks:
     server: datetime
     machine: datetime
 
-    def check(self, bound: timedelta, where: str) -> None:
-        """Raise `Refused` if any two differ by more than the bound (invariant 6)."""
+    def check(self, max_skew: timedelta, where: str) -> None:
+        """Raise `Refused` if any two of them differ by more than `max_skew` (invariant 6)."""
         readings = {"the object store": self.store, "the lakeFS server": self.server, "this machine": self.machine}
-        first, last = min(readings, key=lambda n: readings[n]), max(readings, key=lambda n: readings[n])
-        apart = readings[last] - readings[first]
-        if apart > bound:
+        earliest, latest = (
+            min(readings, key=lambda clock: readings[clock]),
+            max(readings, key=lambda clock: readings[clock]),
+        )
+        difference = readings[latest] - readings[earliest]
+        if difference > max_skew:
             raise Refused(
-                f"the clocks of {where} differ by {duration(apart)}, and at most {duration(bound)} is allowed: {first} "
-                f"says {readings[first]:%Y-%m-%d %H:%M:%S}, {last} says {readings[last]:%Y-%m-%d %H:%M:%S} UTC. Ages "
-                "can't be determined. Synchronize the clocks (NTP), or raise LAKEGC_MAX_CLOCK_SKEW if the difference "
+                f"the clocks of {where} differ by {duration(difference)}, and at most {duration(max_skew)} is allowed: "
+                f"{earliest} says {readings[earliest]:%Y-%m-%d %H:%M:%S}, {latest} says "
+                f"{readings[latest]:%Y-%m-%d %H:%M:%S} UTC. Ages can't be determined. "
+                "Synchronize the clocks (NTP), or raise LAKEGC_MAX_CLOCK_SKEW if the difference "
                 "is known and harmless.",
                 invariant=6,
             )
@@ -232,7 +239,7 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
         run.mark.fail(f"{asset}: {kind}{error}")
         run.persist.release()
         raise
-    run.persist.release()  # not after Ctrl-C: Spark would block until its job ends, and the session ends anyway
+    run.persist.release()  # skipped after Ctrl-C: Spark would block until its job ends, and the session ends anyway
     notes.facts["seconds"] = round(time.monotonic() - began, 2)
     run.mark.add_step(asset, StepRecord(started, run.store.now(), 0, notes.datasets, notes.facts))
 
@@ -244,13 +251,13 @@ class StepNotes:
     datasets: dict[str, DatasetSummary] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def wrote(self, dataset: Dataset, part: str = "") -> None:
+    def add_dataset(self, dataset: Dataset, part: str = "") -> None:
         self.datasets[part] = {"sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size}
 
 
-def probed(target: Target) -> Target:
-    """The target with the probed capabilities of its store, if it is an S3-compatible one: such a store may lack some
-    that it claims."""
+def with_probed_capabilities(target: Target) -> Target:
+    """The target with the probed capabilities of its store if that is S3-compatible, because such a store may lack a
+    capability that it claims."""
     place = target.place
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
@@ -259,8 +266,8 @@ def probed(target: Target) -> Target:
     return replace(target, place=replace(place, capabilities=capabilities))
 
 
-def who() -> str:
-    """The user and machine of a mark, shown to others who find its lease."""
+def user_and_machine() -> str:
+    """The user, machine and process, as shown to others who find the lease of a mark."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

@@ -1,7 +1,7 @@
-"""What earlier marks and re-verifications recorded about other repositories: tables that hold nothing of this
-namespace, and the addresses inside it that these repositories referred to.
+"""What earlier marks and re-verifications recorded about other repositories: the tables without references to this
+namespace, and the addresses in it that other repositories referred to.
 
-The tables needn't be read again. The addresses stay live while a repository can't be read.
+These tables needn't be read again. The addresses stay live as long as a repository can't be read.
 """
 
 from __future__ import annotations
@@ -41,73 +41,78 @@ def is_trusted(run: MarkRun, repository: str) -> bool:
 
 
 def trusted_tables(run: MarkRun, before: Mark | None) -> pa.ChunkedArray:
-    """The tables that needn't be read: those in which earlier marks found nothing, if these are signed.
+    """The tables that needn't be read: those in which earlier marks found nothing, if these marks are signed.
 
-    If they aren't, an incremental mark trusts them all the same, a full mark reads everything, and a re-verification
-    skips what the approved mark read itself.
+    If they aren't signed, an incremental mark still trusts them, a full mark reads everything, and a re-verification
+    skips only the tables that the approved mark itself read.
     """
     if run.place.seal is None and run.trusted_ranges is not None:
-        return read_by_approved(run)
+        return tables_read_by_approved_mark(run)
     trusted = run.place.seal is not None or run.mark.record.incremental
-    return clean_tables(run, before if trusted else None, (CLEAN_PART, KNOWN_PART))
+    return tables_without_references(run, before if trusted else None, (CLEAN_PART, KNOWN_PART))
 
 
-def read_by_approved(run: MarkRun) -> pa.ChunkedArray:
-    """The tables that the approved mark read itself and in which it found nothing.
+def tables_read_by_approved_mark(run: MarkRun) -> pa.ChunkedArray:
+    """The tables that the approved mark itself read and in which it found nothing.
 
-    Tables that it took from the files of earlier marks are read again: anyone who can write to the namespace could
-    alter those.
+    Tables that it took from the files of earlier marks are read again, because anyone who can write to the namespace
+    could alter those files.
     """
     try:
         approved = Mark.open(run.place, run.mark.record.mark_id)
     except NotFound:
-        return clean_tables(run, None, ())  # a foreign mark records none
-    return clean_tables(run, approved if same_spellings(run, approved.record) else None, (CLEAN_PART,))
+        return tables_without_references(run, None, ())  # a foreign mark records none
+    return tables_without_references(run, approved if same_spellings(run, approved.record) else None, (CLEAN_PART,))
 
 
-def clean_tables(run: MarkRun, mark: Mark | None, parts: Sequence[str]) -> pa.ChunkedArray:
+def tables_without_references(run: MarkRun, mark: Mark | None, parts: Sequence[str]) -> pa.ChunkedArray:
     """The tables in which a mark found nothing of this namespace; none if unknown.
 
     Reading them again is always safe, so errors of the older mark are ignored.
     """
     try:
-        found = [rows_before(run, mark, COMMITTED, part, TABLES) for part in parts]
+        tables = [earlier_rows(run, mark, COMMITTED, part, TABLES) for part in parts]
     except (DamagedData, NotFound):
-        found = []
-    return pa.concat_tables([TABLES.empty_table(), *found])["table_id"]
+        tables = []
+    return pa.concat_tables([TABLES.empty_table(), *tables])["table_id"]
 
 
 # --- addresses ------------------------------------------------------------------------------------------------------
 
 
-def addresses_before(run: MarkRun, before: Sequence[Mark], unread: Collection[str]) -> pa.Table:
-    """All addresses that other repositories refer to by earlier marks and re-verifications, unless later marks
-    read each of the unread repositories. Raises `DamagedData`.
+def earlier_addresses(run: MarkRun, before: Sequence[Mark], unread: Collection[str]) -> pa.Table:
+    """All addresses to which other repositories refer according to earlier marks and re-verifications. Leaves out those
+    marks after which each of the unread repositories was read. Raises `DamagedData`.
 
-    Those that path probes found count in all of them, because they probe only for objects that nothing else keeps. A
-    re-verification probes only for candidates, so what it doesn't find may be referred to all the same. A mark whose
-    record can't be read may have found something, too: all that is in its folder counts.
+    Addresses that path probes found always count, because later marks probe only for objects that nothing else keeps,
+    and re-verifications only for candidates: not finding an address again means nothing. If the record of a mark can't
+    be read, all addresses in its folder count.
     """
-    found = [ADDRESSES.empty_table()]
-    readers = [[mark for mark in before if has_read(run, mark.record, repository)] for repository in unread]
-    for mark in (*before, *of_these_spellings(run, earlier_reverifications(run.place))):
-        found.append(probed_elsewhere(run, mark))
-        if not all(any(is_later(reader.record, mark.record) for reader in each) for each in readers):
-            found += (rows_before(run, mark, asset, part, ADDRESSES) for asset, part in ADDRESS_PARTS)
-    found += (rows for root in unreadable_roots(run.place) for rows in addresses_below(run, root))
-    return pa.concat_tables(found).group_by("address").aggregate([]).cast(ADDRESSES)
+    addresses = [ADDRESSES.empty_table()]
+    readers_by_repository = [
+        [mark for mark in before if has_read(run, mark.record, repository)] for repository in unread
+    ]
+    for mark in (*before, *with_these_spellings(run, earlier_reverifications(run.place))):
+        addresses.append(probed_in_others(run, mark))
+        if not all(
+            any(is_later(reader.record, mark.record) for reader in readers_of_repository)
+            for readers_of_repository in readers_by_repository
+        ):
+            addresses += (earlier_rows(run, mark, asset, part, ADDRESSES) for asset, part in ADDRESS_PARTS)
+    addresses += (rows for root in unreadable_roots(run.place) for rows in addresses_in_folder(run, root))
+    return pa.concat_tables(addresses).group_by("address").aggregate([]).cast(ADDRESSES)
 
 
-def addresses_below(run: MarkRun, root: str) -> Iterator[pa.Table]:
-    """The addresses of other repositories in the finished datasets below the folder of a mark (ADDRESSES), read without
-    its record. Raises `DamagedData`."""
+def addresses_in_folder(run: MarkRun, root: str) -> Iterator[pa.Table]:
+    """The addresses that other repositories refer to, from the finished datasets in the folder of a mark (ADDRESSES),
+    without its record. Raises `DamagedData`."""
     for asset, part in ADDRESS_PARTS:
-        yield rows_below(run, f"{root}{asset}/{part}/", ADDRESSES)
+        yield rows_in_folder(run, f"{root}{asset}/{part}/", ADDRESSES)
     for part in PROBED_PARTS:
-        yield elsewhere(rows_below(run, f"{root}{EXPIRED}/{part}/", SERVED), run.partition.repository)
+        yield served_by_others(rows_in_folder(run, f"{root}{EXPIRED}/{part}/", SERVED), run.partition.repository)
 
 
-def rows_below(run: MarkRun, folder: str, schema: pa.Schema) -> pa.Table:
+def rows_in_folder(run: MarkRun, folder: str, schema: pa.Schema) -> pa.Table:
     try:
         run.store.stat(folder + LIST_NAME)
     except NotFound:
@@ -123,28 +128,30 @@ ADDRESS_PARTS = (
 
 
 def has_read(run: MarkRun, record: MarkRecord, repository: str) -> bool:
-    """Whether a mark read all of a repository; for `*`, of every repository but those trusted now, too."""
+    """Whether a mark completely read a repository or, for `*`, every repository that isn't trusted now."""
     facts, unread = record.step(COMMITTED).facts[FACTS], unread_in(record)
     if repository == "*":
         return not unread and all(is_trusted(run, name) for name in facts["trusted"])
     return repository in facts["repositories"] and repository not in unread and "*" not in unread
 
 
-def is_later(record: MarkRecord, than: MarkRecord) -> bool:
-    """Whether a mark is the later one by both the store's and the server's clock: either may have been set back."""
-    return finished_at(record) > finished_at(than) and record.server_now >= than.server_now
+def is_later(record: MarkRecord, other: MarkRecord) -> bool:
+    """Whether a mark is later than another by both the store's and the server's clock, as either may have been set
+    back."""
+    return finished_at(record) > finished_at(other) and record.server_now >= other.server_now
 
 
-def probed_elsewhere(run: MarkRun, mark: Mark) -> pa.Table:
+def probed_in_others(run: MarkRun, mark: Mark) -> pa.Table:
     """The addresses that a mark's path probes found on branches of other repositories (ADDRESSES)."""
     if not mark.record.step(EXPIRED).facts.get("served_inside", 0):
         return ADDRESSES.empty_table()
-    served = pa.concat_tables([rows_before(run, mark, EXPIRED, part, SERVED) for part in PROBED_PARTS])
-    return elsewhere(served, mark.record.repository)
+    served = pa.concat_tables([earlier_rows(run, mark, EXPIRED, part, SERVED) for part in PROBED_PARTS])
+    return served_by_others(served, mark.record.repository)
 
 
-def elsewhere(served: pa.Table, repository: str) -> pa.Table:
-    """The addresses (ADDRESSES) that branches of other repositories than this one serve by these results (SERVED)."""
+def served_by_others(served: pa.Table, repository: str) -> pa.Table:
+    """The addresses (ADDRESSES) that branches of other repositories serve, according to these probe results
+    (SERVED)."""
     is_elsewhere = pc.and_(pc.is_valid(served["address"]), pc.not_equal(served["repository"], repository))
     return served.filter(is_elsewhere).select(ADDRESSES.names).cast(ADDRESSES)
 
@@ -152,7 +159,7 @@ def elsewhere(served: pa.Table, repository: str) -> pa.Table:
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-def rows_before(run: MarkRun, before: Mark | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
+def earlier_rows(run: MarkRun, before: Mark | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
     """A part of an older mark's dataset; empty if it has none."""
     if before is None or part not in before.record.step(asset).datasets:
         return schema.empty_table()
@@ -164,13 +171,13 @@ def rows_of(run: MarkRun, dataset: Dataset, schema: pa.Schema) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *files])
 
 
-def marks_of_these_spellings(run: MarkRun) -> list[Mark]:
-    """The finished marks of the same repository that searched for the same address spellings and have a readable
-    record, newest first."""
-    return newest_first(of_these_spellings(run, earlier_marks(run.place).finished))
+def marks_with_these_spellings(run: MarkRun) -> list[Mark]:
+    """The finished marks of this repository that have a readable record and searched for the same address spellings,
+    newest first."""
+    return newest_first(with_these_spellings(run, earlier_marks(run.place).finished))
 
 
-def of_these_spellings(run: MarkRun, marks: Iterable[Mark]) -> list[Mark]:
+def with_these_spellings(run: MarkRun, marks: Iterable[Mark]) -> list[Mark]:
     created = run.mark.record.repository_created
     return [mark for mark in marks if mark.record.repository_created == created and same_spellings(run, mark.record)]
 

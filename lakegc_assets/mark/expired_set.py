@@ -1,5 +1,5 @@
-"""`expired_set`: which objects are expired, computed from the data of earlier steps. Every invariant is checked before
-it ends."""
+"""`expired_set`: the expired objects, computed from the data of earlier steps. Every invariant is checked before the
+step ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakegc_assets.mark import (
     keep_lookups,
     missing_objects,
 )
-from lakegc_assets.mark.candidates import recorded
+from lakegc_assets.mark.candidates import recorded_candidates
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.mark.expiry_reasons import ATTRIBUTED, Attributions
 from lakegc_assets.mark.reference_status import STATUS, ReferenceStatus, compare
@@ -44,29 +44,30 @@ def compute(run: MarkRun) -> None:
 
 
 def finish(run: MarkRun) -> None:
-    """Write the counts for the brakes and the digest for approvals. This finishes the mark: its data never changes."""
+    """Write the counts for the brakes and the digest for approvals. This finishes the mark, whose data never
+    changes."""
     record = run.mark.record
     remove_unrecorded_files(run.place, record)
     withdraw_reference_summary(run.place, record.mark_id)
     facts = record.steps[ASSET].facts
     counts = {name: facts[name] for name in ("candidates", "candidate_bytes", "expired", "expired_bytes")}
-    compared: dict[str, Any] = {
+    comparison: dict[str, Any] = {
         "counts": counts | {"live": facts["live_inside"]},
         "previous": previous_mark(run.place, record),
     }
-    digest = digest_of(replace(record, **compared))
-    run.mark.move_to(MarkState.MARKED, digest=digest, finished=run.store.now(), **compared)
+    digest = digest_of(replace(record, **comparison))
+    run.mark.move_to(MarkState.MARKED, digest=digest, finished=run.store.now(), **comparison)
     run.log_message(f"{facts['expired']:,} of {facts['candidates']:,} objects are expired")
 
 
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
     """Write stored − committed − uncommitted − young − kept for other reasons."""
-    candidates = recorded(run)
+    candidates = recorded_candidates(run)
     run.log_message("comparing stored objects with live addresses")
     status = compare(run, candidates)
     notes.facts |= status.counts
     missing_objects.check_listing(run, notes, status.missing)
-    dot_segments.note(run, notes, status.dot_segments)
+    dot_segments.record_names(run, notes, status.dot_segments)
     run.log_message(f"determining expiry reasons for {plural(status.counts['unreferenced'], 'object')}")
     attributions = expiry_reasons.attribute(run, notes, candidates.chain, status)
     sizes = sizes_of_unreferenced(run, status, attributions)

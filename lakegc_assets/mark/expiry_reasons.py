@@ -1,4 +1,5 @@
-"""Why an object is expired: which expired commit retained it longest, and which branch's rule expired that commit."""
+"""Why an object is expired: the expired commit that retained it longest, and the branch whose rule expired that
+commit."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from lakegc_assets.mark.metaranges import RecordedRanges
 from lakegc_assets.mark.reference_status import ReferenceStatus
 from lakegc_assets.rules.expiry_reasons import ATTRIBUTIONS, best, in_order
 from spark_resources.errors import DamagedData
-from spark_resources.lakefs.ranges import metarange_tasks, paths_of, range_tasks, reading_metaranges
+from spark_resources.lakefs.ranges import metarange_reader, metarange_tasks, paths_of, range_tasks
 from spark_resources.model import COMMIT_VERDICTS, RANGE_IDS, RANGE_REFS, Scope
 from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import read_rows, write_rows
@@ -31,8 +32,8 @@ _JUDGED = pa.schema([COMMIT_VERDICTS.field("metarange_id"), _VERDICT])
 EXPLAINED_PART = "explained"
 
 
-def all_known(run: MarkRun, notes: StepNotes) -> bool:
-    """Whether every commit, expired ones included, was read completely. If so, an address in no commit was never
+def all_commits_read(run: MarkRun, notes: StepNotes) -> bool:
+    """Whether every commit, including expired ones, was read completely. If so, an address in no commit was never
     committed."""
     return bool(run.mark.record.steps["retained_commits"].facts["graph"]) and "unexplained" not in notes.facts
 
@@ -62,7 +63,7 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
         return nothing
     try:
         with errors_from_executors():
-            ranges = only_expired(run, commits, ordered, chain)
+            ranges = ranges_only_expired(run, commits, ordered, chain)
             found = [attributed_in(run, ranges, status), *attributed_before(run, chain, ordered)]
             inputs = tuple(as_input(run, rows) for rows in found)
             write_explained(run, notes, ranges["range_id"].to_pylist())
@@ -87,7 +88,7 @@ def is_expired(verdict: dict[str, Any]) -> bool:
     return bool((verdict["hold"] or not verdict["retained"]) and verdict["metarange_id"])
 
 
-def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table, chain: MarkChain) -> pa.Table:
+def ranges_only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table, chain: MarkChain) -> pa.Table:
     """The ranges that only expired commits have, each with the verdict that retained it longest (EXPIRED_RANGES).
 
     Excludes ranges that an earlier mark already attributed objects to.
@@ -101,15 +102,15 @@ def only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table,
         for row in commits
         if row["commit_id"] not in then
     ]
-    found = judged_ranges(run, pa.Table.from_pylist(rows, schema=_JUDGED), chain)
+    described = judged_ranges(run, pa.Table.from_pylist(rows, schema=_JUDGED), chain)
     known = pa.array(sorted(live | explained), pa.string())
-    return found.filter(pc.invert(pc.is_in(found["range_id"], value_set=known)))
+    return described.filter(pc.invert(pc.is_in(described["range_id"], value_set=known)))
 
 
 def judged_ranges(run: MarkRun, judged: pa.Table, chain: MarkChain) -> pa.Table:
     """The ranges of these metaranges (columns metarange_id and verdict), each with the largest verdict of all its
     metaranges (EXPIRED_RANGES). Reads only metaranges that neither this mark nor an earlier one has read."""
-    written, read = RecordedRanges.of(run, chain), reading_metaranges(run.place)
+    written, read = RecordedRanges.of(run, chain), metarange_reader(run.place)
     metaranges = set(judged["metarange_id"].to_pylist())
     known = metaranges & written.metaranges
 
@@ -165,5 +166,7 @@ def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table) -> list
 
 
 def write_explained(run: MarkRun, notes: StepNotes, ranges: list[str]) -> None:
-    rows = [{"range_id": one} for one in sorted(ranges)]
-    notes.wrote(write_rows(run.place, run.mark.folder("expired_set", EXPLAINED_PART), rows, RANGE_IDS), EXPLAINED_PART)
+    rows = [{"range_id": range_id} for range_id in sorted(ranges)]
+    notes.add_dataset(
+        write_rows(run.place, run.mark.folder("expired_set", EXPLAINED_PART), rows, RANGE_IDS), EXPLAINED_PART
+    )

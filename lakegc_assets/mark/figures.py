@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def get_ready() -> threading.Thread:
-    """Import matplotlib in a thread while this process waits for others: it takes more than a second. Returns the
-    thread."""
-    helper = threading.Thread(target=_imported, name="lakegc-pictures")
+def import_in_background() -> threading.Thread:
+    """Import matplotlib in a thread, because it takes more than a second, while this process waits for something else.
+    Returns the thread."""
+    helper = threading.Thread(target=_figure_class, name="lakegc-pictures")
     helper.start()
     return helper
 
 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure; sizes are in inches, at 100 pixels per inch."""
-    return _imported()(figsize=(width, height), layout="constrained", dpi=100)
+    return _figure_class()(figsize=(width, height), layout="constrained", dpi=100)
 
 
-def _imported() -> type[Figure]:
-    """matplotlib's `Figure` class. Its own cache is put into lakegc's cache folder."""
+def _figure_class() -> type[Figure]:
+    """matplotlib's `Figure` class. matplotlib's cache goes into lakegc's cache folder."""
     os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
     from matplotlib.figure import Figure
 

@@ -43,9 +43,9 @@ def all_parts(store: Store) -> list[Part]:
 def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
     """List these parts and the root, and write STORED_OBJECTS."""
     tasks = tasks_of(run, whole)
-    produce = producer(run.place, local_adapter=run.local_adapter)
+    produce = listing_producer(run.place, local_adapter=run.local_adapter)
     dataset, report = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
-    notes.wrote(dataset)
+    notes.add_dataset(dataset)
     notes.facts |= {
         "objects": dataset.rows,
         "slices": len(whole) - 1,
@@ -55,20 +55,20 @@ def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
 
 
 def tasks_of(run: MarkRun, whole: Sequence[Part]) -> Tasks:
-    """These parts and the root, divided among tasks; a few short ones are listed on the driver."""
+    """Divide these parts and the root among tasks. A few short parts are listed on the driver."""
     at_once = run.place.settings.listing_requests
     if len(whole) < at_once and all_fit_in_one_page(run.store, [ROOT_PART, *whole]):
-        return row_tasks(run.spark, rows_of([ROOT_PART, *whole]), batch=at_once)
+        return row_tasks(run.spark, parts_table([ROOT_PART, *whole]), batch=at_once)
     cores = run.spark().sparkContext.defaultParallelism
-    parts = parts_of(run.store, whole, wanted=_RANGES_PER_CORE * cores)
-    # as many as are listed at once, or fewer, so that no core is idle
-    return row_tasks(run.spark, rows_of(parts), batch=max(min(at_once, len(parts) // cores), 1), here=0)
+    parts = split_parts(run.store, whole, wanted=_RANGES_PER_CORE * cores)
+    # at most as many as are listed concurrently, but few enough that no core is idle
+    return row_tasks(run.spark, parts_table(parts), batch=max(min(at_once, len(parts) // cores), 1), here=0)
 
 
-def parts_of(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
-    """Split the parts, and the root, into pieces to list.
+def split_parts(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
+    """Split the root and the parts into pieces to list.
 
-    A long root is split into as many pieces as wanted; so are the parts, if there are fewer than that.
+    A long root is split into as many pieces as wanted, and so are long parts if there are fewer parts than that.
     """
     cut = [ROOT_PART, *(whole if len(whole) < wanted else [])]
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -76,34 +76,34 @@ def parts_of(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
     return ranges if len(cut) > 1 else [*ranges, *whole]
 
 
-def rows_of(parts: Sequence[Part]) -> pa.Table:
+def parts_table(parts: Sequence[Part]) -> pa.Table:
     return pa.Table.from_pylist([asdict(part) for part in parts], schema=_PARTS)
 
 
-def producer(place: Place, *, local_adapter: bool) -> Producer:
-    """The function that each task runs: lists the candidates in its parts (rows of `rows_of`)."""
+def listing_producer(place: Place, *, local_adapter: bool) -> Producer:
+    """The function that each task runs: lists the candidates in its parts (rows of `parts_table`)."""
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         parts = [Part(**row) for batch in batches for row in batch.to_pylist()]
-        yield from candidates(place, parts, report, local_adapter=local_adapter)
+        yield from candidates_in(place, parts, report, local_adapter=local_adapter)
 
     return produce
 
 
-def candidates(
+def candidates_in(
     place: Place, parts: Sequence[Part], report: TaskReport, *, local_adapter: bool
 ) -> Iterator[pa.RecordBatch]:
     """The candidates in these parts, as STORED_OBJECTS."""
     for folder, page in pages_of_parts(place.store(), parts, at_once=place.settings.listing_requests):
-        found = page.objects.filter(are_candidates(page.objects.column(0), local_adapter=local_adapter))
+        objects = page.objects.filter(are_candidates(page.objects.column(0), local_adapter=local_adapter))
         report.count(
             pages=1,
             unreadable_names=page.unreadable_names,
-            not_candidates=len(page.objects) - len(found),
-            bytes=pc.sum(found.column("size"), min_count=0).as_py(),
+            not_candidates=len(page.objects) - len(objects),
+            bytes=pc.sum(objects.column("size"), min_count=0).as_py(),
         )
-        if len(found):
-            yield stored_batch(found, slice_of(folder))
+        if len(objects):
+            yield stored_batch(objects, slice_of(folder))
 
 
 def stored_batch(objects: pa.RecordBatch, folder: str) -> pa.RecordBatch:

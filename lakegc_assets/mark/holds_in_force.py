@@ -1,4 +1,4 @@
-"""The holds that a mark uses, and the tags that they name, as the server reports them."""
+"""The holds that a mark uses, and the tags to which they apply, as reported by the server."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ TAGS_PART = "tags"
 
 
 def in_force(run: MarkRun) -> tuple[Hold, ...]:
-    """The holds that had not expired, by the server's clock, when the mark began.
+    """The holds that had not expired when the mark began, by the server's clock.
 
     Raises `Refused` if the file has changed since this mark began (invariant 7).
     """
-    found = read_recorded_holds(run.place)
-    if found.sha256 != run.mark.record.holds["sha256"]:
+    file = read_recorded_holds(run.place)
+    if file.sha256 != run.mark.record.holds["sha256"]:
         raise Refused(
             f"the holds of {run.partition.repository} ({holds_location(run.place)}) were changed while it was being "
             "marked. "
             "Make a new mark, so that it uses the new holds throughout.",
             invariant=7,
         )
-    return decisions.in_force(found.holds, run.mark.record.server_now)
+    return decisions.in_force(file.holds, run.mark.record.server_now)
 
 
-def refuse_unseen(run: MarkRun, holds: Sequence[Hold], *, graph_known: bool) -> None:
-    """Raise `Refused` if a hold can't be resolved in full: it would silently keep less."""
-    unseen = decisions.unseen(holds, graph_known=graph_known)
-    if unseen:
+def refuse_unresolvable(run: MarkRun, holds: Sequence[Hold], *, graph_known: bool) -> None:
+    """Raise `Refused` if a hold can't be resolved completely, because it would silently keep less."""
+    unresolvable = decisions.unresolvable(holds, graph_known=graph_known)
+    if unresolvable:
         raise Refused(
-            f"the holds {', '.join(unseen)} of {run.partition.repository} name commits or paths, and these credentials "
-            "may not read the commit graph, so lakegc can't determine everything that is on hold. Allow "
+            f"the holds {', '.join(unresolvable)} of {run.partition.repository} name commits or paths, and these "
+            "credentials may not read the commit graph, so lakegc can't determine everything that is on hold. Allow "
             "fs:ListBranches, fs:ListTags and fs:ListCommits, or drop these holds.",
             invariant=3,
         )
 
 
-def tags_seen(run: MarkRun, holds: Sequence[Hold]) -> set[Named]:
-    """All tags with their commits, requested only if a hold names tags. Raises `Refused` without the permission to list
-    them."""
+def tags_for_holds(run: MarkRun, holds: Sequence[Hold]) -> set[Named]:
+    """All tags with their commits; empty if no hold names tags. Raises `Refused` without the permission to list
+    tags."""
     naming = [hold.id for hold in holds if isinstance(hold, TagHold)]
     if not naming:
         return set()
@@ -63,16 +63,16 @@ def tags_seen(run: MarkRun, holds: Sequence[Hold]) -> set[Named]:
 
 def write_tags(run: MarkRun, notes: StepNotes, tags: set[Named]) -> None:
     rows = [{"tag": tag, "commit_id": commit_id} for tag, commit_id in sorted(tags)]
-    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, TAGS_PART), rows, TAGS), TAGS_PART)
+    notes.add_dataset(write_rows(run.place, run.mark.folder(ASSET, TAGS_PART), rows, TAGS), TAGS_PART)
 
 
-def tagged_since(run: MarkRun) -> set[str]:
-    """The commits that holds name by tags created since commits were read, with their ancestors for holds with
-    history."""
+def newly_tagged_commits(run: MarkRun) -> set[str]:
+    """The commits on hold by tags that were created since the commits were read, with their ancestors if the hold
+    includes history."""
     holds, repository = in_force(run), run.partition.repository
     before = {(row["tag"], row["commit_id"]) for row in run.rows(ASSET, TAGS, TAGS_PART)}
-    new = tags_seen(run, holds) - before
-    found = tagged_commits(holds, new)
-    for one in sorted(tagged_commits(holds, new, history=True)):
-        found |= {commit.id for commit in run.lakefs.log(repository, one)}
-    return found
+    new = tags_for_holds(run, holds) - before
+    commits = tagged_commits(holds, new)
+    for commit_id in sorted(tagged_commits(holds, new, history=True)):
+        commits |= {commit.id for commit in run.lakefs.log(repository, commit_id)}
+    return commits

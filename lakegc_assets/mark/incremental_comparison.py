@@ -22,12 +22,12 @@ from spark_resources.spark.arrow_shuffle import GroupedRows, Input
 from spark_resources.spark.partitioning import MAX_BROADCAST_ADDRESSES
 from spark_resources.stores.parallel_listing import AT_ONCE
 
-ROWS_AN_ADDRESS = 4  # usual maximum per address: stored, staged, staged in the second reading, in a range
+ROWS_PER_ADDRESS = 4  # the usual maximum: stored, staged in the first reading, staged in the second one, in a range
 
 
 def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-    """These inputs, with the addresses that were looked up and those that earlier marks recorded, and the rule for all
-    of them."""
+    """These inputs plus the addresses that were looked up and those that earlier marks recorded, and the rule to apply
+    to all of them."""
     rows = run.rows(ASSET, FOLDERS, FOLDERS_PART)
     folders = pa.array([row["slice"] for row in rows], pa.string())
     looked_up = run.mark.dataset(ASSET, COMPARED_PART)
@@ -45,43 +45,44 @@ def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple
 
 
 def addresses_of(run: MarkRun, inputs: Sequence[Input], chain: MarkChain, again: Collection[str]) -> pa.Array | None:
-    """All addresses of these inputs, and of ranges of earlier marks that count `again`; None if there are too many for
-    one task to hold."""
-    entries = sum(chain.refs[one]["entries"] for one in again)
-    if entries + sum(one.count for one in inputs) > ROWS_AN_ADDRESS * MAX_BROADCAST_ADDRESSES:
+    """All addresses in these inputs and in the ranges of earlier marks that count `again`; None if there are too
+    many to fit into the memory of one task."""
+    entries = sum(chain.refs[range_id]["entries"] for range_id in again)
+    if entries + sum(source.count for source in inputs) > ROWS_PER_ADDRESS * MAX_BROADCAST_ADDRESSES:
         return None
+    files = [file for source in inputs for file in source.files]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = list(pool.map(lambda file: file.read()["address"], (file for one in inputs for file in one.files)))
+        columns = list(pool.map(lambda file: file.read()["address"], files))
     if again:
-        found.append(chain.addresses(again).toArrow()["address"])
-    distinct = garbage.distinct(*found)
+        columns.append(chain.addresses(again).toArrow()["address"])
+    distinct = garbage.distinct(*columns)
     return distinct if len(distinct) <= MAX_BROADCAST_ADDRESSES else None
 
 
 def check_all_known(addresses: pa.Array, only: pa.Array) -> None:
-    """Raise `DamagedData` (invariant 3) if an address is not in `only`, so that earlier marks' records of it weren't
-    looked up: it may be live."""
-    lost = addresses.filter(pc.invert(pc.is_in(addresses, value_set=only)))
-    if len(lost):
+    """Raise `DamagedData` (invariant 3) if an address is not in `only`. What earlier marks recorded about it was
+    then not read, so it may be live."""
+    unknown = addresses.filter(pc.invert(pc.is_in(addresses, value_set=only)))
+    if len(unknown):
         raise DamagedData(
-            f"{plural(len(lost), 'address')}, such as {lost[0].as_py()!r}, could not be compared with the records of "
-            "earlier marks. This is a bug in lakegc. Nothing was marked. Make a new mark with --full, and report the "
-            "bug.",
+            f"{plural(len(unknown), 'address')}, such as {unknown[0].as_py()!r}, could not be compared with the "
+            "records of earlier marks. This is a bug in lakegc. Nothing was marked. Make a new mark with --full, and "
+            "report the bug.",
             invariant=3,
         )
 
 
 def of_whole_repository(counts: Mapping[str, int], base: MarkRecord) -> dict[str, int]:
-    """The counts for the whole repository: the objects compared now, plus those that the base mark counted as committed
-    and that haven't changed."""
-    then = base.step("expired_set").facts
-    objects = max(then["committed"] - counts["again"], 0)
-    size = max(then["committed_bytes"] - counts["again_bytes"], 0)
-    more = {
+    """The counts for the whole repository: the objects that were compared now, plus those that the base mark counted as
+    committed and that are unchanged."""
+    base_facts = base.step("expired_set").facts
+    objects = max(base_facts["committed"] - counts["again"], 0)
+    size = max(base_facts["committed_bytes"] - counts["again_bytes"], 0)
+    unchanged = {
         "candidates": objects,
         "candidate_bytes": size,
         "committed": objects,
         "committed_bytes": size,
         "live_inside": objects,
     }
-    return {name: value + more.get(name, 0) for name, value in counts.items()} | {"compared": counts["candidates"]}
+    return {name: value + unchanged.get(name, 0) for name, value in counts.items()} | {"compared": counts["candidates"]}

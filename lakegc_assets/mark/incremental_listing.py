@@ -1,7 +1,7 @@
-"""`namespace_slices` of an incremental mark: lists the folders that may have changed, and looks up candidates elsewhere
+"""`namespace_slices` of an incremental mark: list the folders that may have changed, and look up the other candidates
 one by one.
 
-The listing comes first here, too. The ranges that are no longer needed are determined before it, but they only decide
+The listing comes first here, too. Which ranges are no longer needed is determined before it, but this only decides
 which objects are looked up.
 """
 
@@ -24,7 +24,7 @@ from lakegc_assets.mark.listed_objects import (
     NO_LONGER_RETAINED_PART,
 )
 from lakegc_assets.mark.mark_chain import MarkChain
-from lakegc_assets.mark.retained_commits import completed, dumped_graph
+from lakegc_assets.mark.retained_commits import complete_graph, dumped_graph
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import listed_area_column, slice_column, slice_of, slices_of
 from lakegc_assets.rules.incremental import can_have_changed, slice_opened_at, union
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 FOLDERS = pa.schema([STORED_OBJECTS.field("slice")])
 MAX_SHARD_DEPTH = 4  # maximum nesting of shard folders
-LOOK_UPS_PER_TASK = 20_000
+LOOKUPS_PER_TASK = 20_000
 
 
-def changed_parts(store: Store, since: datetime) -> list[Part]:
+def possibly_changed_parts(store: Store, since: datetime) -> list[Part]:
     """The parts of `data/` to list: objects directly in it, open slices, and folders that aren't slices.
 
     Shard folders (`data/!…/`, formats §1) are searched for slices.
@@ -68,7 +68,7 @@ def _parts_below(store: Store, folder: str, since: datetime, depth: int = 0) -> 
 
 
 def fully_listed_slices(parts: Sequence[Part]) -> list[str]:
-    """The slices, named as in a full mark, that a listing of these parts covers completely."""
+    """The slices that a listing of these parts covers completely, named as in a full mark."""
     return sorted({ROOT, *(part.folder for part in parts if part.folder == DATA or _is_whole_slice(part))})
 
 
@@ -79,29 +79,29 @@ def _is_whole_slice(part: Part) -> bool:
 def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
     """The ranges that counted at the base mark but belong to no retained commit now; None without a commit graph.
 
-    Doesn't wait for the server's list: a commit that only the server retains yields candidates that turn out to be
-    live.
+    This doesn't wait for the server's list: a commit that only the server retains yields candidates that turn out to
+    be live.
     """
     repository, record = run.partition.repository, run.mark.record
     heads = run.lakefs.branches(repository)
     dumped = dumped_graph(run)
     if dumped is None:
         return None
-    commits = completed(run, dumped, set(heads.values()))
+    commits = complete_graph(run, dumped, set(heads.values()))
     verdicts = retained_commits(commits.values(), heads, record.rules, now=record.server_now)
-    metaranges = {one.metarange_id for one in verdicts if one.retained} - {""}
+    metaranges = {verdict.metarange_id for verdict in verdicts if verdict.retained} - {""}
     new = metaranges - chain.known_metaranges
     live = chain.ranges_of(metaranges - new)
     if new:
-        found = ranges_of(run.spark, run.place, sorted(new)).select("range_id").distinct()
-        live |= {row["range_id"] for row in found.collect()}
+        new_ranges = ranges_of(run.spark, run.place, sorted(new)).select("range_id").distinct()
+        live |= {row["range_id"] for row in new_ranges.collect()}
     return chain.counted - live
 
 
-def candidates(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:
+def addresses_to_look_up(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:
     """Addresses outside these folders that may be garbage (columns address, slice): those that no retained commit
     referred to at the base mark, those in ranges that are no longer retained, and those restored since."""
-    not_retained = chain.not_retained().select("address").transform(garbage.without(chain.gone()))
+    not_retained = chain.not_retained().select("address").transform(garbage.without(chain.removed_by_sweep()))
     in_ranges = chain.addresses(ranges)
     addresses = union([not_retained, in_ranges, chain.restored_objects().select("address")]).dropDuplicates()
     listed = row_tasks(run.spark, pa.table({"slice": list(folders)}, schema=FOLDERS), batch=10_000).frame()
@@ -116,36 +116,36 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
     `ranges` are the ids of ranges that are no longer retained.
     """
     with errors_from_executors():
-        wanted = run.persist(candidates(run, chain, ranges, folders))
+        wanted = run.persist(addresses_to_look_up(run, chain, ranges, folders))
         count = wanted.count()
         run.log_message(f"looking up {plural(count, 'object')}")
-        all_wanted = wanted.select("address").unionByName(chain.gone())  # deleted objects need no lookup
+        all_wanted = wanted.select("address").unionByName(chain.removed_by_sweep())  # deleted objects need no lookup
         compared = write_dataset(all_wanted, run.place, run.mark.folder(ASSET, COMPARED_PART), ADDRESSES)
         folder, report = run.mark.folder(ASSET, LOOKED_UP_PART), TaskReport()
         if count:
-            spread = wanted.repartitionByRange(1 + count // LOOK_UPS_PER_TASK, "slice", "address")
-            rows = spread.sortWithinPartitions("slice", "address")
-            found, report = write_produced(rows, look_up_task(run), run.place, folder, STORED_OBJECTS)
+            partitioned = wanted.repartitionByRange(1 + count // LOOKUPS_PER_TASK, "slice", "address")
+            rows = partitioned.sortWithinPartitions("slice", "address")
+            stored_dataset, report = write_produced(rows, lookup_producer(run), run.place, folder, STORED_OBJECTS)
         else:
-            found = write_rows(run.place, folder, [], STORED_OBJECTS)
-    notes.wrote(compared, COMPARED_PART)
-    notes.wrote(found, LOOKED_UP_PART)
+            stored_dataset = write_rows(run.place, folder, [], STORED_OBJECTS)
+    notes.add_dataset(compared, COMPARED_PART)
+    notes.add_dataset(stored_dataset, LOOKED_UP_PART)
     write_scope(run, notes, ranges, folders)
-    notes.facts |= {"compared": count, "looked_up": found.rows, "ranges_no_longer_retained": len(ranges)}
-    notes.facts["objects"] += found.rows
+    notes.facts |= {"compared": count, "looked_up": stored_dataset.rows, "ranges_no_longer_retained": len(ranges)}
+    notes.facts["objects"] += stored_dataset.rows
     notes.facts["bytes"] += report.counters["bytes"]
 
 
-def look_up_task(run: MarkRun) -> Producer:
+def lookup_producer(run: MarkRun) -> Producer:
     """Map columns address and slice, sorted by slice and address, to STORED_OBJECTS."""
     place = run.place
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         lookup = Lookup(place.store())
         for batch in batches:
-            found = lookup.look_up(pa.Table.from_batches([batch])).combine_chunks()
-            wanted = pc.is_in(found["address"], value_set=batch.column("address"))
-            for objects in found.filter(wanted).to_batches():
+            stored = lookup.look_up(pa.Table.from_batches([batch])).combine_chunks()
+            wanted = pc.is_in(stored["address"], value_set=batch.column("address"))
+            for objects in stored.filter(wanted).to_batches():
                 report.count(bytes=pc.sum(objects.column("size"), min_count=0).as_py())
                 slices = slices_of(objects.column("address"))
                 yield pa.RecordBatch.from_arrays([*objects.columns, slices], schema=STORED_OBJECTS)
@@ -155,9 +155,9 @@ def look_up_task(run: MarkRun) -> Producer:
 
 def write_scope(run: MarkRun, notes: StepNotes, ranges: frozenset[str], folders: Sequence[str]) -> None:
     """Write which folders were listed, and which ranges were treated as no longer retained."""
-    slices = [{"slice": one} for one in folders]
-    notes.wrote(write_rows(run.place, run.mark.folder(ASSET, FOLDERS_PART), slices, FOLDERS), FOLDERS_PART)
-    rows = [{"range_id": one} for one in sorted(ranges)]
-    notes.wrote(
+    slices = [{"slice": folder} for folder in folders]
+    notes.add_dataset(write_rows(run.place, run.mark.folder(ASSET, FOLDERS_PART), slices, FOLDERS), FOLDERS_PART)
+    rows = [{"range_id": range_id} for range_id in sorted(ranges)]
+    notes.add_dataset(
         write_rows(run.place, run.mark.folder(ASSET, NO_LONGER_RETAINED_PART), rows, RANGE_IDS), NO_LONGER_RETAINED_PART
     )

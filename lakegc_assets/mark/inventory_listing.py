@@ -1,4 +1,4 @@
-"""Candidates from an inventory: a past listing of the namespace instead of a listing by the mark itself.
+"""Candidates from an inventory, that is, a past listing of the namespace, instead of from a listing by the mark itself.
 
 The mark starts at the time of the inventory, so objects written since are young and aren't candidates. Objects that
 were deleted or replaced since are detected by the sweep, which checks each key again before it deletes it.
@@ -25,44 +25,46 @@ from spark_resources.spark.tasks import Batches
 from spark_resources.stores.inventory import MANIFEST, Inventory, open_inventory, read_inventory
 from spark_resources.stores.keys import KINDS
 
-NOTHING_BEFORE = 2000  # the year
+EARLIEST_YEAR = 2000  # an inventory can't be older
 
 
-def chosen(location: str, taken: datetime | None, target: Target, *, now: datetime, skew: timedelta) -> Inventory:
-    """The inventory for a new mark. Raises `WrongUsage` for an inventory of another bucket, `Refused` for one dated in
-    the future."""
+def inventory_for_mark(
+    location: str, taken: datetime | None, target: Target, *, now: datetime, skew: timedelta
+) -> Inventory:
+    """Open the inventory for a new mark. Raises `WrongUsage` for an inventory of another bucket, `Refused` for one that
+    is dated in the future."""
     namespace = target.place.namespace
-    found = open_inventory(location, target.place.settings, taken=taken)
-    if found.bucket and found.bucket != namespace.bucket:
+    inventory = open_inventory(location, target.place.settings, taken=taken)
+    if inventory.bucket and inventory.bucket != namespace.bucket:
         raise WrongUsage(
-            f"{location} is an inventory of the bucket {found.bucket}, but {namespace.uri} is in another bucket. "
+            f"{location} is an inventory of the bucket {inventory.bucket}, but {namespace.uri} is in another bucket. "
             "Give an inventory of that bucket."
         )
-    if found.taken.year < NOTHING_BEFORE:
-        raise WrongUsage(f"{location} can't have been taken on {found.taken:%Y-%m-%d}")
-    if found.taken > now + skew:
+    if inventory.taken.year < EARLIEST_YEAR:
+        raise WrongUsage(f"{location} can't have been taken on {inventory.taken:%Y-%m-%d}")
+    if inventory.taken > now + skew:
         raise Refused(
-            f"{location} is dated {found.taken:%Y-%m-%d %H:%M:%S} UTC, which is in the future: the store's clock says "
-            f"{now:%Y-%m-%d %H:%M:%S}. Ages can't be determined. Check the time of the inventory, and the clocks.",
+            f"{location} is dated {inventory.taken:%Y-%m-%d %H:%M:%S} UTC, which is in the future: the store's clock "
+            f"says {now:%Y-%m-%d %H:%M:%S}. Ages can't be determined. Check the time of the inventory, and the clocks.",
             invariant=6,
         )
-    return found
+    return inventory
 
 
-def recorded(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
-    """The inventory that a mark began with. Raises `Refused` if it has changed since (invariant 3)."""
+def recorded_inventory(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
+    """Open the inventory that a mark recorded when it began. Raises `Refused` if it has changed since (invariant 3)."""
     location, taken = str(known["where"]), datetime.fromisoformat(str(known["taken"]))
-    found = open_inventory(location, run.place.settings, taken=None if location.endswith(MANIFEST) else taken)
-    if found.recorded() != dict(known):
+    inventory = open_inventory(location, run.place.settings, taken=None if location.endswith(MANIFEST) else taken)
+    if inventory.recorded() != dict(known):
         raise Refused(
             f"{location} has changed since mark {run.mark.record.mark_id} began. Make a new mark.", invariant=3
         )
-    return found
+    return inventory
 
 
-def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> None:
+def write_candidates(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> None:
     """Write the candidates that an inventory lists as STORED_OBJECTS, one task per file."""
-    inventory = recorded(run, known)
+    inventory = recorded_inventory(run, known)
     run.log_message(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
     prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
     files, local_adapter = {one.key: one for one in inventory.files}, run.local_adapter
@@ -71,13 +73,15 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
     def produce(batches: Batches, report: TaskReport) -> Batches:
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):
             for table in read_inventory(inventory, files[key]):
-                found = candidates(table, prefix, local_adapter=local_adapter, unsupported_keys=unsupported_keys)
-                report.count(listed=len(table), bytes=pc.sum(found["size"], min_count=0).as_py())
-                yield from found.to_batches()
+                objects = inventory_candidates(
+                    table, prefix, local_adapter=local_adapter, unsupported_keys=unsupported_keys
+                )
+                report.count(listed=len(table), bytes=pc.sum(objects["size"], min_count=0).as_py())
+                yield from objects.to_batches()
 
     tasks = id_tasks(run.spark, "file", list(files), batch=1, here=0)
     dataset, report = write_produced(tasks, produce, run.place, run.mark.folder("namespace_slices"), STORED_OBJECTS)
-    notes.wrote(dataset)
+    notes.add_dataset(dataset)
     listed = report.counters["listed"]
     notes.facts |= {
         "objects": dataset.rows,
@@ -89,10 +93,11 @@ def read_slices(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> Non
     run.log_message(f"{dataset.rows:,} of {listed:,} objects in the inventory are candidates")
 
 
-def candidates(
+def inventory_candidates(
     table: pa.Table, prefix: str, *, local_adapter: bool, unsupported_keys: Collection[str] = frozenset()
 ) -> pa.Table:
-    """The objects in a namespace that may ever be collected (see `rules.addresses`), as STORED_OBJECTS.
+    """The objects of an inventory that are inside the namespace and may be collected (`rules.addresses`):
+    STORED_OBJECTS.
 
     Excludes keys of the kinds (`stores.keys`) that the store can't hold: it would list such an object under another
     name. References to it are then missing here and stop the mark, as they do with a listing (invariant 3).
@@ -101,9 +106,9 @@ def candidates(
     addresses = pc.utf8_slice_codeunits(table["key"], len(prefix))
     wanted = are_candidates(addresses, local_adapter=local_adapter)
     columns = [addresses, table["size"], table["modified"], table["checksum"], slices_of(addresses)]
-    found = pa.table(columns, schema=STORED_OBJECTS).filter(wanted)
+    objects = pa.table(columns, schema=STORED_OBJECTS).filter(wanted)
     kinds = [KINDS[kind] for kind in unsupported_keys if kind in KINDS]
     if not kinds:
-        return found
-    holdable = [not any(is_of(address) for is_of in kinds) for address in found["address"].to_pylist()]
-    return found.filter(pa.array(holdable, pa.bool_()))
+        return objects
+    holdable = [not any(is_of(address) for is_of in kinds) for address in objects["address"].to_pylist()]
+    return objects.filter(pa.array(holdable, pa.bool_()))

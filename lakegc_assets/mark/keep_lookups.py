@@ -1,7 +1,7 @@
 """Look up the facts for the reasons to keep unreferenced objects, one after the other, for marks and re-verifications.
 
-The order is a safety rule, too: staged and committed addresses are listed once more after the path probes, because an
-object that is moved to another path between the first lists and a probe is found by neither (invariant 2).
+The order is a safety rule, too: staged and committed addresses are listed once more after the path probes, because
+neither the first lists nor a probe finds an object that is moved to another path in between (invariant 2).
 """
 
 from __future__ import annotations

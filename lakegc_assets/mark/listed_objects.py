@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ASSET = "namespace_slices"
-LOOKED_UP_PART = "looked_up"  # of an incremental mark: the stored objects among the addresses that were looked up
-COMPARED_PART = "compared"  # the addresses that were looked up
+LOOKED_UP_PART = "looked_up"  # in an incremental mark: the addresses that were looked up and are stored
+COMPARED_PART = "compared"  # all addresses that were looked up
 FOLDERS_PART, NO_LONGER_RETAINED_PART = "folders", "no_longer_retained"
 
 
@@ -23,6 +23,6 @@ def datasets(run: MarkRun) -> list[Dataset]:
     return [run.mark.dataset(ASSET, part) for part in ("", *looked_up)]
 
 
-def stored(run: MarkRun) -> DataFrame:
-    """The same as a DataFrame."""
+def stored_objects(run: MarkRun) -> DataFrame:
+    """All objects that a mark found in the store, as one DataFrame."""
     return read_datasets(run.spark(), run.place, datasets(run), STORED_OBJECTS)

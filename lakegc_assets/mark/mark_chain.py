@@ -1,8 +1,8 @@
-"""The records of a chain of marks, for use by an incremental mark (see `lakegc_assets.rules.incremental`).
+"""What the marks of a chain recorded, for use by an incremental mark (see `lakegc_assets.rules.incremental`).
 
 Every mark records, as far as known: the objects that no retained commit refers to, the ranges of each metarange, the
-addresses of the ranges that it read, and the ranges of expired commits that it attributed objects to. Data that a mark
-of a chain didn't read itself was read by an earlier one.
+addresses of the ranges that it read, and the ranges of expired commits to which it attributed objects. If a mark of a
+chain didn't read something itself, an earlier mark of the chain did.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ LEFT_BETWEEN = ("committed_addresses", "left_between")
 COMPARED = ("namespace_slices", "compared")
 NOT_RETAINED_OBJECTS = ("expired_set", "not_retained")
 EXPLAINED = ("expired_set", "explained")
-FILES_OF_EACH = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # of each mark of a chain; SIZES are optional
-FILES_OF_NEWEST = (LEFT_BETWEEN, NOT_RETAINED_OBJECTS)  # of the newest one only
+FILES_OF_EACH_MARK = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # of each mark of a chain; SIZES are optional
+FILES_OF_NEWEST_MARK = (LEFT_BETWEEN, NOT_RETAINED_OBJECTS)  # of the newest one only
 
 RESTORED_MARKS = ("undone/", "restored/")  # in a mark's folder: written by undo and restore
-MARGIN = timedelta(hours=1)  # for times in a store's listing
+CLOCK_MARGIN = timedelta(hours=1)  # for inexact times in a store's listing
 REMOVED = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
 
 
 def can_be_base(run: MarkRun) -> bool:
-    """Whether this mark can record all that an incremental one needs: it knows every commit, and nothing but commits
-    defines what counts as committed."""
+    """Whether this mark can record everything that an incremental mark needs. It must know every commit, and only
+    commits may define what counts as committed."""
     facts = run.mark.record.step("retained_commits").facts
     return run.mark.record.scope is Scope.UNIFIED and bool(facts["graph"]) and not facts["all_ranges"]
 
 
-def refuse_mixed(run: MarkRun) -> None:
-    """Raise `Refused` if the listing was incremental and a later step would treat it as full, or the reverse
+def refuse_mixed_modes(run: MarkRun) -> None:
+    """Raise `Refused` if the listing was incremental but a later step would treat it as full, or vice versa
     (invariant 3)."""
     record = run.mark.record
     if record.incremental != (COMPARED[1] in record.step(COMPARED[0]).datasets):
@@ -94,7 +94,7 @@ class MarkChain:
     def recorded(cls, run: MarkRun) -> MarkChain:
         """The chain that a mark recorded. Raises `DamagedData` or `NotFound` if one of its marks can no longer be
         read."""
-        return cls(run, opened(run.place, run.mark.record.basis))
+        return cls(run, open_chain(run.place, run.mark.record.basis))
 
     @property
     def base(self) -> MarkRecord:
@@ -113,7 +113,7 @@ class MarkChain:
 
     @cached_property
     def counted(self) -> frozenset[str]:
-        """The ranges that counted as committed when the base mark listed, or came to count before it ended."""
+        """The ranges that counted as committed when the base mark listed the store, or that did so before it ended."""
         return frozenset(
             row["range_id"]
             for base in self.marks[:1]
@@ -122,7 +122,7 @@ class MarkChain:
 
     @cached_property
     def explained(self) -> frozenset[str]:
-        """The ranges of expired commits that were read to attribute objects to."""
+        """The ranges of expired commits that were read in order to attribute objects to these commits."""
         return frozenset(row["range_id"] for mark in self.marks for row in rows_of(mark, EXPLAINED, RANGE_IDS))
 
     @property
@@ -151,12 +151,12 @@ class MarkChain:
             return table.filter(pc.is_in(table["range"], value_set=numbers))
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks] if ranges else []
-        found = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, wanted=wanted)
-        return found.select("address")
+        rows = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, wanted=wanted)
+        return rows.select("address")
 
     def known(self, live: Set[str], only: pa.Array | None) -> Input:
         """The addresses in ranges that counted at the base mark, or that were read and are `live` (KNOWN_ADDRESSES).
-        `only` restricts them to these addresses, which every task must be able to hold in memory."""
+        If `only` is given, just these of them; every task must be able to hold `only` in memory."""
         of = {"before": self.counted, "live": live, "again": live - self.counted}
         numbers = {name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in of.items()}
 
@@ -165,8 +165,8 @@ class MarkChain:
                 table = table.filter(pc.is_in(table["address"], value_set=only))
             flags = [pc.is_in(table["range"], value_set=numbers[name]) for name in KNOWN_ADDRESSES.names[1:]]
             found = pa.table([table["address"], *flags], schema=KNOWN_ADDRESSES)
-            said = found.filter(pc.or_(found["before"], found["live"]))
-            return said.group_by(KNOWN_ADDRESSES.names, use_threads=False).aggregate([])
+            relevant = found.filter(pc.or_(found["before"], found["live"]))
+            return relevant.group_by(KNOWN_ADDRESSES.names, use_threads=False).aggregate([])
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
         rows = [file.rows for dataset in datasets for file in dataset.files]
@@ -176,7 +176,7 @@ class MarkChain:
 
     @property
     def sizes(self) -> list[Dataset]:
-        """The object sizes in each range that was read as a branch's (RANGE_SIZES), as far as recorded."""
+        """The object sizes in each range that was read for a branch head (RANGE_SIZES), as far as recorded."""
         return [mark.dataset(*SIZES) for mark in self.marks if SIZES[1] in mark.record.step(SIZES[0]).datasets]
 
     def reasons(self) -> list[tuple[Dataset, pa.Schema]]:
@@ -190,12 +190,13 @@ class MarkChain:
         """The objects that were stored but referenced by no retained commit at the base mark (NOT_RETAINED)."""
         return self._read(self.marks[0], NOT_RETAINED_OBJECTS, NOT_RETAINED)
 
-    def gone(self) -> DataFrame:
-        """The addresses that a sweep of the base mark deleted, quarantined or found gone (column address)."""
-        return outcomes(self.run, self.base.mark_id, "receipts/", REMOVED)
+    def removed_by_sweep(self) -> DataFrame:
+        """The addresses whose objects a sweep of the base mark deleted or quarantined, or found already gone (column
+        address)."""
+        return addresses_by_outcome(self.run, self.base.mark_id, "receipts/", REMOVED)
 
     def restored_objects(self) -> DataFrame:
-        """The expired sets of all marks of which something was restored since, by undo or from a backup, with the
+        """The expired sets of all marks from which objects were restored since, by undo or from a backup, with the
         recorded reasons (columns address, commit_id, path)."""
         datasets = [self._restored(mark_id) for mark_id in self.restored_marks]
         return read_datasets(self.spark, self.run.place, datasets, EXPIRED_OBJECTS).select(
@@ -206,7 +207,7 @@ class MarkChain:
     def restored_marks(self) -> tuple[str, ...]:
         """The ids of the marks that `restored_objects` covers. Raises `DamagedData` for a foreign mark, whose contents
         aren't known."""
-        found = tuple(restored_marks(self.run.store, self.base.start - MARGIN))
+        found = tuple(restored_marks(self.run.store, self.base.start - CLOCK_MARGIN))
         if found and (others := set(found) - own_marks(self.run.place)):
             raise DamagedData(
                 f"some objects of foreign marks ({', '.join(sorted(others))}) were restored, and it is unknown which"
@@ -219,7 +220,8 @@ class MarkChain:
         return Mark.open(self.run.place, mark_id).dataset("expired_set")
 
     def explained_verdicts(self) -> list[dict[str, Any]]:
-        """COMMIT_VERDICTS of the base mark; none if it had nothing to explain, and so read no commit's ranges."""
+        """COMMIT_VERDICTS of the base mark; none if it had no object to explain, in which case it read no ranges for
+        that."""
         bases = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["not_retained"]]
         return [row for mark in bases for row in rows_of(mark, ("retained_commits", ""), COMMIT_VERDICTS)]
 
@@ -229,19 +231,19 @@ class MarkChain:
 
 def metaranges_in(place: Place, datasets: Iterable[Dataset]) -> frozenset[str]:
     """The ids of all metaranges in these datasets of RANGES_OF_METARANGES."""
-    found: set[str] = set()
+    ids: set[str] = set()
     for dataset in datasets:
         for table in all_batches(place, dataset, RANGES_OF_METARANGES):
-            found.update(pc.unique(table["metarange_id"]).to_pylist())
-    return frozenset(found)
+            ids.update(pc.unique(table["metarange_id"]).to_pylist())
+    return frozenset(ids)
 
 
 def ranges_within(place: Place, datasets: Iterable[Dataset], metaranges: Collection[str]) -> frozenset[str]:
     """The ids of the ranges in any of these metaranges."""
-    found: set[str] = set()
+    ids: set[str] = set()
     for table in pairs_of(place, datasets, metaranges):
-        found.update(pc.unique(table["range_id"]).to_pylist())
-    return frozenset(found)
+        ids.update(pc.unique(table["range_id"]).to_pylist())
+    return frozenset(ids)
 
 
 def pairs_of(place: Place, datasets: Iterable[Dataset], metaranges: Collection[str]) -> Iterator[pa.Table]:
@@ -252,35 +254,37 @@ def pairs_of(place: Place, datasets: Iterable[Dataset], metaranges: Collection[s
             yield table.filter(pc.is_in(table["metarange_id"], value_set=wanted))
 
 
-def opened(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
-    """Open the marks of a chain. Raises `DamagedData` or `NotFound` if a mark or one of its files is missing, or has
+def open_chain(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
+    """Open the marks of a chain. Raises `DamagedData` or `NotFound` if a mark or one of its files is missing or has
     changed since the mark was finished."""
-    found = tuple(Mark.open(place, mark_id) for mark_id in basis["chain"])
-    for number, (mark, digest) in enumerate(zip(found, basis["digests"], strict=True)):
-        check_member(mark.record, digest, [one.record for one in found[number + 1 :]])
-        check_files(mark, *FILES_OF_EACH, *(() if number else FILES_OF_NEWEST))
-    return found
+    chain = tuple(Mark.open(place, mark_id) for mark_id in basis["chain"])
+    for number, (mark, digest) in enumerate(zip(chain, basis["digests"], strict=True)):
+        check_chain_mark(mark.record, digest, [base.record for base in chain[number + 1 :]])
+        check_files(mark, *FILES_OF_EACH_MARK, *(() if number else FILES_OF_NEWEST_MARK))
+    return chain
 
 
-def check_member(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) -> None:
-    """Raise `DamagedData` if a mark of the chain isn't the base mark that was recorded, back to the full one."""
+def check_chain_mark(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) -> None:
+    """Raise `DamagedData` if a mark of the chain, or the chain that it recorded itself, isn't the expected one."""
     if not record.digest == digest_of(record) == digest:
         raise DamagedData(f"mark {record.mark_id} was replaced, or its record was altered")
-    own = [one.mark_id for one in before]
+    own = [base.mark_id for base in before]
     if record.incremental != bool(own) or (record.incremental and list(record.basis["chain"]) != own):
         raise DamagedData(f"mark {record.mark_id} isn't based on exactly these marks: {', '.join(own) or 'none'}")
 
 
-def check_files(mark: Mark, *which: tuple[str, str]) -> None:
+def check_files(mark: Mark, *asset_parts: tuple[str, str]) -> None:
     """Raise `DamagedData` if a file of these datasets is missing or differs in size; its content is verified when read.
 
     The files of one asset are listed together.
     """
-    store, folders = mark.place.store(), {mark.folder(asset) for asset, _ in which}
-    there = {one.key: one.size for folder in sorted(folders) for page in store.pages(folder) for one in page.objects}
-    for dataset in (mark.dataset(*one) for one in which):
+    store, folders = mark.place.store(), {mark.folder(asset) for asset, _ in asset_parts}
+    sizes = {
+        listed.key: listed.size for folder in sorted(folders) for page in store.pages(folder) for listed in page.objects
+    }
+    for dataset in (mark.dataset(*asset_and_part) for asset_and_part in asset_parts):
         for file in dataset.files:
-            if there.get(dataset.folder + file.name) != file.size:
+            if sizes.get(dataset.folder + file.name) != file.size:
                 raise DamagedData(f"{dataset.folder}{file.name} in {store.where} is missing or was changed")
 
 
@@ -288,25 +292,34 @@ def rows_of(mark: Mark, which: tuple[str, str], schema: pa.Schema) -> list[dict[
     return all_rows(mark.place, mark.dataset(*which), schema)
 
 
-def outcomes(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]) -> DataFrame:
+def addresses_by_outcome(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]) -> DataFrame:
     """The addresses whose last outcome in a mark's receipts is one of these (column address)."""
     from pyspark.sql import functions as F
 
     rows = Receipts(run.place, mark_folder(mark_id) + below).outcomes(run.spark())
-    return rows.where(F.col("outcome").isin([one.value for one in wanted])).select("address")
+    return rows.where(F.col("outcome").isin([outcome.value for outcome in wanted])).select("address")
 
 
 def restored_marks(store: Store, since: datetime) -> Iterator[str]:
-    """The ids of the marks of which objects were, or may have been, restored since then (store's clock)."""
+    """The ids of the marks from which objects were, or may have been, restored since then (store's clock)."""
     folders = folders_in(store, MARKS_ROOT)
 
-    def wrote(folder: str) -> bool:
-        written = {folder + below for below in RESTORED_MARKS}.intersection(folders_in(store, folder))
-        return any(one.modified >= since for below in written for page in store.pages(below) for one in page.objects)
+    def has_restored_since(folder: str) -> bool:
+        written_folders = {folder + below for below in RESTORED_MARKS}.intersection(folders_in(store, folder))
+        return any(
+            listed.modified >= since
+            for below in written_folders
+            for page in store.pages(below)
+            for listed in page.objects
+        )
 
     with ThreadPoolExecutor(AT_ONCE) as pool:  # one request per existing mark
-        found = list(pool.map(wrote, folders))
-    yield from (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder, one in zip(folders, found, strict=True) if one)
+        found = list(pool.map(has_restored_since, folders))
+    yield from (
+        folder.removeprefix(MARKS_ROOT).rstrip("/")
+        for folder, has_restored in zip(folders, found, strict=True)
+        if has_restored
+    )
 
 
 UNREADABLE = (DamagedData, NotFound)

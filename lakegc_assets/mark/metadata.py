@@ -9,18 +9,18 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from lakegc_assets.formatting import a_month, part
+from lakegc_assets.formatting import fraction, monthly_cost
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.plots import plots
-from lakegc_assets.mark.sample_objects import Commit, commits_of, highlights
-from lakegc_assets.mark.totals import KINDS, Totals, in_words, recorded
+from lakegc_assets.mark.sample_objects import Commit, commits_of, samples_by_kind
+from lakegc_assets.mark.totals import KINDS, Totals, label_in_words, recorded_totals
 from spark_resources.model import EXPIRED_OBJECTS
 from spark_resources.spark.datasets import first_rows
 
 PREVIEW_ROWS = 20
 
 
-def described(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") -> dg.MaterializeResult[Any]:
+def step_result(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") -> dg.MaterializeResult[Any]:
     """The result of a step for Dagster: facts, and the location, size and a preview of one of its datasets."""
     recorded = run.mark.record.steps[asset]
     folder = run.mark.folder(asset, part)
@@ -31,7 +31,7 @@ def described(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") ->
         "where": f"{run.place.namespace.uri}/{folder}",
         "dagster/row_count": int(recorded.datasets[part]["rows"]),
         "parquet_bytes": int(recorded.datasets[part]["bytes"]),
-        **flat(recorded.facts),
+        **flatten(recorded.facts),
     }
     rows = first_rows(run.place, run.mark.dataset(asset, part), schema, PREVIEW_ROWS)
     if rows:
@@ -40,35 +40,35 @@ def described(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") ->
     return dg.MaterializeResult(metadata=metadata)
 
 
-def described_set(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[Any]:
+def expired_set_result(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[Any]:
     """The result of `expired_set`: also plots, the totals behind them, the largest objects and a sample.
 
-    The rows aren't read again: executors counted and selected them while writing.
+    The rows aren't read again, because the executors counted and selected them while writing.
     """
-    result = described(run, "expired_set", EXPIRED_OBJECTS)
-    facts, totals = run.mark.record.steps["expired_set"].facts, recorded(run.mark)
-    found: dict[str, Any] = {
-        "share_of_objects": part(totals.whole.objects, facts["candidates"]),
-        "share_of_bytes": part(totals.whole.bytes, facts["candidate_bytes"]),
+    result = step_result(run, "expired_set", EXPIRED_OBJECTS)
+    facts, totals = run.mark.record.steps["expired_set"].facts, recorded_totals(run.mark)
+    metadata: dict[str, Any] = {
+        "share_of_objects": fraction(totals.whole.objects, facts["candidates"]),
+        "share_of_bytes": fraction(totals.whole.bytes, facts["candidate_bytes"]),
     }
     if price is not None:
-        found["saved_a_month"] = a_month(totals.whole.bytes, price)
+        metadata["saved_a_month"] = monthly_cost(totals.whole.bytes, price)
     if totals.whole.objects:
-        found |= {name: dg.MetadataValue.md(picture) for name, picture in plots(totals).items()}
-        found |= {f"by_{kind}": dg.MetadataValue.table(summed(totals, kind)) for kind in KINDS}
-        samples = highlights(run.mark)
+        metadata |= {name: dg.MetadataValue.md(picture) for name, picture in plots(totals).items()}
+        metadata |= {f"by_{kind}": dg.MetadataValue.table(totals_records(totals, kind)) for kind in KINDS}
+        samples = samples_by_kind(run.mark)
         commits = commits_of(run.mark, [row for rows in samples.values() for row in rows])
-        found |= {kind: dg.MetadataValue.table([sample_row(row, commits) for row in rows])
+        metadata |= {kind: dg.MetadataValue.table([sample_row(row, commits) for row in rows])
                   for kind, rows in samples.items()}  # fmt: skip
     shown = dict(result.metadata or {})
     first = {name: shown.pop(name) for name in ("repository", "mark", "state")}
-    return dg.MaterializeResult(metadata={**first, **found, **shown})  # the UI keeps this order
+    return dg.MaterializeResult(metadata={**first, **metadata, **shown})  # the UI keeps this order
 
 
-def summed(totals: Totals, kind: str) -> list[dg.TableRecord]:
+def totals_records(totals: Totals, kind: str) -> list[dg.TableRecord]:
     return [
-        dg.TableRecord({kind: in_words(kind, label), "objects": one.objects, "bytes": one.bytes})
-        for label, one in totals.ordered(kind)[:PREVIEW_ROWS]
+        dg.TableRecord({kind: label_in_words(kind, label), "objects": total.objects, "bytes": total.bytes})
+        for label, total in totals.ordered(kind)[:PREVIEW_ROWS]
     ]
 
 
@@ -87,15 +87,15 @@ def sample_row(row: Mapping[str, Any], commits: Mapping[str, Commit]) -> dg.Tabl
     )
 
 
-def flat(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten nested facts to dotted names; unknown values are left out."""
-    found: dict[str, Any] = {}
+def flatten(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten nested facts into dotted names; null values are left out."""
+    flattened: dict[str, Any] = {}
     for name, value in facts.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{inner}": one for inner, one in flat(value).items()}
+            flattened |= {f"{name}.{inner}": inner_value for inner, inner_value in flatten(value).items()}
         elif value is not None:
-            found[name] = value
-    return found
+            flattened[name] = value
+    return flattened
 
 
 def cell(value: object) -> str | int | float | bool | None:

@@ -1,4 +1,5 @@
-"""The ranges of commits, by their metaranges: as recorded by this mark or an earlier one, or else read."""
+"""The ranges of commits, by their metaranges: as recorded by this mark or an earlier one, otherwise read from the
+store."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ from spark_resources.stores.place import Place
 
 
 def counted_metaranges(run: MarkRun) -> list[str]:
-    """The metaranges of the commits that count: retained ones, or all for the scope `uncommitted`."""
-    return metaranges(run, expired_too=run.mark.record.scope is Scope.UNCOMMITTED)
+    """The metaranges of the commits that count: retained commits, or all commits for the scope `uncommitted`."""
+    return metaranges(run, include_expired=run.mark.record.scope is Scope.UNCOMMITTED)
 
 
-def metaranges(run: MarkRun, *, expired_too: bool) -> list[str]:
+def metaranges(run: MarkRun, *, include_expired: bool) -> list[str]:
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
-    by_rules = (row for row in verdicts if expired_too or (row["retained"] and not row["hold"]))
+    by_rules = (row for row in verdicts if include_expired or (row["retained"] and not row["hold"]))
     return sorted({row["metarange_id"] for row in by_rules} - {""})
 
 
@@ -62,10 +63,10 @@ class RecordedRanges:
         ids = ranges_within(self.place, self.pairs, metaranges)
         if lost := ids - self.refs.keys():
             raise DamagedData(f"no mark describes the ranges {sorted(lost)[:3]}. Make a new mark with --full.")
-        return pa.Table.from_pylist([self.refs[one] for one in sorted(ids)], schema=RANGE_REFS)
+        return pa.Table.from_pylist([self.refs[range_id] for range_id in sorted(ids)], schema=RANGE_REFS)
 
     def pairs_with(self, metaranges: Collection[str], ranges: Collection[str]) -> pa.Table:
-        """Which of these metaranges has which of these ranges (RANGES_OF_METARANGES), possibly with duplicates."""
+        """Which of these metaranges contain which of these ranges (RANGES_OF_METARANGES), possibly with duplicates."""
         wanted = pa.array(sorted(ranges), pa.string())
         tables = (
             table.filter(pc.is_in(table["range_id"], value_set=wanted))

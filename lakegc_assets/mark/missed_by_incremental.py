@@ -1,4 +1,4 @@
-"""Objects that incremental marks would have missed, counted by each full mark that follows incremental ones."""
+"""Objects that incremental marks would have missed. Each full mark that follows incremental ones counts them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-NAMED = 10  # addresses in the facts of the step
+MAX_NAMED = 10  # addresses in the facts of the step
 
 
 def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
-    """Record how many expired objects an incremental mark in place of this full one would have missed, with a few
-    examples.
+    """Record how many expired objects an incremental mark would have missed in place of this full one, with examples.
 
-    There are none unless an object was written into a slice long after it was opened, which lakeFS doesn't do.
+    There are none unless an object was written into a slice long after the slice was opened, which lakeFS doesn't do.
     """
     if not run.mark.record.basis["chain"]:
         return
     try:
         chain = MarkChain.recorded(run)
         with errors_from_executors():
-            found = run.persist(missed(run, chain, run.read_dataset(expired, EXPIRED_OBJECTS)))
-            notes.facts["missed"] = found.count()
-            notes.facts["missed_names"] = [row["address"] for row in found.orderBy("address").limit(NAMED).collect()]
+            missed_objects = run.persist(missed(run, chain, run.read_dataset(expired, EXPIRED_OBJECTS)))
+            notes.facts["missed"] = missed_objects.count()
+            notes.facts["missed_names"] = [
+                row["address"] for row in missed_objects.orderBy("address").limit(MAX_NAMED).collect()
+            ]
     except UNREADABLE as error:
         notes.facts["missed_unknown"] = str(error)
         return
@@ -52,17 +53,21 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
 
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
     no_longer = chain.addresses(chain.counted - live)
-    known = union([one.select("address") for one in (chain.not_retained(), no_longer, chain.restored_objects())])
+    known = union(
+        [objects.select("address") for objects in (chain.not_retained(), no_longer, chain.restored_objects())]
+    )
     top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
     deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
-    name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")  # below shards, that is the slice
+    name = (
+        F.when(top.startswith("!"), deepest).otherwise(top).alias("name")
+    )  # in shard folders, the deepest folder is the slice
     unknown = run.persist(expired.select("address", name).transform(garbage.without(known)))
     names = [row["name"] for row in unknown.select("name").distinct().collect()]
-    closed = [name for name in names if not changed(name, chain.base.start)]
+    closed = [name for name in names if not would_be_listed(name, chain.base.start)]
     return unknown.where(unknown["name"].isin(closed)).select("address")
 
 
-def changed(name: str, since: datetime) -> bool:
+def would_be_listed(name: str, since: datetime) -> bool:
     """Whether an incremental mark lists a folder of this name; "" stands for the root and for objects directly in
     `data/`."""
     return not name or can_have_changed(name, since)

@@ -1,5 +1,5 @@
-"""Live addresses missing from the listing: a wrong or partial listing, another spelling, or a real loss
-(invariant 3)."""
+"""Live addresses that are missing from the listing, because it is wrong or incomplete, because the store spells them
+differently, or because they are really lost (invariant 3)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from spark_resources.stores.place import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PROBES_AT_ONCE = 16
-ALWAYS_LOOKED_UP = 1000  # up to this many; of more, none if they are over half of the live addresses
-NAMED = 10  # lost addresses in the message of a refusal
-FOLDED = frozenset({keys.EMPTY_SEGMENT, keys.LEADING_SLASH, keys.TRAILING_SLASH, keys.DOT_SEGMENT, keys.BACKSLASH})
+CONCURRENT_LISTINGS = 16
+ALWAYS_LOOKED_UP = 1000  # up to this many; larger numbers are not looked up if they are over half of the live addresses
+MAX_NAMED = 10  # lost addresses in the message of a refusal
+NORMALIZED_KINDS = frozenset(
+    {keys.EMPTY_SEGMENT, keys.LEADING_SLASH, keys.TRAILING_SLASH, keys.DOT_SEGMENT, keys.BACKSLASH}
+)
 
 
 def check_listing(run: MarkRun, notes: StepNotes, missing: Rows) -> None:
@@ -38,19 +40,21 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: Rows) -> None:
     if not absent:
         return
     if absent > ALWAYS_LOOKED_UP and absent * 2 > live:
-        raise refusal(run, absent, live, first_rows(missing, ["address"], NAMED)["address"].to_pylist())
+        raise missing_objects_error(
+            run, absent, live, first_rows(missing, ["address"], MAX_NAMED)["address"].to_pylist()
+        )
     lost = run.persist(not_listed_now(missing, run.place))
     accepted = lost.where(lost["address"].isin(list(run.mark.record.accepted_missing)))
     notes.facts |= {"live_lost": lost.count(), "live_lost_accepted": accepted.count()}
-    refuse_folded(run, run.mark.record.accepted_missing)
+    refuse_normalized(run, run.mark.record.accepted_missing)
     unaccepted = notes.facts["live_lost"] - notes.facts["live_lost_accepted"]
     if unaccepted > run.limits.missing or notes.facts["live_lost"] == live:
-        names = lost.transform(garbage.without(accepted)).orderBy("address").limit(NAMED).collect()
-        raise refusal(run, notes.facts["live_lost"], live, [row["address"] for row in names])
-    refuse_folded(run, [row["address"] for row in lost.collect()], state="is live and not listed")
+        names = lost.transform(garbage.without(accepted)).orderBy("address").limit(MAX_NAMED).collect()
+        raise missing_objects_error(run, notes.facts["live_lost"], live, [row["address"] for row in names])
+    refuse_normalized(run, [row["address"] for row in lost.collect()], state="is live and not listed")
 
 
-def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
+def missing_objects_error(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
     listed = "".join(f"\n  {name!r}" for name in names) + ("\n  …" if absent > len(names) else "")
     inventory = run.mark.record.inventory
     where = run.store.where if inventory is None else f"{inventory['where']}, taken at {inventory['taken']}"
@@ -66,7 +70,8 @@ def refusal(run: MarkRun, absent: int, live: int, names: list[str]) -> Refused:
 def not_listed_now(rows: Rows, place: Place) -> DataFrame:
     """The addresses of these rows that the store doesn't list now, byte for byte (ADDRESSES).
 
-    Uses a listing, not HEAD: a store that folds keys would accept a HEAD for a key that it lists under another name.
+    Uses a listing instead of HEAD, because a store that normalizes keys accepts a HEAD for a key that it lists under
+    another name.
     """
 
     def read(batches: Batches) -> Batches:
@@ -80,41 +85,43 @@ def not_listed_now(rows: Rows, place: Place) -> DataFrame:
 def unlisted(place: Place, addresses: pa.Array) -> list[str]:
     """The addresses that the store doesn't list now under exactly this name.
 
-    An address of a kind that some stores fold is never looked up: such a store would respond for the folded key, and a
-    store that can hold it has already listed it by name.
+    Addresses that some stores normalize are never looked up: such a store would respond for the normalized key, and any
+    other store has already listed them by name.
     """
     store = place.store()
 
-    def there(address: str) -> bool:
-        if keys.kinds_of(address) & (FOLDED | store.capabilities.unsupported_keys):
+    def is_listed(address: str) -> bool:
+        if keys.kinds_of(address) & (NORMALIZED_KINDS | store.capabilities.unsupported_keys):
             return False
         return first_key(store, address) == address
 
     wanted = addresses.to_pylist()
-    with ThreadPoolExecutor(max_workers=PROBES_AT_ONCE) as pool:
-        return [one for one, found in zip(wanted, pool.map(there, wanted), strict=True) if not found]
+    with ThreadPoolExecutor(max_workers=CONCURRENT_LISTINGS) as pool:
+        return [
+            address for address, is_stored in zip(wanted, pool.map(is_listed, wanted), strict=True) if not is_stored
+        ]
 
 
 def first_key(store: Store, prefix: str) -> str | None:
     """The first key that the store lists under a prefix; the prefix itself if that is an object."""
-    return next((found.key for page in store.pages(prefix, page_size=1) for found in page.objects), None)
+    return next((listed.key for page in store.pages(prefix, page_size=1) for listed in page.objects), None)
 
 
-def refuse_folded(run: MarkRun, absent: Iterable[str], *, state: str = "was accepted as lost") -> None:
-    """Raise `Refused` if a missing object is in the store after all, under the folded form of its address."""
+def refuse_normalized(run: MarkRun, absent: Iterable[str], *, state: str = "was accepted as lost") -> None:
+    """Raise `Refused` if a missing object is in the store after all, under the normalized form of its address."""
     for address in absent:
-        key = folded(address)
+        key = normalized(address)
         if key not in (address, "") and first_key(run.store, key) == key:
             raise Refused(
                 f"{address!r} of {run.partition.repository} {state}, and {key!r} is in {run.store.where}: most likely "
                 "the same object, because some stores normalize such keys. It is live, but would look like garbage. "
-                "Copy it to a path of its own in lakeFS before this repository is collected.",
+                "Copy it to a new path in lakeFS before this repository is collected.",
                 invariant=3,
             )
 
 
-def folded(address: str) -> str:
-    """The form of an address in a store that folds keys like a file system."""
+def normalized(address: str) -> str:
+    """The form of an address in a store that normalizes keys like a file system."""
     parts: list[str] = []
     for part in address.replace("\\", "/").split("/"):
         if part == "..":

@@ -9,7 +9,7 @@ ASSET = listed_objects.ASSET
 
 
 def list_namespace(run: MarkRun) -> None:
-    """Write every object that may ever be collected (STORED_OBJECTS); in an incremental mark, only those that may have
+    """Write every object that may be collected (STORED_OBJECTS). An incremental mark only writes those that may have
     changed since the base mark."""
     with step(run, ASSET) as notes:
         candidates.choose(run).write_listing(notes)

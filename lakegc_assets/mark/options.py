@@ -10,7 +10,7 @@ from spark_resources.errors import Refused, WrongUsage
 from spark_resources.identifiers import Scope
 from spark_resources.settings import parse_duration
 
-LEAST_MIN_AGE = timedelta(hours=24)  # lifetime of a link token: linked objects can arrive that late
+SAFE_MIN_AGE = timedelta(hours=24)  # the lifetime of a link token: an uploaded object can be linked that late
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,45 +22,48 @@ class MarkOptions:
     allow_young: bool = False
     accept_missing: tuple[str, ...] = ()
     inventory: str = ""  # location of a list of the bucket's objects, read instead of listing the bucket
-    inventory_taken: datetime | None = None  # when it was begun, unless it records that itself
+    inventory_taken: datetime | None = None  # when the inventory was started, unless it records that itself
     since: str = ""  # the base mark; the newest by default
-    full: bool = False  # make a full mark, whatever marks exist
+    full: bool = False  # make a full mark even if an incremental one is possible
 
 
 def parse_min_age(text: str) -> timedelta | None:
-    """A minimum age such as 24h; None for no text. Raises `WrongUsage`."""
+    """Parse a minimum age such as 24h; None for an empty text. Raises `WrongUsage`."""
     try:
         return parse_duration(text) if text else None
     except ValueError as error:
         raise WrongUsage(f"min_age: {error}; expected a duration such as 24h, 90m or 1d12h") from None
 
 
-def parse_taken(text: str, inventory: str) -> datetime | None:
-    """When an inventory was taken; None for no text. Raises `WrongUsage`, also if there is no inventory."""
+def parse_inventory_taken(text: str, inventory: str) -> datetime | None:
+    """Parse the time of an inventory; None for an empty text. Raises `WrongUsage`, also for a time without an
+    inventory."""
     try:
         taken = datetime.fromisoformat(text) if text else None
     except ValueError as error:
         raise WrongUsage(f"inventory_taken: {error}; expected a time such as 2026-11-21T00:00:00Z") from None
     if taken is not None and not inventory:
-        raise WrongUsage("inventory_taken is the time of an inventory, but no inventory is given")
+        raise WrongUsage(
+            "inventory_taken is the time of an inventory, but no inventory is given: name one, or leave it out"
+        )
     return taken
 
 
-def refuse_both(options: MarkOptions) -> None:
-    """Raise `WrongUsage` for options that contradict each other."""
+def refuse_contradictions(options: MarkOptions) -> None:
+    """Raise `WrongUsage` if options contradict each other."""
     if options.since and options.full:
         raise WrongUsage("a mark is either incremental or full: give --since or --full, not both")
     if options.since and options.inventory:
         raise WrongUsage("a mark from an inventory can't be incremental: leave out --since")
 
 
-def checked_age(min_age: timedelta, options: MarkOptions) -> timedelta:
-    """The minimum age. Raises `Refused` if it is short and that wasn't explicitly allowed (invariant 6)."""
+def check_min_age(min_age: timedelta, options: MarkOptions) -> timedelta:
+    """The minimum age. Raises `Refused` if it is too short and that isn't explicitly allowed (invariant 6)."""
     if min_age < timedelta(0):
         raise WrongUsage("a minimum age can't be negative")
-    if min_age < LEAST_MIN_AGE and not options.allow_young:
+    if min_age < SAFE_MIN_AGE and not options.allow_young:
         raise Refused(
-            f"a minimum age of {duration(min_age)} is less than {duration(LEAST_MIN_AGE)}, the lifetime of a link "
+            f"a minimum age of {duration(min_age)} is less than {duration(SAFE_MIN_AGE)}, the lifetime of a link "
             "token: an object that was uploaded but not linked yet would look like garbage. Add --allow-young if "
             "nobody is writing to this repository.",
             invariant=6,

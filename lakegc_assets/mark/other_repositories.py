@@ -1,12 +1,14 @@
-"""References from other repositories of the server into this namespace: live, though in no list of this repository.
+"""References from other repositories of the server into this namespace. Such objects are live, though no list of this
+repository contains them.
 
 Staging or importing `s3://bucket/this/data/…` into another repository stores a full address there (formats §4), and
-that repository's readers are served from this namespace. So for each other repository on the same kind of block store,
-every staged path is looked up, and every table is read, whatever commit refers to it: this mark doesn't decide what is
-retained there. Tables are immutable, so a table without addresses of this namespace is never read again for it.
+readers of that repository are served from this namespace. So for each other repository on the same kind of block
+store, every staged path is looked up and every table is read, whichever commit refers to it, because this mark doesn't
+decide what is retained there. Tables are immutable, so a table without addresses of this namespace is never read again.
 
 A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: it is
-recorded in the mark and fails a check, and what earlier marks and re-verifications found there stays live. With
+recorded in the mark and fails a check, and the addresses that earlier marks and re-verifications found there stay
+live. With
 `require_other_repositories` it stops the mark.
 """
 
@@ -37,17 +39,17 @@ from lakegc_assets.mark.earlier_references import (
     STAGED,
     STAGED_PARTS,
     TABLES,
-    addresses_before,
-    clean_tables,
+    earlier_addresses,
     is_trusted,
-    marks_of_these_spellings,
+    marks_with_these_spellings,
     spellings,
+    tables_without_references,
     trusted_tables,
 )
 from lakegc_assets.mark.keep_facts import KeepFacts
 from lakegc_assets.mark.mark_chain import MarkChain
-from lakegc_assets.mark.path_probes import key_inside, unless_gone
-from lakegc_assets.mark.uncommitted_readings import BRANCHES_HERE, staged_addresses
+from lakegc_assets.mark.path_probes import ignoring_deleted, key_inside
+from lakegc_assets.mark.uncommitted_readings import BRANCHES_ON_DRIVER, staged_addresses
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about
 from spark_resources import sstable
@@ -81,38 +83,38 @@ Unread = dict[str, str]  # repositories that could not be read, each with the re
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
-    """The other repositories that may refer to this namespace, by name; those trusted not to; and those that could not
-    be read, with the reason."""
+class OtherRepositories:
+    """The other repositories that may refer to this namespace, by name; those that are trusted not to; and those that
+    could not be read, each with the reason."""
 
     places: dict[str, Place]
     trusted: tuple[str, ...] = ()
     unread: Unread = field(default_factory=dict)
 
 
-def others(run: MarkRun) -> Others:
+def list_other_repositories(run: MarkRun) -> OtherRepositories:
     """Every other repository that the server lists on this kind of block store; other kinds have different
     addresses."""
     if "*" in run.limits.trusted:
-        return Others({}, ("*",))
-    mine, server = run.target.repository, run.lakefs.config()
+        return OtherRepositories({}, ("*",))
+    own, server = run.target.repository, run.lakefs.config()
     try:
-        listed = [each for each in run.lakefs.repositories() if each.id != mine.id]
+        listed = [other for other in run.lakefs.repositories() if other.id != own.id]
     except Forbidden as error:
-        return Others({}, unread={"*": f"repositories may not be listed: {error}"})
-    trusted = {each.id for each in listed if is_trusted(run, each.id)}
+        return OtherRepositories({}, unread={"*": f"repositories may not be listed: {error}"})
+    trusted = {other.id for other in listed if is_trusted(run, other.id)}
     places = {
-        each.id: place_of(each, run.target.blockstore, run.place.settings)
-        for each in listed
-        if each.id not in trusted and server.blockstore(each.storage_id) == run.target.blockstore
+        other.id: place_of(other, run.target.blockstore, run.place.settings)
+        for other in listed
+        if other.id not in trusted and server.blockstore(other.storage_id) == run.target.blockstore
     }
-    return Others(places, tuple(sorted(trusted)))
+    return OtherRepositories(places, tuple(sorted(trusted)))
 
 
 @contextmanager
-def reading_of(repository: str, unread: Unread) -> Iterator[None]:
-    """Wrap reads of another repository: record what can't be read, and name the repository in a refusal of an ambiguous
-    address."""
+def recording_unread(repository: str, unread: Unread) -> Iterator[None]:
+    """Wrap reads of another repository: record a repository that can't be read, and name the repository if an ambiguous
+    address is refused."""
     try:
         yield
     except (Unavailable, DamagedData) as error:
@@ -122,8 +124,8 @@ def reading_of(repository: str, unread: Unread) -> Iterator[None]:
 
 
 def record_unread(run: MarkRun, unread: Unread) -> None:
-    """Report which repositories could not be read. Raises `Refused` if one of them must be read: in a sweep, any that
-    isn't released; in any run, all of them if the settings require it."""
+    """Report which repositories could not be read. Raises `Refused` if one of them must be read: in a sweep, if it
+    isn't released; in any run, if the settings require all of them."""
     stopping = unreleased(run, unread)
     for repository, why in sorted(unread.items()):
         sentence = f"{sentence_about(repository)}: {why}"
@@ -139,14 +141,14 @@ def record_unread(run: MarkRun, unread: Unread) -> None:
 
 
 def unreleased(run: MarkRun, unread: Unread) -> set[str]:
-    """Those of the unread repositories that stop a sweep, since the approval of its mark doesn't cover them; none in a
-    mark. Raises the errors of a listing of the repositories."""
-    released = run.unread_released
+    """The unread repositories that stop a sweep because the approval of its mark doesn't cover them; none in a mark.
+    Raises the errors of listing the repositories."""
+    released = run.may_stay_unread
     if released is None:
         return set()
     covered = unread.keys() & released.repositories.keys()
     if covered - {"*"}:
-        covered -= {each.id for each in run.lakefs.repositories() if each.created > released.marked}
+        covered -= {other.id for other in run.lakefs.repositories() if other.created > released.marked}
     return unread.keys() - covered
 
 
@@ -165,77 +167,77 @@ def next_step(run: MarkRun, repository: str) -> str:
 
 
 def read_staged(run: MarkRun, notes: StepNotes) -> None:
-    """Write which addresses inside this namespace are staged on branches of other repositories, read twice."""
-    found = others(run)
-    for part in STAGED_PARTS if found.places else ():
-        write_staged(run, notes, found, STAGED, part)
-    notes.facts[FACTS] = {"unread": found.unread}
-    record_unread(run, found.unread)
+    """Write the addresses inside this namespace that are staged on branches of other repositories. Reads them twice."""
+    listing = list_other_repositories(run)
+    for part in STAGED_PARTS if listing.places else ():
+        write_staged(run, notes, listing, STAGED, part)
+    notes.facts[FACTS] = {"unread": listing.unread}
+    record_unread(run, listing.unread)
 
 
 def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
-    """Read the same once more (ADDRESSES), after the path probes: an object that was moved to another path between the
-    first readings and a probe is found by neither. It may also have been committed there since, so the tables that are
-    new come last. Carries over what earlier marks recorded about the repositories that became unreadable since
-    `read_committed`."""
-    found = others(run)
+    """Read the same once more after the path probes (ADDRESSES), because an object that was moved to another path
+    between the first readings and a probe is found by neither. It may also have been committed there since, so new
+    tables are read last. For repositories that became unreadable since `read_committed`, the addresses that earlier
+    marks recorded are carried over."""
+    listing = list_other_repositories(run)
     datasets = []
-    if found.places:
-        datasets.append(write_staged(run, notes, found, EXPIRED, AT_THE_END_PART))
-        datasets += read_new_tables(run, notes, found)
+    if listing.places:
+        datasets.append(write_staged(run, notes, listing, EXPIRED, AT_THE_END_PART))
+        datasets += read_new_tables(run, notes, listing)
     facts = notes.facts.setdefault(FACTS, {"unread": {}})
-    facts["unread"] = {**found.unread, **facts["unread"]}
-    record_unread(run, found.unread)
+    facts["unread"] = {**listing.unread, **facts["unread"]}
+    record_unread(run, listing.unread)
     since = facts["unread"].keys() - run.mark.record.step(COMMITTED).facts[FACTS]["unread"].keys()
-    if since and len(carried := addresses_before(run, marks_of_these_spellings(run), since)):
+    if since and len(carried := earlier_addresses(run, marks_with_these_spellings(run), since)):
         datasets.append(write_part(run, notes, EXPIRED, CARRIED_AT_THE_END_PART, carried))
     return datasets
 
 
-def write_staged(run: MarkRun, notes: StepNotes, found: Others, asset: str, part: str) -> Dataset:
+def write_staged(run: MarkRun, notes: StepNotes, listing: OtherRepositories, asset: str, part: str) -> Dataset:
     """One reading of the addresses staged in other repositories (ADDRESSES); records which could not be read."""
-    heads = heads_in(run, sorted(found.places), found.unread)
+    heads = branch_heads(run, sorted(listing.places), listing.unread)
     if asset == STAGED:  # before tables are listed
-        run.elsewhere.heads |= {(repository, head) for repository, _, head in heads}
+        run.other_repositories.heads |= {(repository, head) for repository, _, head in heads}
     rows = [{"repository": repository, "branch": branch} for repository, branch, _ in heads]
     branches = pa.Table.from_pylist(rows, schema=BRANCHES)
     run.log_message(
-        f"reading {plural(len(branches), 'branch')} of {plural(len(found.places), 'other repository')} for staged "
+        f"reading {plural(len(branches), 'branch')} of {plural(len(listing.places), 'other repository')} for staged "
         "addresses"
     )
-    tasks = row_tasks(run.spark, branches, batch=4, here=BRANCHES_HERE)
-    dataset, report = write_produced(tasks, reading_staged(run), run.place, run.mark.folder(asset, part), ADDRESSES)
-    notes.wrote(dataset, part)
+    tasks = row_tasks(run.spark, branches, batch=4, here=BRANCHES_ON_DRIVER)
+    dataset, report = write_produced(tasks, staged_producer(run), run.place, run.mark.folder(asset, part), ADDRESSES)
+    notes.add_dataset(dataset, part)
     notes.facts[part] = {"branches": len(branches), "asked": report.counters["asked"], "addresses": dataset.rows}
-    found.unread.update(report.errors)
+    listing.unread.update(report.errors)
     return dataset
 
 
-def heads_in(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[tuple[str, str, str]]:
-    """Repository, branch and head of every branch of these repositories, without those deleted in the meantime."""
+def branch_heads(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[tuple[str, str, str]]:
+    """Repository, name and head of every branch of these repositories, without repositories deleted in the meantime."""
 
     def heads(repository: str) -> list[tuple[str, str, str]]:
-        with reading_of(repository, unread), unless_gone(run.lakefs, repository):
+        with recording_unread(repository, unread), ignoring_deleted(run.lakefs, repository):
             return [(repository, *head) for head in sorted(run.lakefs.branches(repository).items())]
         return []
 
     with ThreadPoolExecutor(max_workers=run.lakefs.settings.probe_requests) as pool:
-        return [head for each in pool.map(heads, repositories) for head in each]
+        return [head for heads_of_repository in pool.map(heads, repositories) for head in heads_of_repository]
 
 
-def reading_staged(run: MarkRun) -> Producer:
+def staged_producer(run: MarkRun) -> Producer:
     lakefs, namespace = run.lakefs, run.place.namespace
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         unread = report.errors
         for row in (row for batch in batches for row in batch.to_pylist()):
-            keys = []
-            with reading_of(row["repository"], unread):
+            keys_or_none = []
+            with recording_unread(row["repository"], unread):
                 for address in staged_addresses(lakefs, row["repository"], row["branch"]):
                     report.count(asked=1)
-                    keys.append(key_inside(address, namespace))
-            here = pa.array([key for key in keys if key is not None], pa.string())
-            yield pa.RecordBatch.from_arrays([here], schema=ADDRESSES)
+                    keys_or_none.append(key_inside(address, namespace))
+            keys_inside = pa.array([key for key in keys_or_none if key is not None], pa.string())
+            yield pa.RecordBatch.from_arrays([keys_inside], schema=ADDRESSES)
 
     return produce
 
@@ -244,19 +246,19 @@ def reading_staged(run: MarkRun) -> Producer:
 
 
 def read_committed(run: MarkRun, notes: StepNotes) -> None:
-    """Write the addresses inside this namespace that tables of other repositories contain, and which tables contain
+    """Write the addresses inside this namespace that tables of other repositories contain, and the tables that contain
     none."""
-    found = others(run)
-    before = marks_of_these_spellings(run) if found.places or found.unread else []
-    if found.places:
-        run.log_message(f"listing the tables of {plural(len(found.places), 'other repository')}")
-    placed = tables_of(run, found)
-    tables = with_all_places(placed)
+    listing = list_other_repositories(run)
+    before = marks_with_these_spellings(run) if listing.places or listing.unread else []
+    if listing.places:
+        run.log_message(f"listing the tables of {plural(len(listing.places), 'other repository')}")
+    placed = tables_of(run, listing)
+    tables = distinct_tables(placed)
     is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before[0] if before else None))
     unread = tables.filter(pc.invert(is_known))
     notes.facts[FACTS] = {
-        "repositories": sorted(found.places),
-        "trusted": list(found.trusted),
+        "repositories": sorted(listing.places),
+        "trusted": list(listing.trusted),
         "spellings": spellings(run),
         "tables": len(tables),
         "tables_read": len(unread),
@@ -269,55 +271,55 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
             f"reading {plural(len(unread), 'table')} of other repositories; those without references to this one are "
             "not read again by later marks"
         )
-        addresses, _ = read_tables(run, notes, found, unread, COMMITTED, (COMMITTED_PART, CLEAN_PART))
+        addresses, _ = read_tables(run, notes, listing, unread, COMMITTED, (COMMITTED_PART, CLEAN_PART))
         notes.facts[FACTS]["addresses"] = addresses.rows
-    in_unread = pc.is_in(placed["repository"], value_set=pa.array(found.unread, pa.string()))
-    run.elsewhere.tables = pc.unique(placed.filter(pc.invert(in_unread))["table_id"])
-    not_read = {**run.mark.record.step(STAGED).facts.get(FACTS, {}).get("unread", {}), **found.unread}
+    in_unread = pc.is_in(placed["repository"], value_set=pa.array(listing.unread, pa.string()))
+    run.other_repositories.tables = pc.unique(placed.filter(pc.invert(in_unread))["table_id"])
+    not_read = {**run.mark.record.step(STAGED).facts.get(FACTS, {}).get("unread", {}), **listing.unread}
     notes.facts[FACTS]["unread"] = not_read
-    record_unread(run, found.unread)
-    if not_read and len(carried := addresses_before(run, before, not_read)):
+    record_unread(run, listing.unread)
+    if not_read and len(carried := earlier_addresses(run, before, not_read)):
         write_part(run, notes, COMMITTED, CARRIED_PART, carried)
 
 
-def read_new_tables(run: MarkRun, notes: StepNotes, found: Others) -> list[Dataset]:
-    """Read the tables that were written since `read_committed`, whatever commit has them (ADDRESSES). If it ran in
-    another process, those in which it found something are read again."""
-    tables, known = with_all_places(tables_of(run, found)), run.elsewhere.tables
+def read_new_tables(run: MarkRun, notes: StepNotes, listing: OtherRepositories) -> list[Dataset]:
+    """Read the tables that were written since `read_committed`, whichever commit refers to them (ADDRESSES). If
+    `read_committed` ran in another process, tables in which it found addresses are read again."""
+    tables, known = distinct_tables(tables_of(run, listing)), run.other_repositories.tables
     if known is None:
-        known = clean_tables(run, run.mark, (CLEAN_PART, KNOWN_PART))
+        known = tables_without_references(run, run.mark, (CLEAN_PART, KNOWN_PART))
     new = tables.filter(pc.invert(pc.is_in(tables["table_id"], value_set=known)))
     notes.facts["new_tables_elsewhere"] = len(new)
     if not len(new):
         return []
     run.log_message(f"reading {plural(len(new), 'new table')} of other repositories")
     parts = (COMMITTED_AT_THE_END_PART, CLEAN_AT_THE_END_PART)
-    addresses, _ = read_tables(run, notes, found, new, EXPIRED, parts)
+    addresses, _ = read_tables(run, notes, listing, new, EXPIRED, parts)
     return [addresses]
 
 
-def tables_of(run: MarkRun, found: Others) -> pa.Table:
+def tables_of(run: MarkRun, listing: OtherRepositories) -> pa.Table:
     """The tables of each other repository (PLACED_TABLES)."""
 
-    def listed(repository: str) -> pa.Table:
+    def tables_in(repository: str) -> pa.Table:
         ids: list[str] = []
-        with reading_of(repository, found.unread):
-            ids = list(table_ids(found.places[repository]))
+        with recording_unread(repository, listing.unread):
+            ids = list(table_ids(listing.places[repository]))
         names = pa.repeat(pa.scalar(repository, pa.string()), len(ids))
         return pa.table([names, pa.array(ids, pa.string())], schema=PLACED_TABLES)
 
     with ThreadPoolExecutor(max_workers=run.place.settings.listing_requests) as pool:
-        return pa.concat_tables([PLACED_TABLES.empty_table(), *pool.map(listed, sorted(found.places))])
+        return pa.concat_tables([PLACED_TABLES.empty_table(), *pool.map(tables_in, sorted(listing.places))])
 
 
-def with_all_places(placed: pa.Table) -> pa.Table:
+def distinct_tables(placed: pa.Table) -> pa.Table:
     """The distinct tables, each with all repositories that have it (DISTINCT_TABLES)."""
-    found = placed.group_by("table_id", use_threads=False).aggregate([("repository", "list")])
-    return found.select(["repository_list", "table_id"]).rename_columns(DISTINCT_TABLES.names).cast(DISTINCT_TABLES)
+    grouped = placed.group_by("table_id", use_threads=False).aggregate([("repository", "list")])
+    return grouped.select(["repository_list", "table_id"]).rename_columns(DISTINCT_TABLES.names).cast(DISTINCT_TABLES)
 
 
 def read_tables(
-    run: MarkRun, notes: StepNotes, found: Others, unread: pa.Table, asset: str, parts: tuple[str, str]
+    run: MarkRun, notes: StepNotes, listing: OtherRepositories, unread: pa.Table, asset: str, parts: tuple[str, str]
 ) -> list[Dataset]:
     """Write the addresses inside this namespace that these tables contain (ADDRESSES), and the tables that contain none
     (TABLES), as these parts of an asset. Records which repositories could not be read."""
@@ -325,11 +327,11 @@ def read_tables(
         parquet(run.mark.folder(asset, part), schema) for part, schema in zip(parts, (ADDRESSES, TABLES), strict=True)
     )
     outputs = [
-        Output(addresses.folder, addresses.suffix, lambda table: addresses.encode(table.filter(in_here(table)))),
-        Output(clean.folder, clean.suffix, lambda table: clean.encode(table.filter(pc.invert(in_here(table))))),
+        Output(addresses.folder, addresses.suffix, lambda table: addresses.encode(table.filter(is_inside(table)))),
+        Output(clean.folder, clean.suffix, lambda table: clean.encode(table.filter(pc.invert(is_inside(table))))),
     ]
     tasks = row_tasks(run.spark, unread, batch=16)
-    datasets, report = write_outputs(tasks, reading_tables(run, found), run.place, outputs)
+    datasets, report = write_outputs(tasks, tables_producer(run, listing), run.place, outputs)
     if report.counters["tables"] != len(unread):
         raise DamagedData(
             f"{report.counters['tables']} tables of other repositories were read, but there are {len(unread)}. "
@@ -337,22 +339,22 @@ def read_tables(
             invariant=3,
         )
     for dataset, part in zip(datasets, parts, strict=True):
-        notes.wrote(dataset, part)
-    found.unread.update(report.errors)
+        notes.add_dataset(dataset, part)
+    listing.unread.update(report.errors)
     return list(datasets)
 
 
-def in_here(table: pa.Table) -> pa.ChunkedArray:
+def is_inside(table: pa.Table) -> pa.ChunkedArray:
     return pc.is_valid(table["address"])
 
 
-def reading_tables(run: MarkRun, found: Others) -> Producer:
+def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
     """Rows of table and address inside this namespace; a table without one has a row with no address.
 
     A table that can't be read in one repository is read in the next one that has it. One that can't be read in any has
     no row, so the next mark reads it again.
     """
-    places, namespace, ahead = found.places, run.place.namespace, run.place.settings.reading_requests
+    places, namespace, ahead = listing.places, run.place.namespace, run.place.settings.reading_requests
     schema = pa.schema([*TABLES, pa.field("address", pa.string())])
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
@@ -362,7 +364,7 @@ def reading_tables(run: MarkRun, found: Others) -> Producer:
         report.count(tables=len(where))
 
         def fetch(table_id: str, repository: str) -> bytes:
-            with reading_of(repository, unread):
+            with recording_unread(repository, unread):
                 return read_table(places[repository], table_id, referrer="another repository")
             return b""
 
@@ -370,7 +372,7 @@ def reading_tables(run: MarkRun, found: Others) -> Producer:
             report.count(bytes=len(data))
             decoder = sstable.default_decoder(report.counters["bytes"])
             for number, repository in enumerate(where[table_id]):
-                with reading_of(repository, unread):
+                with recording_unread(repository, unread):
                     table = fetch(table_id, repository) if number else data
                     keys = inside_keys(table, table_id, places[repository], namespace, decoder)
                     if len(keys):
@@ -386,9 +388,9 @@ def reading_tables(run: MarkRun, found: Others) -> Producer:
 
 
 def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, decoder: sstable.Decoder) -> pa.Array:
-    """The keys in this namespace that a table of another one contains; none if it isn't a range of objects.
+    """The keys in this namespace that a table of another namespace contains; none if it isn't a range of objects.
 
-    Raises `DamagedData` if its content doesn't match its id: the table of that id may contain others.
+    Raises `DamagedData` if its content doesn't match its id, because the original table may contain other keys.
     """
     if range_properties(data, name=table_id, where=place.store().where) is None:
         return pa.array([], pa.string())
@@ -400,7 +402,7 @@ def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, 
 def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.Table) -> Dataset:
     """Write a table in the driver's memory as a part of this mark's dataset."""
     dataset = write_table(run.place, run.mark.folder(asset, part), table)
-    notes.wrote(dataset, part)
+    notes.add_dataset(dataset, part)
     return dataset
 
 
@@ -410,13 +412,13 @@ def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.
 def look_up(run: MarkRun, notes: StepNotes, sizes: pa.Array, chain: MarkChain) -> KeepFacts | None:
     """Keep the stored objects that other repositories refer to. They may also refer to objects deleted long ago."""
     recorded = run.mark.record.steps
-    found: list[Dataset] = [
+    datasets: list[Dataset] = [
         run.mark.dataset(asset, part)
         for asset, parts in ((STAGED, STAGED_PARTS), (COMMITTED, (COMMITTED_PART, CARRIED_PART)))
         for part in parts
         if part in recorded[asset].datasets and recorded[asset].datasets[part]["rows"]
     ]
-    if not found or not notes.facts["unreferenced"]:
+    if not datasets or not notes.facts["unreferenced"]:
         return None
     name = keep_reasons.OTHER_REPOSITORY.name
-    return KeepFacts(keep_reasons.among(name), (Input.of_addresses(name, run.place, found, ADDRESSES),))
+    return KeepFacts(keep_reasons.among(name), (Input.of_addresses(name, run.place, datasets, ADDRESSES),))

@@ -1,8 +1,8 @@
 """The paths to probe on branches of other repositories (invariant 2; formats §2, §4).
 
-There, too, a staged object with the same content as the committed one at its path is on no list, and its branch serves
-the staged address, which may be in this namespace. So every branch is probed at each path where an entry of its head,
-in any namespace, has the size of an unreferenced object. The ranges of all heads are read for this.
+There, too, no list contains a staged object with the same content as the committed one at its path, yet the branch
+serves the staged address, which may be in this namespace. So each branch is probed at every path where an entry of its
+head, in any namespace, has the size of an unreferenced object. The ranges of all heads are read for this.
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ import pyarrow.compute as pc
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.earlier_references import FACTS
-from lakegc_assets.mark.other_repositories import Others, Unread, heads_in, others, reading_of, record_unread
-from lakegc_assets.mark.path_probes import unless_gone
+from lakegc_assets.mark.other_repositories import (
+    OtherRepositories,
+    Unread,
+    branch_heads,
+    list_other_repositories,
+    record_unread,
+    recording_unread,
+)
+from lakegc_assets.mark.path_probes import ignoring_deleted
 from lakegc_assets.rules import path_probes
 from spark_resources import sstable
 from spark_resources.lakefs.ranges import (
@@ -44,14 +51,14 @@ BRANCH_HEADS = pa.schema([REPOSITORY, HEADS.field("branch"), HEADS.field("metara
 METARANGES = pa.schema([REPOSITORY, HEADS.field("metarange_id")])
 
 
-def readable(schema: pa.Schema) -> pa.Schema:
+def with_unread_reason(schema: pa.Schema) -> pa.Schema:
     """Add a column `unread`: the reason why a repository could not be read, with all other columns null."""
-    columns = [pa.field(each.name, each.type) for each in schema]
+    columns = [pa.field(field.name, field.type) for field in schema]
     return pa.schema([REPOSITORY, *columns, pa.field("unread", pa.string())])
 
 
-RANGES = readable(METARANGE_RANGES)
-ENTRIES = readable(HEAD_ENTRIES)
+RANGES = with_unread_reason(METARANGE_RANGES)
+ENTRIES = with_unread_reason(HEAD_ENTRIES)
 
 
 def paths_to_probe(
@@ -59,34 +66,34 @@ def paths_to_probe(
 ) -> DataFrame | None:
     """The paths to probe in other repositories (columns repository, branch, path, size); None if there are none.
 
-    `sizes` are those of unreferenced objects; `wanted` are the same, None if too many. Heads (repository, branch,
-    commit) that were `seen` are not read, and all others are added to them. Records which repositories could not be
-    read, and raises `Refused` like `record_unread`.
+    `sizes` are the sizes of unreferenced objects; `wanted` has the same sizes, and is None if there are too many. Heads
+    (repository, branch, commit) in `seen` are not read again, and new heads are added to it. Records which repositories
+    could not be read, and raises `Refused` like `record_unread`.
     """
-    found = others(run)
-    heads = heads_of(run, found, seen)
-    paths = with_entries_of_size(run, notes, found, heads, sizes, wanted) if len(heads) else None
+    listing = list_other_repositories(run)
+    heads = heads_of(run, listing, seen)
+    paths = paths_with_size(run, notes, listing, heads, sizes, wanted) if len(heads) else None
     facts = notes.facts.setdefault(FACTS, {"branches": 0, "unread": {}})
     record_unread(
-        run, {repository: why for repository, why in found.unread.items() if repository not in facts["unread"]}
+        run, {repository: why for repository, why in listing.unread.items() if repository not in facts["unread"]}
     )
     facts["branches"] += len(heads)
-    facts["unread"] = {**found.unread, **facts["unread"]}
+    facts["unread"] = {**listing.unread, **facts["unread"]}
     return paths
 
 
-def heads_of(run: MarkRun, found: Others, seen: set[tuple[str, str, str]]) -> pa.Table:
+def heads_of(run: MarkRun, listing: OtherRepositories, seen: set[tuple[str, str, str]]) -> pa.Table:
     """The metarange at each head of a branch of another repository that was not `seen` (BRANCH_HEADS), unless it is
     empty."""
-    lakefs, unread = run.lakefs, found.unread
+    lakefs, unread = run.lakefs, listing.unread
 
     def metarange(head: tuple[str, str]) -> str:
         repository, commit_id = head
-        with reading_of(repository, unread), unless_gone(lakefs, repository):
+        with recording_unread(repository, unread), ignoring_deleted(lakefs, repository):
             return lakefs.commit(repository, commit_id).metarange_id
         return ""
 
-    heads = [head for head in heads_in(run, sorted(found.places), unread) if head not in seen]
+    heads = [head for head in branch_heads(run, sorted(listing.places), unread) if head not in seen]
     seen.update(heads)
     commits = sorted({(repository, head) for repository, _, head in heads})
     with ThreadPoolExecutor(max_workers=lakefs.settings.probe_requests) as pool:
@@ -99,23 +106,28 @@ def heads_of(run: MarkRun, found: Others, seen: set[tuple[str, str, str]]) -> pa
     return table.filter(pc.not_equal(table["metarange_id"], ""))
 
 
-def with_entries_of_size(
-    run: MarkRun, notes: StepNotes, found: Others, heads: pa.Table, sizes: DataFrame, wanted: pa.Array | None
+def paths_with_size(
+    run: MarkRun,
+    notes: StepNotes,
+    listing: OtherRepositories,
+    heads: pa.Table,
+    sizes: DataFrame,
+    wanted: pa.Array | None,
 ) -> DataFrame | None:
     """The paths of these heads at which an entry has the size of an unreferenced object."""
     run.log_message(
-        f"reading the heads of {plural(len(heads), 'branch')} of {plural(len(found.places), 'other repository')}"
+        f"reading the heads of {plural(len(heads), 'branch')} of {plural(len(listing.places), 'other repository')}"
     )
     metaranges = heads.select(METARANGES.names).group_by(METARANGES.names).aggregate([]).cast(METARANGES)
-    pairs = run.persist(ranges_of(row_tasks(run.spark, metaranges, batch=16), found.places))
+    pairs = run.persist(ranges_of(row_tasks(run.spark, metaranges, batch=16), listing.places))
     refs = pairs.select("repository", *RANGE_REFS.names, "unread").dropDuplicates().toArrow()
-    note_unread(refs, found.unread)
+    note_unread(refs, listing.unread)
     refs = refs.filter(pc.is_valid(refs["range_id"])).select(["repository", *RANGE_REFS.names])
     notes.facts["ranges_of_other_heads"] = notes.facts.get("ranges_of_other_heads", 0) + len(refs)
     if not len(refs):
         return None
-    entries = run.persist(entries_of_size(range_tasks(run.spark, refs), found.places, wanted))
-    note_unread(entries.where(entries["unread"].isNotNull()).toArrow(), found.unread)
+    entries = run.persist(entries_of_size(range_tasks(run.spark, refs), listing.places, wanted))
+    note_unread(entries.where(entries["unread"].isNotNull()).toArrow(), listing.unread)
     branch_ranges = pairs.join(row_tasks(run.spark, heads, batch=10_000).frame(), METARANGES.names)
     return path_probes.probes(
         entries.where(entries["unread"].isNull()),
@@ -147,7 +159,7 @@ def ranges_of(metaranges: Tasks, places: Mapping[str, Place]) -> DataFrame:
 
     def read(batches: Batches) -> Batches:
         rows = [row for batch in batches for row in batch.to_pylist()]
-        return decoded(rows, "metarange_id", places, decode, RANGES)
+        return decode_tables(rows, "metarange_id", places, decode, RANGES)
 
     return metaranges.mapped(read, RANGES)
 
@@ -171,35 +183,35 @@ def entries_of_size(ranges: Tasks, places: Mapping[str, Place], wanted: pa.Array
             columns["path"] = utf8_paths(batch.column("path"))
             return pa.RecordBatch.from_arrays([columns[name] for name in ENTRIES.names], schema=ENTRIES)
 
-        yield from decoded(rows, "range_id", places, decode, ENTRIES)
+        yield from decode_tables(rows, "range_id", places, decode, ENTRIES)
 
     return ranges.mapped(read, ENTRIES)
 
 
-def decoded(
+def decode_tables(
     rows: list[Row],
     key: str,
     places: Mapping[str, Place],
     decode: Callable[[Row, bytes], pa.RecordBatch],
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the tables that rows name by repository and `key`; at the end, yield a row with the reason for each
-    repository with a table that could not be read."""
+    """Decode the tables that these rows name by repository and `key`. At the end, yield one row for each repository
+    with an unreadable table, with the reason."""
     unread: Unread = {}
     named = {f"{row['repository']}/{row[key]}": row for row in rows}
 
     def fetch(name: str) -> bytes:
         repository = named[name]["repository"]
-        with reading_of(repository, unread):
+        with recording_unread(repository, unread):
             return read_table(places[repository], named[name][key], referrer=f"a branch of {repository}")
         return b""  # not a valid table, so decoding it fails, too
 
     ahead = max((place.settings.reading_requests for place in places.values()), default=1)
     for name, data in prefetch(named, fetch, ahead):
-        found = None
-        with reading_of(named[name]["repository"], unread):
-            found = decode(named[name], data)
-        if found is not None:
-            yield found
+        batch = None
+        with recording_unread(named[name]["repository"], unread):
+            batch = decode(named[name], data)
+        if batch is not None:
+            yield batch
     failed = [{"repository": repository, "unread": why} for repository, why in sorted(unread.items())]
     yield pa.RecordBatch.from_pylist(failed, schema=schema)

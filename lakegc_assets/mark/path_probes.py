@@ -1,7 +1,7 @@
 """Probe which objects branches serve at given paths, in one Spark task (invariant 2).
 
-A probe has a clear result or keeps its candidates. A deleted branch serves nothing, once a second listing of the
-branches confirms that it is gone. The task doesn't retry a repository that doesn't respond.
+Candidates are kept unless a probe has a clear result. A deleted branch serves nothing, but only if a second listing of
+the branches confirms that it is gone. If a repository doesn't respond, the task doesn't try it again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from spark_resources.model import SERVED, Namespace
 from spark_resources.model import Location as Where
 
 PROBED_PARTS = ("served", "served_again")  # of `expired_set`: the results of each pass of probes (SERVED)
-WINDOW = 1000  # paths a task probes together; also the page limit of `ls`
-FEW = 4  # fewer paths than this are probed one by one
+PATHS_AT_ONCE = 1000  # paths that a task probes together, and the page size of `ls`
+MIN_PATHS_TO_LIST = 4  # if fewer paths than this remain, they are probed one by one
 
 Row = dict[str, Any]
 
 
-def probed_batches(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> Iterator[pa.RecordBatch]:
+def probe_batches(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> Iterator[pa.RecordBatch]:
     """Probe rows of repository, branch, path and size, sorted in that order, and add the address that the branch serves
     there (SERVED).
 
@@ -39,7 +39,7 @@ def probed_batches(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) ->
     """
     task = Prober(lakefs)
     for (repository, branch), group in groupby(rows, key=itemgetter("repository", "branch")):
-        while window := list(islice(group, WINDOW)):
+        while window := list(islice(group, PATHS_AT_ONCE)):
             paths = list(dict.fromkeys(row["path"] for row in window if row["path"] is not None))
             served, unclear = task.probe(repository, branch, paths) if paths else ({}, None)
             yield served_batch(window, served, unclear, namespace)
@@ -47,15 +47,15 @@ def probed_batches(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) ->
 
 @dataclass(slots=True)
 class Prober:
-    """Probes paths, and remembers what needn't be requested again: repositories that didn't respond, with the reason,
-    and branches that are gone (None) or for which the server contradicts itself (the reason)."""
+    """Probes paths, and remembers what needn't be requested again: repositories that didn't respond, each with the
+    reason, and branches that are gone (None) or about which the server contradicts itself (the reason)."""
 
     lakefs: LakeFS
     unreachable: dict[str, str] = field(default_factory=dict)
     branches: dict[tuple[str, str], str | None] = field(default_factory=dict)
 
     def probe(self, repository: str, branch: str, paths: Sequence[str]) -> tuple[dict[str, str | None], str | None]:
-        """The address that the branch serves at each path, None if it serves nothing; or why the result is unclear."""
+        """The address that the branch serves at each path (None if it serves nothing), or why the result is unclear."""
         if why := self.unreachable.get(repository):
             return {}, why
         for last in (False, True):
@@ -63,7 +63,7 @@ class Prober:
                 why = self.branches[repository, branch]
                 return (dict.fromkeys(paths), None) if why is None else ({}, why)
             try:
-                return serve(self.lakefs, repository, branch, paths), None
+                return served_addresses(self.lakefs, repository, branch, paths), None
             except NotFound:  # the branch was deleted, or deleted and created again
                 if why := self._note_gone(repository, branch, last=last):
                     return {}, why
@@ -93,54 +93,56 @@ class Prober:
 
 
 @contextmanager
-def unless_gone(lakefs: LakeFS, repository: str) -> Iterator[None]:
-    """Ignore `NotFound` if a second listing confirms that the repository is gone: a deleted one refers to nothing."""
+def ignoring_deleted(lakefs: LakeFS, repository: str) -> Iterator[None]:
+    """Ignore `NotFound` if a second listing confirms that the repository was deleted, and so refers to nothing."""
     try:
         yield
     except NotFound:
-        if any(each.id == repository for each in lakefs.repositories()):
+        if any(listed.id == repository for listed in lakefs.repositories()):
             raise
 
 
 def is_branch(lakefs: LakeFS, repository: str, branch: str) -> bool:
-    with unless_gone(lakefs, repository):
+    with ignoring_deleted(lakefs, repository):
         return branch in lakefs.branches(repository)
     return False
 
 
-def serve(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) -> dict[str, str | None]:
+def served_addresses(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) -> dict[str, str | None]:
     """The physical address that a branch serves at each path, None if nothing is served.
 
     Dense paths are probed by pages of `ls`, scattered ones by `stat`.
     """
-    found: dict[str, str | None] = {}
+    addresses: dict[str, str | None] = {}
     at_once = lakefs.settings.probe_requests
 
-    def stat(some: Sequence[str]) -> None:
+    def stat(scattered: Sequence[str]) -> None:
         with ThreadPoolExecutor(max_workers=at_once) as pool:
-            for path, one in zip(some, pool.map(lambda p: lakefs.stat(repository, branch, p), some), strict=True):
-                found[path] = one.physical_address if one is not None else None
+            for path, entry in zip(
+                scattered, pool.map(lambda p: lakefs.stat(repository, branch, p), scattered), strict=True
+            ):
+                addresses[path] = entry.physical_address if entry is not None else None
 
-    waiting = sorted(paths, key=str.encode)  # sorted like pages, so paths that a page covers come first
+    waiting = sorted(paths, key=str.encode)  # sorted like a page, so that the paths that a page covers come first
     while waiting:
         covered = 0
-        if len(waiting) >= FEW:
-            page = lakefs.list_objects(repository, branch, after=just_before(waiting[0]), amount=WINDOW)
-            listed = {one.path: one.physical_address for one in page.objects}
+        if len(waiting) >= MIN_PATHS_TO_LIST:
+            page = lakefs.list_objects(repository, branch, after=just_before(waiting[0]), amount=PATHS_AT_ONCE)
+            listed = {entry.path: entry.physical_address for entry in page.objects}
             covered = len(list(takewhile(partial(covers, page), waiting)))
-            found |= {path: listed.get(path) for path in waiting[:covered]}
+            addresses |= {path: listed.get(path) for path in waiting[:covered]}
         waiting = waiting[covered:]
-        if covered < FEW:
+        if covered < MIN_PATHS_TO_LIST:
             stat(waiting[: 2 * at_once])
             waiting = waiting[2 * at_once :]
-    return found
+    return addresses
 
 
 def covers(page: ServedPage, path: str) -> bool:
-    """Whether a page that begins before a path also covers it: up to its last path, or everything if it is the last
-    page.
+    """Whether a page that begins before a path also covers the path. A page covers everything up to its last path, and
+    the last page covers everything after it, too.
 
-    An empty page that reports more to come covers nothing, and no page covers a path that it might show inexactly.
+    An empty page that isn't the last one covers nothing, and no page covers a path that it might show inexactly.
     """
     if not is_exact(path):
         return False
@@ -148,7 +150,7 @@ def covers(page: ServedPage, path: str) -> bool:
     return page.next_after is None or (last is not None and path.encode() <= last.encode())
 
 
-def at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterable[str]) -> Iterator[str]:
+def addresses_at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterable[str]) -> Iterator[str]:
     """The physical addresses at any path of a branch that may be one of these, which the server could not show exactly
     (see `responses.is_exact`). Such paths can't be probed, but a listing has the address of each.
 
@@ -157,8 +159,8 @@ def at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterab
     for start in sorted({path[: path.index(REPLACEMENT_CHARACTER)] for path in paths if not is_exact(path)}):
         after: str | None = start + "\x7f"  # replaced bytes sort after all of ASCII
         while after is not None:
-            page = lakefs.list_objects(repository, branch, prefix=start, after=after, amount=WINDOW)
-            yield from (one.physical_address for one in page.objects if not is_exact(one.path))
+            page = lakefs.list_objects(repository, branch, prefix=start, after=after, amount=PATHS_AT_ONCE)
+            yield from (entry.physical_address for entry in page.objects if not is_exact(entry.path))
             after = None if page.next_after is None else page.next_start(after)
 
 
@@ -170,16 +172,16 @@ def just_before(path: str) -> str:
 def served_batch(
     window: Sequence[Row], served: dict[str, str | None], unclear: str | None, namespace: Namespace
 ) -> pa.RecordBatch:
-    """The rows with the address that is served there; null for a path without a result, whatever the reason."""
+    """The rows with the address that is served there; null for a path without a result."""
     rows = []
     for row in window:
-        why = None if row["path"] in served else unclear or "the server returned no result"
-        why = not_text(row["repository"], row["branch"]) if row["path"] is None else why
-        rows.append({**row, "address": key_inside(served.get(row["path"]), namespace), "unclear": why})
+        unclear_reason = None if row["path"] in served else unclear or "the server returned no result"
+        unclear_reason = why_not_utf8(row["repository"], row["branch"]) if row["path"] is None else unclear_reason
+        rows.append({**row, "address": key_inside(served.get(row["path"]), namespace), "unclear": unclear_reason})
     return pa.RecordBatch.from_pylist(rows, schema=SERVED)
 
 
-def not_text(repository: str, branch: str) -> str:
+def why_not_utf8(repository: str, branch: str) -> str:
     return (
         f"a path of an entry of this size on branch '{branch}' of repository '{repository}' is not UTF-8, so it can't "
         "be probed"
@@ -187,7 +189,8 @@ def not_text(repository: str, branch: str) -> str:
 
 
 def key_inside(address: str | None, namespace: Namespace) -> str | None:
-    """The key of a reported address if it lies inside the namespace; raises if that is unclear."""
+    """The key of a reported address if it is inside the namespace, otherwise None; raises `Refused` if that is
+    unclear."""
     if address is None:
         return None
     where, key = namespace.locate_reported(address)

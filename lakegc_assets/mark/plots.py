@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from lakegc_assets.formatting import escaped_name, size
 from lakegc_assets.mark.figures import in_markdown, new_figure
-from lakegc_assets.mark.totals import EVERYTHING_ELSE, Sum, Totals, in_words
+from lakegc_assets.mark.totals import EVERYTHING_ELSE, Sum, Totals, label_in_words
 
-BARS = 12
-LETTERS, LINE = 90, 46
+MAX_BARS = 12
+MAX_NAME_LENGTH, LINE_LENGTH = 90, 46
 TITLES: Mapping[str, str] = {"age": "Bytes by age", "prefix": "Bytes by path", "reason": "Bytes by reason"}
 
 
@@ -23,12 +23,12 @@ def plots(totals: Totals) -> dict[str, str]:
 
 def bars(totals: Totals, kind: str) -> list[tuple[str, Sum]]:
     """The bars of one plot: its largest totals, at most BARS, and one for all others."""
-    found = totals.ordered(kind)
-    known = [one for one in found if one[0] != EVERYTHING_ELSE]
+    ordered = totals.ordered(kind)
+    known = [entry for entry in ordered if entry[0] != EVERYTHING_ELSE]
     others = Sum()
-    for _, one in [*known[BARS:], *(one for one in found if one[0] == EVERYTHING_ELSE)]:
+    for _, one in [*known[MAX_BARS:], *(one for one in ordered if one[0] == EVERYTHING_ELSE)]:
         others.add(one.objects, one.bytes)
-    shown = [(escaped_name(in_words(kind, label)), one) for label, one in known[:BARS]]
+    shown = [(escaped_name(label_in_words(kind, label)), total) for label, total in known[:MAX_BARS]]
     return [*shown, ("all others", others)] if others.objects else shown
 
 
@@ -36,10 +36,12 @@ def as_markdown(title: str, shown: list[tuple[str, Sum]]) -> str:
     """Horizontal bars as a PNG in a line of Markdown. Names are drawn literally: a $ doesn't start a formula."""
     figure = new_figure(8, 0.9 + 0.34 * len(shown))
     axes = figure.subplots()
-    drawn = axes.barh(range(len(shown)), [one.bytes for _, one in shown], color="#4f43dd")
-    axes.bar_label(drawn, [f"{size(one.bytes)} in {one.objects:,}" for _, one in shown], padding=4, fontsize=8)
-    names = [name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…" for name, _ in shown]
-    axes.set_yticks(range(len(shown)), [textwrap.fill(name, LINE) for name in names], fontsize=8, parse_math=False)
+    drawn = axes.barh(range(len(shown)), [total.bytes for _, total in shown], color="#4f43dd")
+    axes.bar_label(drawn, [f"{size(total.bytes)} in {total.objects:,}" for _, total in shown], padding=4, fontsize=8)
+    names = [name if len(name) <= MAX_NAME_LENGTH else f"{name[: MAX_NAME_LENGTH - 1]}…" for name, _ in shown]
+    axes.set_yticks(
+        range(len(shown)), [textwrap.fill(name, LINE_LENGTH) for name in names], fontsize=8, parse_math=False
+    )
     axes.set_xticks([])
     axes.invert_yaxis()
     axes.margins(x=0.3)

@@ -10,7 +10,7 @@ from spark_resources.mark_store.record import MarkRecord
 
 
 def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
-    """Raise `WrongUsage` if these options ask to resume an incremental mark as a full one or with another base."""
+    """Raise `WrongUsage` if these options would resume an incremental mark as a full one or with another base mark."""
     if record.incremental and (options.full or options.since not in ("", record.basis["chain"][0])):
         raise WrongUsage(
             f"mark {record.mark_id} of {record.repository} is incremental since mark {record.basis['chain'][0]}, and "
@@ -34,12 +34,12 @@ def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
             if other.id == target.repository.id:
                 continue
             if place_of(other, target.blockstore, place.settings).namespace.overlaps(place.namespace):
-                raise overlap(target, other)
+                raise overlap_error(target, other)
     except Forbidden:
         pass  # without permission to list repositories, rely on the owner recorded in the namespace
 
 
-def overlap(target: Target, other: Repository) -> Refused:
+def overlap_error(target: Target, other: Repository) -> Refused:
     return Refused(
         f"the namespace {target.place.namespace.uri} of {target.repository.id} overlaps {other.storage_namespace} of "
         f"{other.id}: the objects of each would look like garbage to the other. Neither can be collected.",

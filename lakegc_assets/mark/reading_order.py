@@ -11,7 +11,7 @@ from lakegc_assets.mark import committed_addresses, namespace_slices, retained_c
 from lakegc_assets.mark.context import MarkRun
 from spark_resources.mark_store.record import CHAIN
 
-READ: Mapping[str, Callable[[MarkRun], None]] = {
+STEP_FUNCTIONS: Mapping[str, Callable[[MarkRun], None]] = {
     namespace_slices.ASSET: namespace_slices.list_namespace,
     uncommitted_addresses.ASSET: uncommitted_addresses.read_uncommitted,
     retained_commits.ASSET: retained_commits.decide_commits,
@@ -23,4 +23,4 @@ READ: Mapping[str, Callable[[MarkRun], None]] = {
 def read_references(run: MarkRun) -> None:
     """Read everything that a mark reads after its listing, in order."""
     for name in CHAIN[1:-1]:
-        READ[name](run)
+        STEP_FUNCTIONS[name](run)

@@ -1,7 +1,8 @@
 """Find addresses that are live at the end of a mark but missing from the lists at its beginning (invariant 2).
 
-A staged object with the same content as the committed one at its path is on no list; a path probe finds it. One that
-was moved to another path between the lists and the probe is found by neither. So the lists are read once more, last.
+No list contains a staged object with the same content as the committed one at its path; only a path probe finds it. If
+it was moved to another path between the lists and the probe, neither finds it. So the lists are read once more at the
+end.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lakegc_assets.mark.retained_commits import dumped_graph
 from lakegc_assets.mark.uncommitted_readings import read_staged
 from lakegc_assets.rules import keep_reasons
 from spark_resources.errors import Refused
-from spark_resources.lakefs.ranges import check_all_read, distinct_refs, range_tasks, reading_addresses, write_ranges_of
+from spark_resources.lakefs.ranges import address_reader, check_all_read, distinct_refs, range_tasks, write_ranges_of
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_REFS, Commit
 from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import Dataset, all_batches, write_produced
@@ -42,23 +43,23 @@ def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     """The addresses that are staged now, and those of commits that were not retained before (ADDRESSES, with
     duplicates)."""
     run.log_message("reading once more: staged addresses, branch heads, new commits")
-    return [*staged_now(run, notes), *of_new_commits(run, notes)]
+    return [*addresses_staged_now(run, notes), *addresses_of_new_commits(run, notes)]
 
 
-def staged_now(run: MarkRun, notes: StepNotes) -> list[Dataset]:
+def addresses_staged_now(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     reading = read_staged(run, ASSET, STAGED_PART, DIFFS_PART)
     reading.record(notes)
     elsewhere = other_repositories.read_at_the_end(run, notes)
     return [*reading.datasets.values(), *elsewhere]
 
 
-def of_new_commits(run: MarkRun, notes: StepNotes) -> list[Dataset]:
+def addresses_of_new_commits(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     """The addresses of commits that were not retained when commits were read but are now: heads, tags on hold, and
     every commit made since. A new commit that is no longer on any branch is live, too, like any young one. Mostly
     empty."""
     repository, verdicts = run.partition.repository, run.rows("retained_commits", COMMIT_VERDICTS)
     retained = {row["commit_id"] for row in verdicts if row["retained"]}
-    new = sorted({*run.lakefs.branches(repository).values(), *holds_in_force.tagged_since(run)} - retained)
+    new = sorted({*run.lakefs.branches(repository).values(), *holds_in_force.newly_tagged_commits(run)} - retained)
     since = commits_since(run, known={row["commit_id"] for row in verdicts})
     notes.facts |= {"new_heads": len(new), "new_commits": len(since)}
     metaranges = {run.lakefs.commit(repository, head).metarange_id for head in new}
@@ -69,11 +70,11 @@ def of_new_commits(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     (ranges,) = write_ranges_of(run.spark, run.place, sorted(metaranges - {""}), ranges_folder)
     refs = distinct_refs(pa.concat_tables([RANGE_REFS.empty_table(), *all_batches(run.place, ranges, RANGE_REFS)]))
     addresses, report = write_produced(
-        range_tasks(run.spark, refs), reading_addresses(run.place), run.place, folder, ADDRESSES
+        range_tasks(run.spark, refs), address_reader(run.place), run.place, folder, ADDRESSES
     )
     check_all_read(report, ranges=len(refs), entries=pc.sum(refs["entries"], min_count=0).as_py())
-    notes.wrote(ranges, NEW_RANGES_PART)
-    notes.wrote(addresses, NEW_ADDRESSES_PART)
+    notes.add_dataset(ranges, NEW_RANGES_PART)
+    notes.add_dataset(addresses, NEW_ADDRESSES_PART)
     return [addresses]
 
 
@@ -84,8 +85,8 @@ def commits_since(run: MarkRun, *, known: Collection[str]) -> list[Commit]:
     dumped = dumped_graph(run)
     if dumped is None:
         raise Refused(
-            f"these credentials could read the commit graph of {run.partition.repository} when this mark began, and no "
-            "longer can, so commits made since are unknown. Make a new mark.",
+            f"these credentials could read the commit graph of {run.partition.repository} when this mark began, but "
+            "can no longer read it, so commits made since are unknown. Make a new mark.",
             invariant=3,
         )
     return [commit for commit in dumped.values() if commit.id not in known]

@@ -61,7 +61,7 @@ class ReferenceStatus:
 
     @cached_property
     def few_not_committed(self) -> pa.Array | None:
-        """The addresses of `not_committed`; None if there are too many for one task to hold."""
+        """The addresses of `not_committed`; None if there are too many to fit into the memory of one task."""
         if self.not_committed_count > MAX_BROADCAST_ADDRESSES:
             return None
         if self.few is not None:
@@ -83,7 +83,7 @@ class ReferenceStatus:
 
 
 def compare(run: MarkRun, candidates: Candidates) -> ReferenceStatus:
-    """The status of every candidate, and of every live address that may be missing."""
+    """Determine the status of every candidate, and of every live address that may be missing."""
     inputs, rule = candidates.comparison(listed_and_live(run))
 
     def combine(grouped: GroupedRows, report: TaskReport) -> pa.Table:

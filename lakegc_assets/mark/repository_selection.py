@@ -9,17 +9,20 @@ from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.settings import Settings
 
 
-def chosen(repositories: Iterable[Repository], settings: Settings) -> list[Repository]:
+def select_repositories(repositories: Iterable[Repository], settings: Settings) -> list[Repository]:
     """The repositories whose id matches an include pattern and no exclude pattern, sorted by id."""
 
     def matches(repository: Repository, patterns: Sequence[str]) -> bool:
         return any(fnmatchcase(repository.id, pattern) for pattern in patterns)
 
-    found = (each for each in repositories if matches(each, settings.repositories_include))
-    return sorted((each for each in found if not matches(each, settings.repositories_exclude)), key=lambda one: one.id)
+    included = (repository for repository in repositories if matches(repository, settings.repositories_include))
+    return sorted(
+        (repository for repository in included if not matches(repository, settings.repositories_exclude)),
+        key=lambda repository: repository.id,
+    )
 
 
-def none_chosen(lakefs: LakeFS, settings: Settings) -> str:
+def no_match_message(lakefs: LakeFS, settings: Settings) -> str:
     without = ", ".join(settings.repositories_exclude) or "nothing"
     return (
         f"No repository of {lakefs.where} that these credentials may list matches "

@@ -1,12 +1,12 @@
-"""Identical content re-staged: objects that a branch serves although they are on no list (formats §2; invariant 2).
+"""Identical content re-staged: objects that a branch serves although no list contains them (formats §2; invariant 2).
 
 The server's list of staged addresses is a diff by content. It omits a staged object that equals the committed one at
 its path, yet the branch serves the staged address. So every path whose committed entry has the size of an unreferenced
 object is probed on the server; without a clear result, every object of that size is kept.
 
-Paths are probed in two passes. If an object is moved from one such path to another, one pass may miss it at both. The
-other one doesn't: after a move before the end of the first pass, the object is at the new path during the whole second
-pass; before a later move, it is at the old path during the whole first pass.
+Paths are probed in two passes. If an object is moved from one such path to another, one pass may miss it at both, but
+the other one finds it: if it is moved before the end of the first pass, it is at the new path during the whole second
+pass; if it is moved later, it was at the old path during the whole first pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.keep_facts import KeepFacts
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
 from lakegc_assets.mark.metaranges import RecordedRanges
-from lakegc_assets.mark.path_probes import PROBED_PARTS, probed_batches
+from lakegc_assets.mark.path_probes import PROBED_PARTS, probe_batches
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.incremental import union
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 PATH_COLUMNS = ("repository", "branch", "path", "size")
-MANY_SIZES = 1_000_000  # 8 MB, broadcast to every task
-PATHS_WORTH_A_TASK = 100
+MAX_SIZES = 1_000_000  # 8 MB, broadcast to every task
+MIN_PATHS_PER_TASK = 100
 FEW_PATHS = 10_000
 SERVED_INSIDE = pa.schema(
     [field.with_nullable(False) for field in map(SERVED.field, ("address", "repository", "branch"))]
@@ -69,18 +69,18 @@ SERVED_INSIDE = pa.schema(
 SIZES_ONLY = pa.schema([SERVED.field("size")])
 PASSES = tuple(zip(PROBED_PARTS, ("not_probed", "not_probed_again"), strict=True))
 """For each pass, the parts with the probe results and with the paths beyond the limit."""
-REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
-BOUND = "there are more paths to probe than LAKEGC_MAX_PROBES allows"
+MAX_REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
+LIMIT_REASON = "there are more paths to probe than LAKEGC_MAX_PROBES allows"
 
 
 def look_up(run: MarkRun, notes: StepNotes, sizes: pa.Array, chain: MarkChain) -> KeepFacts | None:
     """Keep the objects that branches serve, or may serve, at the probed paths.
 
-    Paths are probed twice, each time also at heads and in repositories that are new by then.
+    Paths are probed in two passes. Each also covers the heads and repositories that are new by then.
     """
     facts = notes.facts
     facts |= {"probes": 0, "probed_again": 0, "not_probed": 0, "probes_failed": 0, "served_inside": 0, "unclear": []}
-    paths, wanted, probed = Paths(run, notes, chain), Sizes(run, sizes), list[Dataset]()
+    paths, wanted, probed = PathsToProbe(run, notes, chain), Sizes(run, sizes), list[Dataset]()
     doubtful = keep_reasons.DOUBTFUL_SIZES.empty_table()
     for again, parts in enumerate(PASSES):
         probed += probe_paths(run, notes, paths.to_probe(wanted), parts, again=bool(again))
@@ -117,67 +117,67 @@ class Sizes:
     @property
     def few(self) -> pa.Array | None:
         """The same, unless there are too many to be sent to every task."""
-        return self.every if len(self.every) <= MANY_SIZES else None
+        return self.every if len(self.every) <= MAX_SIZES else None
 
     @cached_property
     def rows(self) -> DataFrame:
         """The same for joins (column size)."""
         table = pa.table([self.every], schema=SIZES_ONLY)
-        return row_tasks(self.run.spark, table, batch=MANY_SIZES).frame()
+        return row_tasks(self.run.spark, table, batch=MAX_SIZES).frame()
 
 
 def probe_paths(
-    run: MarkRun, notes: StepNotes, found: FoundPaths | None, parts: tuple[str, str], *, again: bool
+    run: MarkRun, notes: StepNotes, to_probe: FoundPaths | None, parts: tuple[str, str], *, again: bool
 ) -> list[Dataset]:
     """Write the addresses that branches serve at these paths, and the paths beyond the limit (both SERVED)."""
     part, beyond_part = parts
-    datasets, facts, why = list[Dataset](), notes.facts, list[str]()
-    facts["probed_again" if again else "probes"] = found.count if found is not None else 0
-    if found is None or not found.count:
+    datasets, facts, unclear_reasons = list[Dataset](), notes.facts, list[str]()
+    facts["probed_again" if again else "probes"] = to_probe.count if to_probe is not None else 0
+    if to_probe is None or not to_probe.count:
         return []
-    paths, count = found.rows, found.count
+    paths, count = to_probe.rows, to_probe.count
     if count > run.limits.probes:
         beyond = run.persist(path_probes.beyond_bound(paths, run.limits.probes))
-        unsent = path_probes.not_sent(paths.join(beyond, "size", "left_semi"), BOUND)
+        unsent = path_probes.not_sent(paths.join(beyond, "size", "left_semi"), LIMIT_REASON)
         datasets.append(write_dataset(unsent, run.place, run.mark.folder("expired_set", beyond_part), SERVED))
-        notes.wrote(datasets[0], beyond_part)
+        notes.add_dataset(datasets[0], beyond_part)
         facts["not_probed"] += datasets[0].rows
-        why.append(sentence(datasets[0].rows, BOUND))
+        unclear_reasons.append(unclear_sentence(datasets[0].rows, LIMIT_REASON))
         paths = paths.join(beyond, "size", "left_anti")
     to_send = count - sum(dataset.rows for dataset in datasets)
     run.log_message(f"probing branches{' once more' if again else ''}: {plural(to_send, 'path')}")
-    folder, few = run.mark.folder("expired_set", part), found.few if to_send == count else None
+    folder, few = run.mark.folder("expired_set", part), to_probe.few if to_send == count else None
     tasks = in_path_order(run, paths, to_send) if few is None else few_in_path_order(run, few)
-    results, report = write_produced(tasks, probing(run), run.place, folder, SERVED)
-    notes.wrote(results, part)
+    results, report = write_produced(tasks, probe_producer(run), run.place, folder, SERVED)
+    notes.add_dataset(results, part)
     facts["served_inside"] += report.counters["inside"]
     if failed := report.counters["unanswered"]:
         facts["probes_failed"] += failed
-        why += reasons_in(run, results)
-    for each in why:
-        run.log_message(each)
-    facts["unclear"] += why
+        unclear_reasons += frequent_reasons(run, results)
+    for reason in unclear_reasons:
+        run.log_message(reason)
+    facts["unclear"] += unclear_reasons
     return [results, *datasets]
 
 
-def sentence(probes: int, why: str) -> str:
+def unclear_sentence(probes: int, why: str) -> str:
     """The message for an operator about probes without a clear result."""
     return f"{probes:,} path probes have no clear result, so every object that may be served there is kept: {why}"
 
 
-def reasons_in(run: MarkRun, results: Dataset) -> list[str]:
+def frequent_reasons(run: MarkRun, results: Dataset) -> list[str]:
     """Why probes have no clear result, with counts, most frequent reasons first."""
     from pyspark.sql import functions as F
 
     rows = run.read_dataset(results, SERVED).where(F.col("unclear").isNotNull()).groupBy("unclear").count()
-    found = rows.orderBy(F.desc("count"), "unclear").limit(REASONS).collect()
-    return [sentence(row["count"], row["unclear"]) for row in found]
+    most_frequent = rows.orderBy(F.desc("count"), "unclear").limit(MAX_REASONS).collect()
+    return [unclear_sentence(row["count"], row["unclear"]) for row in most_frequent]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPaths:
-    """Paths to probe (columns repository, branch, path, size): persisted, how many they are, and few also as a
-    table."""
+    """Paths to probe (columns repository, branch, path, size): persisted `rows`, their number, and the same as a table
+    if there are few."""
 
     rows: DataFrame
     count: int
@@ -185,13 +185,13 @@ class FoundPaths:
 
     @classmethod
     def of(cls, rows: DataFrame) -> FoundPaths:
-        some = rows.limit(FEW_PATHS + 1).toArrow().select(list(PATH_COLUMNS))
-        return cls(rows, len(some), some) if len(some) <= FEW_PATHS else cls(rows, rows.count(), None)
+        first_rows = rows.limit(FEW_PATHS + 1).toArrow().select(list(PATH_COLUMNS))
+        return cls(rows, len(first_rows), first_rows) if len(first_rows) <= FEW_PATHS else cls(rows, rows.count(), None)
 
 
 @dataclass(slots=True)
-class Paths:
-    """The paths to probe: at every head seen so far, in this and other repositories."""
+class PathsToProbe:
+    """The paths to probe, at every head seen so far, in this and other repositories."""
 
     run: MarkRun
     notes: StepNotes
@@ -206,11 +206,11 @@ class Paths:
         are none. Heads are listed anew each time, and only new ones are read."""
         if not len(sizes.every):
             return None
-        here = paths_at_heads(self.run, self._new_heads(), sizes, self.chain)
-        elsewhere = other_repository_heads.paths_to_probe(
+        own_paths = paths_at_heads(self.run, self._new_heads(), sizes, self.chain)
+        paths_elsewhere = other_repository_heads.paths_to_probe(
             self.run, self.notes, sizes.rows, sizes.few, self.heads_elsewhere
         )
-        new = [each.select(*PATH_COLUMNS) for each in (here, elsewhere) if each is not None]
+        new = [rows.select(*PATH_COLUMNS) for rows in (own_paths, paths_elsewhere) if rows is not None]
         if new or sizes is not self.sizes:
             paths = [*self._known(sizes), *new]
             rows = self.run.persist(union(paths).dropDuplicates()) if paths else None
@@ -225,19 +225,20 @@ class Paths:
         return [rows if sizes is self.sizes else rows.join(sizes.rows, "size", "left_semi").select(*PATH_COLUMNS)]
 
     def _new_heads(self) -> list[Row]:
-        """The present heads (HEADS) that were not seen yet; at first also those that the mark recorded."""
+        """The current heads (HEADS) that were not seen yet. The first call also includes those that the mark
+        recorded."""
         run, repository = self.run, self.run.partition.repository
-        found = [] if self.heads else run.rows("retained_commits", HEADS, HEADS_PART)
-        known = [*self.heads, *found]
+        new = [] if self.heads else run.rows("retained_commits", HEADS, HEADS_PART)
+        known = [*self.heads, *new]
         seen = {(row["branch"], row["commit_id"]) for row in known}
         metaranges = {row["commit_id"]: row["metarange_id"] for row in known}
         for branch, head in sorted(run.lakefs.branches(repository).items()):
             if (branch, head) not in seen:
                 if head not in metaranges:
                     metaranges[head] = run.lakefs.commit(repository, head).metarange_id
-                found.append({"branch": branch, "commit_id": head, "metarange_id": metaranges[head]})
-        self.heads += found
-        return found
+                new.append({"branch": branch, "commit_id": head, "metarange_id": metaranges[head]})
+        self.heads += new
+        return new
 
 
 def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: MarkChain) -> DataFrame | None:
@@ -254,7 +255,7 @@ def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: Mark
     few, many = METARANGE_RANGES.empty_table(), None
     if tasks.is_here:
         few = tasks.collected(read, METARANGE_RANGES)
-    else:  # each branch may have thousands of ranges, mostly the same ones
+    else:  # each branch may have thousands of ranges, most of them shared
         many = run.persist(tasks.mapped(read, METARANGE_RANGES))
     unknown = (
         few.select(RANGE_REFS.names)
@@ -262,26 +263,26 @@ def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: Mark
         else many.select(*RANGE_REFS.names).dropDuplicates().toArrow().cast(RANGE_REFS)
     )
     refs = distinct_refs(pa.concat_tables([written.ranges_of(known), unknown]))
-    refs = refs.filter(may_have(run, refs["range_id"].to_pylist(), sizes.few, chain, written))
+    refs = refs.filter(may_contain_size(run, refs["range_id"].to_pylist(), sizes.few, chain, written))
     if not len(refs):
         return None
     recorded = written.pairs_with(known, refs["range_id"].to_pylist())
     pairs = pa.concat_tables([recorded, few.select(RANGES_OF_METARANGES.names)])
     joined = pairs.join(branches, "metarange_id", join_type="inner", use_threads=False)
-    found = joined.group_by(BRANCH_RANGES.names, use_threads=False).aggregate([]).cast(BRANCH_RANGES)
-    branch_ranges = row_tasks(run.spark, found, batch=10_000).frame()
+    distinct_pairs = joined.group_by(BRANCH_RANGES.names, use_threads=False).aggregate([]).cast(BRANCH_RANGES)
+    branch_ranges = row_tasks(run.spark, distinct_pairs, batch=10_000).frame()
     if many is not None:
         new = many.join(row_tasks(run.spark, branches, batch=10_000).frame(), "metarange_id")
         branch_ranges = branch_ranges.unionByName(new.select(*BRANCH_RANGES.names)).dropDuplicates()
-    here = F.lit(run.partition.repository)
+    own_repository = F.lit(run.partition.repository)
     return path_probes.probes(
-        entries_of_size(range_tasks(run.spark, refs), run.place, sizes.few).withColumn("repository", here),
-        branch_ranges.withColumn("repository", here),
+        entries_of_size(range_tasks(run.spark, refs), run.place, sizes.few).withColumn("repository", own_repository),
+        branch_ranges.withColumn("repository", own_repository),
         sizes.rows,
     )
 
 
-def may_have(
+def may_contain_size(
     run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, chain: MarkChain, written: RecordedRanges
 ) -> pa.Array:
     """Whether each range may have an entry of a wanted size; true if its sizes weren't recorded.
@@ -305,21 +306,21 @@ def may_have(
 
 
 def few_in_path_order(run: MarkRun, paths: pa.Table) -> Tasks:
-    return row_tasks(run.spark, paths, batch=PATHS_WORTH_A_TASK, order_by=PATH_COLUMNS[:3])
+    return row_tasks(run.spark, paths, batch=MIN_PATHS_PER_TASK, order_by=PATH_COLUMNS[:3])
 
 
 def in_path_order(run: MarkRun, paths: DataFrame, count: int) -> DataFrame:
     """The `count` rows of `paths`, sorted by path and range-partitioned into at most two tasks per core."""
-    tasks = min(2 * run.spark().sparkContext.defaultParallelism, 1 + count // PATHS_WORTH_A_TASK)
+    tasks = min(2 * run.spark().sparkContext.defaultParallelism, 1 + count // MIN_PATHS_PER_TASK)
     return paths.repartitionByRange(tasks, *PATH_COLUMNS[:3]).sortWithinPartitions(*PATH_COLUMNS[:3])
 
 
-def probing(run: MarkRun) -> Producer:
+def probe_producer(run: MarkRun) -> Producer:
     lakefs, namespace = run.lakefs, run.place.namespace
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         rows = (row for batch in batches for row in batch.select(list(PATH_COLUMNS)).to_pylist())
-        for batch in probed_batches(rows, lakefs, namespace):
+        for batch in probe_batches(rows, lakefs, namespace):
             report.count(
                 unanswered=batch.num_rows - batch.column("unclear").null_count,
                 inside=batch.num_rows - batch.column("address").null_count,

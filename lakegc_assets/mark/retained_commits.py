@@ -25,26 +25,31 @@ KNOWN_VERSIONS = (0, 1)
 def decide_commits(run: MarkRun) -> None:
     """Write a verdict on every known commit (COMMIT_VERDICTS) and the heads of all branches (HEADS).
 
-    Branches are read before and after the server prepares its list, and every head seen is retained (invariant 2).
-    Tags are also read twice, if holds name any.
+    Branches are read before and after the server prepares its list, and every head in either reading is retained
+    (invariant 2). If holds name tags, these are read twice, too.
     """
     with step(run, ASSET) as notes:
         repository, rules = run.partition.repository, run.mark.record.rules
         check_rules(run)
         holds = holds_in_force.in_force(run)
-        before, tags = run.lakefs.branches(repository), holds_in_force.tags_seen(run, holds)
+        before, tags = run.lakefs.branches(repository), holds_in_force.tags_for_holds(run, holds)
         run.log_message("reading the commit graph")
         dumped = dumped_graph(run)
         refuse_without_graph(run, dumped)
         all_ranges = dumped is None and (rules is None or run.mark.record.scope is Scope.UNCOMMITTED)
         if not all_ranges:
-            holds_in_force.refuse_unseen(run, holds, graph_known=dumped is not None)
+            holds_in_force.refuse_unresolvable(run, holds, graph_known=dumped is not None)
         run.log_message("waiting for the server's list of retained commits")
         listed = server_list(run)
         after = run.lakefs.branches(repository)
-        tags |= holds_in_force.tags_seen(run, holds)  # after the branches, to see a tag that replaced a branch
-        named = {*before.values(), *after.values(), *tagged_commits(holds, tags), *(one for one, _ in listed or ())}
-        commits = completed(run, dumped, named)
+        tags |= holds_in_force.tags_for_holds(run, holds)  # after the branches, to see a tag that replaced a branch
+        named = {
+            *before.values(),
+            *after.values(),
+            *tagged_commits(holds, tags),
+            *(commit_id for commit_id, _ in listed or ()),
+        }
+        commits = complete_graph(run, dumped, named)
         verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
         verdicts = with_server_list(verdicts, listed or [])
         verdicts = with_earlier_heads(verdicts, before, commits)
@@ -58,12 +63,12 @@ def decide_commits(run: MarkRun) -> None:
         write_heads(run, notes, {*before.items(), *after.items()}, commits)
         check_rules(run)
         holds_in_force.in_force(run)
-        by_server = sum(1 for one in verdicts if one.why is Reason.SERVER)
+        by_server = sum(1 for verdict in verdicts if verdict.why is Reason.SERVER)
         notes.facts |= {
             "commits": len(verdicts),
-            "retained": sum(one.retained and one.hold is None for one in verdicts),
-            "on_hold": sum(one.hold is not None for one in verdicts),
-            "expired": sum(not one.retained for one in verdicts),
+            "retained": sum(verdict.retained and verdict.hold is None for verdict in verdicts),
+            "on_hold": sum(verdict.hold is not None for verdict in verdicts),
+            "expired": sum(not verdict.retained for verdict in verdicts),
             "retained_by_server_only": by_server,
             "server_listed": None if listed is None else len(listed),
             "branches": len(after),
@@ -87,7 +92,7 @@ def check_rules(run: MarkRun) -> None:
 
 
 def dumped_graph(run: MarkRun) -> Graph | None:
-    """Every commit of the repository from a dump of its references, or None without the permission to read one.
+    """Every commit of the repository, from a dump of its references; None without the permission for that.
 
     The dump's content hash and each commit's id are verified (formats §3).
     """
@@ -97,7 +102,7 @@ def dumped_graph(run: MarkRun) -> Graph | None:
     graph: Graph = {}
     for ref in sstable.read_ranges(verified_table(run, dump.commits), name=dump.commits, entity="commit"):
         for commit in sstable.read_commits(verified_table(run, ref.id), name=ref.id):
-            graph[commit.id] = checked(commit)
+            graph[commit.id] = verified_commit(commit)
     return graph
 
 
@@ -116,8 +121,8 @@ def verified_table(run: MarkRun, table_id: str) -> bytes:
     return data
 
 
-def checked(commit: Commit) -> Commit:
-    """The commit itself, if it matches its id (formats §3)."""
+def verified_commit(commit: Commit) -> Commit:
+    """The commit itself. Raises `DamagedData` if it doesn't match its id (formats §3)."""
     if commit.version not in KNOWN_VERSIONS:
         raise DamagedData(
             f"commit {commit.id} has version {commit.version}, which this version of lakegc doesn't support. Update "
@@ -131,19 +136,20 @@ def checked(commit: Commit) -> Commit:
     return commit
 
 
-def completed(run: MarkRun, dumped: Graph | None, named: set[str]) -> Graph:
-    """The graph, completed with these commits and ancestors of all commits that the dump lacks: heads, tags on hold,
-    and what the server lists as retained.
+def complete_graph(run: MarkRun, dumped: Graph | None, named: set[str]) -> Graph:
+    """The dumped graph, completed with the named commits (heads, tags on hold, and those that the server lists as
+    retained) and with all ancestors that the dump lacks.
 
-    Without a dump, the graph has only these and their ancestors; dangling commits are then retained only if the server
-    lists them. What is behind those is decided on by the rule all the same: the server's list can lack it (formats §6).
+    Without a dump, the graph has only the named commits and their ancestors. Dangling commits are then retained only if
+    the server lists them. The rule still decides on their ancestors, since the server's list can lack those (formats
+    §6).
     """
     repository = run.partition.repository
     if dumped is None:
         graph: Graph = {}
-        for one in sorted(named):
-            if one not in graph:
-                graph |= {commit.id: checked(commit) for commit in run.lakefs.log(repository, one)}
+        for commit_id in sorted(named):
+            if commit_id not in graph:
+                graph |= {commit.id: verified_commit(commit) for commit in run.lakefs.log(repository, commit_id)}
         return graph
     graph = dict(dumped)
     starts = named | {parent for commit in graph.values() for parent in commit.parents}
@@ -151,14 +157,14 @@ def completed(run: MarkRun, dumped: Graph | None, named: set[str]) -> Graph:
 
 
 def unknown_ancestors(lakefs: LakeFS, repository: str, known: Graph, starts: Iterable[str]) -> Iterator[Commit]:
-    """Read these commits and their ancestors, by all parents, up to those that are known already. Raises `DamagedData`
-    like `checked`, and the errors of requests."""
+    """Read these commits and their ancestors, by all parents, up to those that are already known. Raises `DamagedData`
+    like `verified_commit`, and the errors of requests."""
     waiting, read = sorted(set(starts)), set[str]()
     while waiting:
-        one = waiting.pop()
-        if one not in known and one not in read:
-            commit = checked(lakefs.commit(repository, one))
-            read.add(one)
+        commit_id = waiting.pop()
+        if commit_id not in known and commit_id not in read:
+            commit = verified_commit(lakefs.commit(repository, commit_id))
+            read.add(commit_id)
             waiting.extend(commit.parents)
             yield commit
 
@@ -188,46 +194,49 @@ def server_list(run: MarkRun) -> list[tuple[str, str]] | None:
     listed = parse_commits_csv(data, where=location)
     if not listed:
         raise DamagedData(
-            f"the list of retained commits at {location} is empty, but every repository has a branch head.", invariant=3
+            f"the list of retained commits at {location} is empty, but every repository has a branch head. Run "
+            "the same command again.",
+            invariant=3,
         )
     return listed
 
 
-def only_known_as_head(commit: Commit, branch: str) -> Verdict:
+def head_verdict(commit: Commit, branch: str) -> Verdict:
     return Verdict(
         commit.id, True, Reason.HEAD, branch, None, None, commit.metarange_id, commit.created, commit.message
     )
 
 
 def with_earlier_heads(verdicts: list[Verdict], before: Mapping[str, str], commits: Graph) -> list[Verdict]:
-    """Retain every head from before the server prepared its list, even if its branch has moved or was deleted since."""
-    by_id = {one.commit_id: one for one in verdicts}
+    """Retain every head that was read before the server prepared its list, even if its branch moved or was deleted
+    since."""
+    by_id = {verdict.commit_id: verdict for verdict in verdicts}
     for branch, head in sorted(before.items()):
         if head not in by_id or not by_id[head].retained:
             listed = head in by_id and by_id[head].server_listed
-            by_id[head] = replace(only_known_as_head(commits[head], branch), server_listed=listed)
-    return sorted(by_id.values(), key=lambda one: one.commit_id)
+            by_id[head] = replace(head_verdict(commits[head], branch), server_listed=listed)
+    return sorted(by_id.values(), key=lambda verdict: verdict.commit_id)
 
 
 def write_verdicts(run: MarkRun, notes: StepNotes, verdicts: list[Verdict]) -> None:
     rows = [
         {
-            "commit_id": one.commit_id,
-            "retained": one.retained,
-            "reason": one.why.value,
-            "branch": one.branch,
-            "days": one.days,
-            "until": one.until,
-            "created": one.created,
-            "message": one.message,
-            "metarange_id": one.metarange_id,
-            "server_listed": one.server_listed,
-            "hold": one.hold,
+            "commit_id": verdict.commit_id,
+            "retained": verdict.retained,
+            "reason": verdict.why.value,
+            "branch": verdict.branch,
+            "days": verdict.days,
+            "until": verdict.until,
+            "created": verdict.created,
+            "message": verdict.message,
+            "metarange_id": verdict.metarange_id,
+            "server_listed": verdict.server_listed,
+            "hold": verdict.hold,
         }
-        for one in verdicts
+        for verdict in verdicts
     ]
     folder = run.mark.folder(ASSET)
-    notes.wrote(write_rows(run.place, folder, rows, COMMIT_VERDICTS))
+    notes.add_dataset(write_rows(run.place, folder, rows, COMMIT_VERDICTS))
 
 
 def write_heads(run: MarkRun, notes: StepNotes, heads: set[tuple[str, str]], commits: Graph) -> None:
@@ -236,4 +245,4 @@ def write_heads(run: MarkRun, notes: StepNotes, heads: set[tuple[str, str]], com
         for branch, head in sorted(heads)
     ]
     folder = run.mark.folder(ASSET, HEADS_PART)
-    notes.wrote(write_rows(run.place, folder, rows, HEADS), HEADS_PART)
+    notes.add_dataset(write_rows(run.place, folder, rows, HEADS), HEADS_PART)

@@ -1,7 +1,7 @@
 """A few objects of an expired set for review: the largest, the newest, and a random sample.
 
 Each executor selects from the rows that it writes; the best of these are the best overall. The sample is drawn by a
-keyed hash of each address, so the same mark has the same sample, however its rows are partitioned.
+keyed hash of each address, so the same mark has the same sample, regardless of how its rows are partitioned.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ ORDERS: Mapping[str, list[tuple[str, str]]] = {
     "newest": [("modified", "descending"), ("address", "ascending")],
     "sample": [("draw", "ascending"), ("address", "ascending")],
 }
-SHOWN = {"largest": 10, "newest": 10, "sample": 20}
+OBJECTS_PER_KIND = {"largest": 10, "newest": 10, "sample": 20}
 
 
-def chosen(objects: pa.Table, *, seed: str) -> pa.Table:
+def select_samples(objects: pa.Table, *, seed: str) -> pa.Table:
     """The highlights of these objects (EXPIRED_OBJECTS) as HIGHLIGHTS, each kind in its order."""
-    drawn = objects.append_column("draw", draws(objects["address"], seed))
-    found = [_first(drawn, kind) for kind in ORDERS]
-    return pa.concat_tables(found)
+    drawn = objects.append_column("draw", sampling_keys(objects["address"], seed))
+    samples = [_first(drawn, kind) for kind in ORDERS]
+    return pa.concat_tables(samples)
 
 
 def _first(drawn: pa.Table, kind: str) -> pa.Table:
-    rows = pc.select_k_unstable(drawn, k=min(SHOWN[kind], len(drawn)), sort_keys=ORDERS[kind])
+    rows = pc.select_k_unstable(drawn, k=min(OBJECTS_PER_KIND[kind], len(drawn)), sort_keys=ORDERS[kind])
     table = drawn.take(rows).select(EXPIRED_OBJECTS.names)
     return table.add_column(0, HIGHLIGHTS.field("kind"), pa.repeat(kind, len(table))).cast(HIGHLIGHTS)
 
 
-def draws(addresses: Any, seed: str) -> pa.Array:
+def sampling_keys(addresses: Any, seed: str) -> pa.Array:
     """A number for each address that depends only on the seed and the address."""
     import pandas as pd  # not when Dagster loads the graph: importing it is slow
 
@@ -50,12 +50,12 @@ def draws(addresses: Any, seed: str) -> pa.Array:
     return pa.array(pd.util.hash_array(values, hash_key=key, categorize=False), pa.uint64())
 
 
-def highlights_output(folder: str, seed: str) -> Output:
+def samples_output(folder: str, seed: str) -> Output:
     """A small file of HIGHLIGHTS beside each file of an expired set."""
 
     def encode(objects: pa.Table) -> tuple[bytes, int]:
-        found = chosen(objects.select(EXPIRED_OBJECTS.names).cast(EXPIRED_OBJECTS), seed=seed)
-        return parquet_bytes(found), len(found)
+        samples = select_samples(objects.select(EXPIRED_OBJECTS.names).cast(EXPIRED_OBJECTS), seed=seed)
+        return parquet_bytes(samples), len(samples)
 
     return Output(folder, ".parquet", encode)
 
@@ -65,20 +65,20 @@ def highlights_output(folder: str, seed: str) -> Output:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The commit as recorded in its verdict; `created` was set by the client."""
+    """A commit as recorded in its verdict; `created` was set by the client."""
 
     commit_id: str
     created: datetime | None
     message: str | None
 
 
-def highlights(mark: Mark) -> dict[str, list[dict[str, Any]]]:
+def samples_by_kind(mark: Mark) -> dict[str, list[dict[str, Any]]]:
     """The highlights of a mark by kind, as rows of EXPIRED_OBJECTS."""
-    found, by_kind = all_rows(mark.place, mark.dataset("expired_set", PART), HIGHLIGHTS), {}
+    all_samples, by_kind = all_rows(mark.place, mark.dataset("expired_set", PART), HIGHLIGHTS), {}
     for kind in ORDERS:
-        rows = [{name: row[name] for name in EXPIRED_OBJECTS.names} for row in found if row["kind"] == kind]
+        rows = [{name: row[name] for name in EXPIRED_OBJECTS.names} for row in all_samples if row["kind"] == kind]
         table = pa.Table.from_pylist(rows, schema=EXPIRED_OBJECTS)
-        drawn = table.append_column("draw", draws(table["address"], mark.record.mark_id))
+        drawn = table.append_column("draw", sampling_keys(table["address"], mark.record.mark_id))
         by_kind[kind] = _first(drawn, kind).select(EXPIRED_OBJECTS.names).to_pylist()
     return by_kind
 
@@ -86,9 +86,9 @@ def highlights(mark: Mark) -> dict[str, list[dict[str, Any]]]:
 def commits_of(mark: Mark, rows: Iterable[Mapping[str, Any]]) -> dict[str, Commit]:
     """Date and message of the commits that these rows name, by id."""
     wanted = pa.array(sorted({row["commit_id"] for row in rows} - {None}), pa.string())
-    dataset, found = mark.dataset("retained_commits"), {}
+    dataset, commits = mark.dataset("retained_commits"), {}
     for file in dataset.files:
         table = read_file(mark.place, dataset.folder, file, COMMIT_VERDICTS)
         for row in table.filter(pc.is_in(table["commit_id"], value_set=wanted)).to_pylist():
-            found[row["commit_id"]] = Commit(row["commit_id"], row["created"], row["message"])
-    return found
+            commits[row["commit_id"]] = Commit(row["commit_id"], row["created"], row["message"])
+    return commits

@@ -27,7 +27,7 @@ AGES = (
     ("3 months to a year", 365),
 )
 OLDEST = "over a year"
-MOST_LABELS = 100_000  # per kind; the rest is counted as one
+MAX_LABELS = 100_000  # per kind; the other labels are counted as one
 
 
 class Label(NamedTuple):
@@ -58,11 +58,11 @@ class Totals:
     whole: Sum = field(default_factory=Sum)
     by: dict[str, dict[Label, Sum]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
 
-    def add(self, counted: pa.Table) -> None:
-        """Add counts from elsewhere (EXPIRED_TOTALS)."""
-        for row in counted.to_pylist():
+    def add(self, counts: pa.Table) -> None:
+        """Add counts made by an executor (EXPIRED_TOTALS)."""
+        for row in counts.to_pylist():
             known, label = self.by[row["kind"]], Label(row["label"], row["branch"], row["days"])
-            if label not in known and len(known) >= MOST_LABELS:
+            if label not in known and len(known) >= MAX_LABELS:
                 label = EVERYTHING_ELSE
             known.setdefault(label, Sum()).add(row["objects"], row["bytes"])
             if row["kind"] == KINDS[0]:
@@ -70,15 +70,15 @@ class Totals:
 
     def ordered(self, kind: str) -> list[tuple[Label, Sum]]:
         """The labels of a kind, most bytes first; ages from young to old."""
-        found = self.by[kind].items()
+        entries = self.by[kind].items()
         if kind == "age":
             names = [*(name for name, _ in AGES), OLDEST]
-            return sorted(found, key=lambda one: names.index(one[0].name or OLDEST))
-        return sorted(found, key=lambda one: (-one[1].bytes, -one[1].objects, *map(str, one[0])))
+            return sorted(entries, key=lambda entry: names.index(entry[0].name or OLDEST))
+        return sorted(entries, key=lambda entry: (-entry[1].bytes, -entry[1].objects, *map(str, entry[0])))
 
 
-def in_words(kind: str, label: Label) -> str:
-    """A label as text for people: a reason with its rule and days, an unknown path as such."""
+def label_in_words(kind: str, label: Label) -> str:
+    """A label as text for people. A reason includes its rule and days; an unknown path is called unknown."""
     if kind == "reason" and label.days is not None:
         rule = f"{label.branch}'s" if label.branch is not None else "dangling: the default"
         return f"{label.name} ({rule} rule of {label.days:,} day{'s' if label.days != 1 else ''})"
@@ -87,28 +87,28 @@ def in_words(kind: str, label: Label) -> str:
     return label.name or "/"
 
 
-def counted(objects: pa.Table, *, start: datetime, depth: int = 1) -> pa.Table:
+def count_totals(objects: pa.Table, *, start: datetime, depth: int = 1) -> pa.Table:
     """Count these objects (columns of EXPIRED_OBJECTS) by every kind, as EXPIRED_TOTALS.
 
     Ages are those at `start`, the store's clock; `depth` is the number of folders in a path prefix.
     """
     return pa.concat_tables(
         [
-            _by("reason", objects, [objects["reason"], objects["branch"], objects["days"]]),
-            _by("age", objects, [_ages(objects["modified"], start)]),
-            _by("prefix", objects, [_prefixes(objects["path"], depth)]),
-            _by("slice", objects, [objects["slice"]]),
+            _count_by("reason", objects, [objects["reason"], objects["branch"], objects["days"]]),
+            _count_by("age", objects, [_ages(objects["modified"], start)]),
+            _count_by("prefix", objects, [_prefixes(objects["path"], depth)]),
+            _count_by("slice", objects, [objects["slice"]]),
         ]
     )
 
 
-def _by(kind: str, objects: pa.Table, labels: Sequence[Any]) -> pa.Table:
+def _count_by(kind: str, objects: pa.Table, labels: Sequence[Any]) -> pa.Table:
     names = ["label", "branch", "days"][: len(labels)]
     table = pa.table({**dict(zip(names, labels, strict=True)), "size": objects["size"]})
-    found = table.group_by(names, use_threads=False).aggregate([("size", "count"), ("size", "sum")])
-    columns: dict[str, Any] = {name: found[name] for name in names}
-    columns |= {"kind": pa.repeat(kind, len(found)), "objects": found["size_count"], "bytes": found["size_sum"]}
-    nothing = {name: pa.nulls(len(found), EXPIRED_TOTALS.field(name).type) for name in ("branch", "days")}
+    groups = table.group_by(names, use_threads=False).aggregate([("size", "count"), ("size", "sum")])
+    columns: dict[str, Any] = {name: groups[name] for name in names}
+    columns |= {"kind": pa.repeat(kind, len(groups)), "objects": groups["size_count"], "bytes": groups["size_sum"]}
+    nothing = {name: pa.nulls(len(groups), EXPIRED_TOTALS.field(name).type) for name in ("branch", "days")}
     return pa.table({**nothing, **columns}).select(EXPIRED_TOTALS.names).cast(EXPIRED_TOTALS)
 
 
@@ -122,19 +122,19 @@ def _prefixes(paths: Any, depth: int) -> Any:
     return pc.struct_field(pc.extract_regex(paths, rf"(?s)^(?P<prefix>(?:[^/]*/){{0,{depth}}})"), "prefix")
 
 
-def recorded(mark: Mark) -> Totals:
+def recorded_totals(mark: Mark) -> Totals:
     """The totals that executors counted while they wrote a mark's expired set."""
-    found, dataset = Totals(), mark.dataset("expired_set", PART)
+    totals, dataset = Totals(), mark.dataset("expired_set", PART)
     for file in dataset.files:
-        found.add(read_file(mark.place, dataset.folder, file, EXPIRED_TOTALS))
-    return found
+        totals.add(read_file(mark.place, dataset.folder, file, EXPIRED_TOTALS))
+    return totals
 
 
 def totals_output(folder: str, start: datetime) -> Output:
     """A small file of EXPIRED_TOTALS beside each file of an expired set."""
 
     def encode(objects: pa.Table) -> tuple[bytes, int]:
-        found = counted(objects.select(EXPIRED_OBJECTS.names).cast(EXPIRED_OBJECTS), start=start)
-        return parquet_bytes(found), len(found)
+        totals = count_totals(objects.select(EXPIRED_OBJECTS.names).cast(EXPIRED_OBJECTS), start=start)
+        return parquet_bytes(totals), len(totals)
 
     return Output(folder, ".parquet", encode)

@@ -1,10 +1,10 @@
 """One reading of the staged addresses: those that branches serve at every changed path, and the server's list.
 
-The server's list can miss staged objects, and can be empty though objects are staged (formats §2): because a branch is
-deleted while the server scans, because the server can't read a staging record, or because it resolves an address into
-the namespace but doesn't list it as such. So the list is never trusted alone. The uncommitted diff of each branch is
-also paged to its end, in a way that fails if a record can't be read, and each added or changed path is looked up. Every
-address from the list or a branch is live. A list that is empty though objects are staged is requested again.
+The server's list can miss staged objects, and can be empty although objects are staged (formats §2): because a branch
+is deleted while the server scans, because the server can't read a staging record, or because it doesn't list an address
+that it nevertheless resolves into the namespace. So the list is never trusted alone. The uncommitted diff of each
+branch is also paged to its end, in a way that fails if a record can't be read, and each added or changed path is looked
+up. Every address from the list or a branch is live. A list that is empty though objects are staged is requested again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from itertools import islice
 import pyarrow as pa
 
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.path_probes import WINDOW, at_inexact_paths, is_branch, key_inside, serve
+from lakegc_assets.mark.path_probes import (
+    PATHS_AT_ONCE,
+    addresses_at_inexact_paths,
+    is_branch,
+    key_inside,
+    served_addresses,
+)
 from spark_resources.errors import DamagedData, Interrupted, NotFound
 from spark_resources.lakefs import LakeFS, UncommittedLists
 from spark_resources.lakefs.branch_diff import whole_diff
@@ -29,13 +35,14 @@ from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 
-TRIES = 3
-BRANCHES_HERE = TASKS_AT_ONCE  # are read by the driver, at once: the server does the work
+MAX_TRIES = 3
+BRANCHES_ON_DRIVER = TASKS_AT_ONCE  # read on the driver concurrently, because the server does the work
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The datasets (ADDRESSES) of one reading by part, all of them live, and the facts recorded about each."""
+    """The datasets (ADDRESSES) of one reading by part, and the facts recorded about each. All their addresses are
+    live."""
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
     facts: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -46,7 +53,7 @@ class Reading:
 
     def record(self, notes: StepNotes) -> None:
         for part, dataset in self.datasets.items():
-            notes.wrote(dataset, part)
+            notes.add_dataset(dataset, part)
 
 
 def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
@@ -63,10 +70,10 @@ def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
         return lists
 
     lists = read_list(part)
-    changed, report = changed_paths(run, run.mark.folder(asset, diff_part))
+    changed, report = addresses_at_changed_paths(run, run.mark.folder(asset, diff_part))
     reading.add(diff_part, changed, **report.counters)
-    for number in range(1, TRIES):
-        if not (why := why_repeat(lists, changed)):
+    for number in range(1, MAX_TRIES):
+        if not (why := why_list_again(lists, changed)):
             break
         run.log_message(f"{why}: requesting the list again")
         lists = read_list(f"{part}_again_{number}")
@@ -89,7 +96,7 @@ def list_staged(run: MarkRun) -> UncommittedLists:
 
 def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Dataset, TaskReport]:
     """Read all files of one list. Raises `DamagedData` if there are fewer than the pages that reported one."""
-    keys = [key for location, files in lists.files_by_location.items() for key in files_of(run, location, files)]
+    keys = [key for location, files in lists.files_by_location.items() for key in reported_files(run, location, files)]
     place = run.place
     if not keys:
         return write_rows(place, folder, [], ADDRESSES), TaskReport()
@@ -106,8 +113,8 @@ def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Data
     return write_produced(id_tasks(run.spark, "key", keys, batch=1), produce, place, folder, ADDRESSES)
 
 
-def why_repeat(lists: UncommittedLists, changed: Dataset) -> str:
-    """Why the server's list must be requested again; "" if this one is fine."""
+def why_list_again(lists: UncommittedLists, changed: Dataset) -> str:
+    """Why the server's list must be requested again; "" if it needn't be."""
     if not lists.pages:
         return "a branch was deleted while the server listed staged addresses"
     if lists.empty_pages and (lists.pages > 1 or changed.rows):
@@ -115,38 +122,38 @@ def why_repeat(lists: UncommittedLists, changed: Dataset) -> str:
     return ""
 
 
-def files_of(run: MarkRun, location: str, announced: int) -> list[str]:
+def reported_files(run: MarkRun, location: str, announced: int) -> list[str]:
     """The keys of the files at a reported location, at least as many as were reported (invariant 3)."""
     folder = run.place.namespace.key(location).rstrip("/") + "/"
-    found = [one.key for page in run.store.pages(folder) for one in page.objects]
-    if len(found) < announced:
+    keys = [file.key for page in run.store.pages(folder) for file in page.objects]
+    if len(keys) < announced:
         raise DamagedData(
-            f"the server reported {announced} files with staged addresses at {location}, but {len(found)} exist. "
+            f"the server reported {announced} files with staged addresses at {location}, but {len(keys)} exist. "
             "Staged addresses can't be determined, so nothing can be collected. Run the same command again. If the "
             "error persists, check that lakegc and the server use the same store.",
             invariant=3,
         )
-    return found
+    return keys
 
 
 # --- path by path ---------------------------------------------------------------------------------------------------
 
 
-def changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, TaskReport]:
+def addresses_at_changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, TaskReport]:
     """The addresses inside the namespace that branches serve at every path of their uncommitted diffs."""
     branches = sorted(run.lakefs.branches(run.partition.repository))
     namespace, lakefs, repository = run.place.namespace, run.lakefs, run.partition.repository
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         for branch in (branch for batch in batches for branch in batch.column(0).to_pylist()):
-            found = staged_addresses(lakefs, repository, branch)
-            while addresses := list(islice(found, WINDOW)):
+            staged = staged_addresses(lakefs, repository, branch)
+            while addresses := list(islice(staged, PATHS_AT_ONCE)):
                 report.count(asked=len(addresses))
                 keys = [key for key in (key_inside(address, namespace) for address in addresses) if key is not None]
                 yield pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], schema=ADDRESSES)
 
     return write_produced(
-        id_tasks(run.spark, "branch", branches, batch=1, here=BRANCHES_HERE), produce, run.place, folder, ADDRESSES
+        id_tasks(run.spark, "branch", branches, batch=1, here=BRANCHES_ON_DRIVER), produce, run.place, folder, ADDRESSES
     )
 
 
@@ -155,12 +162,16 @@ def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[s
 
     Raises `Unavailable` if the diff can't be read to its end.
     """
-    for tries_left in reversed(range(TRIES)):
+    for tries_left in reversed(range(MAX_TRIES)):
         try:
             paths = (change.path for change in whole_diff(lakefs, repository, branch) if change.type != "removed")
-            while window := list(islice(paths, WINDOW)):
-                yield from (one for one in serve(lakefs, repository, branch, window).values() if one is not None)
-                yield from at_inexact_paths(lakefs, repository, branch, window)
+            while window := list(islice(paths, PATHS_AT_ONCE)):
+                yield from (
+                    address
+                    for address in served_addresses(lakefs, repository, branch, window).values()
+                    if address is not None
+                )
+                yield from addresses_at_inexact_paths(lakefs, repository, branch, window)
         except NotFound:
             if not is_branch(lakefs, repository, branch):
                 return

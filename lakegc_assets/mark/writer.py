@@ -26,7 +26,7 @@ from spark_resources.spark.task_report import TaskReport
 
 ASSET = "expired_set"
 NOT_RETAINED_PART = "not_retained"
-ROWS_PER_TASK, ROWS_WORTH_A_TASK = 250_000, 50_000
+ROWS_PER_TASK, MIN_ROWS_PER_TASK = 250_000, 50_000
 SAMPLED_PER_TASK = 1_000  # addresses, to choose the range boundaries
 
 
@@ -40,7 +40,7 @@ def write_mark(
     """Write in one pass the expired set, sorted and with reasons, its totals and sample for review, the objects that
     only holds keep, and the reference collector's layout; if this mark can be a base, also all objects that no retained
     commit refers to."""
-    all_known, verdicts = expiry_reasons.all_known(run, notes), attributions.verdicts
+    all_known, verdicts = expiry_reasons.all_commits_read(run, notes), attributions.verdicts
     reasons, scope = attributions_of(facts), run.mark.record.scope
 
     def combine(rows: GroupedRows, report: TaskReport) -> pa.Table:
@@ -63,7 +63,7 @@ def write_mark(
     )
     datasets = dict(zip(outputs, written, strict=True))
     for part, found in datasets.items():
-        notes.wrote(found, part)
+        notes.add_dataset(found, part)
     dataset, text, kept = datasets[""], datasets["deleted.text"], report.by_key["kept"]
     notes.facts |= {
         "expired": dataset.rows,
@@ -81,9 +81,7 @@ def outputs_of(run: MarkRun) -> dict[str, Output]:
     of_expired = {
         "": parquet(run.mark.folder(ASSET), EXPIRED_OBJECTS),
         totals.PART: totals.totals_output(run.mark.folder(ASSET, totals.PART), record.start),
-        sample_objects.PART: sample_objects.highlights_output(
-            run.mark.folder(ASSET, sample_objects.PART), record.mark_id
-        ),
+        sample_objects.PART: sample_objects.samples_output(run.mark.folder(ASSET, sample_objects.PART), record.mark_id),
         **dict(zip(("deleted", "deleted.text"), reference_outputs(record.mark_id), strict=True)),
     }
     outputs = {part: where_not_null("reason", output) for part, output in of_expired.items()}
@@ -106,4 +104,4 @@ def cuts_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
 
 def tasks_for(objects: int, cores: int) -> int:
     """Enough tasks that each can hold its rows, and at least one per core if there are enough rows."""
-    return max(1 + objects // ROWS_PER_TASK, min(cores, objects // ROWS_WORTH_A_TASK))
+    return max(1 + objects // ROWS_PER_TASK, min(cores, objects // MIN_ROWS_PER_TASK))

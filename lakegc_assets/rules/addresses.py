@@ -1,8 +1,8 @@
 """Rules on addresses: the slice of an address, and whether lakegc may ever delete the object at it (invariant 5).
 
-Each rule has an Arrow form for columns; some have a plain form for one address, and two a Spark form for filters that
-Spark runs itself. All forms are tested against one list of addresses (`tests/unit/test_address_rules.py`). Addresses
-are keys relative to the namespace.
+Each rule has an Arrow form for columns. Some also have a plain form for one address, and two have a Spark form for
+filters that Spark runs itself. All forms are tested against one list of addresses
+(`tests/unit/test_address_rules.py`). Addresses are keys relative to the namespace.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from spark_resources.model import DATA, ROOT
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-_SLICE = f"{DATA}[^/]*/|{DATA}|"  # same meaning in Arrow's and Java's regular expressions, like the others
+_SLICE = f"{DATA}[^/]*/|{DATA}|"  # like the others, it means the same in the regular expressions of Arrow and Java
 _UPLOAD_PART = r"[0-9a-f]+-\p{Nd}{5}\n?"
 _PLAIN_UPLOAD_PART = re.compile(_UPLOAD_PART.replace(r"\p{Nd}", r"\d"))
 _DOT_SEGMENT = r"(\A|/)\.\.?(/|\z)"
-_MAY_FOLD = rf"\A/+({DATA}|[^/]*\z)|{_DOT_SEGMENT}"  # a store that folds keys may list these in the area
+_MAY_FOLD = rf"\A/+({DATA}|[^/]*\z)|{_DOT_SEGMENT}"  # a store that normalizes keys may list these as candidates
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------
@@ -40,12 +40,12 @@ def slice_of(address: str) -> str:
 
 
 def slices_of(addresses: pa.Array) -> pa.Array:
-    """`slice_of` each address; null of a null."""
+    """`slice_of` each address; null for a null."""
     return pc.struct_field(pc.extract_regex(addresses, rf"\A(?P<slice>{_SLICE})"), "slice")
 
 
 def slice_column(address: Column) -> Column:
-    """`slice_of` each address of a Spark column."""
+    """`slice_of` for each address of a Spark column."""
     from pyspark.sql import functions as F
 
     return F.regexp_extract(address, rf"\A({_SLICE})", 1)
@@ -57,8 +57,9 @@ def slice_column(address: Column) -> Column:
 def is_candidate(address: str, *, local_adapter: bool = False) -> bool:
     """Whether the object at an address may ever be collected (formats §1, §4).
 
-    Objects under `data/` at any depth, and legacy objects at the namespace's root. Never `_lakefs/`, the server's probe
-    file, objects in other folders, or the parts of unfinished uploads that the local adapter keeps at the root.
+    These are objects under `data/` at any depth, and legacy objects in the namespace's root, but never `_lakefs/`, the
+    server's probe file, objects in other folders, or the parts of unfinished uploads that the local adapter keeps in
+    the root.
     """
     if address.startswith(DATA):
         return address != DATA
@@ -68,7 +69,7 @@ def is_candidate(address: str, *, local_adapter: bool = False) -> bool:
 
 
 def are_candidates(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
-    """`is_candidate` of each address; null of a null."""
+    """`is_candidate` for each address; null for a null."""
     below = pc.and_(pc.starts_with(addresses, DATA), pc.not_equal(addresses, DATA))
     named = pc.invert(pc.is_in(addresses, value_set=pa.array(["", "dummy"], pa.string())))
     root = pc.and_(pc.invert(pc.match_substring(addresses, "/")), named)
@@ -78,14 +79,14 @@ def are_candidates(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
 
 
 def in_listed_area(addresses: pa.Array) -> pa.Array:
-    """Whether a listing of the candidates would include each address if it is stored, if need be under the key that a
-    store makes of it; null of a null."""
+    """Whether a listing of the candidates would include each address if it is stored, possibly under a normalized key;
+    null for a null."""
     named = pc.or_(pc.starts_with(addresses, DATA), pc.invert(pc.match_substring(addresses, "/")))
     return pc.or_(named, pc.match_substring_regex(addresses, _MAY_FOLD))
 
 
 def listed_area_column(address: Column) -> Column:
-    """`in_listed_area` of a Spark column."""
+    """`in_listed_area` for each address of a Spark column."""
     return address.startswith(DATA) | ~address.contains("/") | address.rlike(_MAY_FOLD)
 
 
@@ -93,15 +94,15 @@ def listed_area_column(address: Column) -> Column:
 
 
 def have_dot_segments(addresses: pa.Array) -> pa.Array:
-    """Whether each address has `.` or `..` between slashes; null of a null.
+    """Whether each address has `.` or `..` between slashes; null for a null.
 
-    Such an object is kept, referenced or not: the store knows it by this key, but a tool or proxy on the way that
-    resolves paths would turn it into the key of another object, and that one would be deleted.
+    Such an object is kept, whether referenced or not: the store knows it by this key, but a tool or proxy in between
+    that resolves paths would turn it into the key of another object, which would then be deleted.
     """
     return pc.match_substring_regex(addresses, _DOT_SEGMENT)
 
 
 def may_be_deleted(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
-    """Whether an expired set may name each address; false of a null."""
+    """Whether an expired set may name each address; false for a null."""
     candidates = are_candidates(addresses, local_adapter=local_adapter)
     return pc.fill_null(pc.and_(candidates, pc.invert(have_dot_segments(addresses))), False)

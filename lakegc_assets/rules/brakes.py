@@ -1,6 +1,6 @@
 """The brakes of a finished mark (invariant 9): anything unusual must be released by name before the mark can be swept.
 
-Pure: numbers in, verdicts out. A brake never stops a mark; it blocks an approval that doesn't name it.
+Pure: numbers in, verdicts out. A tripped brake never stops a mark, only an approval that doesn't release it by name.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class BrakeLimits:
-    """Limits; each brake trips beyond its own. Shares are fractions of 1. `live` and `listing` are minimum fractions of
-    what the previous mark found; `jump` applies only to `jump_least` or more expired objects; `gib` limits expired
-    bytes, in GiB."""
+    """The limit beyond which each brake trips. Shares are fractions of 1. `live` and `listing` are minimum fractions of
+    what the previous mark found. `jump` applies only to `jump_least` or more expired objects. `gib` is the limit on
+    expired bytes, in GiB."""
 
     share: float
     first_share: float
@@ -49,7 +49,7 @@ class BrakeLimits:
 @dataclass(frozen=True, slots=True)
 class Brake:
     """One brake: the measured value, its limit, and a sentence for people. `measured` is None if there is nothing to
-    compare with; then the brake trips only if an earlier mark exists but can't be read."""
+    compare with; the brake then trips only if an earlier mark exists but can't be read."""
 
     name: str
     tripped: bool
@@ -60,7 +60,7 @@ class Brake:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the brakes measure: COUNTS of a mark and of the previous one, and when the mark was finished or its
+    """What the brakes measure: the COUNTS of a mark and of the previous one, and when the mark was finished or its
     inventory was taken (store's clock). `previous` is None for the first mark of a repository; `unreadable` names
     earlier marks that can't be read; `unread` are other repositories that could not be read, each with the reason, `*`
     for all.
@@ -80,14 +80,15 @@ class Measured:
         """
         if record.finished is None:
             raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state})")
-        found: Mapping[str, Any] = record.previous or {}
-        for counts in (record.counts, found.get("counts") or record.counts):
+        previous: Mapping[str, Any] = record.previous or {}
+        for counts in (record.counts, previous.get("counts") or record.counts):
             if missing := [name for name in COUNTS if type(counts.get(name)) is not int]:
                 raise DamagedData(
-                    f"mark {record.mark_id} of {record.repository} doesn't record its {', '.join(missing)}"
+                    f"mark {record.mark_id} of {record.repository} doesn't record its {', '.join(missing)}. "
+                    "Make a new mark."
                 )
         return cls(
-            record.counts, found.get("counts"), found.get("mark_id"), tuple(found.get("unreadable", ())),
+            record.counts, previous.get("counts"), previous.get("mark_id"), tuple(previous.get("unreadable", ())),
             dated(record), unread_in(record),
         )  # fmt: skip
 
@@ -103,53 +104,53 @@ def brakes(record: MarkRecord, limits: BrakeLimits, *, now: datetime) -> tuple[B
     return applied(Measured.of(record), limits, now=now)
 
 
-def applied(found: Measured, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
+def applied(measured: Measured, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
     return (
-        share(found, limits),
-        size(found, limits),
-        count(found, limits),
-        jump(found, limits),
-        live(found, limits),
-        listing(found, limits),
-        *others(found),
-        age(found, limits, now),
+        share(measured, limits),
+        size(measured, limits),
+        count(measured, limits),
+        jump(measured, limits),
+        live(measured, limits),
+        listing(measured, limits),
+        *others(measured),
+        age(measured, limits, now),
     )
 
 
-def share(found: Measured, limits: BrakeLimits) -> Brake:
-    """Too large a share of the repository, by objects or by bytes."""
-    first = found.previous is None and not found.unreadable
+def share(measured: Measured, limits: BrakeLimits) -> Brake:
+    """Trips if too large a share of the repository is expired, by objects or by bytes."""
+    first = measured.previous is None and not measured.unreadable
     bound = limits.first_share if first else limits.share
-    by_objects = part(found.counts["expired"], found.counts["candidates"])
-    by_bytes = part(found.counts["expired_bytes"], found.counts["candidate_bytes"])
+    by_objects = part(measured.counts["expired"], measured.counts["candidates"])
+    by_bytes = part(measured.counts["expired_bytes"], measured.counts["candidate_bytes"])
     highest = max(by_objects, by_bytes)
     found_now = f"{100 * by_objects:.1f} % of all objects and {100 * by_bytes:.1f} % of all bytes are expired"
     allowed = f"at most {100 * bound:g} % are allowed{' in the first mark of a repository' if first else ''}"
     return Brake("share", highest > bound, highest, bound, f"{found_now}; {allowed}")
 
 
-def size(found: Measured, limits: BrakeLimits) -> Brake:
-    gib = found.counts["expired_bytes"] / GIB
-    why = f"{in_units(found.counts['expired_bytes'])} expired; at most {limits.gib:,g} GiB are allowed"
+def size(measured: Measured, limits: BrakeLimits) -> Brake:
+    gib = measured.counts["expired_bytes"] / GIB
+    why = f"{in_units(measured.counts['expired_bytes'])} expired; at most {limits.gib:,g} GiB are allowed"
     return Brake("bytes", gib > limits.gib, gib, limits.gib, why)
 
 
-def count(found: Measured, limits: BrakeLimits) -> Brake:
-    objects = found.counts["expired"]
+def count(measured: Measured, limits: BrakeLimits) -> Brake:
+    objects = measured.counts["expired"]
     why = f"{plural(objects, 'object')} expired; at most {limits.count:,} are allowed"
     return Brake("count", objects > limits.count, objects, limits.count, why)
 
 
-def jump(found: Measured, limits: BrakeLimits) -> Brake:
-    """Many more objects or bytes than in the previous mark; small sets are exempt."""
-    if found.previous is None:
-        return uncompared("jump", found, limits.jump)
-    times = max(part(found.counts[name], max(found.previous[name], 1)) for name in ("expired", "expired_bytes"))
-    objects, before = found.counts["expired"], found.previous["expired"]
+def jump(measured: Measured, limits: BrakeLimits) -> Brake:
+    """Trips if many more objects or bytes are expired than in the previous mark. Small sets are exempt."""
+    if measured.previous is None:
+        return uncompared("jump", measured, limits.jump)
+    times = max(part(measured.counts[name], max(measured.previous[name], 1)) for name in ("expired", "expired_bytes"))
+    objects, before = measured.counts["expired"], measured.previous["expired"]
     against = (
-        f"{times:,.1f} times as many as in mark {found.previous_id} ({plural(before, 'object')})"
+        f"{times:,.1f} times as many as in mark {measured.previous_id} ({plural(before, 'object')})"
         if before
-        else f"and none in mark {found.previous_id}"
+        else f"and none in mark {measured.previous_id}"
     )
     why = (
         f"{plural(objects, 'object')} expired, {against}; from {plural(limits.jump_least, 'object')} on, at most "
@@ -158,45 +159,45 @@ def jump(found: Measured, limits: BrakeLimits) -> Brake:
     return Brake("jump", objects >= limits.jump_least and times > limits.jump, times, limits.jump, why)
 
 
-def live(found: Measured, limits: BrakeLimits) -> Brake:
-    """Nothing is live in a repository that isn't empty, or much less than in the previous mark."""
-    now = found.counts["live"]
-    if now == 0 and found.counts["candidates"]:
+def live(measured: Measured, limits: BrakeLimits) -> Brake:
+    """Trips if nothing is live in a repository that isn't empty, or much less than in the previous mark."""
+    now = measured.counts["live"]
+    if now == 0 and measured.counts["candidates"]:
         return Brake(
             "live", True, 0.0, limits.live, "nothing in this repository is live: every object looks like garbage"
         )
-    if found.previous is None:
-        return uncompared("live", found, limits.live)
-    left = remaining(now, found.previous["live"])
-    before = found.previous["live"]
+    if measured.previous is None:
+        return uncompared("live", measured, limits.live)
+    left = remaining(now, measured.previous["live"])
+    before = measured.previous["live"]
     against = f"{100 * left:.1f} % of {before:,} in" if before else "none were in"
-    why = f"{there_are(now, 'live address', 'live addresses')}, {against} mark {found.previous_id}"
+    why = f"{there_are(now, 'live address', 'live addresses')}, {against} mark {measured.previous_id}"
     return Brake("live", left < limits.live, left, limits.live, f"{why}; at least {100 * limits.live:g} % are expected")
 
 
-def listing(found: Measured, limits: BrakeLimits) -> Brake:
-    """Much less is stored than the previous mark would leave after a sweep of its whole expired set."""
-    if found.previous is None:
-        return uncompared("listing", found, limits.listing)
-    expected = max(found.previous["candidates"] - found.previous["expired"], 0)
-    left = remaining(found.counts["candidates"], expected)
-    listed = there_are(found.counts["candidates"], "listed object")
+def listing(measured: Measured, limits: BrakeLimits) -> Brake:
+    """Trips if much less is stored than a sweep of the whole expired set of the previous mark would leave."""
+    if measured.previous is None:
+        return uncompared("listing", measured, limits.listing)
+    expected = max(measured.previous["candidates"] - measured.previous["expired"], 0)
+    left = remaining(measured.counts["candidates"], expected)
+    listed = there_are(measured.counts["candidates"], "listed object")
     against = (
-        f"{100 * left:.1f} % of the {expected:,} that mark {found.previous_id} would leave"
+        f"{100 * left:.1f} % of the {expected:,} that mark {measured.previous_id} would leave"
         if expected
-        else f"and mark {found.previous_id} would leave none"
+        else f"and mark {measured.previous_id} would leave none"
     )
     why = f"{listed}, {against}; at least {100 * limits.listing:g} % are expected"
     return Brake("listing", left < limits.listing, left, limits.listing, why)
 
 
-def others(found: Measured) -> tuple[Brake, ...]:
+def others(measured: Measured) -> tuple[Brake, ...]:
     """One brake for each other repository that may refer to objects here and could not be read (invariants 2 and 5)."""
-    if not found.unread:
+    if not measured.unread:
         return (Brake(OTHERS, False, 0, 0, "every other repository that may refer to objects here was read"),)
     return tuple(
         Brake(name_of_release(repository), True, 1, 0, f"{sentence_about(repository)}: {why}")
-        for repository, why in sorted(found.unread.items())
+        for repository, why in sorted(measured.unread.items())
     )
 
 
@@ -206,35 +207,34 @@ def sentence_about(repository: str) -> str:
 
 
 def name_of_release(repository: str) -> str:
-    """The name that releases a single repository that could not be read; `*` stands for all, if they may not be
+    """The brake name that releases one repository that could not be read; `*` stands for all if they can't be
     listed."""
     return f"{OTHERS}/{repository}"
 
 
 def unread_in(record: MarkRecord) -> dict[str, str]:
-    """The other repositories that a mark could not read, each with the reason. A foreign mark reads none."""
+    """The other repositories that a mark could not read, each with the reason. Foreign marks read no others."""
     steps = [record.steps[name] for name in ("committed_addresses", "expired_set") if name in record.steps]
     return {name: why for step in steps for name, why in step.facts.get("elsewhere", {}).get("unread", {}).items()}
 
 
 def released_repositories(record: MarkRecord, released: Mapping[str, str]) -> dict[str, str]:
     """The other repositories that may stay unread in a sweep, with the given reasons: those that the mark recorded as
-    unread and its approval released by name."""
+    unread and that its approval released by name."""
     names = {repository: name_of_release(repository) for repository in unread_in(record)}
     return {repository: released[name] for repository, name in names.items() if name in released}
 
 
-def age(found: Measured, limits: BrakeLimits, now: datetime) -> Brake:
-    days, bound = (now - found.finished) / timedelta(days=1), limits.age / timedelta(days=1)
+def age(measured: Measured, limits: BrakeLimits, now: datetime) -> Brake:
+    days, bound = (now - measured.finished) / timedelta(days=1), limits.age / timedelta(days=1)
     why = f"the mark is {days:,.1f} days old at {now:%Y-%m-%d %H:%M} UTC; at most {bound:g} are allowed"
     return Brake("age", days > bound, days, bound, why)
 
 
-def uncompared(name: str, found: Measured, bound: float) -> Brake:
-    """No earlier mark to compare with: fine for a repository's first mark, but not if an earlier one exists and can't
-    be read."""
-    if found.unreadable:
-        which = ", ".join(found.unreadable)
+def uncompared(name: str, measured: Measured, bound: float) -> Brake:
+    """A brake without an earlier mark to compare with: it only trips if an earlier mark exists but can't be read."""
+    if measured.unreadable:
+        which = ", ".join(measured.unreadable)
         return Brake(name, True, None, bound, f"it can't be compared with earlier marks: {which} can't be read")
     return Brake(name, False, None, bound, "this is the first mark of the repository: nothing to compare with")
 

@@ -1,7 +1,7 @@
 """The check right before a delete: whether the object at a key is still the one that was marked (invariant 1).
 
-Pure, on Arrow tables. These functions are passed to executors: a sweep runs them before it deletes or quarantines, a
-backup before it copies. Both use one rule, `differences`.
+Pure, on Arrow tables. These functions are passed to executors: a sweep runs them before it deletes or quarantines
+objects, a backup before it copies them. Both use the same rule, `differences`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def check_before_delete(marked: pa.Table, found: pa.Table, *, cutoff: datetime |
     """Check each marked row (PENDING) against the object at its key now, and fill in sizes.
 
     `found` is the result of a lookup made just now (address, size, modified, checksum); `cutoff` is a time by the
-    store's clock. An object that appeared where nothing was listed has changed, too: it was verified without knowing
-    its size.
+    store's clock. An object that appeared where nothing was listed also counts as changed, because it was verified
+    without knowing its size.
     """
     present, now = _found_at(marked, found)
     appeared = pc.is_null(marked["size"])
     changed = pc.and_(present, pc.or_(_any(differences(marked, now, cutoff=cutoff)), appeared))
     size = pc.fill_null(pc.coalesce(marked["size"], now["size"]), 0)
-    place = marked.schema.get_field_index("size")
-    rows, absent = marked.set_column(place, marked.schema.field(place), size), pc.invert(present)
+    column_index = marked.schema.get_field_index("size")
+    rows, absent = marked.set_column(column_index, marked.schema.field(column_index), size), pc.invert(present)
     return DeleteCheck(
         unchanged=rows.filter(pc.and_(present, pc.invert(changed))),
         changed=rows.filter(changed),
@@ -39,15 +39,15 @@ def check_before_delete(marked: pa.Table, found: pa.Table, *, cutoff: datetime |
 
 
 def how_changed(marked: pa.Table, found: pa.Table, *, cutoff: datetime | None) -> list[str]:
-    """For each marked row (address, size, modified, checksum), a sentence on how the object there now differs; "" if it
-    doesn't, or if nothing is there."""
+    """For each marked row (address, size, modified, checksum), a sentence on how the object there differs now; "" if it
+    doesn't differ, or if nothing is there."""
     _, now = _found_at(marked, found)
     by_name = differences(marked, now, cutoff=cutoff)
     sentences = [""] * len(marked)
-    for place in pc.indices_nonzero(_any(by_name).combine_chunks()).to_pylist():
-        first = next(name for name, differs in by_name.items() if differs[place].as_py())
-        before, after = ({name: table[name][place].as_py() for name in _NOW} for table in (marked, now))
-        sentences[place] = _SENTENCES[first].format(before=before, after=after)
+    for row_index in pc.indices_nonzero(_any(by_name).combine_chunks()).to_pylist():
+        first = next(name for name, differs in by_name.items() if differs[row_index].as_py())
+        old, new = ({name: table[name][row_index].as_py() for name in _NOW} for table in (marked, now))
+        sentences[row_index] = _SENTENCES[first].format(before=old, after=new)
     return sentences
 
 
@@ -62,9 +62,9 @@ _SENTENCES = {
 def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> dict[str, pa.ChunkedArray]:
     """Whether each object differs from the marked one in the same row, by attribute; false if nothing is there.
 
-    A value unknown on either side is no difference. Times are compared to the second, because stores report them with
-    varying precision. If a mark has no time, an object younger than `cutoff` (the store's clock) counts as different;
-    None for no cutoff.
+    A value that is unknown on either side doesn't count as a difference. Times are compared to the second, because
+    stores report them with varying precision. If a mark has no time, an object younger than `cutoff` (the store's
+    clock) counts as different, unless `cutoff` is None.
     """
     modified = (pc.floor_temporal(table["modified"], unit="second") for table in (marked, now))
     limit = pa.scalar(cutoff, RECEIPTS.field("at").type)
@@ -78,9 +78,9 @@ def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> 
 
 
 def _found_at(marked: pa.Table, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table]:
-    """Whether an object is at the key of each marked row now, and its row; nulls if there is none."""
-    place = pc.index_in(marked["address"], value_set=found["address"].combine_chunks())
-    return pc.is_valid(place), pa.table([found[name].take(place) for name in _NOW], names=list(_NOW))
+    """Whether there is an object at the key of each marked row now, and its attributes; nulls if there is none."""
+    row_index = pc.index_in(marked["address"], value_set=found["address"].combine_chunks())
+    return pc.is_valid(row_index), pa.table([found[name].take(row_index) for name in _NOW], names=list(_NOW))
 
 
 def _differ(marked: pa.ChunkedArray, found: pa.ChunkedArray) -> pa.ChunkedArray:

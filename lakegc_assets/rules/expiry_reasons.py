@@ -1,5 +1,5 @@
-"""Why each object expires: joins objects with the expired commits that they are attributed to. Arrow tables in, a table
-out.
+"""Why each object expires: joins objects with the expired commits to which they are attributed. Arrow tables in, a
+table out.
 
 Nothing here does I/O or decides what expires: the deletable addresses are an input.
 """
@@ -21,7 +21,9 @@ VERDICTS = pa.schema([EXPIRED_OBJECTS.field(name) for name in ("commit_id", "bra
 ATTRIBUTIONS = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("verdict", pa.int64(), nullable=False),  # its position in `in_order`, so the largest retained longest
+        pa.field(
+            "verdict", pa.int64(), nullable=False
+        ),  # its position in `in_order`: the largest one retained the object longest
         pa.field("path", pa.string()),  # the object's path in that commit
     ]
 )
@@ -47,15 +49,15 @@ def explained(
     complete.
     """
     objects = objects.sort_by("address")
-    place = pc.index_in(objects["address"], value_set=attributions["address"])
-    verdict = attributions["verdict"].take(place)
+    position = pc.index_in(objects["address"], value_set=attributions["address"])
+    verdict = attributions["verdict"].take(position)
     unattributed = ExpiredReason.NEVER_COMMITTED if all_known else ExpiredReason.UNKNOWN
     why = pc.if_else(pc.is_valid(verdict), ExpiredReason.EXPIRED_COMMIT.value, unattributed.value)
     is_deletable = pc.is_in(objects["address"], value_set=deletable["address"])
     columns = {name: objects[name] for name in objects.column_names}
     columns |= {name: verdicts[name].take(verdict) for name in VERDICTS.names}
     columns |= {
-        "path": attributions["path"].take(place),
+        "path": attributions["path"].take(position),
         "reason": pc.if_else(is_deletable, why, pa.scalar(None, pa.string())),
     }
     return pa.table([columns[name] for name in EXPLAINED.names], schema=EXPLAINED)
@@ -66,8 +68,8 @@ def best(attributions: pa.Table) -> pa.Table:
     last = attributions.group_by("address", use_threads=False).aggregate([("verdict", "max")])
     if len(last) == len(attributions):
         return attributions
-    place = pc.index_in(attributions["address"], value_set=last["address"])
-    best = attributions.filter(pc.equal(attributions["verdict"], last["verdict_max"].take(place)))
+    position = pc.index_in(attributions["address"], value_set=last["address"])
+    best = attributions.filter(pc.equal(attributions["verdict"], last["verdict_max"].take(position)))
     if len(best) == len(last):
         return best
     rows = best.sort_by([("address", "ascending"), ("path", "descending")])  # nulls sort last, as the smallest

@@ -1,8 +1,8 @@
-"""The definition of garbage: stored objects, minus committed, minus uncommitted, minus young ones. This is the one rule
-of all marks, full or incremental: Arrow tables in, a table out. Nothing here reads, writes or starts a job.
+"""The definition of garbage: stored objects, minus committed, minus uncommitted, minus young ones. All marks, full or
+incremental, use this one rule. Arrow tables in, a table out: nothing here reads, writes or starts a job.
 
-Every subtraction errs towards keeping: an extra reference costs storage, a missing one costs data. Age is part of the
-rule and not of the listing, so that no way of finding candidates can forget it (invariant 6).
+Every subtraction errs on the side of keeping: an extra reference costs storage, a missing one costs data. Age is part
+of the rule instead of the listing, so that no way of finding candidates can omit it (invariant 6).
 """
 
 from __future__ import annotations
@@ -71,15 +71,17 @@ def reference_status(
 
     `rows` has all rows of these addresses: STORED_OBJECTS under `stored`, and a column `address` of addresses that are
     `committed`, that count as committed only if they are stored (`maybe_gone`), and that are `uncommitted`. `cutoff` is
-    a time by the store's clock; `grain` is the resolution of its times: the true time may be almost a second after a
-    whole-second one.
+    a time by the store's clock. `grain` is the resolution of the store's times: with whole seconds, the true time may
+    be almost a second later.
     """
     stored = youngest_listing(rows[STORED])
     addresses = stored["address"]
     committed = distinct(rows[COMMITTED]["address"], _among(rows[MAYBE_GONE]["address"], addresses))
     uncommitted = distinct(rows[UNCOMMITTED]["address"])
     live = distinct(committed, uncommitted)
-    is_committed, is_uncommitted = (pc.is_in(addresses, value_set=some) for some in (committed, uncommitted))
+    is_committed, is_uncommitted = (
+        pc.is_in(addresses, value_set=references) for references in (committed, uncommitted)
+    )
     is_young = pc.greater(stored["modified"], pa.scalar(cutoff - grain, STORED_OBJECTS.field("modified").type))
     is_unreferenced = _none_of(is_committed, is_uncommitted, is_young)
     has_dot_segment = pc.and_(is_unreferenced, have_dot_segments(addresses))
@@ -99,21 +101,22 @@ def reference_status(
         "uncommitted": _sum(is_uncommitted),
         "live_inside": len(live),
     }
-    judged = stored.select(["address", *_LISTED]).append_column("status", status)
-    found = judged.filter(_none_of(is_committed)).cast(REFERENCE_STATUS)
-    return pa.concat_tables([found, _missing(missing)]), counts
+    with_status = stored.select(["address", *_LISTED]).append_column("status", status)
+    statuses = with_status.filter(_none_of(is_committed)).cast(REFERENCE_STATUS)
+    return pa.concat_tables([statuses, _missing(missing)]), counts
 
 
 def incremental_reference_status(
     rows: Mapping[str, pa.Table], cutoff: datetime, grain: timedelta, folders: pa.Array
 ) -> tuple[pa.Table, dict[str, int]]:
-    """The same for an incremental mark, which only listed and looked up objects that may have changed since its base.
+    """`reference_status` for an incremental mark, which only read the objects that may have changed since its base
+    mark.
 
     Committed addresses in `rows` are those of ranges that were read now. `rows` also has the addresses that earlier
     marks recorded (`known`, KNOWN_ADDRESSES) and those that were `looked_up` one by one (column address); `folders`
     were listed. An address that counted as committed before and was neither listed nor looked up is unchanged and has
     no row. The counts include `again` and `again_bytes`, for objects that the base mark counted as committed and that
-    this mark counts again. They err on the large side, because brakes are stricter the less is stored.
+    this mark counts again. They may be too large but never too small, because brakes are stricter if less is stored.
     """
     known = rows[KNOWN]
     before, live, again = (known["address"].filter(known[name]) for name in ("before", "live", "again"))
@@ -127,10 +130,10 @@ def incremental_reference_status(
         UNCOMMITTED: _not_among(rows[UNCOMMITTED]["address"], unchanged),
     }
     references = {name: pa.table([column], ["address"]) for name, column in now.items()}
-    found, counts = reference_status({**rows, **references}, cutoff, grain)
+    statuses, counts = reference_status({**rows, **references}, cutoff, grain)
     counted_again, stored = addresses.filter(pc.and_(was_committed, looked_up)), youngest_listing(rows[STORED])
     sizes = stored["size"].filter(pc.is_in(stored["address"], value_set=counted_again))
-    return found, counts | {"again": len(counted_again), "again_bytes": _sum(sizes)}
+    return statuses, counts | {"again": len(counted_again), "again_bytes": _sum(sizes)}
 
 
 def addresses_now(rows: Mapping[str, pa.Table]) -> pa.Array:
@@ -139,13 +142,13 @@ def addresses_now(rows: Mapping[str, pa.Table]) -> pa.Array:
 
 
 def distinct(*addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The distinct addresses in all of these."""
+    """The distinct addresses in all of these arrays."""
     chunks = [column.chunks if isinstance(column, pa.ChunkedArray) else [column] for column in addresses]
-    return pc.unique(pa.chunked_array([chunk for some in chunks for chunk in some], pa.string()))
+    return pc.unique(pa.chunked_array([chunk for of_column in chunks for chunk in of_column], pa.string()))
 
 
 def youngest_listing(stored: pa.Table) -> pa.Table:
-    """One row per address, with the youngest listed time."""
+    """One row per address; if it was listed several times, the row with the youngest time."""
     if pc.count_distinct(stored["address"]).as_py() == len(stored):
         return stored
     order = [("address", "ascending"), *((name, "descending") for name in ("modified", "size", "checksum", "slice"))]

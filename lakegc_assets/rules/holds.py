@@ -1,4 +1,4 @@
-"""Which commits holds retain beyond the rules, and which paths they match: pure decisions, each with the holds' ids.
+"""Which commits holds retain beyond the rules, and which paths they match. Pure decisions, each with the holds' ids.
 
 A hold can only keep more. Commits that the rules retain anyway are not attributed to a hold.
 """
@@ -44,24 +44,24 @@ def in_force(holds: Iterable[Hold], now: datetime) -> tuple[Hold, ...]:
 def commits_on_hold(
     holds: Iterable[Hold], commits: Mapping[str, Commit], seen: References, rules: Rules | None, *, now: datetime
 ) -> dict[str, tuple[str, ...]]:
-    """The commits that holds name, each with the ids of its holds in order; the rules may retain them, too.
+    """The commits on hold, each with the sorted ids of its holds. The rules may also retain these commits.
 
     Raises `DamagedData` if a commit that a hold reaches is not in the graph.
     """
-    found: dict[str, set[str]] = {}
+    ids_by_commit: dict[str, set[str]] = {}
     for hold in in_force(holds, now):
         for commit_id in _named_by(hold, commits, seen, rules, now):
-            found.setdefault(commit_id, set()).add(hold.id)
-    return {commit_id: tuple(sorted(ids)) for commit_id, ids in found.items()}
+            ids_by_commit.setdefault(commit_id, set()).add(hold.id)
+    return {commit_id: tuple(sorted(ids)) for commit_id, ids in ids_by_commit.items()}
 
 
 def with_holds(verdicts: Iterable[Verdict], on_hold: Mapping[str, Sequence[str]]) -> list[Verdict]:
-    """The verdicts, with commits that only holds retain changed to retained, with the holds' ids."""
+    """The verdicts, but commits that only holds retain are changed to retained, with the ids of the holds."""
     return [
-        replace(one, retained=True, why=Reason.ON_HOLD, hold=HOLD_SEPARATOR.join(on_hold[one.commit_id]))
-        if not one.retained and one.commit_id in on_hold
-        else one
-        for one in verdicts
+        replace(verdict, retained=True, why=Reason.ON_HOLD, hold=HOLD_SEPARATOR.join(on_hold[verdict.commit_id]))
+        if not verdict.retained and verdict.commit_id in on_hold
+        else verdict
+        for verdict in verdicts
     ]
 
 
@@ -71,7 +71,11 @@ def _named_by(
     match hold:
         case TagHold():
             tagged = tagged_commits([hold], seen.tags)
-            return ancestors(commits, tagged) if hold.with_history else {_known(commits, one).id for one in tagged}
+            return (
+                ancestors(commits, tagged)
+                if hold.with_history
+                else {_known(commits, commit_id).id for commit_id in tagged}
+            )
         case CommitHold():
             return {commit.id for commit in commits.values() if hold.matches(commit.metadata)}
         case BranchHold():
@@ -88,31 +92,33 @@ def tagged_commits(holds: Iterable[Hold], tags: Iterable[Named], *, history: boo
 
 def ancestors(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
     """The commits and all their ancestors, by all parents. Raises `DamagedData` if one is not in the graph."""
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = list(starts)
     while waiting:
         commit = _known(commits, waiting.pop())
-        if commit.id not in found:
-            found.add(commit.id)
+        if commit.id not in reached:
+            reached.add(commit.id)
             waiting.extend(commit.parents)
-    return found
+    return reached
 
 
 def _retained_longer(
     hold: BranchHold, commits: Mapping[str, Commit], seen: References, rules: Rules | None, now: datetime
 ) -> set[str]:
-    """The commits that would be retained if its branches had at least the hold's days; without rules nothing
-    expires."""
+    """The commits that would be retained if the hold's branches had at least its days. Empty without rules, because
+    nothing expires then."""
     if rules is None:
         return set()
-    found: set[str] = set()
+    retained: set[str] = set()
     for heads in seen.branches:
-        longer = {one: max(rules.days(one), hold.at_least) for one in heads if fnmatchcase(one, hold.branches)}
+        longer = {
+            branch: max(rules.days(branch), hold.at_least) for branch in heads if fnmatchcase(branch, hold.branches)
+        }
         if longer:
             extended = Rules(rules.default_days, {**rules.branch_days, **longer})
             verdicts = retained_commits(commits.values(), heads, extended, now=now)
-            found |= {one.commit_id for one in verdicts if one.retained}
-    return found
+            retained |= {verdict.commit_id for verdict in verdicts if verdict.retained}
+    return retained
 
 
 def _known(commits: Mapping[str, Commit], commit_id: str) -> Commit:
@@ -128,10 +134,11 @@ def _known(commits: Mapping[str, Commit], commit_id: str) -> Commit:
 # --- holds that need the whole graph --------------------------------------------------------------------------------
 
 
-def unseen(holds: Iterable[Hold], *, graph_known: bool) -> list[str]:
-    """The holds (ids) that can't be applied in full, given the known commits.
+def unresolvable(holds: Iterable[Hold], *, graph_known: bool) -> list[str]:
+    """The ids of the holds that can't be applied completely to the known commits.
 
-    Without the whole graph, commits that no branch or tag reaches are unknown, and so are the contents of expired ones.
+    Without the whole graph, commits that no branch or tag reaches are unknown, and so is the content of expired
+    commits.
     """
     return [] if graph_known else [hold.id for hold in holds if isinstance(hold, CommitHold | PathHold)]
 
@@ -155,17 +162,17 @@ class PathHolds:
         return any(min_key[: len(prefix)] <= prefix <= max_key for prefix in prefixes)
 
     def matching(self, paths: Sequence[bytes]) -> Iterator[tuple[str, list[int]]]:
-        """For each hold, its id and the indices of the paths that it matches. A byte that is not UTF-8 counts as a
+        """The id of each hold, with the indices of the paths that it matches. A byte that is not UTF-8 counts as a
         character."""
         for hold_id, pattern in self.patterns:
             prefix, matches = literal_prefix(pattern).encode(), re.compile(translate(pattern)).match
-            found = [
-                place
-                for place, path in enumerate(paths)
+            indices = [
+                index
+                for index, path in enumerate(paths)
                 if path.startswith(prefix) and matches(path.decode(errors="surrogateescape"))
             ]
-            if found:
-                yield hold_id, found
+            if indices:
+                yield hold_id, indices
 
 
 def prefixes_of(holds: Iterable[Hold]) -> list[tuple[str, str]]:

@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 LATE = timedelta(hours=48)
-"""How long after a slice was opened objects may arrive in it: an hour in which new objects get its name and the 24
-hours of a link token (formats §1), with a margin for slow uploads and clock differences."""
+"""How long after a slice was opened objects may still arrive in it: an hour in which new objects are placed in it, plus
+the 24 hours of a link token (formats §1), plus a margin for slow uploads and clock differences."""
 
 LATE_UPLOADS = (
     f"Uploads that arrived more than {round(LATE.total_seconds() / 3600)} hours after their slice was created were "
     "not searched for: a full mark finds them"
 )
-"""The limitation that an incremental mark reports, the price of its speed."""
+"""The limitation of incremental marks, as they report it."""
 
 _YEAR_4000 = 64_060_588_800  # names of slices count back from here, so that later ones sort first
-_FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # no slices exist from before
+_FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)  # there are no older slices
 _XID = 20  # characters
 NO_BASE: Basis = {**FULL_MARK, "why": "there is no finished mark"}
 
 
 def slice_opened_at(name: str) -> datetime | None:
-    """When a slice was opened, by its name (formats §1); None for a name that isn't a slice's."""
+    """When a slice was opened, according to its name (formats §1); None for a name that isn't that of a slice."""
     if len(name) != _XID or name != name.lower():
         return None
     try:
@@ -51,14 +51,14 @@ def slice_opened_at(name: str) -> datetime | None:
     if base64.b32hexencode(raw).decode().rstrip("=").lower() != name:
         return None
     seconds = (_YEAR_4000 - int.from_bytes(raw[:4], "big")) % 2**32
-    found = datetime.fromtimestamp(seconds, UTC)
-    return found if found >= _FIRST_SLICE else None
+    opened = datetime.fromtimestamp(seconds, UTC)
+    return opened if opened >= _FIRST_SLICE else None
 
 
 def can_have_changed(name: str, since: datetime) -> bool:
-    """Whether objects may have been written into a folder since a time, by the folder's name."""
-    when = slice_opened_at(name)
-    return when is None or when >= since - LATE
+    """Whether, according to a folder's name, objects may have been written into it since this time."""
+    opened = slice_opened_at(name)
+    return opened is None or opened >= since - LATE
 
 
 # --- the base mark --------------------------------------------------------------------------------------------------
@@ -75,10 +75,10 @@ def basis_of(
 ) -> Basis:
     """How to make a new mark (`MarkRecord.basis`): incremental since the newest finished or a named mark, or full.
 
-    Each `every`th mark is full, unless its base is named: a named one is never overridden. `full_in` is the number of
-    incremental marks until a full one is due; 0 means that the next mark without a named base is full. `untrusted` are
-    the ids of marks that aren't signed although a key is set: these can't be base marks. The spellings are taken from
-    the new record's own basis. Raises `NotFound` if the named mark isn't among the earlier ones.
+    Each `every`th mark is full, unless its base mark is named with `since`, which is never overridden. `full_in` is the
+    number of incremental marks until a full one is due; 0 means that the next mark without a named base is full.
+    `untrusted` are the ids of marks that aren't signed although a key is set; these can't be base marks. The spellings
+    are taken from the new record's own basis. Raises `NotFound` if the named mark isn't among the earlier ones.
     """
     if since in untrusted and not full:
         chosen: Basis = {**FULL_MARK, "why": f"mark {since} isn't signed with a known key"}
@@ -93,23 +93,26 @@ def basis_of(
 
 
 def _basis_of(record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, full: bool, every: int) -> Basis:
-    finished = [one for one in earlier if one.finished is not None and one.mark_id != record.mark_id]
+    finished = [mark for mark in earlier if mark.finished is not None and mark.mark_id != record.mark_id]
     without_full = incremental_in_a_row(finished)
-    if since and since not in {one.mark_id for one in finished}:
-        raise NotFound(f"there is no finished mark {since} of {record.repository} to base an incremental mark on")
+    if since and since not in {mark.mark_id for mark in finished}:
+        raise NotFound(
+            f"there is no finished mark {since} of {record.repository} to base an incremental mark on. "
+            "'lakegc status' lists the marks."
+        )
     if full:
         return {**FULL_MARK, "why": "requested"}
     if since:
-        finished = [one for one in finished if one.mark_id == since]
+        finished = [mark for mark in finished if mark.mark_id == since]
     base = max(finished, key=finished_at, default=None)
     if base is None:
         return NO_BASE
-    why = unequal(record, base)
-    if why:
-        return {**FULL_MARK, "why": why}
+    difference = unequal(record, base)
+    if difference:
+        return {**FULL_MARK, "why": difference}
     chain = [base.mark_id, *(base.basis["chain"] if base.incremental else [])]
     digests = [base.digest or "", *(base.basis["digests"] if base.incremental else [])]
-    since_full = max(len(chain), without_full + 1)  # if each mark names its base, chains don't grow
+    since_full = max(len(chain), without_full + 1)  # chains don't grow if each mark names the same base
     if since_full >= max(every, 1) and not since:
         return {**FULL_MARK, "why": f"every {every} marks a full one is made", "chain": chain, "digests": digests}
     full_in = max(every - since_full - 1, 0)
@@ -119,21 +122,21 @@ def _basis_of(record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, 
 def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
     """The number of incremental marks since the newest full one. Only a full listing finds late uploads, so a mark of
     another scope or from an inventory doesn't count as full."""
-    found = 0
-    for one in sorted(finished, key=finished_at, reverse=True):
-        if one.incremental:
-            found += 1
-        elif one.scope is Scope.UNIFIED and one.inventory is None:
+    count = 0
+    for mark in sorted(finished, key=finished_at, reverse=True):
+        if mark.incremental:
+            count += 1
+        elif mark.scope is Scope.UNIFIED and mark.inventory is None:
             break
-    return found
+    return count
 
 
 def late_uploads(record: MarkRecord) -> str:
-    """A message on what an incremental mark leaves to the next full one, and when that is due; "" for a full mark."""
+    """A message on what only the next full mark will find, and when that mark is due; "" for a full mark."""
     if not record.incremental:
         return ""
     marks = record.basis.get("full_in")
-    if marks is None:  # from a version that didn't record this
+    if marks is None:  # made by a version of lakegc that didn't record this
         return f"{LATE_UPLOADS}."
     if marks == 0:
         return (
@@ -145,33 +148,33 @@ def late_uploads(record: MarkRecord) -> str:
 
 def unequal(record: MarkRecord, base: MarkRecord) -> str:
     """Why an incremental mark with this base might differ from a full one; "" if it can't."""
-    which = f"mark {base.mark_id}"
+    base_name = f"mark {base.mark_id}"
     if base.format != RECORD_FORMAT:
-        return f"{which} was made by an earlier version of lakegc (format {base.format}; now {RECORD_FORMAT})"
+        return f"{base_name} was made by an earlier version of lakegc (format {base.format}; now {RECORD_FORMAT})"
     if (base.repository, base.repository_created, base.namespace) != (
         record.repository, record.repository_created, record.namespace,
     ):  # fmt: skip
-        return f"{which} is of another repository"
+        return f"{base_name} belongs to another repository"
     if record.scope is not Scope.UNIFIED or base.scope is not Scope.UNIFIED:
         return f"only marks of scope {Scope.UNIFIED} can be incremental"
     if record.inventory is not None or base.inventory is not None:
         return "an incremental mark can't be based on an inventory"
     if "unexplained" in base.step("expired_set").facts:
-        return f"{which} records no reasons for its expired objects"
+        return f"{base_name} records no reasons for its expired objects"
     if "not_retained" not in base.step("expired_set").datasets:
-        return f"{which} couldn't read every commit"
+        return f"{base_name} couldn't read every commit"
     if base.basis["spellings"] != record.basis["spellings"]:
-        return f"the namespace's equivalent spellings have changed since {which}"
+        return f"the namespace's equivalent spellings have changed since {base_name}"
     if base.versions.get("lakegc") != record.versions.get("lakegc"):
-        return f"{which} was made by another version of lakegc"
+        return f"{base_name} was made by another version of lakegc"
     if base.start > record.start or base.server_now > record.server_now:
-        return f"the clocks were set back since {which}"
+        return f"the clocks were set back since {base_name}"
     return ""
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:
     """The union of the rows of all frames."""
     first, *rest = frames
-    for one in rest:
-        first = first.unionByName(one)
+    for frame in rest:
+        first = first.unionByName(frame)
     return first

@@ -1,4 +1,4 @@
-"""Reasons to keep an unreferenced object: each with its name and decision, in order.
+"""The reasons to keep an unreferenced object, each with its name and decision, in order.
 
 Marks and the re-verification of a sweep run the same list, `KEEP_REASONS`. Each reason decides from facts that were
 looked up before (`mark/keep_lookups.py`). Pure: Arrow tables in, columns out; nothing here reads, writes or starts a
@@ -44,7 +44,7 @@ MEANWHILE = KeepReason("meanwhile", "it was staged or committed in the meantime"
 HOLD = KeepReason("hold", "it is on hold by {}")
 
 KEEP_REASONS = (OTHER_REPOSITORY, BRANCH, MEANWHILE, HOLD)
-"""In the order of lookup and decision; the first reason that keeps an object is reported."""
+"""The reasons in the order in which they are looked up and decided. The first one that keeps an object is reported."""
 
 
 # --- the decision ---------------------------------------------------------------------------------------------------

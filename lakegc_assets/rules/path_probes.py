@@ -1,4 +1,5 @@
-"""Which paths to probe on branches: identical content that is re-staged is on no list (formats §2; invariant 2).
+"""Which paths to probe on branches, because no list contains identical content that was re-staged (formats §2;
+invariant 2).
 
 Pure: DataFrames in, DataFrames out. `keep_reasons` decides on the probe results.
 """
@@ -24,7 +25,7 @@ def probes(head_entries: DataFrame, branch_ranges: DataFrame, candidates: DataFr
 
 
 def beyond_bound(wanted: DataFrame, bound: int) -> DataFrame:
-    """The sizes (column size) that don't fit into the limit on probes; sizes with few probes are probed first."""
+    """The sizes (column size) whose probes exceed the limit. Sizes that need the fewest probes come first."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 

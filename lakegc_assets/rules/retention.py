@@ -1,7 +1,7 @@
 """Which commits are retained, by which rule and until when (formats §6): pure decisions, each with its reason.
 
-The rule is defined by walks: from every starting point along the line of main parents, retaining each parent while its
-child is young. One pass over the commits gives the same result, because a walk with d days retains a parent until
+The rule is defined by walks: each walk goes from a starting point along the line of main parents, and retains every
+parent whose child is young. One pass over the commits gives the same result: a walk with d days retains a parent until
 `child's date + d`, so of all walks through one child only the one with the most days matters.
 """
 
@@ -18,7 +18,7 @@ from spark_resources.model import Commit, Rules
 
 
 class Reason(StrEnum):
-    """Why a commit is retained or not. "The line" is that of the verdict's branch, or of a dangling commit if None."""
+    """Why a commit is retained or not."""
 
     HEAD = "head of the branch"
     CHILD_YOUNG = "was the branch's head until its child was created, recently enough to retain it"
@@ -35,10 +35,11 @@ class Verdict:
     """The verdict on one commit, and why.
 
     `branch` and `days` name the rule that retains it longest; `branch` is None for a dangling line. `until` is when
-    that rule expires it, by the server's clock: later than `now` exactly if the rule retains it. All three are None if
-    no rule decides: without rules, or if only the server's list retains it. `until` is None for heads, too. `created`
-    and `message` are None for a commit that is only on the server's list. `hold` names the holds that retain what the
-    rules expire; `branch`, `days` and `until` are then of the rule that expired it.
+    that rule expires it, by the server's clock; it is later than `now` if and only if the rule retains the commit.
+    All three are None if no rule decides, that is, without rules or if only the server's list retains it. `until` is
+    None for heads, too. `created` and `message` are None for a commit that is only on the server's list. `hold` has
+    the ids of the holds that retain a commit that the rules expire; `branch`, `days` and `until` are then those of
+    the rule that expired it.
     """
 
     commit_id: str
@@ -57,11 +58,11 @@ class Verdict:
 def retained_commits(
     commits: Iterable[Commit], heads: Mapping[str, str], rules: Rules | None, *, now: datetime
 ) -> list[Verdict]:
-    """One verdict for every commit of the graph, in the order of ids.
+    """One verdict for every commit of the graph, sorted by id.
 
-    `heads` maps each branch to its commit; `rules` None means that the repository has none, so nothing expires; `now`
-    is the lakeFS server's clock. Raises `DamagedData` if the graph is inconsistent: a missing head or parent, two
-    commits with one id (an exact duplicate is allowed), a cycle of main parents.
+    `heads` maps each branch to its commit; if `rules` is None, the repository has none, and nothing expires; `now`
+    is the time of the lakeFS server's clock. Raises `DamagedData` if the graph is inconsistent: a missing head or
+    parent, two commits with one id (an exact duplicate is allowed), a cycle of main parents.
     """
     graph = _by_id(commits)
     _check_whole(graph, heads)
@@ -76,10 +77,10 @@ def retained_commits(
 
 
 def with_server_list(verdicts: Iterable[Verdict], listed: Iterable[tuple[str, str]]) -> list[Verdict]:
-    """The union of the rule and the server's list of (commit id, metarange id), in the order of ids (formats §6.6).
+    """The union of the rule's verdicts and the server's list of (commit id, metarange id), sorted by id (formats §6.6).
 
     A listed commit is retained even if the rule expires it or it isn't in the graph; commits that aren't listed keep
-    the rule's verdict. Raises `DamagedData` if a commit has two metaranges: its id is a hash over one.
+    the rule's verdict. Raises `DamagedData` if a commit has two metaranges, since its id is a hash that covers one.
     """
     known = {verdict.commit_id: verdict for verdict in verdicts}
     for commit_id, metarange_id in listed:
@@ -105,7 +106,7 @@ def with_server_list(verdicts: Iterable[Verdict], listed: Iterable[tuple[str, st
 class _Line(NamedTuple):
     """A line of main parents with the rule of its starting point. `branch` is empty for a dangling commit's line.
 
-    Lines compare by days; among equals a branch beats a dangling commit, then the last name wins.
+    Lines are compared by days. Among equals, a branch beats a dangling commit, and then the last name wins.
     """
 
     days: int
@@ -113,7 +114,7 @@ class _Line(NamedTuple):
 
 
 class _Claim(NamedTuple):
-    """The effect of one child on its main parent: the longest line through the child retains the parent until then."""
+    """The effect of a child on its main parent: the longest line through the child retains the parent until `until`."""
 
     until: datetime
     line: _Line
@@ -124,17 +125,17 @@ def _decided(
 ) -> Iterator[Verdict]:
     """The verdict on each commit, children first.
 
-    The walk continues past an expired commit: dates need not be in order, so an older parent can still be retained.
+    The walk continues behind an expired commit: dates need not be in order, so a parent can still be retained.
     """
-    longest: dict[str, _Line] = {}  # of the lines that reach a commit through its children
-    claims: dict[str, _Claim] = {}  # the last to end of those on a commit
+    longest: dict[str, _Line] = {}  # the longest of the lines that reach a commit through its children
+    claims: dict[str, _Claim] = {}  # of all claims on a commit, the one that ends last
     for commit in children_first:
         own, claim = head_lines.get(commit.id), claims.get(commit.id)
         if own is None and claim is None:
             own = _Line(default_days, "")
             yield _dangling(commit, own, now)
         elif own is not None:
-            # A head is retained whatever its children's lines, even with 0 days.
+            # A head is always retained, even with 0 days, and whatever lines reach it.
             yield _verdict(commit, Reason.HEAD, retained=True, line=own)
         elif claim is not None:
             yield _behind_child(commit, claim, now)
@@ -159,8 +160,8 @@ def _behind_child(commit: Commit, claim: _Claim, now: datetime) -> Verdict:
 def _until(commit: Commit, days: int) -> datetime:
     """When `days` of 24 h have passed since the commit's date, rounded towards keeping (invariant 6).
 
-    A date without a fraction may have lost it (the API shows whole seconds): the true one is less than a second later.
-    A fraction too fine for this type is harmless, since `now` is a whole second.
+    A date without a fraction may have lost it, because the API shows whole seconds; the true date is less than a second
+    later. A fraction that is too fine for this type is harmless, since `now` is a whole second.
     """
     grain = timedelta(0) if commit.created.microsecond else timedelta(seconds=1)
     try:
@@ -226,11 +227,11 @@ def _by_id(commits: Iterable[Commit]) -> dict[str, Commit]:
 
 
 def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
-    """Raise `DamagedData` if a commit that is referred to is not in the graph: without a verdict it would look like
-    garbage.
+    """Raise `DamagedData` if a referenced commit is not in the graph, because without a verdict its objects would look
+    like garbage.
 
-    Merge parents are not walked, yet a missing one stops the mark like any other. The dump has the whole graph, so a
-    missing parent means that a commit was not read, and it may be a young dangling one, which the rule retains.
+    No walk visits merge parents, yet a missing one stops the mark like any other. The dump has the whole graph, so a
+    missing parent means that a commit was not read. That commit may be young and dangling, and the rule retains those.
     """
     for branch, commit_id in heads.items():
         if commit_id not in graph:

@@ -1,5 +1,5 @@
-"""The differences between two expired sets, from one pass over both: rows in, rows out, with a window of each in
-memory."""
+"""The differences between two expired sets, found in one pass over both: rows in, rows out, with a window of each set
+in memory."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Change(StrEnum):
 
 
 def changes(before: Iterable[pa.Table], after: Iterable[pa.Table]) -> Iterator[tuple[Change, pa.Table]]:
-    """Every row of two sets once, in non-empty tables; a row in both is taken from `after`.
+    """Every row of two sets once, in non-empty tables. A row that is in both sets is taken from `after`.
 
-    Both must have a column `address` and be sorted by it, byte by byte. Raises `DamagedData` if one isn't sorted or has
-    an address twice: one pass over such sets would report wrong changes.
+    Both must have a column `address` and be sorted by it, byte by byte. Raises `DamagedData` if a set isn't sorted or
+    has an address twice, because one pass over such sets would report wrong changes.
     """
     old, new = _Window(before), _Window(after)
     while True:
         bound = _least(old.last(), new.last())
         if bound is None:
             return
-        left, right = old.take(bound), new.take(bound)
+        old_rows, new_rows = old.take(bound), new.take(bound)
         for change, rows in (
-            (Change.NO_LONGER, _without(left, right)),
-            (Change.NEWLY, _without(right, left)),
-            (Change.STILL, _among(right, left)),
+            (Change.NO_LONGER, _without(old_rows, new_rows)),
+            (Change.NEWLY, _without(new_rows, old_rows)),
+            (Change.STILL, _among(new_rows, old_rows)),
         ):
             if rows is not None and len(rows):
                 yield change, rows
@@ -75,7 +75,7 @@ class _Window:
 
 
 def _least(first: str | None, second: str | None) -> str | None:
-    return min((one for one in (first, second) if one is not None), default=None)
+    return min((address for address in (first, second) if address is not None), default=None)
 
 
 def _among(rows: pa.Table | None, others: pa.Table | None) -> pa.Table | None:

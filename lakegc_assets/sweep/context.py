@@ -1,4 +1,4 @@
-"""Shared state of a sweep: limits, the run, its re-verifications."""
+"""The shared state of a sweep: its limits, the run, and its re-verifications."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ OBJECTS, ROUNDS, INTENDED, UNDONE, KEPT = "objects", "receipts", "intents", "rec
 class SweepLimits:
     """Limits of one sweep.
 
-    `verification_age` is the maximum age of the re-verification that a delete relies on (invariant 1). `rate` is a
-    ceiling in keys per second over all tasks, None for none. The limits in `marking` also apply to re-verifications.
-    `quarantine` moves objects to quarantine instead of deleting them. `heads_every` is the interval at which branch
-    heads are listed while a round deletes.
+    `verification_age` is the maximum age of the re-verification that a delete relies on (invariant 1). `rate` is the
+    maximum number of keys per second over all tasks; None means no limit. The limits in `marking` also apply to
+    re-verifications. `quarantine` moves objects to quarantine instead of deleting them. `heads_every` is the
+    interval at which branch heads are listed while a round deletes.
     """
 
     marking: Limits
@@ -63,14 +63,14 @@ class SweepLimits:
     quarantine: bool = False
     heads_every: timedelta = HEADS_EVERY
     backup_to: str | None = None
-    """The place that must have a complete backup of this very set; None if no backup is required."""
+    """The location that must contain a complete backup of this very set; None if no backup is required."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignMark:
     """A foreign mark (of the reference collector), and its approval."""
 
-    found: ReferenceMark
+    mark: ReferenceMark
     approval: Approval
 
 
@@ -110,7 +110,7 @@ class SweepRun:
 
     @property
     def freed(self) -> Receipts:
-        """The receipts of stray quarantine copies, which an interrupted sweep left while the originals stayed."""
+        """The receipts of stray quarantine copies: those that an interrupted sweep left while the originals stayed."""
         return Receipts(self.place, mark_folder(self.mark.record.mark_id) + "freed/")
 
     @property
@@ -171,10 +171,10 @@ class SweepRun:
 
         Raises `Refused` for an address that must never be deleted.
         """
-        files = foreign_files(self.target, foreign.found)  # verified and used from the same bytes
+        files = foreign_files(self.target, foreign.mark)  # verified and used from the same bytes
         if files.digest != foreign.approval.digest:
             raise Refused(
-                f"the files of mark {foreign.found.mark_id} of {self.partition.repository} have changed since the "
+                f"the files of mark {foreign.mark.mark_id} of {self.partition.repository} have changed since the "
                 "approval. Find out who changed them. Put them back as they were, or make a new mark.",
                 invariant=7,
             )
@@ -186,8 +186,8 @@ class SweepRun:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The results of a re-verification: the ids of retained commits, and of ranges whose addresses are kept. `run` is
-    the re-verification itself, with the data that it read from other repositories."""
+    """The results of a re-verification: the ids of retained commits, and of ranges whose addresses are kept. `run`
+    is the re-verification itself, including the data that it read from other repositories."""
 
     commits: frozenset[str]
     ranges: pa.Array

@@ -43,14 +43,16 @@ from spark_resources.stores.base import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DOING = {
+VERBS = {
     Action.DELETE: "deleting",
     Action.QUARANTINE: "quarantining",
     Action.RESTORE: "restoring",
     Action.PURGE: "purging",
 }
 MIN_ROWS_PER_TASK = 1_000
-FRUITLESS_ROUNDS = 3  # consecutive rounds that new branch heads, rules or holds ended before anything was deleted
+MAX_FRUITLESS_ROUNDS = (
+    3  # consecutive rounds that ended before anything was deleted, because of new heads, rules or holds
+)
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """The objects that have an outcome."""
+        """The number of objects that have an outcome."""
         return sum(self.objects.values())
 
     def add(self, other: Tally) -> None:
@@ -76,8 +78,8 @@ class Tally:
 
 
 def refuse_fruitless(run: SweepRun, rounds: int) -> None:
-    """Raise `Refused` if that many consecutive rounds deleted nothing because of what changed."""
-    if rounds >= FRUITLESS_ROUNDS:
+    """Raise `Refused` if too many consecutive rounds deleted nothing because the repository kept changing."""
+    if rounds >= MAX_FRUITLESS_ROUNDS:
         raise Refused(
             f"mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified {rounds} times in a row, "
             "and each time the repository changed too much before anything could be deleted: its rules, its holds, "
@@ -86,15 +88,15 @@ def refuse_fruitless(run: SweepRun, rounds: int) -> None:
         )
 
 
-def expiry_of(run: SweepRun, verification: Reverification) -> datetime:
+def expiry_time(run: SweepRun, verification: Reverification) -> datetime:
     """When a re-verification expires, by the store's clock. Raises `Refused` if it has expired already."""
     until, now = verification.began + run.limits.verification_age, run.store.now()
     if now >= until:
-        raise too_old(run, now - verification.began)
+        raise too_old_error(run, now - verification.began)
     return until
 
 
-def too_old(run: SweepRun, took: timedelta) -> Refused:
+def too_old_error(run: SweepRun, took: timedelta) -> Refused:
     """The error for a re-verification that was too old before a delete could be sent."""
     return Refused(
         f"the re-verification of mark {run.mark.record.mark_id} of {run.partition.repository} was {duration(took)} old "
@@ -104,11 +106,11 @@ def too_old(run: SweepRun, took: timedelta) -> Refused:
     )
 
 
-def no_progress(run: SweepRun, objects: int, until: datetime, failure: str = "") -> LakegcError:
+def no_progress_error(run: SweepRun, objects: int, until: datetime, failure: str = "") -> LakegcError:
     """The error for a round without any outcome: its re-verification expired (`until`, store's clock), branch heads
     could not be listed (`failure`), or the cause is unknown."""
     if (now := run.store.now()) >= until:
-        return too_old(run, now - until + run.limits.verification_age)
+        return too_old_error(run, now - until + run.limits.verification_age)
     return LakegcError(
         f"a whole round over {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} had no outcome. "
         + (f"The branch heads could not be listed: {failure} " if failure else "")
@@ -157,7 +159,12 @@ def write_rescued(run: SweepRun, verification: Reverification, pending: Grouped)
     """
     if not verification.rescued.rows:
         return
-    receipts, number, at, mark_id = run.receipts, verification.number, verification.began, run.mark.record.mark_id
+    receipts, number, verified_at, mark_id = (
+        run.receipts,
+        verification.number,
+        verification.began,
+        run.mark.record.mark_id,
+    )
 
     def write(batches: Batches, _: TaskReport) -> None:
         rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
@@ -166,9 +173,9 @@ def write_rescued(run: SweepRun, verification: Reverification, pending: Grouped)
             table = table.set_column(1, PENDING.field("size"), pc.fill_null(table["size"], 0))
             taken = already_removed(receipts.store, table)
             left = table.filter(pc.invert(pc.is_in(table["address"], value_set=taken["address"])))
-            rescued = receipt_rows(left, outcome=Outcome.RESCUED, why=left["why"], at=at)
-            found = pa.concat_tables([rescued, receipts_of_interrupted(receipts.store, taken, mark_id, at)])
-            receipts.write("receipt", number, f"rescued-{task_name()}", found)
+            rescued = receipt_rows(left, outcome=Outcome.RESCUED, why=left["why"], at=verified_at)
+            interrupted = receipts_of_interrupted(receipts.store, taken, mark_id, verified_at)
+            receipts.write("receipt", number, f"rescued-{task_name()}", pa.concat_tables([rescued, interrupted]))
 
     persist = Persisted()
     run_tasks(became_live(run, pending, verification, persist).rows, write)
@@ -177,9 +184,9 @@ def write_rescued(run: SweepRun, verification: Reverification, pending: Grouped)
 
 def already_removed(store: Store, rows: pa.Table) -> pa.Table:
     """The rows (columns address, slice, intended) that have an intent and no longer exist in the store."""
-    meant = rows.filter(rows["intended"]).sort_by([("slice", "ascending"), ("address", "ascending")])
-    there = Lookup(store).look_up(meant)["address"]
-    return meant.filter(pc.invert(pc.is_in(meant["address"], value_set=there)))
+    intended = rows.filter(rows["intended"]).sort_by([("slice", "ascending"), ("address", "ascending")])
+    stored_addresses = Lookup(store).look_up(intended)["address"]
+    return intended.filter(pc.invert(pc.is_in(intended["address"], value_set=stored_addresses)))
 
 
 def run_round(
@@ -215,18 +222,18 @@ def run_round(
     def work(batches: Batches, report: TaskReport) -> None:
         sweep_rows(batches, config, *this_task(), report)
 
-    began, done = time.monotonic(), Tally()
+    started, done = time.monotonic(), Tally()
     watched = run.lease.watched(config.request_time, all_tasks_ended(spark))
     watching = nullcontext() if heads is None else heads.during(PermitIssuer(receipts, number, secret))
-    with watched, watching, reporting_progress(run, DOING[action], receipts, number, objects):
+    with watched, watching, reporting_progress(run, VERBS[action], receipts, number, objects):
         report = run_tasks(sorted_rows, work)
-    done.seconds = time.monotonic() - began
+    done.seconds = time.monotonic() - started
     done.objects.update(report.by_key["objects"])
     done.requests += report.counters["requests"]
     done.attempts += report.counters["attempts"]
     run.lease.check()
     if not done.total and not (heads is not None and heads.moved):
-        raise no_progress(run, objects, until, "" if heads is None else heads.failure)
+        raise no_progress_error(run, objects, until, "" if heads is None else heads.failure)
     return done
 
 
@@ -247,23 +254,23 @@ def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:
 
 
 def all_tasks_ended(spark: SparkSession) -> Callable[[], bool]:
-    """A function that returns true if every task started from now on has ended, and none was retried or lost: the
-    worker of such a task could still be running."""
+    """A function that returns true once every task started from now on has ended, unless one was retried or lost,
+    because the worker of such a task could still be running."""
     before = lost_attempts(spark)
     return lambda: before is not None and lost_attempts(spark) == before and tasks_ended(spark)
 
 
 def reporting_progress(
-    run: SweepRun, doing: str, receipts: Receipts, number: int, rows: int
+    run: SweepRun, verb: str, receipts: Receipts, number: int, rows: int
 ) -> AbstractContextManager[None]:
     """Report the progress of a round, from the receipts that its tasks have written."""
-    began = time.monotonic()
+    started = time.monotonic()
 
     def progress() -> str:
         done = receipts.finished_rows(number)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - started
         rate = done / seconds
-        left = f", {duration(timedelta(seconds=(rows - done) / rate))} left" if done else ""
-        return f"{done:,} of {plural(rows, 'object')} done, {rate:,.0f} a second{left}"
+        time_left = f", {duration(timedelta(seconds=(rows - done) / rate))} left" if done else ""
+        return f"{done:,} of {plural(rows, 'object')} done, {rate:,.0f} a second{time_left}"
 
-    return logging_progress(run.log_message, f"{doing} {plural(rows, 'object')}", progress)
+    return logging_progress(run.log_message, f"{verb} {plural(rows, 'object')}", progress)

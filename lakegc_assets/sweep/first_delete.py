@@ -1,8 +1,8 @@
 """The first delete of a sweep: a single approved object, with every check of a round.
 
-Credentials may suffice for lakegc's own folder but not for objects. If the store refuses the first delete because
-permissions are missing, it would refuse them all, so the sweep ends there. Only an approved object is ever deleted to
-find this out.
+Credentials may suffice for lakegc's own folder but not for objects. If the store refuses the first delete because of
+missing permissions, it would refuse them all, so the sweep ends there. Only an approved object is deleted to find
+out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lakegc_assets.sweep.context import Reverification, SweepRun
-from lakegc_assets.sweep.delete_rounds import Tally, delete_check, expiry_of, run_round
+from lakegc_assets.sweep.delete_rounds import Tally, delete_check, expiry_time, run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import Action
@@ -26,8 +26,8 @@ LOOKED_UP = 100  # objects; the first one that is unchanged since the mark is de
 
 @dataclass(frozen=True, slots=True)
 class FirstDelete:
-    """The outcome of the first delete. `address` is None if none of the objects looked up is unchanged since the mark,
-    or if no delete could be sent in time: the rights are then still unknown."""
+    """The outcome of the first delete. `address` is None if all objects that were looked up have changed since the
+    mark, or if no delete could be sent in time: it is then still unknown whether the permissions suffice."""
 
     address: str | None = None
     tally: Tally = field(default_factory=Tally)
@@ -36,42 +36,42 @@ class FirstDelete:
 def delete_first(
     run: SweepRun, garbage: Rows, action: Action, verification: Reverification, heads: HeadWatch
 ) -> FirstDelete:
-    """Delete one of these objects (columns of PENDING). Raises `Forbidden` if the store reports missing rights.
+    """Delete one of these objects (columns of PENDING). Raises `Forbidden` if the store reports missing permissions.
 
-    It gets a receipt like any other object, so re-running the command retries it.
+    The object gets a receipt like any other, so running the command again retries it.
     """
     rows = first_rows(garbage, ["slice", "address"], LOOKED_UP).select(PENDING.names).cast(PENDING)
-    there = delete_check(run)(rows, Lookup(run.store).look_up(rows)).unchanged.slice(0, 1)
-    if not len(there):
+    unchanged = delete_check(run)(rows, Lookup(run.store).look_up(rows)).unchanged.slice(0, 1)
+    if not len(unchanged):
         return FirstDelete()
-    one = Tasks.of(run.spark, there.cast(PENDING))
-    tally = run_round(run, one, action, run.receipts, verification.number, expiry_of(run, verification), 1, heads)
+    one = Tasks.of(run.spark, unchanged.cast(PENDING))
+    tally = run_round(run, one, action, run.receipts, verification.number, expiry_time(run, verification), 1, heads)
     if not tally.total:
         return FirstDelete(tally=tally)
     if tally.objects[Outcome.FAILED.value]:
-        refuse_missing_rights(run, action, receipts_of_round(run, verification.number))
-    return FirstDelete(there["address"][0].as_py(), tally)
+        refuse_missing_permissions(run, action, receipts_of_round(run, verification.number))
+    return FirstDelete(unchanged["address"][0].as_py(), tally)
 
 
 def receipts_of_round(run: SweepRun, number: int) -> pa.Table:
-    found = [run.receipts.read(key) for key in run.receipts.keys("receipt", f"{number:04d}/")]
-    return pa.concat_tables([RECEIPTS.empty_table(), *found])
+    tables = [run.receipts.read(key) for key in run.receipts.keys("receipt", f"{number:04d}/")]
+    return pa.concat_tables([RECEIPTS.empty_table(), *tables])
 
 
-def refuse_missing_rights(run: SweepRun, action: Action, receipts: pa.Table) -> None:
-    """Raise `Forbidden` if the receipt of a failed object has one of the store's codes for missing rights."""
+def refuse_missing_permissions(run: SweepRun, action: Action, receipts: pa.Table) -> None:
+    """Raise `Forbidden` if the receipt of a failed object has one of the store's codes for missing permissions."""
     failed = [row for row in receipts.to_pylist() if row["outcome"] == Outcome.FAILED.value]
     refused = [row for row in failed if row["code"] in MISSING_PERMISSIONS]
     if not refused:
         return
-    place, record, one = run.place, run.mark.record, refused[0]
+    place, record, example = run.place, run.mark.record, refused[0]
     scheme = place.namespace.uri.partition("://")[0]
     quarantine = action is Action.QUARANTINE
     also = ", and to write under _lakefs/retention/gc/quarantine/" if quarantine else ""
-    response = " ".join(filter(None, (one["code"], one["why"]))).rstrip(".")
+    response = " ".join(filter(None, (example["code"], example["why"]))).rstrip(".")
     raise Forbidden(
-        f"the store refused to delete {one['address']!r}, the first object of the sweep of mark {record.mark_id} of "
-        f"{record.repository}: {response}. {identity(scheme, place.settings).capitalize()} lacks a permission in "
+        f"the store refused to delete {example['address']!r}, the first object of the sweep of mark {record.mark_id} "
+        f"of {record.repository}: {response}. {identity(scheme, place.settings).capitalize()} lacks a permission in "
         f"{run.store.where}: {delete_permission(scheme)}{also}. Grant it, or set credentials that have it, and run the "
         f"same command again: lakegc sweep {record.repository} {record.mark_id}"
         f"{' --quarantine' if quarantine else ''}. No other delete was sent, and nothing was deleted."

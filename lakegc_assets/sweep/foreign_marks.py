@@ -1,8 +1,8 @@
 """Prepare foreign marks (of the reference collector) for a sweep, from a listing of the objects that exist today.
 
-A foreign mark records addresses only. lakegc writes a mark record of its own, `theirs/mark.json` in its folder of that
-id, with the current listing and the state of the sweep. It isn't known which ranges the mark read, so re-verifications
-read every live range.
+A foreign mark records addresses only. lakegc writes its own mark record, `theirs/mark.json` in its folder for that id,
+with the current listing and the state of the sweep. It is unknown which ranges the foreign mark read, so
+re-verifications read every live range.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lakegc_assets.approval.foreign_marks import as_record, begun, cutoff_of, root_of
+from lakegc_assets.approval.foreign_marks import cutoff_of, open_sweep_record, record_of_foreign, sweep_record_root
 from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark import expired_set, namespace_slices
 from lakegc_assets.mark.context import MarkRun, StepNotes, Target
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
-    """The record for a sweep of an approved foreign mark, new or left by an interrupted sweep."""
+    """The record for a sweep of an approved foreign mark: a new one, or the one that an interrupted sweep left."""
     files = foreign_files(target, foreign)
     if files.digest != approval.digest:
         raise Refused(
@@ -43,11 +43,11 @@ def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
             "new mark.",
             invariant=7,
         )
-    found = begun(target, foreign.mark_id)
-    if found is not None:
-        return found
+    unfinished = open_sweep_record(target, foreign.mark_id)
+    if unfinished is not None:
+        return unfinished
     store = target.place.store()
-    known = as_record(target, foreign, files.addresses)
+    known = record_of_foreign(target, foreign, files.addresses)
     record = replace(
         known,
         state=MarkState.MARKING,
@@ -56,16 +56,16 @@ def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
         finished=None,
         previous=None,
     )
-    return Mark.begin(target.place, record, root=root_of(foreign.mark_id))
+    return Mark.begin(target.place, record, root=sweep_record_root(foreign.mark_id))
 
 
-def list_today(run: SweepRun, foreign: ForeignMark) -> None:
+def record_stored_objects(run: SweepRun, foreign: ForeignMark) -> None:
     """Finish the record: list the namespace, and write the mark's addresses with size and checksum as stored."""
     mark = run.mark
     if mark.record.state is MarkState.FAILED:  # an earlier listing failed
         mark.move_to(MarkState.MARKING, failure=None)
     if mark.record.finished is None:
-        write_listed(run, foreign)
+        write_listing(run, foreign)
     if mark.record.state is MarkState.MARKED:
         mark.move_to(MarkState.APPROVED, approval=foreign.approval.sha256)
 
@@ -74,18 +74,18 @@ def refuse_revoked(place: Place, approval: Approval) -> None:
     """Raise `Refused` if this approval of a foreign mark was revoked or replaced since it was read. A revoke and the
     beginning of a sweep write different files, so a sweep calls this before it begins, afterwards, and when it
     resumes."""
-    found = read_approval(place, approval.mark_id)
-    if found != approval or found.ended is not None:
-        ended = None if found is None else found.ended
-        why = f"was {ended['how']} by {ended['who']}" if ended is not None else "was replaced or removed"
+    current = read_approval(place, approval.mark_id)
+    if current != approval or current.ended is not None:
+        ended = None if current is None else current.ended
+        reason = f"was {ended['how']} by {ended['who']}" if ended is not None else "was replaced or removed"
         raise Refused(
-            f"the approval of mark {approval.mark_id} in {place.namespace.uri} {why}, so it isn't swept. Make a new "
+            f"the approval of mark {approval.mark_id} in {place.namespace.uri} {reason}, so it isn't swept. Make a new "
             "mark.",
             invariant=7,
         )
 
 
-def write_listed(run: SweepRun, foreign: ForeignMark) -> None:
+def write_listing(run: SweepRun, foreign: ForeignMark) -> None:
     mark, store = run.mark, run.store
     inner = MarkRun(run.partition, run.target, mark, run.lakefs, run.spark, run.limits.marking, run.log_message)
     namespace_slices.list_namespace(inner)
@@ -95,33 +95,34 @@ def write_listed(run: SweepRun, foreign: ForeignMark) -> None:
         rows = with_stored_attributes(run, addresses)
         dataset = write_dataset(rows, run.place, mark.folder(expired_set.ASSET), REFERENCE_OBJECTS)
     notes = StepNotes()
-    notes.wrote(dataset)
+    notes.add_dataset(dataset)
     mark.add_step(expired_set.ASSET, StepRecord(started, store.now(), 0, notes.datasets))
     mark.move_to(MarkState.MARKED, finished=store.now(), digest=foreign.approval.digest)
 
 
 def with_stored_attributes(run: SweepRun, addresses: DataFrame) -> DataFrame:
-    """The addresses as REFERENCE_OBJECTS: with today's size and checksum, but no time, since none was recorded."""
+    """The addresses as REFERENCE_OBJECTS, with their current sizes and checksums, but no times, since the mark has
+    none."""
     from pyspark.sql import functions as F
 
     types = arrow_to_spark(REFERENCE_OBJECTS)
     listing = run.read(run.mark.dataset(namespace_slices.ASSET), STORED_OBJECTS)
     listed = listing.drop("modified").dropDuplicates(["address"])  # a page may be listed twice
-    found = {
+    columns = {
         "slice": F.coalesce("slice", slice_column(F.col("address"))),
         "reason": F.lit(NOT_RECORDED),
     }
     kept = ("address", "size", "checksum")
     return addresses.join(listed, "address", "left").select(
         *(
-            F.col(name) if name in kept else found.get(name, F.lit(None).cast(types[name].dataType)).alias(name)
+            F.col(name) if name in kept else columns.get(name, F.lit(None).cast(types[name].dataType)).alias(name)
             for name in REFERENCE_OBJECTS.names
         )
     )
 
 
 def mark_approval_used(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
-    """Record in an approval that the mark was swept, so that it is no longer valid."""
+    """Record in an approval that the mark was swept, so that the approval is no longer valid."""
     replacing = read_with_version(place, approval.mark_id)
     ended = ApprovalEnd(how="swept", who=who, when=now.isoformat())
     write_approval(place, replace(approval, ended=ended), replacing=replacing)

@@ -1,10 +1,10 @@
 """Watch branch heads while a round deletes, and keep the objects that new heads reach (invariant 1).
 
-Heads are listed every few seconds. If one is new, the ranges of all commits that are retained since then and that were
-not read yet are read at once, and no task deletes their addresses; the next re-verification then rescues them. If these
-are too many to pass to every task, or if rules or holds changed, the round ends instead. Commits that no branch reaches
-are dumped before a round and every minute. Dumps, and heads of other repositories, are read by threads of their own:
-they take the server longer, and the heads of this repository must not wait.
+Heads are listed every few seconds. If there is a new head, the ranges of all newly retained commits are read
+immediately, and no task deletes their addresses; the next re-verification then rescues these objects. If they are too
+many to pass to every task, or if rules or holds have changed, the round ends instead. To find commits that no branch
+reaches, all commits are dumped before a round and every minute. Dumps and the heads of other repositories are read by
+separate threads, because they take the server longer, and the heads of this repository must not wait.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART, dumped_graph
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.context import SweepRun, Verified
-from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, changed_branches, names_of
-from lakegc_assets.sweep.other_head_watch import OTHERS_LATE_S, FailureTime, OtherHeads
+from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, branch_names, changed_branches
+from lakegc_assets.sweep.other_head_watch import MAX_OTHERS_DELAY_S, FailureTime, OtherHeads
 from spark_resources import sstable
 from spark_resources.deleting.permit import PermitIssuer, permit_duration
 from spark_resources.errors import LakegcError, Unavailable
@@ -36,14 +36,14 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.place import Place
 
 COMMITTED, RANGES_PART = "committed_addresses", "ranges"
-DUMP_EVERY_S = 60.0  # between two dumps of all commits, or longer:
-DUMP_SHARE = 10.0  # so many times what a dump took
-DUMP_LATE_S = 300.0  # how long deletes continue where a dump fails
-MOST_ENTRIES = 500_000  # of ranges not read before, per round: every task holds their addresses in memory
+DUMP_INTERVAL_S = 60.0  # minimum pause between two dumps of all commits
+DUMP_PAUSE_FACTOR = 10.0  # the pause is at least this many times as long as the last dump took
+MAX_DUMP_DELAY_S = 300.0  # how long deletes continue while dumps fail
+MAX_ENTRIES = 500_000  # in newly read ranges, per round; every task holds their addresses in memory
 
 
-def verified_by(run: MarkRun) -> Verified:
-    """The commits and ranges of a finished re-verification, and the ranges that the approved mark had read."""
+def verified_ranges_and_commits(run: MarkRun) -> Verified:
+    """The commits and ranges of a finished re-verification, including the ranges that the approved mark had read."""
     verdicts = run.rows(ASSET, COMMIT_VERDICTS)
     commits = {row["commit_id"] for row in verdicts if row["retained"]}
     commits |= {row["commit_id"] for row in run.rows(ASSET, HEADS, HEADS_PART)}
@@ -55,13 +55,13 @@ def verified_by(run: MarkRun) -> Verified:
 
 @dataclass(slots=True)
 class HeadWatch:
-    """Watches what becomes live after a re-verification, round by round, and renews the permit of a round's tasks as
-    long as it can. What one round keeps, the next ones under the same re-verification keep, too.
+    """Watches which objects become live after a re-verification, round by round, and renews the permit of the tasks as
+    long as it can. Objects that one round keeps are also kept by later rounds under the same re-verification.
 
-    `ranges` are the ids of the ranges whose addresses are kept already. `failure` is the reason why the last listing
-    failed, "" if it succeeded. `moved` is set once something is seen that the re-verification doesn't cover, so objects
-    may be left for the next one. `newly_retained` are the commits that count since, `others` the heads and tables of
-    other repositories; both are None for a sweep without a re-verification.
+    `ranges` are the ids of the ranges whose addresses are already kept. `failure` is the reason why the last listing
+    failed, "" if it succeeded. `moved` is set once the repository has changed in a way that the re-verification
+    doesn't cover, so objects may be left for the next one. `newly_retained` finds newly retained commits, `others`
+    new heads and tables of other repositories; both are None for a sweep without a re-verification.
     """
 
     repository: str
@@ -102,7 +102,8 @@ class HeadWatch:
 
     @contextmanager
     def during(self, permit: PermitIssuer) -> Iterator[HeadWatch]:
-        """Watch while a round runs. Raises the errors of the first listings, and a bug that ended the watch."""
+        """Watch while a round runs. Raises the errors of the first listings, and any unexpected error that ended the
+        watch."""
         self._permit, self._ended, self.failure = permit, threading.Event(), ""
         if self._revived:
             permit.revive(pa.concat_arrays(self._revived))
@@ -136,10 +137,10 @@ class HeadWatch:
         return self._permit
 
     def check_heads(self) -> None:
-        """List the heads once, keep the objects that are live by them, and renew the permit.
+        """List the heads once, keep the objects that they reach, and renew the permit.
 
-        Raises the error of a failed request, and `Unavailable` if commits were not dumped and kept, or other
-        repositories' heads not listed, in time.
+        Raises the error of a failed request, and `Unavailable` if commits could not be dumped and kept in time, or the
+        heads of other repositories could not be listed in time.
         """
         if self.permit.is_stopped:
             return
@@ -147,25 +148,25 @@ class HeadWatch:
         with self._stopping_if_too_much(), self._lock:
             self._list_heads()
             self._refuse_if_late()
-            self.permit.give(began + permit_duration(self.every))  # locked: a dump must not have paused it since
+            self.permit.give(began + permit_duration(self.every))  # under the lock, so that no dump has paused it since
 
     def _refuse_if_late(self) -> None:
-        """Raise `Unavailable` if what the other threads watch is not known well enough to delete anything."""
+        """Raise `Unavailable` if the results of the other threads are too old to delete anything."""
         if not self._dumped_is_kept:
             raise Unavailable(
                 f"the objects of new commits of {self.repository} could not be kept yet. {self._dump_failure}".strip()
             )
-        if self.newly_retained is not None and boottime_s() > self._dump_due_at + DUMP_LATE_S:
+        if self.newly_retained is not None and boottime_s() > self._dump_due_at + MAX_DUMP_DELAY_S:
             raise Unavailable(
                 f"the commits of {self.repository} could not be dumped for minutes. {self._dump_failure}".strip()
             )
-        if self.others is not None and self._others_delay.seconds(boottime_s()) > OTHERS_LATE_S:
+        if self.others is not None and self._others_delay.seconds(boottime_s()) > MAX_OTHERS_DELAY_S:
             raise Unavailable(
                 f"the heads of other repositories could not be listed for a minute. {self._others_failure}".strip()
             )
 
     def dump_commits(self) -> None:
-        """Keep the objects of commits that no listing of branches shows, if a dump is due. Raises the error of a failed
+        """If a dump is due, keep the objects of commits that no branch reaches. Raises the error of a failed
         request."""
         if self.newly_retained is None or self.permit.is_stopped or boottime_s() < self._dump_due_at:
             return
@@ -177,10 +178,10 @@ class HeadWatch:
                 self._keep_objects_of(commits, "commits on no branch")
                 self.newly_retained.add(self.newly_retained.branches, commits)
             self._dumped_is_kept = True
-        self._dump_due_at = began + max(DUMP_EVERY_S, DUMP_SHARE * (boottime_s() - began))
+        self._dump_due_at = began + max(DUMP_INTERVAL_S, DUMP_PAUSE_FACTOR * (boottime_s() - began))
 
     def list_all_others(self) -> None:
-        """List the heads and tables of all other repositories, before the first permit of a round."""
+        """List the heads and tables of all other repositories before the first permit of a round."""
         if self.others is not None:
             self.others.begin_round()
             self.list_other_heads()
@@ -248,7 +249,7 @@ class HeadWatch:
         self.permit.revive(keys)
 
     def _list_heads(self) -> None:
-        """Keep the objects of commits that are newly retained, in ranges not read before. Raises `TooMuchChanged`."""
+        """Keep the objects of newly retained commits, in ranges that were not read before. Raises `TooMuchChanged`."""
         branches = self.lakefs.branches(self.repository)
         if self.newly_retained is None:
             return
@@ -256,7 +257,7 @@ class HeadWatch:
         if not (changed := changed_branches(self.newly_retained.branches, branches)):
             return
         commits = self.newly_retained.commits(branches)
-        self._keep_objects_of(commits, names_of(changed))
+        self._keep_objects_of(commits, branch_names(changed))
         self.newly_retained.add(branches, commits)
 
     def _keep_objects_of(self, commits: set[str], what: str) -> None:
@@ -264,9 +265,11 @@ class HeadWatch:
             return
         self.permit.pause()
         self.moved = True
-        refs = self._unread_ranges(sorted({self.newly_retained.graph[one].metarange_id for one in commits} - {""}))
+        refs = self._unread_ranges(
+            sorted({self.newly_retained.graph[commit_id].metarange_id for commit_id in commits} - {""})
+        )
         self._entries += sum(int(ref["entries"]) for ref in refs)
-        if self._entries > MOST_ENTRIES:
+        if self._entries > MAX_ENTRIES:
             raise TooMuchChanged(f"{what} reach {self._entries:,} entries that have not been read")
         if refs:
             self._revive(self._addresses(refs))
@@ -275,14 +278,14 @@ class HeadWatch:
 
     def _unread_ranges(self, metaranges: Sequence[str]) -> list[Ref]:
         """The distinct ranges of these metaranges that were not read yet (rows of RANGE_REFS)."""
-        found: dict[str, Ref] = {}
+        refs_by_id: dict[str, Ref] = {}
         for name, data in prefetched_tables(self.place, metaranges, referrer="a new branch head"):
             for ref in sstable.read_verified_ranges(data, name=name):
                 row = (ref.id, ref.count, ref.min_key, ref.max_key)
-                found[ref.id] = dict(zip(RANGE_REFS.names, row, strict=True))
-        ids = pa.array(list(found), pa.string())
+                refs_by_id[ref.id] = dict(zip(RANGE_REFS.names, row, strict=True))
+        ids = pa.array(list(refs_by_id), pa.string())
         unread = ids.filter(pc.invert(pc.is_in(ids, value_set=self.ranges)))
-        return [found[one] for one in unread.to_pylist()]
+        return [refs_by_id[range_id] for range_id in unread.to_pylist()]
 
     def _addresses(self, refs: Sequence[Ref]) -> pa.Array:
         report = TaskReport()

@@ -16,16 +16,16 @@ from spark_resources.spark.datasets import open_dataset, read_file
 from spark_resources.stores.place import Place
 
 PREVIEW_ROWS = 20
-ATTENTION = (Outcome.FAILED.value, Outcome.CHANGED.value, Outcome.RESCUED.value)
-BINS = 60
+NEEDS_ATTENTION = (Outcome.FAILED.value, Outcome.CHANGED.value, Outcome.RESCUED.value)
+MAX_BARS = 60
 
 
-def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
+def sweep_result(place: Place, report: Report) -> dg.MaterializeResult[Any]:
     """The result of `sweep_report`: totals, seconds, rate with a plot, and the objects that were not deleted."""
     folder = report.dataset["folder"]
     times, rows = times_and_samples(place, folder, report)
     return dg.MaterializeResult(
-        metadata={  # in the order of display in the UI
+        metadata={  # in the order in which the UI displays them
             "repository": report.repository,
             "mark": report.mark_id,
             "success": report.success,
@@ -42,7 +42,7 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
             **space_freed(report),
             **({"other_repositories_not_read": ", ".join(sorted(report.unread))} if report.unread else {}),
             "came_to_life_too_late": report.late_objects,
-            **({"readers_miss": dg.MetadataValue.table(missed(report))} if report.late else {}),
+            **({"readers_miss": dg.MetadataValue.table(late_objects(report))} if report.late else {}),
             "where": f"{place.namespace.uri}/{folder}",
         }
     )
@@ -50,24 +50,25 @@ def described(place: Place, report: Report) -> dg.MaterializeResult[Any]:
 
 def space_freed(report: Report) -> dict[str, str]:
     """How much space was freed, or is still taken by quarantine, and how to undo that."""
-    found = {}
+    metadata = {}
     if report.objects.get(Outcome.DELETED.value):
-        found["deleting"] = report.deleting
+        metadata["deleting"] = report.deleting
     if report.objects.get(Outcome.QUARANTINED.value):
         name = f"{report.repository} {report.mark_id}"
-        found["quarantine"] = (
+        metadata["quarantine"] = (
             f"no space is freed until it is purged: lakegc purge {name}. To restore all of it: lakegc undo {name}"
         )
-    return found
+    return metadata
 
 
-def missed(report: Report) -> list[dg.TableRecord]:
+def late_objects(report: Report) -> list[dg.TableRecord]:
     """A sample of the objects that became live while they were being deleted."""
     return [dg.TableRecord({"address": address}) for address in report.late[:PREVIEW_ROWS]]
 
 
 def times_and_samples(place: Place, folder: str, report: Report) -> tuple[Counter[float], list[dg.TableRecord]]:
-    """Counts of objects by the second of their outcome, and a sample of those not deleted. Reads the report by file."""
+    """The number of outcomes per second, and a sample of the objects that were not deleted. Reads one file at a
+    time."""
     times: Counter[float] = Counter()
     rows: list[dg.TableRecord] = []
     dataset = open_dataset(place, folder, sha256=report.dataset["sha256"])
@@ -75,7 +76,7 @@ def times_and_samples(place: Place, folder: str, report: Report) -> tuple[Counte
         table = read_file(place, folder, file, RECEIPTS)
         seconds = pc.value_counts(pc.floor_temporal(table["at"], unit="second"))
         times.update({row["values"].timestamp(): row["counts"] for row in seconds.to_pylist()})
-        left = table.filter(pc.is_in(table["outcome"], value_set=pa.array(ATTENTION)))
+        left = table.filter(pc.is_in(table["outcome"], value_set=pa.array(NEEDS_ATTENTION)))
         rows += [
             dg.TableRecord({name: row[name] for name in ("address", "size", "outcome", "code", "why")})
             for row in left.slice(0, PREVIEW_ROWS - len(rows)).to_pylist()
@@ -86,13 +87,13 @@ def times_and_samples(place: Place, folder: str, report: Report) -> tuple[Counte
 def plot(times: Counter[float]) -> str:
     """A plot of objects processed per second over the sweep, as a PNG in a line of Markdown."""
     first, last = min(times), max(times)
-    width = max(1.0, (last - first + 1) / BINS)
+    width = max(1.0, (last - first + 1) / MAX_BARS)
     bars: Counter[int] = Counter()
     for moment, count in times.items():
         bars[int((moment - first) / width)] += count
     figure = new_figure(8, 2.4)
     axes = figure.subplots()
-    axes.bar([each * width for each in bars], [count / width for count in bars.values()], width=width, align="edge")
+    axes.bar([number * width for number in bars], [count / width for count in bars.values()], width=width, align="edge")
     axes.set_xlabel("seconds since the first object", fontsize=8)
     axes.set_title("Objects per second", loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)

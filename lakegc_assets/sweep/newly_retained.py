@@ -1,14 +1,15 @@
-"""Commits that are retained now and were not at the last re-verification (invariant 1; formats §6).
+"""Commits that are retained now but were not at the last re-verification (invariant 1; formats §6).
 
-A new branch retains more than its head: by the rule, also the parents on its main line whose children are young. So the
-rule is applied again, with the current branches, to the commit graph that the re-verification read and the commits made
-since. A branch that only moved forward on its main line retains nothing but its new commits: its line was decided on
-before. Deleting a branch can retain more, because the default rule then applies to its commits.
+A new branch retains more than its head: the rule also retains the parents on its main line whose children are young. So
+the rule is applied again, with the current branches, to the commit graph that the re-verification read and to the
+commits made since. A branch that only moved forward on its main line newly retains only its new commits, because the
+rest of its line was already decided on. Deleting a branch can retain more commits, because the default rule then
+applies to them.
 
 Commits that no branch reaches, such as those of a branch that was squashed into another one and deleted, appear in no
 listing of branches, only in a dump of all commits.
 
-Changed rules, changed holds and new tags on hold may retain anything. They are left to the next re-verification.
+Changed rules, changed holds and new tags on hold may retain any commit, so they are left to the next re-verification.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakegc_assets.mark.context import Graph, MarkRun
-from lakegc_assets.mark.holds_in_force import tags_seen
+from lakegc_assets.mark.holds_in_force import tags_for_holds
 from lakegc_assets.mark.retained_commits import unknown_ancestors
 from lakegc_assets.rules.holds import References, commits_on_hold, tagged_commits
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.errors import LakegcError
 from spark_resources.mark_store.holds import read_recorded_holds
 
-MOST_COMMITS = 2_000  # newly retained ones per listing: reading their metaranges takes seconds
+MAX_COMMITS = 2_000  # newly retained commits per listing; reading their metaranges takes seconds
 
 
 class TooMuchChanged(LakegcError):
@@ -33,10 +34,10 @@ class TooMuchChanged(LakegcError):
 
 @dataclass(slots=True)
 class NewlyRetained:
-    """The commits that were not retained before, listing by listing.
+    """Finds the commits that are newly retained, listing by listing.
 
-    `run` is the finished re-verification, `retained` the commits that it retained and those found since, `branches` the
-    heads decided on last.
+    `run` is the finished re-verification, `retained` are the commits that it retained and those found since, and
+    `branches` are the heads that were last decided on.
     """
 
     run: MarkRun
@@ -44,7 +45,7 @@ class NewlyRetained:
     graph: Graph
     branches: Mapping[str, str]
     _since: set[str] = field(default_factory=set)
-    _decided: set[str] = field(default_factory=set)  # those of them that the rule decided on
+    _decided: set[str] = field(default_factory=set)  # the part of `_since` that the rule has decided on
 
     @classmethod
     def of(cls, run: MarkRun, retained: Iterable[str]) -> NewlyRetained:
@@ -52,7 +53,7 @@ class NewlyRetained:
         return cls(run, set(retained), dict(run.decided.commits), run.decided.branches)
 
     def refuse_changes(self) -> None:
-        """Raise `TooMuchChanged` if the rules or holds changed since, or a hold names a new tag."""
+        """Raise `TooMuchChanged` if the rules or holds have changed since, or if a hold names a new tag."""
         run, decided = self.run, self.run.decided
         assert decided is not None
         repository, record = run.partition.repository, run.mark.record
@@ -60,37 +61,37 @@ class NewlyRetained:
             raise TooMuchChanged(f"the retention rules of {repository} were changed")
         if read_recorded_holds(run.place).sha256 != record.holds["sha256"]:
             raise TooMuchChanged(f"the holds of {repository} were changed")
-        if tagged_commits(decided.holds, tags_seen(run, decided.holds) - decided.tags):
+        if tagged_commits(decided.holds, tags_for_holds(run, decided.holds) - decided.tags):
             raise TooMuchChanged(f"a hold of {repository} names a new tag")
 
     def commits(self, branches: Mapping[str, str]) -> set[str]:
-        """The commits that these branches retain and that were not retained before. Raises `TooMuchChanged` if there
-        are too many."""
+        """The commits that these branches newly retain. Raises `TooMuchChanged` if there are too many."""
         if not (changed := changed_branches(self.branches, branches)):
             return set()
-        heads = {branches[one] for one in changed if one in branches}
+        heads = {branches[branch] for branch in changed if branch in branches}
         self._read_unknown(changed, heads)
-        found = heads | self._since
+        newly_retained = heads | self._since
         if not self._only_moved_forward(changed, branches):
-            found |= self._retained_by(branches)
-        return self._checked(found - self.retained, names_of(changed))
+            newly_retained |= self._retained_by(branches)
+        return self._checked(newly_retained - self.retained, branch_names(changed))
 
     def commits_of(self, dumped: Graph) -> set[str]:
-        """The same for a dump of all commits, with the branches decided on last."""
+        """The commits that are newly retained according to a dump of all commits, with the branches last decided on."""
         new = dumped.keys() - self.graph.keys()
-        self.graph |= {one: dumped[one] for one in new}
+        self.graph |= {commit_id: dumped[commit_id] for commit_id in new}
         self._since |= new
         if self._since <= self._decided:
             return set()
         return self._checked((self._since | self._retained_by(self.branches)) - self.retained, "new commits")
 
-    def _checked(self, found: set[str], what: str) -> set[str]:
-        if len(found) > MOST_COMMITS:
-            raise TooMuchChanged(f"{what} retain {len(found):,} more commits")
-        return found
+    def _checked(self, commits: set[str], what: str) -> set[str]:
+        if len(commits) > MAX_COMMITS:
+            raise TooMuchChanged(f"{what} retain {len(commits):,} more commits")
+        return commits
 
     def add(self, branches: Mapping[str, str], commits: Iterable[str]) -> None:
-        """Record these as decided on and retained, once the objects that they reach are kept."""
+        """Record these branches as decided on and these commits as retained, once the objects that they reach are
+        kept."""
         self.branches = branches
         self.retained |= set(commits)
         self._decided |= self._since
@@ -100,27 +101,27 @@ class NewlyRetained:
         run, read = self.run, Graph()
         for commit in unknown_ancestors(run.lakefs, run.partition.repository, self.graph, heads):
             read[commit.id] = commit
-            if len(read) > MOST_COMMITS:
+            if len(read) > MAX_COMMITS:
                 raise TooMuchChanged(
-                    f"{names_of(changed)} reach more than {MOST_COMMITS} commits that have not been read"
+                    f"{branch_names(changed)} reach more than {MAX_COMMITS} commits that have not been read"
                 )
         self.graph |= read
         self._since |= read.keys()
 
     def _only_moved_forward(self, changed: Sequence[str], branches: Mapping[str, str]) -> bool:
-        """Whether these branches can't retain older commits: each moved forward on its main line by commits made since,
-        and no others were made; or it was deleted, and had a rule of at least the default days."""
+        """Whether these branches can't newly retain older commits: each moved forward on its main line by commits made
+        since, or was deleted and had a rule of at least the default days. Other new commits must not exist."""
         rules, forward = self.run.mark.record.rules, set[str]()
         for branch in changed:
-            before, one = self.branches.get(branch), branches.get(branch)
-            if one is None:
+            old_head, commit_id = self.branches.get(branch), branches.get(branch)
+            if commit_id is None:
                 if rules is not None and rules.days(branch) < rules.default_days:
                     return False
                 continue
-            while one in self._since and one != before:
-                forward.add(one)
-                one = self.graph[one].main_parent
-            if one is None or one != before:
+            while commit_id in self._since and commit_id != old_head:
+                forward.add(commit_id)
+                commit_id = self.graph[commit_id].main_parent
+            if commit_id is None or commit_id != old_head:
                 return False
         return self._since - self._decided <= forward
 
@@ -131,7 +132,7 @@ class NewlyRetained:
         verdicts = retained_commits(self.graph.values(), branches, rules, now=now)
         seen = References([branches], run.decided.tags)
         on_hold = commits_on_hold(run.decided.holds, self.graph, seen, rules, now=now)
-        return {one.commit_id for one in verdicts if one.retained} | on_hold.keys()
+        return {verdict.commit_id for verdict in verdicts if verdict.retained} | on_hold.keys()
 
 
 def changed_branches(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
@@ -139,5 +140,7 @@ def changed_branches(before: Mapping[str, str], after: Mapping[str, str]) -> lis
     return sorted({branch for branch, _ in before.items() ^ after.items()})
 
 
-def names_of(branches: Sequence[str]) -> str:
-    return "changed branches " + ", ".join(f"'{one}'" for one in branches[:3]) + (" …" if len(branches) > 3 else "")
+def branch_names(branches: Sequence[str]) -> str:
+    return (
+        "changed branches " + ", ".join(f"'{branch}'" for branch in branches[:3]) + (" …" if len(branches) > 3 else "")
+    )

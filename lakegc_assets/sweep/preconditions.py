@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from lakegc_assets.approval.approve import check_approved, check_foreign_approved, verify, verify_foreign, verify_set
-from lakegc_assets.approval.foreign_marks import begun
+from lakegc_assets.approval.approve import (
+    check_approved,
+    check_foreign_approved,
+    verify_approved,
+    verify_foreign,
+    verify_recorded_files,
+)
+from lakegc_assets.approval.foreign_marks import open_sweep_record
 from lakegc_assets.approval.preconditions import check_record
-from lakegc_assets.backup.usable_backup import required
-from lakegc_assets.mark.context import Target, find_target, probed, who
+from lakegc_assets.backup.usable_backup import find_required
+from lakegc_assets.mark.context import Target, find_target, user_and_machine, with_probed_capabilities
 from lakegc_assets.mark.preconditions import refuse_another_repository
 from lakegc_assets.progress import LogMessage, logged_and_published
 from lakegc_assets.resources import MarksResource
@@ -24,13 +30,13 @@ from spark_resources.mark_store.quarantine_format import refuse_unknown_quaranti
 from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import MarkState, Partition
 
-BEGUN = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
+BEGUN_STATES = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """Options of one sweep: a ceiling in keys per second, whether to quarantine instead of deleting, and where the
-    required backup is; "" means as configured."""
+    """Options of one sweep: maximum keys per second, whether to quarantine instead of deleting, and the location of the
+    required backup ("" for the configured one)."""
 
     rate: float | None = None
     quarantine: bool = False
@@ -42,51 +48,55 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
 
     Raises `Refused` if the mark isn't approved, was altered since, belongs to another repository, or is already swept.
     """
-    partition, target = located(marks, partition_key)
+    partition, target = partition_and_target(marks, partition_key)
     logged_and_published(log_message)("verifying the approved set")
     if Mark.exists(target.place, partition.mark_id):
         verified = Mark.open(target.place, partition.mark_id).record
         refuse_unapproved(target, verified)
-        lease = marks.hold(partition, target, marks.settings())
+        lease = marks.ensure_lease(partition, target, marks.settings())
         mark, foreign = Mark.open(target.place, partition.mark_id), None  # read again under the lease
-        refuse_moved(mark.record, verified)
+        refuse_changed_meanwhile(mark.record, verified)
     else:
         foreign = approved_foreign(target, partition)
-        lease = marks.hold(partition, target, marks.settings())
-        mark = begin(target, foreign.found, foreign.approval)
-    return run_of(marks, partition, target, mark, lease, options, log_message, foreign)
+        lease = marks.ensure_lease(partition, target, marks.settings())
+        mark = begin(target, foreign.mark, foreign.approval)
+    return sweep_run(marks, partition, target, mark, lease, options, log_message, foreign)
 
 
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
     """Open a mark whose objects a sweep quarantined, to restore or purge them. Takes the lease."""
-    partition, target = located(marks, partition_key)
+    partition, target = partition_and_target(marks, partition_key)
     foreign = None
-    if not Mark.exists(target.place, partition.mark_id) and begun(target, partition.mark_id) is not None:
+    if not Mark.exists(target.place, partition.mark_id) and open_sweep_record(target, partition.mark_id) is not None:
         foreign = known_foreign(target, partition)
-    lease = marks.hold(partition, target, marks.settings())
-    mark = begun(target, partition.mark_id) if foreign is not None else Mark.open(target.place, partition.mark_id)
+    lease = marks.ensure_lease(partition, target, marks.settings())
+    mark = (
+        open_sweep_record(target, partition.mark_id)
+        if foreign is not None
+        else Mark.open(target.place, partition.mark_id)
+    )
     assert mark is not None
     refuse_another_repository(mark.record, target)
-    if mark.record.state not in (MarkState.SWEPT, *BEGUN):
+    if mark.record.state not in (MarkState.SWEPT, *BEGUN_STATES):
         raise WrongUsage(
             f"mark {mark.record.mark_id} of {mark.record.repository} is {mark.record.state}: it has no objects in "
             "quarantine."
         )
     if foreign is None:
-        verify_set(target, mark.record)
-    return run_of(marks, partition, target, mark, lease, options, log_message, foreign)
+        verify_recorded_files(target, mark.record)
+    return sweep_run(marks, partition, target, mark, lease, options, log_message, foreign)
 
 
-def located(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
+def partition_and_target(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
     partition = Partition.parse(partition_key)
-    target = probed(find_target(marks.lakefs.client(), partition.repository, marks.settings()))
+    target = with_probed_capabilities(find_target(marks.lakefs.client(), partition.repository, marks.settings()))
     refuse_foreign_namespace(target.place, target.repository.id, target.repository.created)
     refuse_unknown_quarantine(target.place)
     return partition, target
 
 
-def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> None:
-    """Raise the error that a sweep would raise, by small records only: the mark's state, approval and backup.
+def refuse_early(target: Target, mark_id: str, *, backup_to: str | None) -> None:
+    """Raise the error that would refuse a sweep, reading small records only: the mark's state, approval and backup.
 
     The sweep verifies all of this again, as well as every file of the mark.
     """
@@ -94,17 +104,17 @@ def refuse_at_once(target: Target, mark_id: str, *, backup_to: str | None) -> No
     if Mark.exists(place, mark_id):
         record = Mark.open(place, mark_id).record
         refuse_earlier_format(record, "swept")
-        if record.state not in BEGUN:
+        if record.state not in BEGUN_STATES:
             check_approved(target, record, read_approval(place, mark_id), now=now)
         digest = record.digest or ""
     else:
         foreign = known_foreign(target, Partition(target.repository.id, mark_id))
-        mark = begun(target, mark_id)
-        if mark is None or mark.record.state not in BEGUN:
-            check_foreign_approved(target, foreign.found, foreign.approval, now=now)
+        mark = open_sweep_record(target, mark_id)
+        if mark is None or mark.record.state not in BEGUN_STATES:
+            check_foreign_approved(target, foreign.mark, foreign.approval, now=now)
         digest = foreign.approval.digest
     if backup_to:
-        required(
+        find_required(
             backup_to, place.settings, target.repository.id, target.repository.created.isoformat(),
             place.namespace.uri, mark_id, digest,
         )  # fmt: skip
@@ -115,12 +125,12 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
     approval has expired since."""
     refuse_earlier_format(record, "swept")
     place, approval = target.place, read_approval(target.place, record.mark_id)
-    if record.state in BEGUN:
+    if record.state in BEGUN_STATES:
         refuse_another_repository(record, target)
         refuse_begun_without_approval(record, approval)
-        verify_set(target, record)
+        verify_recorded_files(target, record)
         return
-    verify(target, record, approval, now=place.store().now())
+    verify_approved(target, record, approval, now=place.store().now())
 
 
 def refuse_begun_without_approval(record: MarkRecord, approval: Approval | None) -> None:
@@ -133,9 +143,9 @@ def refuse_begun_without_approval(record: MarkRecord, approval: Approval | None)
         )
 
 
-def refuse_moved(record: MarkRecord, verified: MarkRecord) -> None:
+def refuse_changed_meanwhile(record: MarkRecord, verified: MarkRecord) -> None:
     """Raise `Refused` if the approval was revoked or the record was altered before the lease was taken."""
-    if record.state not in (MarkState.APPROVED, *BEGUN):
+    if record.state not in (MarkState.APPROVED, *BEGUN_STATES):
         raise Refused(
             f"mark {record.mark_id} of {record.repository} is no longer approved: it is {record.state} now.",
             invariant=7,
@@ -158,13 +168,13 @@ def known_foreign(target: Target, partition: Partition) -> ForeignMark:
             f"marks, and 'lakegc approve {partition.repository} {partition.mark_id}' approves this one."
         )
     place = target.place
-    found = reference_mark(place, f"{approval.layout}/{partition.mark_id}", ours=own_marks(place))
-    if found is None:
+    foreign = reference_mark(place, f"{approval.layout}/{partition.mark_id}", ours=own_marks(place))
+    if foreign is None:
         raise Refused(
             f"the files of mark {partition.mark_id} of {partition.repository} no longer exist. Make a new mark.",
             invariant=7,
         )
-    return ForeignMark(found, approval)
+    return ForeignMark(foreign, approval)
 
 
 def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
@@ -173,11 +183,11 @@ def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
     A sweep that was begun resumes even if its approval has expired since.
     """
     foreign = known_foreign(target, partition)
-    mark = begun(target, partition.mark_id)
+    mark = open_sweep_record(target, partition.mark_id)
     if mark is not None:
         refuse_earlier_format(mark.record, "swept")
-    if mark is None or mark.record.state not in BEGUN:
-        verify_foreign(target, foreign.found, foreign.approval, now=target.place.store().now())
+    if mark is None or mark.record.state not in BEGUN_STATES:
+        verify_foreign(target, foreign.mark, foreign.approval, now=target.place.store().now())
     else:
         refuse_another_repository(mark.record, target)
         refuse_revoked(target.place, foreign.approval)
@@ -190,7 +200,7 @@ def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
     return foreign
 
 
-def run_of(
+def sweep_run(
     marks: MarksResource, partition: Partition, target: Target, mark: Mark, lease: Lease, options: SweepOptions,
     log_message: LogMessage, foreign: ForeignMark | None,
 ) -> SweepRun:  # fmt: skip
@@ -202,5 +212,14 @@ def run_of(
     )  # fmt: skip
     lakefs = marks.lakefs.client()
     return SweepRun(
-        partition, target, mark, lakefs, marks.session, limits, lease, who(), logged_and_published(log_message), foreign
+        partition,
+        target,
+        mark,
+        lakefs,
+        marks.session,
+        limits,
+        lease,
+        user_and_machine(),
+        logged_and_published(log_message),
+        foreign,
     )

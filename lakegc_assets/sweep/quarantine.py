@@ -1,4 +1,4 @@
-"""Counts of a sweep's quarantined objects, for lists and reports: written when an undo or a purge ends."""
+"""Counts of a sweep's quarantined objects, for lists and reports. They are written when an undo or a purge ends."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Quarantine:
         return max(0, self.quarantined - self.restored - self.purged)
 
     def sentence(self) -> str:
-        """The current state of the quarantined objects, without the count if all have the same; "" if nothing was
-        quarantined."""
-        found = self._counts()
-        return found[0][1] if len(found) == 1 else self.counts()
+        """The current state of the quarantined objects, without the count if all are in the same state; "" if
+        nothing was quarantined."""
+        counts = self._counts()
+        return counts[0][1] if len(counts) == 1 else self.counts()
 
     def counts(self) -> str:
         """How many objects are in quarantine, undone and purged, for people; "" if nothing was quarantined."""
@@ -57,8 +57,8 @@ class Quarantine:
         return [(count, what) for count, what in counts if count]
 
 
-def in_words(report: Report, quarantine: Quarantine) -> str:
-    """The result of a sweep, briefly for a list of marks: deleted, in quarantine, undone, purged."""
+def result_in_words(report: Report, quarantine: Quarantine) -> str:
+    """The result of a sweep in a few words, for the list of marks: deleted, in quarantine, undone, purged."""
     parts = [quarantine.sentence()]
     if deleted := report.objects.get(Outcome.DELETED.value, 0):
         parts.insert(0, plural(deleted, "object") + " deleted" if quarantine.quarantined else "deleted")

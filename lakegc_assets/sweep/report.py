@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REPORT_FORMAT = 2
-NAMED = 1_000  # maximum number of objects named in a summary; the dataset has all
+MAX_NAMED = 1_000  # maximum number of objects named in a summary; the dataset has all
 ASSET = "sweep_report"
 ROWS_PER_TASK = 250_000
 SAMPLED_PER_TASK = 1_000  # addresses, to divide them evenly
-REFUSALS = 3  # maximum number of reasons for failures in a summary
+MAX_REFUSALS = 3  # maximum number of reasons for failures in a summary
 
 
 class Refusal(TypedDict):
-    """One of the most frequent reasons why objects failed: the store's code, its words with "…" for the key, the number
-    of objects, and one of their keys."""
+    """One of the most frequent reasons why objects failed: the store's code, its message with "…" in place of the
+    key, the number of objects, and an example key."""
 
     code: str
     why: str
@@ -52,12 +52,12 @@ class Refusal(TypedDict):
 class Report(Record):
     """The summary of a sweep, as stored in `sweep.json`. Times by the store's clock; `seconds` are of deleting only.
 
-    `seconds`, `requests`, `attempts`, `verifications`, `unread` and `taken` (deleted or quarantined objects) are those
-    of the run that ended the sweep, without earlier, interrupted runs.
-    `objects`, and `sizes` in bytes, by outcome add up to the approved set. `late` are objects that became live after
-    the last re-verification and are deleted: only a backup or quarantine can restore them. `quarantine` means that the
-    sweep quarantined objects, which a retry must also do. `unread` are the other repositories that could not be read
-    and were released by name, each with the reason.
+    `seconds`, `requests`, `attempts`, `verifications`, `unread` and `taken` (deleted or quarantined objects) are
+    those of the run that ended the sweep, without earlier, interrupted runs. `objects`, and `sizes` in bytes, by
+    outcome add up to the approved set. `late` are objects that became live after the last re-verification but were
+    already deleted: they can only be restored from a backup or from quarantine. `quarantine` means that the sweep
+    quarantined objects, which a retry must also do. `unread` are the other repositories that could not be read and
+    were released by name, each with the reason.
     """
 
     may_be_missing = frozenset({"quarantine", "taken", "dataset", "deleting", "unread", "refusals"})
@@ -95,7 +95,7 @@ class Report(Record):
         )
 
     def sentence(self) -> str:
-        """The result in short, and the next step."""
+        """The result in one sentence or two, and the next step."""
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing to do"
         approved = plural(self.approved, "object")
         text = f"mark {self.mark_id} of {self.repository}, {approved} approved: {counts}"
@@ -114,19 +114,21 @@ class Report(Record):
         return text
 
     def to_json(self) -> bytes:
-        return record_bytes({each.name: getattr(self, each.name) for each in fields(self)} | {"success": self.success})
+        return record_bytes(
+            {attribute.name: getattr(self, attribute.name) for attribute in fields(self)} | {"success": self.success}
+        )
 
     @classmethod
     def as_declared(cls, plain: dict[str, Any]) -> dict[str, Any]:
-        """Without `success`, which follows from the rest. Quarantines of the first format can still be undone and
-        purged."""
-        rest = dict(plain)
-        del rest["success"]
-        if rest["format"] == 1:
-            rest |= {"verifications": rest.pop("proofs"), "format": REPORT_FORMAT}
-        if rest["format"] != REPORT_FORMAT:
-            raise ValueError(f"format {rest['format']}; this version of lakegc knows 1 and {REPORT_FORMAT}")
-        return rest
+        """The fields without `success`, which follows from them. Reports of the first format are converted, so that
+        their quarantined objects can still be restored or purged."""
+        fields_ = dict(plain)
+        del fields_["success"]
+        if fields_["format"] == 1:
+            fields_ |= {"verifications": fields_.pop("proofs"), "format": REPORT_FORMAT}
+        if fields_["format"] != REPORT_FORMAT:
+            raise ValueError(f"format {fields_['format']}; this version of lakegc knows 1 and {REPORT_FORMAT}")
+        return fields_
 
     @classmethod
     def damaged(cls, where: str, why: str) -> DamagedData:
@@ -151,14 +153,14 @@ def read_report(place: Place, mark_id: str) -> Report | None:
         return None
 
 
-def reasons_of_failures(outcomes: DataFrame) -> tuple[Refusal, ...]:
+def most_frequent_failures(outcomes: DataFrame) -> tuple[Refusal, ...]:
     """`Report.refusals` computed from the outcomes (RECEIPTS)."""
     from pyspark.sql import functions as F
 
     failed = outcomes.where(F.col("outcome") == Outcome.FAILED.value)
-    alike = failed.withColumn("why", F.replace(F.coalesce("why", F.lit("")), F.col("address"), F.lit("…")))
-    groups = alike.groupBy("code", "why").agg(F.count("*").alias("objects"), F.min("address").alias("example"))
-    rows = groups.orderBy(F.desc("objects"), "code", "why").limit(REFUSALS).collect()
+    comparable = failed.withColumn("why", F.replace(F.coalesce("why", F.lit("")), F.col("address"), F.lit("…")))
+    groups = comparable.groupBy("code", "why").agg(F.count("*").alias("objects"), F.min("address").alias("example"))
+    rows = groups.orderBy(F.desc("objects"), "code", "why").limit(MAX_REFUSALS).collect()
     return tuple(
         Refusal(code=row["code"], why=row["why"], objects=row["objects"], example=row["example"]) for row in rows
     )
@@ -185,15 +187,15 @@ def write_report(
             reported, run.place, [output]
         )
         count, objects = totals.counters["approved"], totals.by_key["objects"]
-        if without := count - dataset.rows:
+        if without_outcome := count - dataset.rows:
             raise DamagedData(
-                f"{without:,} of {count:,} approved objects of mark {run.mark.record.mark_id} have no outcome. The "
-                "sweep isn't finished: run the same command again.",
+                f"{without_outcome:,} of {count:,} approved objects of mark {run.mark.record.mark_id} have no outcome. "
+                "The sweep isn't finished: run the same command again.",
                 invariant=10,
             )
         late = run.read(closing.rescued, RESCUED) if closing and closing.rescued.rows else None
-        named = first_rows(late, ["address"], NAMED)["address"].to_pylist() if late is not None else []
-        refusals = reasons_of_failures(run.read(dataset, RECEIPTS)) if objects[Outcome.FAILED.value] else ()
+        named = first_rows(late, ["address"], MAX_NAMED)["address"].to_pylist() if late is not None else []
+        refusals = most_frequent_failures(run.read(dataset, RECEIPTS)) if objects[Outcome.FAILED.value] else ()
     record = run.mark.record
     report = Report(
         mark_id=record.mark_id,
@@ -212,7 +214,7 @@ def write_report(
         late=tuple(named),
         late_objects=closing.rescued.rows if closing else 0,
         quarantine=run.limits.quarantine,
-        taken=sum(tally.objects[one.value] for one in (Outcome.DELETED, Outcome.QUARANTINED)),
+        taken=sum(tally.objects[outcome.value] for outcome in (Outcome.DELETED, Outcome.QUARANTINED)),
         deleting=run.store.delete_effect().value,
         unread=all_unread([*tally.reverifications, *([closing] if closing else [])]),
         refusals=refusals,

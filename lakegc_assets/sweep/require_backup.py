@@ -1,4 +1,4 @@
-"""The backup that a sweep may require: it must be complete, and only the approved objects in it are deleted."""
+"""The backup that a sweep may require. It must be complete, and only approved objects that it contains are deleted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets.backup.manifest import Backup
-from lakegc_assets.backup.usable_backup import listed_with_copies, required, split_by_backup
+from lakegc_assets.backup.usable_backup import find_required, listed_with_copies, split_by_backup
 from lakegc_assets.rules.sweep_outcomes import APPROVED
 from lakegc_assets.sweep.context import OBJECTS, SweepRun
 from lakegc_assets.sweep.delete_rounds import pending_objects
@@ -28,7 +28,7 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
         return None
     run.log_message("reading the backup")
     digest = run.foreign.approval.digest if run.foreign is not None else record.digest
-    return required(
+    return find_required(
         to, run.place.settings, record.repository, record.repository_created.isoformat(), record.namespace,
         record.mark_id, digest or "",
     )  # fmt: skip
@@ -37,7 +37,7 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
 def in_backup(run: SweepRun, approved: Input, backup: tuple[Place, Backup]) -> Input:
     """The approved objects (APPROVED) that the backup now holds with the same size and checksum.
 
-    Each of the others gets a receipt that says why it isn't deleted; the next sweep compares it again.
+    Each other object gets a receipt with the reason why it isn't deleted; the next sweep compares it again.
     """
     number = run.next_number()
     rows = listed_with_copies(run.spark(), *backup)

@@ -1,8 +1,8 @@
 """Re-verification: find out what is live now, with the steps of a mark but today's rules and holds.
 
-The approved set has no address of a range that the approved mark read, and ranges never change. Therefore only the
-other ranges are read (see `committed_addresses.trusted_ranges`). Results are written into a separate folder, as by a
-mark.
+The ranges that the approved mark read contain no address of the approved set, and ranges never change. Therefore only
+the other ranges are read (see `committed_addresses.trusted_ranges`). Results are written into a separate folder, like
+those of a mark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakegc_assets.mark import (
     keep_lookups,
     uncommitted_addresses,
 )
-from lakegc_assets.mark.context import MarkRun, Released, StepNotes, step
+from lakegc_assets.mark.context import MarkRun, ReleasedRepositories, StepNotes, step
 from lakegc_assets.mark.keep_facts import KeepFacts
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
@@ -28,7 +28,7 @@ from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import released_repositories, unread_in
 from lakegc_assets.rules.keep_reasons import KeepReason
 from lakegc_assets.sweep.context import OBJECTS, RESCUED, Reverification, SweepRun
-from lakegc_assets.sweep.head_watch import verified_by
+from lakegc_assets.sweep.head_watch import verified_ranges_and_commits
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import read_approval
 from spark_resources.mark_store.holds import read_holds
@@ -42,15 +42,16 @@ from spark_resources.spark.task_report import TaskReport
 
 CANDIDATES = pa.schema([PENDING.field("address"), PENDING.field("size")])
 RESCUED_PART = "rescued"
-TRIES = 3
+MAX_TRIES = 3
 
 
 def reverify(run: SweepRun, candidates: Grouped) -> Reverification:
     """Which of the candidates (CANDIDATES) are live, by rules and holds that don't change in the meantime.
 
-    Raises `Refused` if that can't be determined, such as for a damaged table, or if rules or holds keep changing.
+    Raises `Refused` if that can't be determined, for example because of a damaged table, or if rules or holds keep
+    changing.
     """
-    for last in (*[False] * (TRIES - 1), True):
+    for last in (*[False] * (MAX_TRIES - 1), True):
         try:
             return reverify_once(run, candidates, run.next_number())
         except Refused as error:
@@ -74,7 +75,7 @@ def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverifica
         if rescued.rows
         else "re-verified: all is still garbage"
     )
-    return Reverification(number, began, rescued, verified_by(inner), unread_in(inner.mark.record))
+    return Reverification(number, began, rescued, verified_ranges_and_commits(inner), unread_in(inner.mark.record))
 
 
 def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun:
@@ -104,14 +105,14 @@ def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun
     )  # fmt: skip
 
 
-def released_by_approval(run: SweepRun) -> Released:
+def released_by_approval(run: SweepRun) -> ReleasedRepositories:
     """The other repositories that the approval of this mark released by name; none for a foreign mark, which records no
     repository as unread."""
     record = run.mark.record
     approval = None if run.foreign is not None else read_approval(run.place, record.mark_id)
     if approval is None or approval.sha256 != record.approval:
-        return Released({}, record.server_now)
-    return Released(released_repositories(record, approval.released), record.server_now)
+        return ReleasedRepositories({}, record.server_now)
+    return ReleasedRepositories(released_repositories(record, approval.released), record.server_now)
 
 
 def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Dataset:
@@ -134,7 +135,7 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Datase
     output = parquet(run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
     inputs = [candidates.as_input(OBJECTS, CANDIDATES), *keep_lookups.inputs_of(facts)]
     (dataset,), _ = shuffle(run.spark, inputs).written(combine, run.place, [output])
-    notes.wrote(dataset, RESCUED_PART)
+    notes.add_dataset(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows
     return dataset
 

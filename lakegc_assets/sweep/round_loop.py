@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import (
     Tally,
-    expiry_of,
+    expiry_time,
     pending_objects,
     refuse_fruitless,
     run_round,
@@ -30,7 +30,7 @@ def run_rounds(run: SweepRun, approved: Input) -> Tally:
     `approved` are rows of APPROVED. Raises if a round makes no progress, and
     `Forbidden` if the store refuses the first delete for missing rights.
     """
-    tally, since, fruitless, tried = Tally(), run.next_number(), 0, False
+    tally, since, fruitless, first_delete_done = Tally(), run.next_number(), 0, False
     action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
     while True:
         persist = Persisted()
@@ -43,12 +43,12 @@ def run_rounds(run: SweepRun, approved: Input) -> Tally:
         found = still_garbage(run, pending, verification, persist)
         garbage, objects = found.rows, found.count
         if objects:
-            until, number, done = expiry_of(run, verification), verification.number, Tally()
+            until, number, done = expiry_time(run, verification), verification.number, Tally()
             heads = HeadWatch.of(run, verification.verified)
-            if not tried:
+            if not first_delete_done:
                 first = delete_first(run, garbage, action, verification, heads)
                 done.add(first.tally)
-                tried, number = first.address is not None, run.next_number()
+                first_delete_done, number = first.address is not None, run.next_number()
                 if first.address is not None:
                     garbage, objects = without_address(garbage, first.address), objects - 1
             if objects and not (done.total and run.store.now() >= until):

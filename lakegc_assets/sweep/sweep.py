@@ -2,7 +2,7 @@
 
 The order of effects, and the state that a crash right after each leaves:
 
-1. a key of lakegc's own is written and deleted   nothing (before it, a required backup is read)
+1. one of lakegc's own keys is written, deleted   nothing (a required backup is read before that)
 2. the mark becomes `sweeping`                    the same command resumes; the approval is used
 3. the reference's summary is removed             the same; the reference collector can't sweep this mark any more
    objects missing in the backup are recorded     the same; they are compared again
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import OBJECTS, ROUNDS, UNDONE, Reverification, SweepRun
-from lakegc_assets.sweep.foreign_marks import list_today, mark_approval_used, refuse_revoked
+from lakegc_assets.sweep.foreign_marks import mark_approval_used, record_stored_objects, refuse_revoked
 from lakegc_assets.sweep.report import Report, write_report
 from lakegc_assets.sweep.require_backup import in_backup, required_backup
 from lakegc_assets.sweep.reverify import CANDIDATES, reverify
@@ -37,10 +37,10 @@ from spark_resources.stores.retry import delete_own_files
 def sweep(run: SweepRun) -> Report:
     """Delete the approved objects that are still garbage, and report the outcome of every object."""
     backup = required_backup(run)
-    check_rights(run)
+    check_permissions(run)
     began: datetime = run.store.now()
     if run.foreign is not None:
-        list_today(run, run.foreign)
+        record_stored_objects(run, run.foreign)
         refuse_revoked(run.place, run.foreign.approval)
     if run.mark.record.state is not MarkState.SWEEPING:
         run.mark.move_to(MarkState.SWEEPING)
@@ -59,8 +59,8 @@ def sweep(run: SweepRun) -> Report:
     return report
 
 
-def check_rights(run: SweepRun) -> None:
-    """Write and delete a key of lakegc's own. Raises `Forbidden`, or `Unavailable` if the failure is transient."""
+def check_permissions(run: SweepRun) -> None:
+    """Write and delete one of lakegc's own keys. Raises `Forbidden`, or `Unavailable` if the failure is transient."""
     key, scheme = f"{run.receipts.folder}may-delete-{run.lease.token}", run.place.namespace.uri.partition("://")[0]
     run.store.write(key, b"")
     for failed in delete_own_files(run.store, [key]):

@@ -17,7 +17,7 @@ from lakegc_assets.sweep.context import INTENDED, OBJECTS, ROUNDS, UNDONE, Sweep
 from lakegc_assets.sweep.delete_rounds import (
     Tally,
     became_live,
-    expiry_of,
+    expiry_time,
     refuse_fruitless,
     run_round,
     still_garbage,
@@ -42,10 +42,10 @@ from spark_resources.spark.tasks import Tasks, first_rows
 ObjectsSince: TypeAlias = Callable[[SweepRun, int, Persisted], Grouped]
 """Finds the objects (PENDING) that a purge still has to process, given the round in which it began."""
 FREED = "receipts of stray copies"
-BEGUN = "begun.json"
+BEGUN_NAME = "begun.json"
 BEGUN_FORMAT = 1
-NO_HURRY = timedelta(days=1)  # restoring needs no re-verification
-STATS_AT_ONCE = 16
+RESTORE_TIME = timedelta(days=1)  # a restore has no deadline, since it needs no re-verification
+CONCURRENT_STATS = 16
 STRAY_COPIES = "stray copies freed"
 
 
@@ -60,14 +60,15 @@ def undo(run: SweepRun) -> Tally:
             if not found.count:
                 write_quarantine(run)
                 return tally
-            note_begin(run)
-            until = run.store.now() + NO_HURRY
+            write_begun(run)
+            until = run.store.now() + RESTORE_TIME
             tally.add(run_round(run, found.rows, Action.RESTORE, run.undone, run.next_number(), until, found.count))
             persist.release()
 
 
 def purge(run: SweepRun) -> Tally:
-    """Delete quarantined objects for good, after another re-verification. Objects that are live by now are restored.
+    """Permanently delete quarantined objects, after another re-verification. Objects that are live by then are
+    restored.
 
     Stray copies, whose originals were never deleted, are purged in the same way.
     """
@@ -92,13 +93,13 @@ def purged(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Ta
         verification = reverify(run, objects)
         tally.reverifications.append(verification)
         if verification.rescued.rows:
-            note_begin(run)
+            write_begun(run)
             live = became_live(run, objects, verification, persist)
-            until = run.store.now() + NO_HURRY
+            until = run.store.now() + RESTORE_TIME
             tally.add(run_round(run, live.rows, Action.RESTORE, receipts, run.next_number(), until, live.count))
         garbage = still_garbage(run, objects, verification, persist)
         if garbage.count:
-            until, number = expiry_of(run, verification), run.next_number()
+            until, number = expiry_time(run, verification), run.next_number()
             heads = HeadWatch.of(run, verification.verified)
             done = run_round(run, garbage.rows, Action.PURGE, receipts, number, until, garbage.count, heads)
             fruitless = 0 if done.total else fruitless + 1
@@ -111,7 +112,7 @@ def stray_copies(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     """The approved objects (PENDING) with a stray copy in quarantine: a sweep was interrupted between copy and delete,
     and later kept the original.
 
-    As long as a sweep may retry an object, its copy isn't stray: it could be the only one left by then.
+    As long as a sweep may retry an object, its copy isn't stray, because it could then be the only copy left.
     """
     may_retry = run.mark.record.state is MarkState.SWEEPING
 
@@ -133,7 +134,7 @@ def with_copies(run: SweepRun, objects: Grouped) -> Grouped:
     store, mark_id = run.store, run.mark.record.mark_id
     table = first_rows(objects.rows, ["address"], objects.count).select(PENDING.names).cast(PENDING)
     keys = [quarantine_key(mark_id, key) for key in table["address"].to_pylist()]
-    with ThreadPoolExecutor(STATS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_STATS) as pool:
         found = list(pool.map(lambda key: stat_or_none(store, key) is not None, keys))
     rows = table.filter(pa.array(found, pa.bool_()))
     return Grouped(Tasks.of(run.spark, rows), len(rows), objects.report)
@@ -151,8 +152,9 @@ def signed_in_quarantine(run: SweepRun, since: int, persist: Persisted) -> Group
     report = read_report(run.place, run.mark.record.mark_id)
     if report is None:
         raise Refused(
-            f"the sweep of mark {run.mark.record.mark_id} of {run.partition.repository} has no report yet, so no "
-            "signed list has the objects that it quarantined. Finish the sweep first: run lakegc sweep again.",
+            f"the sweep of mark {run.mark.record.mark_id} of {run.partition.repository} has no report yet, so "
+            "there is no signed list of the objects that it quarantined. Finish the sweep first: run lakegc sweep "
+            "again.",
             invariant=10,
         )
     listed = open_dataset(run.place, report.dataset["folder"], sha256=report.dataset["sha256"])
@@ -168,9 +170,10 @@ def signed_in_quarantine(run: SweepRun, since: int, persist: Persisted) -> Group
     return run.grouped(inputs, lambda rows: sweep_outcomes.only(rows[OBJECTS], rows[ROUNDS]), PENDING, persist)
 
 
-def note_begin(run: SweepRun) -> None:
-    """Record, before the first restore, that objects may be restored: later marks list all of this mark's again."""
-    run.store.write(f"{run.undone.folder}{BEGUN}", record_bytes({"format": BEGUN_FORMAT}))
+def write_begun(run: SweepRun) -> None:
+    """Record, before the first restore, that objects may be restored, so that later marks list this mark's objects
+    again."""
+    run.store.write(f"{run.undone.folder}{BEGUN_NAME}", record_bytes({"format": BEGUN_FORMAT}))
 
 
 def in_quarantine(run: SweepRun, since: int, persist: Persisted) -> Grouped:

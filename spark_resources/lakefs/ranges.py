@@ -358,7 +358,7 @@ def range_number(range_id: str) -> int:
     return int(range_id[:15], 16)
 
 
-def reading_addresses(place: Place) -> Producer:
+def address_reader(place: Place) -> Producer:
     """Map rows of RANGE_REFS to the addresses inside the namespace (ADDRESSES)."""
 
     def produce(batches: Batches, report: TaskReport) -> Batches:

@@ -137,7 +137,7 @@ class Seal:
             )
         if not hmac.compare_digest(key.hmac(self._message(name, content, signature)), signature.hmac):
             raise Untrusted(
-                f"{where} doesn't match its signature: it was altered, or it was signed for another key, mark or "
+                f"{where} doesn't match its signature: it was altered, or it was signed for another location, mark or "
                 "repository. It is not used. Find out who wrote it."
             )
 

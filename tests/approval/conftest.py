@@ -97,7 +97,7 @@ class Lake:
     def verify(self, name: str = "m1", *, now: datetime | None = None) -> None:
         """Verify one of lakegc's own marks, as a sweep does before it begins."""
         record = Mark.open(self.place, name).record
-        approval.verify(self.target, record, self.approval(name), now=now or self.now)
+        approval.verify_approved(self.target, record, self.approval(name), now=now or self.now)
 
     def approval(self, name: str = "m1") -> Approval | None:
         return read_approval(self.place, name)

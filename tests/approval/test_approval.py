@@ -236,7 +236,7 @@ def test_an_approval_with_the_wrong_digest_is_refused(lake: Lake) -> None:
     """An approval that names a digest covers that set and no other."""
     lake.add_mark()
 
-    assert_refused(lake, Refused, "which is another set", digest="0" * 64)
+    assert_refused(lake, Refused, "which is a different set", digest="0" * 64)
     assert lake.approve(digest=lake.record().digest).digest == lake.record().digest
 
 
@@ -275,7 +275,7 @@ def test_a_mark_whose_sweep_has_begun_can_be_neither_approved_nor_revoked(lake: 
     with pytest.raises(Refused, match="has been used"):
         lake.verify()
     with pytest.raises(Refused, match="has been used"):
-        approve.approved(lake.proposal(), now=lake.now)
+        approve.valid_approval(lake.proposal(), now=lake.now)
 
 
 def test_a_superseded_mark_is_refused(lake: Lake) -> None:
@@ -376,7 +376,7 @@ def test_a_set_with_an_altered_file_is_neither_approved_nor_swept(lake: Lake, ho
     with pytest.raises(Refused, match=folder):
         lake.verify()
     with pytest.raises(Refused, match=folder):
-        approve.verify_set(lake.target, lake.record())
+        approve.verify_recorded_files(lake.target, lake.record())
 
 
 ADDED = (
@@ -431,7 +431,7 @@ def test_files_that_a_sweep_wrote_do_not_count_as_added_to_the_set(lake: Lake) -
     for name in ("receipts/0001/part-0.parquet", "verifications/0001/mark.json", "sweep.json", "undone/part-0.parquet"):
         lake.place.store().write(mark_folder("m1") + name, b"x")
 
-    approve.verify_set(lake.target, lake.record())
+    approve.verify_recorded_files(lake.target, lake.record())
 
 
 def test_a_mark_whose_record_does_not_match_its_digest_is_refused(lake: Lake) -> None:
@@ -604,7 +604,7 @@ def test_an_approval_whose_revocation_was_interrupted_does_not_count(
     lake.add_mark()
     given = lake.approve()
     with monkeypatch.context() as patch:
-        patch.setattr(approve, "note_end", fail_as_unavailable)
+        patch.setattr(approve, "record_end", fail_as_unavailable)
         with pytest.raises(Unavailable):
             lake.revoke()
 
@@ -704,14 +704,14 @@ def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch
     """A revocation is interrupted; meanwhile somebody else approves."""
     lake.add_mark()
     lake.approve()
-    noted = approve.note_end
+    noted = approve.record_end
     later: list[Approval] = []
 
     def interrupted(*found: Any, **options: Any) -> bool:
         later.append(lake.approve(who="Grace"))
         return noted(*found, **options)
 
-    monkeypatch.setattr(approve, "note_end", interrupted)
+    monkeypatch.setattr(approve, "record_end", interrupted)
     lake.revoke()
     assert [lake.approval()] == later
     lake.verify()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from lakegc_assets.assets.approval_events import BY_HAND
+from lakegc_assets.assets.approval_events import MANUAL_EVENT_ADVICE
 from lakegc_assets.assets.review import APPROVAL
 from lakegc_assets.cli.dagster_runs import run_sweep
 from lakegc_assets.definitions import defs
-from lakegc_assets.jobs import APPROVE_TEMPLATE, UI_ENTRANCE, approve_job
+from lakegc_assets.jobs import APPROVE_TEMPLATE, APPROVED_IN_UI, approve_job
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.sensors import approved_sweeps
 from spark_resources.errors import Refused
@@ -70,7 +71,7 @@ def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg
     assert approve(instance, lake, by="Ada", digest=digest[:12]).success
     given = lake.approval()
     assert given is not None
-    assert (given.who, given.how, given.digest) == ("Ada", UI_ENTRANCE, digest)
+    assert (given.who, given.how, given.digest) == ("Ada", APPROVED_IN_UI, digest)
     assert lake.record().state is MarkState.APPROVED
     [shown] = events(instance, lake)
     counts = lake.record().counts
@@ -94,7 +95,7 @@ def test_the_event_of_an_approval_shows_each_release_with_its_reason(lake: Lake,
     [
         ({"by": "", "digest": "{digest}"}, "the approver's name is missing"),
         ({"by": "Ada", "digest": ""}, "at least the first 12 characters"),
-        ({"by": "Ada", "digest": "ffffffffffff"}, "which is another set"),
+        ({"by": "Ada", "digest": "ffffffffffff"}, "which is a different set"),
         ({"by": "Ada", "digest": "{digest}", "release": {"jumps": "so"}}, "there is no brake 'jumps'"),
         ({"by": "Ada", "digest": "{digest}", "release": {"jump": "so"}}, "has not tripped"),
     ],
@@ -113,6 +114,21 @@ def test_a_run_with_a_wrong_config_fails_and_approves_nothing(
     assert lake.approval() is None
     assert lake.record().state is MarkState.MARKED
     assert events(instance, lake) == []
+
+
+def test_a_swept_mark_is_not_approved_a_second_time(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """The run fails at once, and reports no event by which the sensor would begin a second sweep."""
+    mark = lake.add_mark()
+    digest = str(mark.record.digest)
+    assert approve(instance, lake, by="Ada", digest=digest).success
+    lake.place.store().write(mark.key, replace(lake.record(), state=MarkState.SWEPT).to_json())
+
+    result = approve(instance, lake, by="Bob", digest=digest)
+
+    assert not result.success
+    assert "the approval of mark m1" in refusal(result)
+    assert "has been used" in refusal(result)
+    assert [each["by"] for each in events(instance, lake)] == ["Ada"]
 
 
 def test_the_launchpad_leaves_the_fields_of_an_approval_empty() -> None:
@@ -137,10 +153,10 @@ def test_an_event_reported_by_hand_approves_nothing(lake: Lake, instance: dg.Dag
         tick = approved_sweeps.evaluate_tick(context)
 
     assert tick.run_requests == []
-    assert BY_HAND in str(tick.skip_message)
+    assert MANUAL_EVENT_ADVICE in str(tick.skip_message)
     [advice] = instance.fetch_observations(APPROVAL, limit=1).records
     assert advice.asset_observation is not None
-    assert advice.asset_observation.description == BY_HAND
+    assert advice.asset_observation.description == MANUAL_EVENT_ADVICE
     with environment(lake.sandbox.settings), pytest.raises(Refused, match="is not approved"):
         run_sweep(Partition(lake.name, "m1"), {}, instance=instance, resources=resources())
     assert lake.approval() is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.approval.verify_files import lines_in, strange_keys
+from lakegc_assets.approval.verify_files import forbidden_keys, lines_of_text
 from lakegc_assets.rules.addresses import is_candidate
 
 PIECES = st.sampled_from(
@@ -42,12 +42,12 @@ def test_strange_keys_are_those_that_cannot_be_candidates_or_have_dot_segments(
         key for key in keys if not is_candidate(key, local_adapter=local_adapter) or {".", ".."} & set(key.split("/"))
     ]
 
-    assert strange_keys(pa.array(keys, pa.string()), local_adapter=local_adapter).to_pylist() == expected
+    assert forbidden_keys(pa.array(keys, pa.string()), local_adapter=local_adapter).to_pylist() == expected
 
 
 def test_a_null_is_a_strange_key() -> None:
     """A row without an address is refused with the mark."""
-    assert strange_keys(pa.array(["data/a", None], pa.string()), local_adapter=False).to_pylist() == [None]
+    assert forbidden_keys(pa.array(["data/a", None], pa.string()), local_adapter=False).to_pylist() == [None]
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_a_null_is_a_strange_key() -> None:
 )
 def test_each_line_of_the_text_list_is_one_key(data: bytes, keys: list[str]) -> None:
     """Keys are kept byte for byte."""
-    assert lines_in(data).to_pylist() == keys
+    assert lines_of_text(data).to_pylist() == keys

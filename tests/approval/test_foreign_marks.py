@@ -215,7 +215,7 @@ def test_an_approval_of_a_foreign_mark_can_be_used_only_once(lake: Lake) -> None
     """Once a sweep has recorded the end of an approval, the mark is neither approved nor revoked again."""
     write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
-    approve.note_end(lake.proposal("t1"), who="a sweep", how="swept", now=lake.now)
+    approve.record_end(lake.proposal("t1"), who="a sweep", how="swept", now=lake.now)
 
     with pytest.raises(Refused, match="has been used"):
         lake.approve("t1", now=lake.now + timedelta(seconds=9))
@@ -250,6 +250,6 @@ def test_an_unreadable_approval_of_a_foreign_mark_does_not_count(lake: Lake) -> 
     alter_file(lake.folder / approval_key("t1"), with_one_bit_flipped)
 
     with pytest.raises(DamagedData, match="is not a valid approval"):
-        approve.approved(lake.proposal("t1"), now=lake.now)
+        approve.valid_approval(lake.proposal("t1"), now=lake.now)
     assert foreign_approval(lake.place, foreign_mark(lake), now=lake.now) is ApprovalStatus.NONE
     assert lake.approve("t1", **later(lake)) == lake.approval("t1")

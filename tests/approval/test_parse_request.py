@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakegc_assets.approval.parse_request import known_brake, single_line, whole_digest
+from lakegc_assets.approval.parse_request import complete_digest, known_brake, single_line
 from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.errors import WrongUsage
 
@@ -46,14 +46,14 @@ def test_only_known_brakes_can_be_released() -> None:
 
 
 def test_the_first_twelve_characters_of_a_digest_suffice() -> None:
-    """Case doesn't matter. A different digest is returned as given, and refused later as another set's."""
-    assert whole_digest(f" {DIGEST[:12].upper()} ", DIGEST) == DIGEST
-    assert whole_digest(DIGEST, DIGEST) == DIGEST
-    assert whole_digest("f" * 12, DIGEST) == "f" * 12
+    """Case doesn't matter. Another digest is left as given, and refused later as another set's."""
+    assert complete_digest(f" {DIGEST[:12].upper()} ", DIGEST) == DIGEST
+    assert complete_digest(DIGEST, DIGEST) == DIGEST
+    assert complete_digest("f" * 12, DIGEST) == "f" * 12
 
 
 @pytest.mark.parametrize("given", ["", DIGEST[:11], " " * 20])
 def test_a_digest_shorter_than_twelve_characters_is_refused(given: str) -> None:
     """Fewer characters don't show that the set was reviewed."""
     with pytest.raises(WrongUsage, match="at least the first 12 characters"):
-        whole_digest(given, DIGEST)
+        complete_digest(given, DIGEST)

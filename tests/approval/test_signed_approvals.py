@@ -94,7 +94,7 @@ def test_an_approval_copied_from_another_mark_does_not_count(signed: Lake) -> No
     store.write(approval_key("m2"), store.read(approval_key("m1")))
 
     signed.verify("m1")
-    with pytest.raises(Untrusted, match="another place"):
+    with pytest.raises(Untrusted, match="another location"):
         signed.verify("m2")
 
 

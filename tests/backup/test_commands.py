@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from lakegc_assets.backup.context import marked_set
-from lakegc_assets.backup.destination import backup_place, refuse_overlap
+from lakegc_assets.backup.destination import parse_place, refuse_overlap
 from lakegc_assets.backup.manifest import SCHEMA, begin, listed_objects, read_backup
 from lakegc_assets.mark.context import Target
 from spark_resources.errors import Refused
@@ -104,9 +104,9 @@ def test_a_destination_that_has_a_backup_of_another_set_with_the_same_id_is_refu
     lake.add_mark(ADDRESSES)
     write_objects(lake, ADDRESSES)
     subject = marked_set(lake.target, "m1").subject
-    begin(backup_place(to, create_folder(to)), f"{lake.name}/m1/", replace(subject, digest="f" * 64))
+    begin(parse_place(to, create_folder(to)), f"{lake.name}/m1/", replace(subject, digest="f" * 64))
 
-    commands.fails(3, ["another set"], "backup", "m1", to)
+    commands.fails(3, ["a different set"], "backup", "m1", to)
 
 
 def create_folder(to: str) -> StoreSettings:
@@ -197,7 +197,7 @@ PLANTED = (
 
 def add_to_backup(lake: ApprovalLake, to: str, *addresses: str) -> None:
     """Add objects to a backup's list, and make its summary agree. Their copies are those of the first object."""
-    place, folder = backup_place(to, StoreSettings()), f"{lake.name}/m1/"
+    place, folder = parse_place(to, StoreSettings()), f"{lake.name}/m1/"
     backup = read_backup(place, folder)
     assert backup is not None
     rows = all_rows(place, listed_objects(place, backup), SCHEMA)
@@ -262,7 +262,7 @@ def test_a_backup_in_the_repositorys_own_namespace_is_refused(
     )  # fmt: skip
     for to in inside:
         with pytest.raises(Refused, match="namespace"):
-            refuse_overlap(backup_place(to, settings), lake.target, f"{lake.name}/m1/", no_repositories)
+            refuse_overlap(parse_place(to, settings), lake.target, f"{lake.name}/m1/", no_repositories)
     commands.fails(3, ["namespace"], "backup", "m1", str(link / "x"))
 
     assert files(lake.folder) == before
@@ -323,9 +323,9 @@ def test_every_spelling_of_the_namespace_is_refused_as_a_backup_destination(
     no_repositories = cast(LakeFS, NoRepositories())
     for uri in inside:
         with pytest.raises(Refused, match="namespace"):
-            refuse_overlap(backup_place(uri, StoreSettings()), target, "mine/m1/", no_repositories)
+            refuse_overlap(parse_place(uri, StoreSettings()), target, "mine/m1/", no_repositories)
     for uri in outside:
-        refuse_overlap(backup_place(uri, StoreSettings()), target, "mine/m1/", no_repositories)
+        refuse_overlap(parse_place(uri, StoreSettings()), target, "mine/m1/", no_repositories)
 
 
 def test_a_backup_in_another_repositorys_namespace_is_refused() -> None:
@@ -335,4 +335,4 @@ def test_a_backup_in_another_repositorys_namespace_is_refused() -> None:
     target = Target(repository("mine", "s3://bucket/lake"), "s3", place)
 
     with pytest.raises(Refused, match="other"):
-        refuse_overlap(backup_place("s3://bucket/other/data/x", StoreSettings()), target, "mine/m1/", others)
+        refuse_overlap(parse_place("s3://bucket/other/data/x", StoreSettings()), target, "mine/m1/", others)

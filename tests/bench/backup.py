@@ -23,7 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakegc_assets.backup.backup import back_up
-from lakegc_assets.backup.context import AT_ONCE, BackupRun, CopyLimits, MarkedSet
+from lakegc_assets.backup.context import CONCURRENT_COPIES, BackupRun, CopyLimits, MarkedSet
 from lakegc_assets.backup.manifest import Subject
 from lakegc_assets.mark.context import Target
 from spark_resources.lakefs import Repository
@@ -94,7 +94,7 @@ def main() -> None:
     options.add_argument("--objects", type=int, default=5_000)
     options.add_argument("--size", type=int, default=1_000, help="of an object, in bytes")
     options.add_argument("--pairs", type=int, default=3)
-    options.add_argument("--at-once", type=int, default=AT_ONCE)
+    options.add_argument("--at-once", type=int, default=CONCURRENT_COPIES)
     chosen = options.parse_args()
     keys, ratios = keys_of(chosen.objects), []
     with environment({"spark_master": "local[*]"}), seaweedfs() as server:

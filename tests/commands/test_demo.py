@@ -143,7 +143,7 @@ def test_the_commands_that_the_demo_prints_work(demo: Demo, lakegc: Lakegc) -> N
     command = [LAKEGC, "sandbox", "up", "--folder", str(demo.folder), "--port", "0"]
     with subprocess.Popen(command, env=fresh(demo.home), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            settings = settings_in(printed_until(process, "Ctrl-C ends"))
+            settings = settings_in(printed_until(process, "Press Ctrl-C"))
             with urllib.request.urlopen(f"{settings['endpoint_url']}/api/v1/healthcheck", timeout=60) as response:
                 assert response.status < 300
             listed = lakegc(settings, "review", "worked-example", "demo", "--list")

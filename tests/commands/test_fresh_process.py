@@ -13,7 +13,7 @@ import platformdirs
 import pytest
 
 from lakegc_assets.cli.commands import app
-from lakegc_assets.cli.invocation import nearest
+from lakegc_assets.cli.invocation import relative_if_inside
 from spark_resources.lakefs_sandbox import Sandbox
 from tests.support.command_line import NO_AGE
 from tests.support.mark_runs import quick_environment
@@ -110,7 +110,7 @@ def test_a_command_succeeds_in_a_separate_process(shell: Shell, step: str) -> No
 @pytest.mark.parametrize("step", [step for step, arguments in STEPS.items() if "json" not in arguments])
 def test_a_command_prints_the_next_one_in_the_form_in_which_it_was_called(shell: Shell, step: str) -> None:
     """It can then be pasted: here lakegc is a module of an interpreter, and no shell finds `lakegc`."""
-    called = f"{nearest(sys.executable, Path.cwd())} -m lakegc_assets.cli "
+    called = f"{relative_if_inside(sys.executable, Path.cwd())} -m lakegc_assets.cli "
     shown = shell.ended(step).stdout
 
     named = {line.rpartition(called)[2].split()[0] for line in shown.splitlines() if called in line}

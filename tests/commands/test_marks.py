@@ -126,7 +126,7 @@ def lakegc_list(marked: Marked, form: str) -> str:
     """What `review --list` prints in a form."""
     out = io.StringIO()
     with environment(marked.settings), redirect_stdout(out):
-        reviews.show(marked.repository, "m1", every=True, form=form)
+        reviews.show(marked.repository, "m1", list_all=True, output_format=form)
     return out.getvalue()
 
 
@@ -210,7 +210,7 @@ def test_csv_is_escaped_on_a_terminal(hostile: Marked) -> None:
             return True
 
     with environment(hostile.settings), redirect_stdout(Screen()) as screen:
-        reviews.show("hostile", "m1", every=True, form="csv")
+        reviews.show("hostile", "m1", list_all=True, output_format="csv")
 
     check_terminal_safe(screen.getvalue().replace("\r\n", "\n"))
     assert escaped_name("data/s/two\nlines") in screen.getvalue()

@@ -12,7 +12,7 @@ import pytest
 
 from lakegc_assets.cli.console import EscapingConsole
 from lakegc_assets.cli.mark import Row, as_table
-from lakegc_assets.sweep.metadata import described
+from lakegc_assets.sweep.metadata import sweep_result
 from lakegc_assets.sweep.report import ASSET, Report, read_report, report_key
 from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import RECEIPTS, MarkState, Outcome
@@ -144,7 +144,7 @@ def shown_in_the_ui(lake: Lake, mark_id: str) -> dict[str, Any]:
     """The metadata of `sweep_report` for a mark's report, as plain values."""
     report = read_report(lake.place, mark_id)
     assert report is not None
-    metadata = described(lake.place, report).metadata or {}
+    metadata = sweep_result(lake.place, report).metadata or {}
     return {name: getattr(value, "value", value) for name, value in metadata.items()}
 
 

@@ -154,9 +154,9 @@ def test_the_sample_is_drawn_evenly_and_is_the_same_for_the_same_mark(place: Pla
     """It doesn't depend on how the rows are spread over files."""
     rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
 
-    one = sample_objects.highlights(reviewable(place, tables(rows), "m1"))
-    many = sample_objects.highlights(reviewable(place, tables(rows, each=90), "m2"))
-    again = sample_objects.chosen(tables(rows)[0], seed="m2").to_pylist()
+    one = sample_objects.samples_by_kind(reviewable(place, tables(rows), "m1"))
+    many = sample_objects.samples_by_kind(reviewable(place, tables(rows, each=90), "m2"))
+    again = sample_objects.select_samples(tables(rows)[0], seed="m2").to_pylist()
 
     for kind in ("largest", "newest"):
         assert [row["address"] for row in one[kind]] == [row["address"] for row in many[kind]]

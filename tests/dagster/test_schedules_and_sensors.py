@@ -16,7 +16,7 @@ from lakegc_assets import schedules
 from lakegc_assets.definitions import defs, mark_job, sweep_job
 from lakegc_assets.partitions import REPOSITORY_TAG
 from lakegc_assets.schedules import PREFLIGHT_TAG, mark_repositories
-from lakegc_assets.sensors import MOST_AT_ONCE, approved_sweeps, new_repositories
+from lakegc_assets.sensors import MAX_NEW_PER_TICK, approved_sweeps, new_repositories
 from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lakefs_sandbox import Sandbox
@@ -88,9 +88,11 @@ def repositories(requests: list[dg.RunRequest]) -> set[str]:
 
 def fail_preflight(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
     """Let the preflight of one repository fail with a sentence."""
-    look = schedules.problem
+    look = schedules.preflight_problem
     monkeypatch.setattr(
-        schedules, "problem", lambda lakefs, each, known: sentence if each.id == name else look(lakefs, each, known)
+        schedules,
+        "preflight_problem",
+        lambda lakefs, each, known: sentence if each.id == name else look(lakefs, each, known),
     )
 
 
@@ -181,14 +183,14 @@ def test_a_repository_whose_check_takes_too_long_is_marked_like_the_others(
     import threading
 
     answered = threading.Event()
-    look = schedules.problem
+    look = schedules.preflight_problem
 
     def slow(lakefs: object, each: object, known: object) -> str | None:
         if each.id == "lake-b":  # type: ignore[attr-defined]
             answered.wait(60)
         return look(lakefs, each, known)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(schedules, "problem", slow)
+    monkeypatch.setattr(schedules, "preflight_problem", slow)
     monkeypatch.setattr(schedules, "PREFLIGHT_TIMEOUT_S", 0.5)
     try:
         requests, _ = night.evaluate_schedule()
@@ -216,8 +218,8 @@ def test_a_tick_without_a_server_fails(night: Night) -> None:
 def test_an_invalid_cron_schedule_is_refused() -> None:
     """The message names the variable; no other schedule replaces it."""
     with pytest.raises(WrongUsage, match="LAKEGC_MARK_CRON is 'at night': expected a cron schedule"):
-        schedules.scheduled("at night")
-    assert schedules.scheduled("*/5 * * * *").cron_schedule == "*/5 * * * *"
+        schedules.make_schedule("at night")
+    assert schedules.make_schedule("*/5 * * * *").cron_schedule == "*/5 * * * *"
 
 
 def test_schedules_and_sensors_are_off_by_default() -> None:
@@ -267,12 +269,12 @@ def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
 
 def test_the_sensor_requests_a_bounded_number_of_runs_a_tick(night: Night) -> None:
     """The next ticks request the rest, each once."""
-    for number in range(MOST_AT_ONCE):
+    for number in range(MAX_NEW_PER_TICK):
         night.sandbox.create(f"more-{number:03}")
     first, _, cursor = night.evaluate_sensor()
     second, _, cursor = night.evaluate_sensor(cursor)
 
-    assert (len(first), len(second)) == (MOST_AT_ONCE, 3)
+    assert (len(first), len(second)) == (MAX_NEW_PER_TICK, 3)
     assert not repositories(first) & repositories(second)
     assert night.evaluate_sensor(cursor)[0] == []
 

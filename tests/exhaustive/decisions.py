@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.retained_commits import with_earlier_heads
-from lakegc_assets.mark.uncommitted_readings import why_repeat
+from lakegc_assets.mark.uncommitted_readings import why_list_again
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.delete_check import check_before_delete
 from lakegc_assets.rules.holds import References, commits_on_hold, with_holds
@@ -237,7 +237,7 @@ def must_repeat(kind: str, changed: int) -> bool:
     pages, files, empty = {"whole": (1, 1, 0), "empty": (1, 0, 1), "none": (0, 0, 0)}[kind]
     lists = UncommittedLists("run", {"location": files} if files else {}, pages)
     assert lists.empty_pages == empty
-    return bool(why_repeat(lists, cast(Any, SimpleNamespace(rows=changed))))
+    return bool(why_list_again(lists, cast(Any, SimpleNamespace(rows=changed))))
 
 
 # --- objects --------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
     uv run python -m tests.exhaustive.explore --operations 2 --faults 1
     uv run python -m tests.exhaustive.explore --operations 3 --scenario "identical content" --processes 2
+    uv run python -m tests.exhaustive.explore --operations 3 --faults 1 --minutes 30 --processes 2
 
 It goes by the number of events: first everything that happens without any, then with one, and so on, so the first loss
 that is found has the fewest events. States that were seen are not gone through again; only their hashes are kept (64
@@ -9,6 +10,9 @@ bits: among ten million states, one in half a million explorations would confuse
 
 An operation right before a question matters only if it changes the answer, alone or by what it makes possible;
 otherwise the same states come about when it happens after the question. So only those are tried there.
+
+What takes too long as a whole is explored for a given time: each first event in turn, in random order, with everything
+that can follow it. The number of those that are done says how far that is.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pool
+from random import Random
 from typing import NamedTuple
 
 from tests.exhaustive.collector import Collector
@@ -36,6 +41,8 @@ FAULTS = (
     "empty list", "truncated list", "swallowed error", "404", "503", "stale listing", "lost answer", "killed task",
     "delay", "unreadable", "altered mark", "forged base",
 )  # fmt: skip
+MOST_SEEN = 20_000_000
+"""States that an exploration for a given time remembers in each process, in about 2 GB; then it forgets them all."""
 
 
 class Event(NamedTuple):
@@ -123,6 +130,27 @@ class Exploration:
         self.found.losses.sort(key=lambda loss: (len(loss.events), loss.steps))
         self.found.seconds, self.found.worlds = time.monotonic() - began, len(self.universe.worlds)
         return self.found
+
+    def first_events(self) -> list[State]:
+        """The states right after each first event."""
+        found: list[State] = []
+        self.follow((self.start, 0, self.beginning(), 0, 0, None, 0), found)
+        return found
+
+    def run_from(self, state: State) -> None:
+        """Explore everything that follows a state, in depth: little has to be remembered but the states seen."""
+        waiting = [state]
+        while waiting:
+            self.follow(waiting.pop(), waiting)
+
+    @property
+    def seen(self) -> int:
+        """The number of states that are remembered."""
+        return len(self._seen)
+
+    def forget(self) -> None:
+        """Forget the states that were seen: those that come about again count again."""
+        self._seen.clear()
 
     def beginning(self) -> Memory:
         """A sweep alone begins with what a mark of the quiet world expired."""
@@ -298,6 +326,42 @@ def explored(scenario: str, scope: Scope, without: Collection[str] = (), *, quie
     return Exploration(SCENARIOS[scenario], scope, without).run(progress)
 
 
+@dataclass
+class Part:
+    """How far an exploration for a given time got: `done` of `all` first events."""
+
+    done: int = 0
+    all: int = 0
+    states: int = 0
+    losses: list[Loss] = field(default_factory=list)
+
+
+def explored_for(
+    seconds: float, names: Sequence[str], scope: Scope, without: Collection[str] = (), *, seed: int = 0,
+    share: tuple[int, int] = (0, 1), clock: Callable[[], float] = time.monotonic,
+) -> Part:  # fmt: skip
+    """Explore first events in random order until the time is over; the last one is finished.
+
+    `share`: the number of this process, and how many there are.
+    """
+    until, number, of = clock() + seconds, *share
+    explorations = {name: Exploration(SCENARIOS[name], scope, without) for name in names}
+    starts = [(name, state) for name, each in explorations.items() for state in each.first_events()]
+    Random(seed).shuffle(starts)
+    part = Part(all=len(starts[number::of]))
+    for name, state in starts[number::of]:
+        if clock() >= until:
+            break
+        explorations[name].run_from(state)
+        part.done += 1
+        if sum(each.seen for each in explorations.values()) > MOST_SEEN:
+            for each in explorations.values():
+                each.forget()
+    part.states = sum(each.found.states for each in explorations.values())
+    part.losses = [loss for each in explorations.values() for loss in each.found.losses]
+    return part
+
+
 def show(found: Found, events: int) -> None:
     rate = found.states / found.seconds if found.seconds else 0
     print(f"  {events} events: {found.states:,} states, {rate:,.0f} a second", file=sys.stderr, flush=True)
@@ -316,12 +380,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--without-dump", action="store_true", help="credentials that may not dump commits")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--progress", action="store_true")
+    parser.add_argument("--minutes", type=float, help="end after this time, and say how far that is")
+    parser.add_argument("--seed", type=int, default=0, help="of the order in which first events are explored")
     parser.add_argument("--show", type=int, default=1, help="the number of losses to print")
     options = parser.parse_args(arguments)
     scope = Scope(options.operations, options.faults, options.mark.replace("none", ""), not options.no_sweep,
                   dump=not options.without_dump)  # fmt: skip
     names = options.scenario or list(SCENARIOS)
     total, began = Found(), time.monotonic()
+    if options.minutes is not None:
+        parts = _parts(options.minutes * 60, names, scope, options.without, options.seed, options.processes)
+        print(f"{sum(one.done for one in parts):,} of {sum(one.all for one in parts):,} first events, each with "
+              "everything after it")  # fmt: skip
+        total.states = sum(one.states for one in parts)
+        total.losses = [loss for one in parts for loss in one.losses]
+        names = []
     for name, found in _each(names, scope, options.without, options.processes, options.progress):
         print(f"{name}: {found.states:,} states, {found.worlds:,} worlds, {found.seconds:.1f} s, "
               f"{len(found.losses)} losses", flush=True)  # fmt: skip
@@ -333,6 +406,15 @@ def main(arguments: Sequence[str]) -> int:
     for loss in sorted(total.losses, key=lambda loss: (len(loss.events), loss.steps))[: options.show]:
         print(table(loss))
     return 1 if total.losses else 0
+
+
+def _parts(
+    seconds: float, names: Sequence[str], scope: Scope, without: Collection[str], seed: int, processes: int
+) -> list[Part]:
+    shares = [{"seed": seed, "share": (number, processes)} for number in range(processes)]
+    with Pool(processes) as pool:
+        waiting = [pool.apply_async(explored_for, (seconds, names, scope, without), each) for each in shares]
+        return [result.get() for result in waiting]
 
 
 def _each(

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.exhaustive.explore import Exploration, Scope
+from tests.exhaustive.explore import Exploration, Scope, explored_for
 from tests.exhaustive.invisible import INVISIBLE
 from tests.exhaustive.operations import OPERATIONS
 from tests.exhaustive.safeguards import PAST, SAFEGUARDS, Safeguard, smallest_loss
@@ -93,6 +93,26 @@ def test_operations_that_cannot_change_an_answer_need_not_be_tried_before_it(
     for loss in all_of_them.losses:
         events = {event.what for event in loss.events}
         assert any((at, objects) == (loss.at, loss.objects) and some <= events for at, objects, some in found)
+
+
+def test_an_exploration_for_a_given_time_goes_through_the_same_states_if_the_time_suffices() -> None:
+    name, scope = "identical content", Scope(1, 1)
+    whole = Exploration(SCENARIOS[name], scope).run()
+
+    halves = [explored_for(60, [name], scope, share=(number, 2), clock=lambda: 0) for number in (0, 1)]
+    both = explored_for(60, [name], scope, clock=lambda: 0)
+
+    assert both.states == whole.states
+    assert both.done == both.all == sum(one.all for one in halves)
+    assert all(one.done == one.all for one in halves)
+
+
+def test_an_exploration_for_a_given_time_ends_with_it_and_finds_losses() -> None:
+    ticks = iter(range(100))
+    found = explored_for(3, ["identical content"], Scope(1), ("path probes",), clock=lambda: next(ticks))
+
+    assert found.done == 2 < found.all
+    assert found.losses
 
 
 def test_every_operation_is_tried() -> None:

@@ -97,7 +97,7 @@ class Reasons(NamedTuple):
     heads: int
     behind: int
     dangling: int
-    elsewhere: int
+    other_repositories: int
     held: int
 
     @property
@@ -106,11 +106,11 @@ class Reasons(NamedTuple):
 
     @property
     def staged_only(self) -> int:
-        return self.staged & ~(self.committed | self.elsewhere | self.held)
+        return self.staged & ~(self.committed | self.other_repositories | self.held)
 
     @property
     def live(self) -> int:
-        return self.staged | self.committed | self.elsewhere | self.held
+        return self.staged | self.committed | self.other_repositories | self.held
 
 
 @dataclass
@@ -215,7 +215,7 @@ class Universe:
             heads=self.reached(one.head for one in ours.branches if one is not None),
             behind=self.reached(behind_heads - {int(one) for one in heads.values()}),
             dangling=self.reached(retained - behind_heads),
-            elsewhere=self.reached(one for each in others for one in each.commits),
+            other_repositories=self.reached(one for each in others for one in each.commits),
             held=world.held | tagged,
         )
 

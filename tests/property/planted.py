@@ -49,8 +49,8 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     "dangling commits": (
         Edit(
             "lakegc_assets/mark/retained_commits.py",
-            "            graph[commit.id] = checked(commit)\n    return graph\n",
-            "            graph[commit.id] = checked(commit)\n"
+            "            graph[commit.id] = verified_commit(commit)\n    return graph\n",
+            "            graph[commit.id] = verified_commit(commit)\n"
             "    reached, waiting = {}, [*run.lakefs.branches(run.partition.repository).values()]\n"
             "    while waiting:\n"
             "        if (one := graph.get(waiting.pop())) is not None and one.id not in reached:\n"

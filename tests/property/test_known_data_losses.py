@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakegc_assets.mark.full_listing import all_parts, candidates, parts_of
+from lakegc_assets.mark.full_listing import all_parts, candidates_in, split_parts
 from lakegc_assets.mark.options import MarkOptions
-from lakegc_assets.mark.retained_commits import checked
+from lakegc_assets.mark.retained_commits import verified_commit
 from lakegc_assets.progress import listening
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules import garbage as rule
@@ -343,8 +343,8 @@ def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter
     parts = ["0a1b2c-00001"]  # of an unfinished upload, where the local adapter keeps them
     for key in [*ALIEN, *KNOWN, *parts]:
         place.store().write(key, b"x")
-    listed = parts_of(place.store(), all_parts(place.store()), wanted=8)
-    batches = candidates(place, listed, TaskReport(), local_adapter=local_adapter)
+    listed = split_parts(place.store(), all_parts(place.store()), wanted=8)
+    batches = candidates_in(place, listed, TaskReport(), local_adapter=local_adapter)
     found = [address for batch in batches for address in batch.column("address").to_pylist()]
 
     assert sorted(found) == sorted([*KNOWN, *([] if local_adapter else parts)])
@@ -357,9 +357,9 @@ def test_commits_of_an_unknown_version_stop_the_mark() -> None:
     """
     known = Commit("", (), datetime(2026, 1, 1, tzinfo=UTC), "")
     known = replace(known, id=commit_id(known))
-    assert checked(known) == known
+    assert verified_commit(known) == known
     with pytest.raises(DamagedData, match="has version 2, which this version of lakegc doesn't support"):
-        checked(replace(known, version=2))
+        verified_commit(replace(known, version=2))
 
 
 def test_cutoff_uses_store_clock_under_skew(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from lakegc_assets.mark import (
 )
 from lakegc_assets.mark.context import MarkRun, Target, find_target
 from lakegc_assets.mark.options import MarkOptions
-from lakegc_assets.mark.reading_order import READ
+from lakegc_assets.mark.reading_order import STEP_FUNCTIONS
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
 from lakegc_assets.sweep.delete_rounds import Tally
@@ -160,7 +160,7 @@ def resources() -> dict[str, Any]:
 # --- many small marks -----------------------------------------------------------------------------------------------
 
 _STEPS: Mapping[str, Callable[[MarkRun], None]] = {
-    **READ,
+    **STEP_FUNCTIONS,
     expired_set.ASSET: expired_set.compute,
 }
 _ONE_TASK = {"spark.sql.leafNodeDefaultParallelism": "1", "spark.sql.shuffle.partitions": "1"}

@@ -96,7 +96,7 @@ def write_set(place: Place, mark: Mark, files: Iterable[pa.Table]) -> tuple[dict
     outputs: dict[str, Output] = {
         "": parquet(mark.folder("expired_set"), EXPIRED_OBJECTS),
         totals.PART: totals.totals_output(mark.folder("expired_set", totals.PART), record.start),
-        sample_objects.PART: sample_objects.highlights_output(
+        sample_objects.PART: sample_objects.samples_output(
             mark.folder("expired_set", sample_objects.PART), record.mark_id
         ),
     }

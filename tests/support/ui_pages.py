@@ -26,6 +26,7 @@ expect.set_options(timeout=60_000)
 _RUNS = """{ runsOrError(limit: 50) { ... on Runs { results { runId jobName status tags { key value } } } } }"""
 _SWITCH = """{ instigationStateOrError(instigationSelector: {name: "%s", repositoryName: "__repository__",
     repositoryLocationName: "%s"}) { ... on InstigationState { status } } }"""
+_FOLLOW = "path => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')) }"
 _ENDED = ("SUCCESS", "FAILURE", "CANCELED")
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ def polled(look: Callable[[], T | None], what: str, limit_s: float, otherwise: C
     while time.monotonic() < until:
         if found := look():
             return found
-        time.sleep(0.25)  # the step of a poll with a limit
+        time.sleep(0.5)  # the step of a poll with a limit; each asks the web server
     pytest.fail(f"waited {limit_s:.0f} s in vain for {what} {otherwise()}")
 
 
@@ -59,21 +60,35 @@ class Ui:
 
     address: str
     page: Page
-    pictures: Path
+    log: Path
+    pictures: Path | None
 
     def open(self, path: str) -> Page:
+        """Go to a page as a click on a link does; loading the UI's whole program takes a second of CPU time."""
+        if not self.page.url.startswith(self.address):
+            return self.load(path)
+        self.page.evaluate(_FOLLOW, path)
+        return self.page
+
+    def load(self, path: str) -> Page:
+        """Load a page anew, with nothing in it that it showed before."""
         self.page.goto(self.address + path)
         return self.page
 
+    def leave(self) -> None:
+        """Leave the UI while runs are awaited: an open page asks its server and draws all the time."""
+        self.page.goto("about:blank")
+
     def picture(self, name: str) -> None:
-        """Save a screenshot, for people to look at."""
-        self.page.screenshot(path=self.pictures / f"{name}.png")
+        """Save a screenshot, if somebody wants them."""
+        if self.pictures:
+            self.page.screenshot(path=self.pictures / f"{name}.png")
 
     def events(self, asset: str, partition: str, count: int) -> Locator:
         """The events of an asset's partition, newest first, once there are `count`. The page is reloaded until then."""
 
         def listed() -> Locator | None:
-            found = self.open(f"/assets/{asset}?view=events").locator(f"span:text-is('{partition}')")
+            found = self.load(f"/assets/{asset}?view=events").locator(f"span:text-is('{partition}')")
             with suppress(AssertionError):
                 expect(found).to_have_count(count, timeout=5_000)
                 return found
@@ -177,18 +192,19 @@ class Ui:
             if each["jobName"] == job
         ]
 
-    def ended_run(self, partition: str, *, job: str = "mark", of: int = 1) -> Run:
-        """The newest run of a job for a partition, once there are `of` runs and the newest has ended."""
+    def ended_run(self, partition: str, *, job: str = "mark") -> Run:
+        """The newest run of a job for a partition, once there is one, and it has ended."""
 
         def ended() -> Run | None:
             found = [run for run in self.runs(job) if run.partition == partition]
-            return found[0] if len(found) >= of and found[0].status in _ENDED else None
+            return found[0] if found and found[0].status in _ENDED else None
 
+        self.leave()
         return polled(ended, f"a run of {job} for {partition} to end", RUN_LIMIT_S, self.status_report)
 
     def status_report(self) -> str:
         """The status of all runs, newest first, and the last lines of the log of the UI and its runs."""
         each = self.graphql(_RUNS)["runsOrError"]["results"]
         statuses = [f"{run['jobName']} {run['runId']}: {run['status']}" for run in each]
-        logged = (self.pictures / "ui.log").read_text(errors="replace").splitlines()
+        logged = self.log.read_text(errors="replace").splitlines()
         return "\n".join(["", *statuses, *logged[-150:]])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.approval.verify_files import strange_keys
+from lakegc_assets.approval.verify_files import forbidden_keys
 from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository, StorePlace
 from spark_resources.stores import Store
 from tests.support.command_line import Lakegc
@@ -92,4 +92,4 @@ def test_marks_keep_exactly_the_keys_that_approvals_refuse() -> None:
     """One rule on both sides: no mark is made that nobody can approve, and no forged one is approved."""
     keys = pa.array(sorted(DOTTED | PLAIN), pa.string())
 
-    assert set(strange_keys(keys, local_adapter=False).to_pylist()) == DOTTED
+    assert set(forbidden_keys(keys, local_adapter=False).to_pylist()) == DOTTED

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.approval import approve
-from lakegc_assets.approval.foreign_marks import begun, root_of
+from lakegc_assets.approval.foreign_marks import open_sweep_record, sweep_record_root
 from lakegc_assets.mark import namespace_slices
 from lakegc_assets.sweep import foreign_marks, sweep
 from lakegc_assets.sweep.context import ForeignMark
@@ -54,14 +54,14 @@ def test_a_sweep_that_failed_to_list_lists_again(lake: Lake, monkeypatch: pytest
     """It recorded that the store was away."""
     approved(lake)
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest, state=MarkState.FAILED, finished=None)
-    mark, listed = begun(lake.target, "t1"), lake.now
+    mark, listed = open_sweep_record(lake.target, "t1"), lake.now
     known = ForeignMark(foreign_mark(lake), lake.approval("t1"))  # type: ignore[arg-type]
     monkeypatch.setattr(
-        foreign_marks, "write_listed", lambda run, _: run.mark.move_to(MarkState.MARKED, finished=listed)
+        foreign_marks, "write_listing", lambda run, _: run.mark.move_to(MarkState.MARKED, finished=listed)
     )
-    foreign_marks.list_today(SimpleNamespace(mark=mark), known)  # type: ignore[arg-type]
+    foreign_marks.record_stored_objects(SimpleNamespace(mark=mark), known)  # type: ignore[arg-type]
 
-    again = begun(lake.target, "t1")
+    again = open_sweep_record(lake.target, "t1")
     assert again is not None
     assert (again.record.state, again.record.finished) == (MarkState.APPROVED, listed)
 
@@ -84,7 +84,7 @@ def test_keys_planted_in_the_files_of_a_begun_sweep_are_left_alone(
 
 def plant(lake: Lake, *keys: str) -> None:
     """Add keys to the files of a sweep, so that its list of files and its record agree with them."""
-    mark = begun(lake.target, "t1")
+    mark = open_sweep_record(lake.target, "t1")
     assert mark is not None
     rows = all_rows(lake.place, mark.dataset("expired_set"), REFERENCE_OBJECTS)
     there = [lake.place.store().stat(key) for key in keys]
@@ -92,7 +92,7 @@ def plant(lake: Lake, *keys: str) -> None:
     dataset = write_rows(lake.place, mark.folder("expired_set"), rows, REFERENCE_OBJECTS)
     step: StepRecord = replace(mark.record.steps["expired_set"], datasets={"": recorded(dataset)})
     record = replace(mark.record, steps={**mark.record.steps, "expired_set": step})
-    lake.place.store().write(root_of("t1") + "mark.json", record.to_json())
+    lake.place.store().write(sweep_record_root("t1") + "mark.json", record.to_json())
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["while it lists", "at the last moment"])
@@ -101,7 +101,7 @@ def test_a_foreign_mark_whose_approval_is_revoked_before_the_first_delete_is_not
 ) -> None:
     """Listing the store can take hours. The revocation reports that nothing will be deleted."""
     approved(lake)
-    listed, move_to, proposal = foreign_marks.write_listed, Mark.move_to, lake.proposal("t1")
+    listed, move_to, proposal = foreign_marks.write_listing, Mark.move_to, lake.proposal("t1")
 
     def list_and_revoke(*arguments: Any) -> None:
         listed(*arguments)
@@ -110,13 +110,13 @@ def test_a_foreign_mark_whose_approval_is_revoked_before_the_first_delete_is_not
     def begin_and_revoke(mark: Mark, state: MarkState, **changes: Any) -> None:
         move_to(mark, state, **changes)
         if state is MarkState.SWEEPING:  # the revoke has looked at the state before
-            approve.note_end(proposal, who="Grace", how="revoked", now=lake.now)
+            approve.record_end(proposal, who="Grace", how="revoked", now=lake.now)
 
     with monkeypatch.context() as raced:
         if late:
             raced.setattr(Mark, "move_to", begin_and_revoke)
         else:
-            raced.setattr(foreign_marks, "write_listed", list_and_revoke)
+            raced.setattr(foreign_marks, "write_listing", list_and_revoke)
         lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").stopped(3, "revoked by Grace")
     lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").stopped(3, "t1")
 

@@ -108,7 +108,7 @@ def test_an_expired_commit_that_becomes_live_loses_at_most_seconds_of_a_slow_swe
 ) -> None:
     """A reader of the commit finds what was there when it became live but for a few objects, which the report names.
     The other garbage is deleted under the same approval."""
-    monkeypatch.setattr(head_watch, "MOST_ENTRIES", most_entries)
+    monkeypatch.setattr(head_watch, "MAX_ENTRIES", most_entries)
     lake = sandbox.create("lake")
     commit, paths = expired_commit(lake)
     others = {lake.put("main", f"z/{number:03}", b"y").address for number in range(OTHERS)}
@@ -335,7 +335,7 @@ def test_all_other_repositories_are_listed_before_the_first_delete(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where they take turns: the last one takes in objects after the re-verification listed its tables."""
-    monkeypatch.setattr(other_head_watch, "AT_A_TIME", 1)
+    monkeypatch.setattr(other_head_watch, "REPOSITORIES_PER_TURN", 1)
     lake, others = sandbox.create("lake"), [sandbox.create(f"other-{number}") for number in range(3)]
     entries = [lake.put("main", f"old/{number}", b"x") for number in range(5)]
     lake.delete("main", [entry.path.decode() for entry in entries])
@@ -440,8 +440,8 @@ def test_nothing_is_deleted_while_a_commit_that_a_dump_showed_cannot_be_read(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its branch isn't in any listing of heads, and its metarange can't be read for a while."""
-    monkeypatch.setattr(head_watch, "DUMP_EVERY_S", INTERVAL_S)
-    monkeypatch.setattr(head_watch, "DUMP_SHARE", 0.0)
+    monkeypatch.setattr(head_watch, "DUMP_INTERVAL_S", INTERVAL_S)
+    monkeypatch.setattr(head_watch, "DUMP_PAUSE_FACTOR", 0.0)
     with tampering_proxy(sandbox.endpoint_url) as server:
         lake = sandbox.create("lake")
         commit, paths = expired_commit(lake)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from lakegc_assets.sweep.preconditions import approved_foreign, refuse_moved, refuse_unapproved
+from lakegc_assets.sweep.preconditions import approved_foreign, refuse_changed_meanwhile, refuse_unapproved
 from spark_resources.errors import Refused
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord, digest_of
@@ -68,7 +68,7 @@ def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) ->
     """A sweep works by the record that was verified, whatever is written until the lease is taken."""
     verified = lake.add_mark().record
     approved = replace(verified, state=MarkState.APPROVED)
-    refuse_moved(approved, verified)
+    refuse_changed_meanwhile(approved, verified)
 
     for changed in (
         replace(approved, state=MarkState.MARKED),
@@ -78,7 +78,7 @@ def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) ->
         ),
     ):
         with pytest.raises(Refused):
-            refuse_moved(changed, verified)
+            refuse_changed_meanwhile(changed, verified)
 
 
 def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake: Lake) -> None:

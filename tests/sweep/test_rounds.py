@@ -13,7 +13,7 @@ import pytest
 from lakegc_assets.cli.sweep import show_report
 from lakegc_assets.sweep import undo as undoing
 from lakegc_assets.sweep.context import SweepLimits, SweepRun
-from lakegc_assets.sweep.delete_rounds import Tally, expiry_of, no_progress
+from lakegc_assets.sweep.delete_rounds import Tally, expiry_time, no_progress_error
 from lakegc_assets.sweep.report import Report
 from spark_resources.errors import Refused
 from tests.approval.conftest import Lake, lake, sandbox
@@ -51,10 +51,10 @@ def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> 
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(minutes=30)))  # type: ignore[arg-type]
     verification: Any = SimpleNamespace(began=lake.now - timedelta(minutes=10))
 
-    assert expiry_of(run, verification) == verification.began + timedelta(minutes=30)
+    assert expiry_time(run, verification) == verification.began + timedelta(minutes=30)
     verification.began -= timedelta(minutes=21)
     with pytest.raises(Refused, match="LAKEGC_VERIFICATION_AGE") as refused:
-        expiry_of(run, verification)
+        expiry_time(run, verification)
     assert refused.value.invariant == 1
 
 
@@ -62,7 +62,7 @@ def test_a_round_that_outlives_its_re_verification_names_the_setting_and_not_the
     """With too short a `verification_age` no delete is ever sent."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
 
-    late, early = (no_progress(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
+    late, early = (no_progress_error(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
 
     assert isinstance(late, Refused)
     assert "it is valid for 5 seconds" in str(late)

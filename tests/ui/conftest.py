@@ -25,7 +25,7 @@ from tests.support.mark_runs import quick_environment
 from tests.support.s3_servers import free_port
 from tests.support.ui_pages import Ui, polled
 
-NIGHT = ("night-a", "night-b", "night-broken")
+NIGHT = ("night-a", "night-broken")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 QUIET = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
          "disable-component-update", "disable-sync")  # fmt: skip
@@ -54,7 +54,7 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """`lake`, where one object may go and another has the size of a live one; three for the night, one of them broken.
+    """`lake`, where one object may go and another has the size of a live one; two for the night, one of them broken.
 
     Everything in them is three days old.
     """
@@ -92,18 +92,23 @@ def dagster_home(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder for screenshots and the UI's log; LAKEGC_TEST_PICTURES keeps them."""
+def pictures() -> Path | None:
+    """The folder for screenshots that LAKEGC_TEST_PICTURES names."""
     named = os.environ.get("LAKEGC_TEST_PICTURES")
-    folder = Path(named).resolve() if named else tmp_path_factory.mktemp("pictures")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(named).resolve() if named else None
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 @pytest.fixture(scope="module")
-def address(
-    sandbox: Sandbox, dagster_home: Path, pictures: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
+def log(pictures: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the UI and its runs log; beside the screenshots, if somebody wants them."""
+    return (pictures or tmp_path_factory.mktemp("log")) / "ui.log"
+
+
+@pytest.fixture(scope="module")
+def address(sandbox: Sandbox, dagster_home: Path, log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `lakegc ui` serves; a night comes every minute, no questions are allowed, and a brake trips early."""
     port = free_port()
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
@@ -118,11 +123,11 @@ def address(
         "DAGSTER_HOME": str(dagster_home),
         "XDG_CACHE_HOME": platformdirs.user_cache_dir(),  # Spark's classes, which take longer to write than a mark
     }
-    with (pictures / "ui.log").open("wb") as log:
+    with log.open("wb") as logged:
         process = subprocess.Popen(
             [sys.executable, "-m", "lakegc_assets.cli", "ui", "--port", str(port)],
             env={**cleared, **quick_environment({**sandbox.settings, **known}), **places},
-            cwd=pictures, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            cwd=log.parent, stdin=subprocess.DEVNULL, stdout=logged, stderr=logged, start_new_session=True,
         )  # fmt: skip
     try:
         served = f"http://127.0.0.1:{port}"
@@ -134,16 +139,16 @@ def address(
 
 
 @pytest.fixture(scope="module")
-def ui(chromium: str, address: str, browser: Browser, pictures: Path) -> Iterator[Ui]:
+def ui(chromium: str, address: str, browser: Browser, log: Path, pictures: Path | None) -> Iterator[Ui]:
     """The served UI in a browser's window."""
-    page = browser.new_page(viewport={"width": 1500, "height": 1000})
+    page = browser.new_page(viewport={"width": 1500, "height": 1000}, reduced_motion="reduce")
     page.set_default_timeout(60_000)
-    yield Ui(address, page, pictures)
+    yield Ui(address, page, log, pictures)
     page.close()
 
 
 def serves(address: str, process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None, "lakegc ui ended; its log lies beside the pictures"
+    assert process.poll() is None, "lakegc ui ended"
     try:
         with urllib.request.urlopen(f"{address}/server_info", timeout=5):
             return True

@@ -21,7 +21,7 @@ from lakegc_assets.cli import main
 from lakegc_assets.cli.console import EscapingConsole
 from lakegc_assets.cli.escaping import EscapedOutput, print_error, print_text
 from lakegc_assets.cli.object_list import list_rows
-from lakegc_assets.cli.progress import shown
+from lakegc_assets.cli.progress import show_progress
 from spark_resources.model import EXPIRED_OBJECTS
 from tests.support.command_line import check_terminal_safe
 from tests.support.mark_runs import environment
@@ -60,7 +60,7 @@ def csv_of_a_key() -> None:
 
 
 def progress_of_a_key() -> None:
-    with shown() as log_message:
+    with show_progress() as log_message:
         log_message(f"reading [/bold]{EVIL}")
 
 

@@ -9,7 +9,7 @@ from lakegc_assets.mark import figures
 
 def test_matplotlib_is_imported_in_the_background() -> None:
     """Code that announces a picture early finds the library imported when it draws."""
-    helper = figures.get_ready()
+    helper = figures.import_in_background()
     helper.join(60)
 
     assert not helper.is_alive()

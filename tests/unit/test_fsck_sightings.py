@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lakegc_assets.fsck.live_objects import listed_as_staged, stored
+from lakegc_assets.fsck.live_objects import listed_as_staged, stored_sightings
 from spark_resources.model import Namespace
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores.place import Place
@@ -18,7 +18,7 @@ def test_a_long_root_and_a_long_list_are_read_by_executors(spark: SparkSession, 
     """Even if there is only one folder or file: it is read when its rows are used, not before."""
     (tmp_path / "lake").mkdir()
     place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
-    listing, staged = stored(spark, place), listed_as_staged(spark, place, ["_lakefs/list"])
+    listing, staged = stored_sightings(spark, place), listed_as_staged(spark, place, ["_lakefs/list"])
 
     place.store().write("later", b"")
     place.store().write(

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.mark.inventory_listing import candidates
+from lakegc_assets.mark.inventory_listing import inventory_candidates
 from lakegc_assets.rules.addresses import is_candidate
 from spark_resources.errors import DamagedData, WrongUsage
 from spark_resources.stores.inventory import LISTED, Inventory, open_inventory, read_inventory
@@ -206,10 +206,10 @@ def test_a_key_that_the_store_would_fold_is_not_a_candidate() -> None:
     """The store would return another object for it. In other stores it is a candidate, with its slice."""
     keys = ["data//o", "data/s//o", "data/s/o"]
     table = pa.table([keys, [1] * 3, [NOON] * 3, [None] * 3], schema=LISTED)
-    folding = candidates(table, "", local_adapter=False, unsupported_keys={EMPTY_SEGMENT, OBJECT_AND_FOLDER})
+    folding = inventory_candidates(table, "", local_adapter=False, unsupported_keys={EMPTY_SEGMENT, OBJECT_AND_FOLDER})
 
     assert folding["address"].to_pylist() == ["data/s/o"]
-    assert candidates(table, "", local_adapter=False)["slice"].to_pylist() == ["data//", "data/s/", "data/s/"]
+    assert inventory_candidates(table, "", local_adapter=False)["slice"].to_pylist() == ["data//", "data/s/", "data/s/"]
 
 
 @given(st.lists(st.text(st.sampled_from("dat/_lkefs0123456789-xümy"), max_size=24)), st.booleans())
@@ -217,7 +217,7 @@ def test_an_inventory_has_the_same_candidates_as_a_listing(names: list[str], loc
     """Of a list, exactly what may be collected inside the namespace is a candidate, as of a listing."""
     keys = [*names, *(f"ns/{name}" for name in names), "ns/data/s/o", "ns/data/o", "ns/0a-00001", "ns/dummy", "ns/x"]
     table = pa.table([keys, [1] * len(keys), [NOON] * len(keys), [None] * len(keys)], schema=LISTED)
-    found = candidates(table, "ns/", local_adapter=local_adapter).to_pylist()
+    found = inventory_candidates(table, "ns/", local_adapter=local_adapter).to_pylist()
     wanted = [key[3:] for key in keys if key.startswith("ns/") and is_candidate(key[3:], local_adapter=local_adapter)]
 
     assert [row["address"] for row in found] == wanted

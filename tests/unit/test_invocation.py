@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.cli import invocation, main
-from lakegc_assets.cli.invocation import as_called, command, prefix
+from lakegc_assets.cli.invocation import as_invoked, command, prefix
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_commands_that_an_error_names_begin_as_lakegc_was_called(
 ) -> None:
     """An error of a sweep can't know that; its commands are spelled anew where it is printed, those that are right
     already, paths and other words left alone."""
-    monkeypatch.setattr(invocation, "_called", lambda: "uv run lakegc")
+    monkeypatch.setattr(invocation, "_invocation", lambda: "uv run lakegc")
     texts = {
         "Back it up first: lakegc backup lake m1 /b": "Back it up first: uv run lakegc backup lake m1 /b",
         "'lakegc status' lists them": "'uv run lakegc status' lists them",
@@ -68,7 +68,7 @@ def test_commands_that_an_error_names_begin_as_lakegc_was_called(
         "lakegc swept it": None,
     }
     for text, called in texts.items():
-        assert as_called(text, main.command_names()) == (called or text)
+        assert as_invoked(text, main.command_names()) == (called or text)
 
     assert main.run(["approve", "lake", "m1", "--yes"]) == 2
     assert "To see it: uv run lakegc review lake m1" in capsys.readouterr().err

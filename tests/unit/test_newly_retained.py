@@ -146,7 +146,7 @@ def test_commits_that_were_found_but_not_added_are_found_again() -> None:
 
 
 def test_too_many_new_commits_are_left_to_the_next_reverification(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newly_retained, "MOST_COMMITS", 3)
+    monkeypatch.setattr(newly_retained, "MAX_COMMITS", 3)
     history = began()
     newly = history.reverified(Rules(1, {}))
     for _ in range(4):

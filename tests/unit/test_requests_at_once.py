@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from lakegc_assets.mark.full_listing import candidates
+from lakegc_assets.mark.full_listing import candidates_in
 from lakegc_assets.mark.uncommitted_readings import staged_addresses
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs.ranges import prefetched_tables
@@ -106,7 +106,9 @@ def test_a_task_requests_as_many_pages_at_once_as_the_setting_allows() -> None:
     """LAKEGC_LISTING_REQUESTS is how many pages one task requests from a store at once."""
     with crowd() as server:
         place = server.place(LISTING_REQUESTS=str(AT_ONCE))
-        assert not list(candidates(place, [Part(f"data/{n}/") for n in range(ALL)], TaskReport(), local_adapter=False))
+        assert not list(
+            candidates_in(place, [Part(f"data/{n}/") for n in range(ALL)], TaskReport(), local_adapter=False)
+        )
 
     assert server.most == AT_ONCE
 

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.mark.path_probes import WINDOW, at_inexact_paths, not_text, probed_batches, serve
+from lakegc_assets.mark.path_probes import (
+    PATHS_AT_ONCE,
+    addresses_at_inexact_paths,
+    probe_batches,
+    served_addresses,
+    why_not_utf8,
+)
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Refused, Unavailable
 from spark_resources.lakefs import LakeFS, LakeFSSettings, ServedObject, ServedPage
 from spark_resources.lakefs_sandbox.ref_views import as_text
@@ -90,7 +96,7 @@ def test_every_path_probe_is_answered_with_what_the_branch_serves(
     """It doesn't matter how the server divides its pages."""
     wanted = in_byte_order({*requested, *list(there)[:10]})
     server = Branches({"main": there}, largest_page=page, empty_pages=empty_pages)
-    assert serve(server.as_lakefs(), "lake", "main", wanted) == {path: there.get(path) for path in wanted}
+    assert served_addresses(server.as_lakefs(), "lake", "main", wanted) == {path: there.get(path) for path in wanted}
 
 
 @given(requested=st.lists(paths, min_size=1, max_size=25, unique=True), page=st.integers(1, 5))
@@ -98,14 +104,14 @@ def test_paths_in_any_order_are_answered_by_the_right_page(requested: list[str],
     """A page ends at one path; what sorts behind it is probed again, wherever it is in the list."""
     there = {path: address(number) for number, path in enumerate(requested)}
     server = Branches({"main": there}, largest_page=page)
-    assert serve(server.as_lakefs(), "lake", "main", requested) == there
+    assert served_addresses(server.as_lakefs(), "lake", "main", requested) == there
 
 
 def test_an_empty_page_that_announces_more_does_not_mean_absence() -> None:
     """The paths may be on a later page."""
     there = {f"p{number}": address(number) for number in range(8)}
     server = Branches({"main": there}, empty_pages=1)
-    assert serve(server.as_lakefs(), "lake", "main", sorted(there)) == there
+    assert served_addresses(server.as_lakefs(), "lake", "main", sorted(there)) == there
 
 
 @pytest.mark.parametrize(
@@ -117,7 +123,7 @@ def test_a_path_probe_that_fails_is_unclear(error: LakegcError) -> None:
     """So are those after the first one that failed. Their candidates are kept."""
     server = Branches({"a": {"p": address(1)}, "b": {}, "c": {"p": address(3)}}, failing={"b": error})
     requested = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
-    found = [row for batch in probed_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    found = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
     assert [(row["branch"], row["path"], row["address"], row["unclear"]) for row in found] == [
         ("a", "p", "data/s/1", None),
         ("b", "p", None, str(error)),
@@ -129,7 +135,7 @@ def test_a_path_probe_that_fails_is_unclear(error: LakegcError) -> None:
 
 def probe_results(server: Branches, requested: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
     """Branch, address and whether the result is clear, of each probe."""
-    batches = probed_batches(requested, server.as_lakefs(), NAMESPACE)
+    batches = probe_batches(requested, server.as_lakefs(), NAMESPACE)
     rows = [row for batch in batches for row in batch.to_pylist()]
     return [(row["branch"], row["address"], row["unclear"] is None) for row in rows]
 
@@ -137,14 +143,18 @@ def probe_results(server: Branches, requested: Sequence[dict[str, Any]]) -> list
 def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
     """A second listing lacks it. Its remaining probes are dropped, and those of all other branches are still sent."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}})
-    requested = [*rows("a", ["p"]), *rows("gone", [f"p{number:04}" for number in range(WINDOW + 1)]), *rows("c", ["p"])]
+    requested = [
+        *rows("a", ["p"]),
+        *rows("gone", [f"p{number:04}" for number in range(PATHS_AT_ONCE + 1)]),
+        *rows("c", ["p"]),
+    ]
 
     found = probe_results(server, requested)
 
     assert found[0] == ("a", "data/s/1", True)
     assert set(found[1:-1]) == {("gone", None, True)}
     assert found[-1] == ("c", "data/s/3", True)
-    assert server.requested.count("gone") <= WINDOW  # and not again for what is left of it
+    assert server.requested.count("gone") <= PATHS_AT_ONCE  # and not again for what is left of it
 
 
 def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
@@ -186,7 +196,7 @@ def test_a_damaged_response_stops_the_mark() -> None:
     """No other response of such a server can be trusted either."""
     server = Branches({"main": {}}, failing={"main": DamagedData("no JSON")})
     with pytest.raises(DamagedData):
-        list(probed_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
+        list(probe_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
 
 
 def test_a_window_that_fails_half_way_is_unclear_as_a_whole() -> None:
@@ -199,7 +209,7 @@ def test_a_window_that_fails_half_way_is_unclear_as_a_whole() -> None:
             return super().stat(repository, branch, path)
 
     server = FailingAtQ({"main": {"p": address(1), "q": address(2)}})
-    batches = probed_batches(rows("main", ["p", "q"]), server.as_lakefs(), NAMESPACE)
+    batches = probe_batches(rows("main", ["p", "q"]), server.as_lakefs(), NAMESPACE)
     assert [row["unclear"] for batch in batches for row in batch.to_pylist()] == ["gone", "gone"]
 
 
@@ -207,14 +217,14 @@ def test_an_address_of_this_namespace_in_another_form_stops_the_mark() -> None:
     """It is neither placed outside nor left unclear."""
     server = Branches({"main": {"p": "s3a://bucket//lake/data/s/1"}})
     with pytest.raises(Refused, match="differs from the namespace"):
-        list(probed_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
+        list(probe_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
 
 
 @pytest.mark.parametrize("key", ["data/we ird/obj %2F + é", "data/a%20b", "data/a?x", "data/100%"])
 def test_a_served_address_is_the_key_byte_for_byte(key: str) -> None:
     """A key with % or ? comes from a relative entry and is shown behind the namespace: it is live, and no conflict."""
     server = Branches({"main": {"p": f"{NAMESPACE.uri}/{key}"}})
-    (batch,) = probed_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
+    (batch,) = probe_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
     assert batch["address"].to_pylist() == [key]
 
 
@@ -222,17 +232,17 @@ def test_a_path_with_several_sizes_is_probed_once_with_a_result_for_each() -> No
     """Two heads of a branch can have different sizes at a path."""
     server = Branches({"main": {"p": address(1)}})
     requested = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]
-    found = [row for batch in probed_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    found = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
     assert [(row["size"], row["address"]) for row in found] == [(1, "data/s/1"), (2, "data/s/1")]
     assert server.requested == ["main"]
 
 
 def test_more_paths_than_fit_into_a_window_are_all_answered() -> None:
     """Nothing is lost between two windows of a branch, nor between two branches."""
-    there = {f"p{number:05}": address(number) for number in range(WINDOW + 7)}
+    there = {f"p{number:05}": address(number) for number in range(PATHS_AT_ONCE + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)
     requested = [*rows("main", sorted(there)), *rows("other", sorted(there))]
-    found = [row for batch in probed_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    found = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
     assert len(found) == len(requested)
     assert all(row["unclear"] is None for row in found)
     assert {row["path"]: row["address"] for row in found if row["branch"] == "main"} == {
@@ -280,7 +290,7 @@ def test_a_path_that_is_not_utf8_hides_no_other_path(there: dict[bytes, str], re
     """The last path of a page may be shown so that it seems to sort further behind: paths in between are not absent."""
     server = Shown({}, largest_page=page, at=there)
 
-    found = serve(server.as_lakefs(), "lake", "main", in_byte_order(requested))
+    found = served_addresses(server.as_lakefs(), "lake", "main", in_byte_order(requested))
 
     assert found == {path: there.get(path.encode()) for path in requested}
 
@@ -293,7 +303,7 @@ def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_mark_stops(
     server, paths = Shown({}, largest_page=page, at=there), [as_text(path) for path in there]
     hidden = {there[path] for path in there if path.decode(errors="ignore").encode() != path}
     try:
-        found = set(at_inexact_paths(server.as_lakefs(), "lake", "main", paths))
+        found = set(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", paths))
     except Unavailable:
         assert page < len(there)
         return
@@ -305,9 +315,9 @@ def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_p
     """The path can't be requested, so its candidates are kept; the mark can be made all the same."""
     server = Branches({"main": {"p": address(1)}})
     rows_of_main: list[dict[str, Any]] = [{**rows("main", ["x"], size=4)[0], "path": None}, *rows("main", ["p"])]
-    (batch,) = probed_batches(rows_of_main, server.as_lakefs(), NAMESPACE)
+    (batch,) = probe_batches(rows_of_main, server.as_lakefs(), NAMESPACE)
 
     assert batch["path"].to_pylist() == [None, "p"]
     assert batch["address"].to_pylist() == [None, "data/s/1"]
-    assert batch["unclear"].to_pylist() == [not_text("lake", "main"), None]
+    assert batch["unclear"].to_pylist() == [why_not_utf8("lake", "main"), None]
     assert server.requested == ["main"]

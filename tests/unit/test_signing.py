@@ -117,7 +117,7 @@ def test_a_record_that_was_moved_to_another_mark_is_refused(place: Place) -> Non
     """An approval, for example, is valid only for its own mark."""
     place.records().create(KEY, CONTENT)
     place.store().write(OTHER_MARK, place.store().read(KEY))
-    refused(place, "another place", key=OTHER_MARK)
+    refused(place, "another location", key=OTHER_MARK)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_an_empty_key_is_an_error(tmp_path: Path) -> None:
     """Otherwise a secret that failed to arrive would switch signing off."""
     with pytest.raises(WrongUsage, match="LAKEGC_SIGNING_KEY is empty"):
         Settings.load({"LAKEGC_SIGNING_KEY": " "}, tmp_path)
-    with pytest.raises(WrongUsage, match="set LAKEGC_SIGNING_KEY, too"):
+    with pytest.raises(WrongUsage, match="also set LAKEGC_SIGNING_KEY"):
         Settings.load({"LAKEGC_RETIRED_SIGNING_KEYS": OLD}, tmp_path)
     assert Settings.load({}, tmp_path).signing() is None
 

@@ -13,9 +13,9 @@ import pytest
 from matplotlib.image import imread
 
 from lakegc_assets.mark import totals as counting
-from lakegc_assets.mark.plots import BARS, bars, plots
-from lakegc_assets.mark.sample_objects import SHOWN, chosen, highlights_output
-from lakegc_assets.mark.totals import EVERYTHING_ELSE, Label, Sum, Totals, counted, totals_output
+from lakegc_assets.mark.plots import MAX_BARS, bars, plots
+from lakegc_assets.mark.sample_objects import OBJECTS_PER_KIND, samples_output, select_samples
+from lakegc_assets.mark.totals import EVERYTHING_ELSE, Label, Sum, Totals, count_totals, totals_output
 from spark_resources.model import EXPIRED_TOTALS, HIGHLIGHTS
 from tests.support.finished_marks import START
 from tests.support.reviewable_marks import expired, tables
@@ -26,7 +26,7 @@ DAY = timedelta(days=1)
 def totals_of(*rows: dict[str, Any], depth: int = 1) -> Totals:
     found = Totals()
     for table in tables(rows, each=2):
-        found.add(counted(table, start=START, depth=depth))
+        found.add(count_totals(table, start=START, depth=depth))
     return found
 
 
@@ -73,7 +73,7 @@ def test_a_prefix_has_the_requested_number_of_folders(path: str | None, depth: i
 
 def test_new_labels_beyond_a_bound_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory stays bounded; no label is counted short, and the total is complete."""
-    monkeypatch.setattr(counting, "MOST_LABELS", 3)
+    monkeypatch.setattr(counting, "MAX_LABELS", 3)
     rows = [expired(f"data/s{n}/a", 10) for n in range(8)] + [expired("data/s0/b", 5)]
 
     found = totals_of(*rows)
@@ -92,7 +92,7 @@ def test_totals_and_sample_objects_are_written_with_their_columns() -> None:
 
     for output, schema, rows in (
         (totals_output("f/", START), EXPIRED_TOTALS, 4),
-        (highlights_output("f/", "m1"), HIGHLIGHTS, sum(SHOWN.values())),
+        (samples_output("f/", "m1"), HIGHLIGHTS, sum(OBJECTS_PER_KIND.values())),
     ):
         data, count = output.encode(shuffled)
         found = pq.read_table(io.BytesIO(data))
@@ -101,7 +101,7 @@ def test_totals_and_sample_objects_are_written_with_their_columns() -> None:
 
 def test_every_object_of_a_small_set_is_a_sample_object() -> None:
     """There are fewer than are shown."""
-    found = chosen(tables([expired("data/s/a"), expired("data/s/b")])[0], seed="m1").to_pylist()
+    found = select_samples(tables([expired("data/s/a"), expired("data/s/b")])[0], seed="m1").to_pylist()
 
     assert [(row["kind"], row["address"]) for row in found][:4] == [
         ("largest", "data/s/a"), ("largest", "data/s/b"), ("newest", "data/s/a"), ("newest", "data/s/b")
@@ -146,12 +146,12 @@ def test_paths_with_any_characters_can_be_plotted() -> None:
 
 def test_the_bars_of_a_plot_add_up_to_the_total() -> None:
     """There is one for each of the largest sums and one for all others."""
-    rows = [expired(f"data/s/{n:03}", n + 1, path=f"p{n:03}/x") for n in range(BARS + 5)]
+    rows = [expired(f"data/s/{n:03}", n + 1, path=f"p{n:03}/x") for n in range(MAX_BARS + 5)]
 
     shown = bars(totals_of(*rows), "prefix")
 
-    assert len(shown) == BARS + 1
-    assert shown[0] == (f"p{BARS + 4:03}/", Sum(1, BARS + 5))
+    assert len(shown) == MAX_BARS + 1
+    assert shown[0] == (f"p{MAX_BARS + 4:03}/", Sum(1, MAX_BARS + 5))
     assert shown[-1] == ("all others", Sum(5, 15))
     assert sum(one.bytes for _, one in shown) == sum(row["size"] for row in rows)
 
@@ -163,4 +163,6 @@ def test_an_empty_set_has_no_plots() -> None:
 
 def test_totals_of_no_rows_are_no_rows() -> None:
     """They have all columns."""
-    assert counted(pa.Table.from_pylist([], tables([expired("data/s/a")])[0].schema), start=START).to_pylist() == []
+    assert (
+        count_totals(pa.Table.from_pylist([], tables([expired("data/s/a")])[0].schema), start=START).to_pylist() == []
+    )
