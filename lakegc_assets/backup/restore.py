@@ -270,7 +270,7 @@ def verify(run: RestoreRun, rows: DataFrame, number: int, result: Restored) -> N
 
 
 def count_stored(run: RestoreRun, rows: DataFrame) -> int:
-    """How many of these objects a new lookup finds in the store with the expected size."""
+    """Count the objects that a new lookup finds in the store with the expected size."""
     place = run.target.place
 
     def count(batches: Batches, report: TaskReport) -> None:

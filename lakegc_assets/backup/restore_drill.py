@@ -77,7 +77,7 @@ def sample_rows(run: RestoreRun, selection: Selection, count: int, seed: int) ->
 
 
 def restore_and_compare(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) -> tuple[str, str]:
-    """What an object was compared with, and why it differs; "" if it is identical."""
+    """Restore an object and compare it. Returns what it was compared with, and why it differs ("" if it doesn't)."""
     try:
         backup_copy = backup_copy_of(copier, row, run.folder)
         copier.copy(

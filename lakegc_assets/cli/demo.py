@@ -189,7 +189,7 @@ def paths_at(server: Server, commit: dict[str, Any]) -> list[str]:
 
 
 def read_path(server: Server, ref: str, path: str) -> bytes | None:
-    """Read a path with lakeFS's own SDK, as any reader would; None for 410 Gone."""
+    """Read a path with lakeFS's own SDK, as any reader would. Returns None for 410 Gone."""
     from lakefs_sdk.api.objects_api import ObjectsApi
     from lakefs_sdk.api_client import ApiClient
     from lakefs_sdk.configuration import Configuration

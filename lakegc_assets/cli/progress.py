@@ -35,7 +35,7 @@ class TasksColumn(MofNCompleteColumn):
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[str], None]]:
-    """A function that shows a sentence as the current step until the context ends."""
+    """Show progress while the context lasts. Yields a function that shows a sentence as the current step."""
     console = EscapingConsole(stderr=True)
     if not console.is_terminal:
         started = time.monotonic()

@@ -72,7 +72,7 @@ def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, SweptWit
 
 @printing()
 def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None = None) -> None:
-    """Print a report. `quarantine` has the current state of quarantined objects, None right after the sweep."""
+    """Print a report. `quarantine` is the current state of its quarantined objects; None right after the sweep."""
     if as_json:
         sys.stdout.write(report.to_json().decode() + "\n")
         return

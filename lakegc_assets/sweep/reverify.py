@@ -79,7 +79,8 @@ def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverifica
 
 
 def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun:
-    """A record like that of a mark, with today's rules and the listing of the approved mark."""
+    """Begin a re-verification: a run like that of a mark, with today's rules and holds and the approved mark's
+    listing."""
     approved, holds = run.mark.record, read_holds(run.place)
     run.mark.record_newer_holds(holds.number, holds.ids)
     record = replace(

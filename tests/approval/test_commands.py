@@ -130,7 +130,7 @@ def test_a_script_needs_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, l
     approve(lakegc, lake).stopped(2, "pass --yes and --digest")
     approve(lakegc, lake, "--digest", lake.record().digest or "").stopped(2, "pass --yes and --digest")
     approve(lakegc, lake, "--yes").stopped(2, "--yes requires --digest", f"lakegc review {lake.name} m1")
-    approve(lakegc, lake, "--yes", "--digest", "0" * 64).stopped(3, "another set")
+    approve(lakegc, lake, "--yes", "--digest", "0" * 64).stopped(3, "a different set")
     assert lake.record().state is MarkState.MARKED
     outcome = approve_by_script(lakegc, lake, "--by", "Ada", "--format", "json")
     shown_record = json.loads(outcome.out)

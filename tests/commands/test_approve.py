@@ -9,7 +9,7 @@ from tests.commands.conftest import Marked
 from tests.support.command_line import Lakegc
 
 
-def test_a_mark_with_hostile_keys_is_approved_unless_one_byte_was_added(hostile: Marked, lakegc: Lakegc) -> None:
+def test_a_mark_with_hostile_keys_is_approved_unless_a_byte_was_added_to_it(hostile: Marked, lakegc: Lakegc) -> None:
     """With one more byte in any of its files it is refused."""
     mark = json.loads(hostile.made.out)
     tripped = [brake["name"] for brake in mark["brakes"] if brake["tripped"]]

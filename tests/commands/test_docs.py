@@ -108,7 +108,7 @@ def options() -> set[str]:
 
 
 @a_page
-def test_every_relative_link_and_anchor_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_and_anchor_has_a_target(page: Path) -> None:
     lost = []
     for link in links(page):
         path, _, anchor = link.partition("#")
@@ -156,7 +156,7 @@ def test_the_page_of_settings_names_every_setting_and_no_other() -> None:
 
 
 @a_page
-def test_variables_of_settings_are_spelled_as_the_code_has_them(page: Path) -> None:
+def test_variables_of_settings_are_spelled_as_in_the_code(page: Path) -> None:
     variables = set(re.findall(r"LAKEGC_([A-Z0-9_]*[A-Z0-9])\b", text(page)))
     of_tests = ("TEST_", "MODEL_", "ALL_", "LONG_", "RECORDINGS", "INCREMENTAL_MARKS", "S3")
     strange = {name for name in variables if name.lower() not in Settings.model_fields}
@@ -164,7 +164,7 @@ def test_variables_of_settings_are_spelled_as_the_code_has_them(page: Path) -> N
     assert [name for name in sorted(strange) if not name.startswith(of_tests)] == []
 
 
-def test_every_number_of_an_invariant_is_explained() -> None:
+def test_every_invariant_that_is_cited_by_number_is_explained() -> None:
     listed = set(re.findall(r"^\| (\d+) \| \[", text(ROOT / "docs" / "how-it-decides.md"), re.MULTILINE))
     modules = [path for package in OF_PACKAGES for path in (ROOT / package).rglob("*.py")]
     mentions = [mention for path in modules for mention in re.findall(r"invariants?[ =](\d[\d, and]*)", text(path))]
@@ -174,23 +174,23 @@ def test_every_number_of_an_invariant_is_explained() -> None:
 
 
 @a_page
-def test_commands_that_a_page_names_are_commands(page: Path) -> None:
+def test_every_command_that_a_page_names_exists(page: Path) -> None:
     assert commands_named(page) <= commands().keys()
 
 
-def test_every_command_is_named_on_some_page() -> None:
+def test_every_command_is_named_on_a_page() -> None:
     assert set.union(*map(commands_named, PAGES)) == commands().keys()
 
 
 @a_page
-def test_options_that_a_page_names_are_options(page: Path) -> None:
+def test_every_option_that_a_page_names_exists(page: Path) -> None:
     named = {option for each in code(page) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", each)}
 
     assert named - options() - NOT_OURS == set()
 
 
 @pytest.mark.parametrize("package", [lakegc_assets.mark, lakegc_assets.sweep], ids=["mark", "sweep"])
-def test_the_docstring_of_a_package_places_each_of_its_modules(package: ModuleType) -> None:
+def test_the_docstring_of_a_package_names_each_of_its_modules(package: ModuleType) -> None:
     modules = {path.stem for folder in package.__path__ for path in Path(folder).glob("*.py")} - {"__init__"}
     named = set(re.findall(r"\w+", package.__doc__ or ""))
 
@@ -198,7 +198,7 @@ def test_the_docstring_of_a_package_places_each_of_its_modules(package: ModuleTy
     assert {name for name in named if "_" in name} - modules == set()
 
 
-def test_every_documented_run_of_pytest_selects_tests() -> None:
+def test_every_documented_pytest_command_selects_tests() -> None:
     """Also with its `-k`, after a test was renamed."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", text(ROOT / "docs" / "contributing.md"), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]

@@ -159,7 +159,7 @@ def test_a_summary_that_disagrees_with_the_files_is_shown_beside_their_count(
     ],
     ids=["cut", "empty", "text", "another column", "another type", "null"],
 )
-def test_a_damaged_file_refuses_the_whole_foreign_mark(
+def test_a_foreign_mark_with_one_damaged_file_is_refused_as_a_whole(
     lakegc: Lakegc, sandbox: Sandbox, lake: str, damage: bytes, words: str
 ) -> None:
     """A file that isn't whole Parquet with addresses is named, and the rest isn't shown as if it were all."""
@@ -174,7 +174,9 @@ def test_a_damaged_file_refuses_the_whole_foreign_mark(
 @pytest.mark.parametrize(
     "left", ["unified/m1/summary.json", "unified/m1/deleted.text/part-0.txt", "uncommitted/m1/deleted/_SUCCESS"]
 )
-def test_a_foreign_mark_without_its_parquet_is_damaged(lakegc: Lakegc, sandbox: Sandbox, lake: str, left: str) -> None:
+def test_a_foreign_mark_without_its_parquet_is_reported_as_damaged(
+    lakegc: Lakegc, sandbox: Sandbox, lake: str, left: str
+) -> None:
     """It isn't reported as missing, for something is left of it."""
     place_of(sandbox, lake).store().write(GC + left, summary(3))
 
@@ -200,7 +202,7 @@ def test_lakegcs_own_marks_are_not_listed_as_foreign(lakegc: Lakegc, sandbox: Sa
 
 
 @pytest.mark.parametrize("recording", ["same-bytes", "random-20", "everything"])
-def test_a_recorded_reference_mark_is_listed_exactly(
+def test_every_address_of_a_recorded_reference_mark_is_listed(
     lakegc: Lakegc, sandbox: Sandbox, lake: str, recording: str
 ) -> None:
     """It lists what the reference collector marked, right or wrong."""

@@ -85,7 +85,7 @@ def test_a_hold_is_listed_as_it_was_added_until_it_is_dropped(held: Held) -> Non
     assert held.ids() == ["releases", "experiments", "reports", "imported"]
 
 
-def test_a_check_counts_what_each_hold_matches_today(held: Held) -> None:
+def test_a_check_counts_what_each_hold_currently_matches(held: Held) -> None:
     """It also counts how many of these commits the rules would expire."""
     for hold_id, *what in (
         ("tagged", "--tags", "v*"),
@@ -113,7 +113,7 @@ def test_a_check_counts_what_each_hold_matches_today(held: Held) -> None:
     assert "counted by the next mark" in held("check").out
 
 
-def test_a_check_has_no_columns_that_are_empty_for_every_hold(held: Held) -> None:
+def test_a_check_omits_columns_that_are_empty_for_every_hold(held: Held) -> None:
     """Keys are long and terminals narrow. A prefix has no branches, tags or commits to count."""
     held("add", "imported", "--prefix", "data/imported/", *WHOSE)
     alone = held("check").out

@@ -102,7 +102,7 @@ def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp
     nothing_left(process, tmp_path)
 
 
-def test_an_interrupted_mark_ends_with_one_sentence_and_leaves_nothing_running(
+def test_an_interrupted_mark_prints_one_sentence_and_leaves_no_process_running(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
     """Ctrl-C in the middle of a mark ends the process and Spark."""

@@ -154,7 +154,7 @@ def test_totals_are_shown_by_reason_age_prefix_and_slice(hostile: Marked, lakegc
     check_terminal_safe(shown)
 
 
-def test_totals_in_json_add_up_to_the_whole_by_every_grouping(hostile: Marked, lakegc: Lakegc) -> None:
+def test_totals_in_json_add_up_to_the_expired_set_in_every_grouping(hostile: Marked, lakegc: Lakegc) -> None:
     """Keys are not escaped in JSON."""
     found = json.loads(lakegc(hostile.settings, "review", "hostile", "m1", "--format", "json").out)
 
@@ -173,7 +173,7 @@ def test_totals_in_json_add_up_to_the_whole_by_every_grouping(hostile: Marked, l
     assert found["digest"] == json.loads(hostile.made.out)["digest"]
 
 
-def test_hostile_keys_are_escaped_one_a_line_in_the_list_for_people(hostile: Marked) -> None:
+def test_hostile_keys_are_escaped_one_per_line_in_the_list_for_people(hostile: Marked) -> None:
     """What could move the cursor is shown as text."""
     lines = lakegc_list(hostile, "table").splitlines()
 

@@ -23,7 +23,7 @@ from tests.support.mark_runs import target_of
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_first_repository_of_getting_started_can_be_pasted_and_its_mark_approved(
+def test_the_pasted_commands_of_getting_started_create_a_repository_and_approve_its_mark(
     tmp_path: Path, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interactive interpreter ends a block only at an empty line; all lines together leave two garbage objects. The
@@ -57,7 +57,7 @@ def typed_in(lakegc: Lakegc, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, 
     return lakegc(sandbox.settings, *command)
 
 
-def test_uv_keeps_its_cache_where_the_readmes_commands_put_uv() -> None:
+def test_uv_keeps_its_cache_in_the_folder_where_the_readme_installs_uv() -> None:
     """A home may be missing or read-only, and a Python that uv fetched would be put there, too."""
     folders = set(re.findall(r"python3 -m venv (\S+) && ", (ROOT / "README.md").read_text(encoding="utf-8")))
     uv = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]

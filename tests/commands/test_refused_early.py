@@ -64,7 +64,7 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., CommandOutcome]:
         (("restore", "m1", "/nowhere", "--drill", "2"), 1, "no complete backup"),
     ],
 )
-def test_wrong_options_ids_states_and_destinations_are_refused_before_spark_starts(
+def test_invalid_options_ids_states_and_destinations_are_refused_before_spark_starts(
     lake: Lake, without_spark: Callable[..., CommandOutcome], arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     """They are checked first."""

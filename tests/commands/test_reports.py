@@ -197,7 +197,7 @@ def test_a_report_offers_undo_and_purge_only_while_objects_are_in_quarantine(
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_status_shows_each_id_whole_however_narrow_the_terminal_is(width: int) -> None:
+def test_status_shows_full_ids_on_a_terminal_of_any_width(width: int) -> None:
     """The id of a mark is what people copy from there."""
     mark_id = "20261121T085000Z-with-a-long-name-of-its-own"
     row = Row(

@@ -41,7 +41,7 @@ def review(lakegc: Lakegc, sandbox: Sandbox, name: str, *options: str, **more: s
 
 
 @pytest.mark.parametrize("each", [1, 4, 100])
-def test_totals_are_the_same_however_rows_are_spread_over_files(
+def test_totals_do_not_depend_on_how_rows_are_spread_over_files(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, each: int
 ) -> None:
     """Objects and bytes are counted by rule, age, path and slice, and each adds up to the whole."""
@@ -70,7 +70,9 @@ def test_totals_are_the_same_however_rows_are_spread_over_files(
     assert sums(found["by_slice"], "slice") == {"data/s1/": (3, 603_000), "data/s2/": (2, 12_000), "": (1, 16_000)}
 
 
-def test_depth_groups_paths_by_that_many_folders(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+def test_the_option_depth_groups_paths_by_that_many_folders(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
+) -> None:
     """Two tables in one folder become two groups."""
     reviewable(place, tables(ROWS))
 
@@ -105,7 +107,7 @@ def test_costs_are_shown_only_with_a_price(lakegc: Lakegc, sandbox: Sandbox, nam
     lakegc({**sandbox.settings, "price_per_gb_month": "-1"}, "review", name).stopped(2, "LAKEGC_PRICE_PER_GB_MONTH")
 
 
-def test_reasons_name_their_rule_and_never_claim_the_unknown(
+def test_reasons_name_their_rule_and_say_what_is_unknown(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """Dangling commits are named as such. Objects that were never committed, or whose commits couldn't be read, are
@@ -150,7 +152,7 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
     check_terminal_safe(shown)
 
 
-def test_the_sample_is_drawn_evenly_and_is_the_same_for_the_same_mark(place: Place) -> None:
+def test_the_sample_is_drawn_evenly_and_is_reproducible_for_a_mark(place: Place) -> None:
     """It doesn't depend on how the rows are spread over files."""
     rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
 
@@ -204,7 +206,7 @@ def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
 # --- the whole list -------------------------------------------------------------------------------------------------
 
 
-def test_every_format_lists_every_object_in_order_of_addresses(
+def test_every_format_lists_every_object_in_the_order_of_addresses(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """JSON, JSON lines and CSV have every column; people get one line for each object."""
@@ -227,7 +229,7 @@ def test_every_format_lists_every_object_in_order_of_addresses(
 
 
 @pytest.mark.parametrize("micro", [0, 1, 120_000, 999_999])
-def test_listed_times_keep_their_microseconds_and_zone(micro: int) -> None:
+def test_listed_times_keep_their_microseconds_and_time_zone(micro: int) -> None:
     """They are those of the mark."""
     when = START.replace(microsecond=micro)
     (row,) = with_times_as_text(tables([expired("data/s/a", modified=when)])[0]).to_pylist()
@@ -237,7 +239,7 @@ def test_listed_times_keep_their_microseconds_and_zone(micro: int) -> None:
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
-def test_csv_quotes_cells_that_a_spreadsheet_would_run(
+def test_csv_quotes_cells_that_a_spreadsheet_would_execute(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, begin: str
 ) -> None:
     """Addresses and paths alike; the rest of the cell is unchanged."""

@@ -155,7 +155,7 @@ def test_status_of_an_unknown_repository_is_an_error(still: Marked, lakegc: Lake
     lakegc(still.settings, "status", "nowhere").stopped(1, "nowhere")
 
 
-def test_status_shows_times_in_utc_by_the_stores_clock(still: Marked, lakegc: Lakegc) -> None:
+def test_status_shows_times_of_the_stores_clock_in_utc(still: Marked, lakegc: Lakegc) -> None:
     """The terminal's own time zone doesn't matter."""
     record = Mark.open(still.place, "m1").record
 

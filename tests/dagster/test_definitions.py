@@ -57,7 +57,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**found, "home": [path.name for path in home.iterdir()], "stderr": ended.stderr}
 
 
-def test_loading_the_definitions_only_imports(loaded: dict[str, Any]) -> None:
+def test_loading_the_definitions_has_no_side_effects(loaded: dict[str, Any]) -> None:
     """It opens no connection, starts no process or thread, and writes nothing, in the home or elsewhere."""
     assert (loaded["seen"], loaded["threads"], loaded["home"]) == ([], ["MainThread"], [])
 
@@ -67,7 +67,7 @@ def test_loading_the_definitions_starts_no_spark(loaded: dict[str, Any]) -> None
     assert (loaded["jvm"], loaded["session"]) == (False, False)
 
 
-def test_loading_the_definitions_warns_of_no_line_of_ours(loaded: dict[str, Any]) -> None:
+def test_loading_the_definitions_causes_no_warning_about_lakegcs_code(loaded: dict[str, Any]) -> None:
     """Dagster would warn, for example, of what its next version removes."""
     assert "lakegc_assets" not in loaded["stderr"], loaded["stderr"]
     assert "spark_resources" not in loaded["stderr"], loaded["stderr"]

@@ -21,7 +21,7 @@ def key(name: str) -> dg.AssetKey:
     return dg.AssetKey(name)
 
 
-def test_the_graph_is_the_one_in_graph_txt() -> None:
+def test_the_graph_equals_its_snapshot_in_graph_txt() -> None:
     """Where a change is meant, `UPDATE_GRAPH=1 pytest tests/dagster` writes it."""
     now = snapshot.page(defs)
     if os.environ.get("UPDATE_GRAPH"):
@@ -47,7 +47,7 @@ def test_each_step_waits_for_the_one_before_it(earlier: str, later: str) -> None
     assert key(earlier) in GRAPH.get(key(later)).parent_keys
 
 
-def test_the_only_possible_order_of_the_job_is_the_chain() -> None:
+def test_the_jobs_only_possible_order_is_the_chain_that_records_are_checked_against() -> None:
     """A mark's record is checked against it."""
     steps = [node.name for node in defs.resolve_job_def(mark_job.name).nodes_in_topological_order]
 
@@ -73,7 +73,7 @@ def test_every_check_belongs_to_an_asset_and_describes_its_danger() -> None:
     assert {check.asset_key for check in GRAPH.asset_check_keys} >= {key(name) for name in CHAIN}
 
 
-def test_descriptions_in_the_ui_name_no_invariant_by_its_number() -> None:
+def test_descriptions_in_the_ui_cite_no_invariant_by_its_number() -> None:
     """Descriptions of assets, jobs, schedules and sensors have to be understood without another page."""
     location = defs.get_repository_def()
     described = [GRAPH.get(each).description for each in GRAPH.get_all_asset_keys()]

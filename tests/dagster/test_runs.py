@@ -164,7 +164,7 @@ def test_runs_are_tagged_with_their_repository(ran: Run) -> None:
     assert ran.run.tags["lakegc/repository"] == "lake"
 
 
-def test_runs_of_the_command_line_are_shown_on_the_start_page(ran: Run) -> None:
+def test_runs_started_on_the_command_line_are_shown_on_the_start_page(ran: Run) -> None:
     """The UI's overview shows runs of code locations that it knows: theirs is the one that `lakegc ui` serves."""
     assert ran.run.remote_job_origin is not None
     assert ran.run.remote_job_origin.location_name == LOCATION
@@ -223,7 +223,7 @@ def test_the_expired_set_shows_plots_totals_shares_and_sample_objects(ran: Run) 
 
 
 @pytest.mark.parametrize("name", [invariant.name for invariant in INVARIANTS])
-def test_every_check_shows_the_values_that_it_measured(ran: Run, name: str) -> None:
+def test_every_check_shows_its_measured_values(ran: Run, name: str) -> None:
     """All of them passed."""
     [check] = [each for each in ran.checked.values() if each.check_name == name]
 
@@ -232,7 +232,7 @@ def test_every_check_shows_the_values_that_it_measured(ran: Run, name: str) -> N
     assert all(value.value is not None for value in check.metadata.values())
 
 
-def test_no_run_keeps_the_lease(world: World, ran: Run) -> None:
+def test_every_run_releases_its_lease(world: World, ran: Run) -> None:
     """Whether it succeeded or failed, the next run needn't wait."""
     assert ran.run.is_success
     store = target_of(world.sandbox.settings, "lake").place.store()
@@ -244,7 +244,7 @@ def test_no_run_keeps_the_lease(world: World, ran: Run) -> None:
 
 
 @pytest.mark.parametrize("only", ["", *CHAIN])
-def test_a_finished_mark_is_never_made_again(world: World, ran: Run, only: str) -> None:
+def test_a_finished_mark_is_never_repeated(world: World, ran: Run, only: str) -> None:
     """A run of the whole mark or of one asset reports this; no file changes, and nothing turns red."""
     assert ran.run.is_success
     before = world.files()
@@ -260,7 +260,9 @@ def test_a_finished_mark_is_never_made_again(world: World, ran: Run, only: str) 
 
 
 @pytest.mark.parametrize("config", [{"min_age": "24"}, {"min_age": "1h"}, {"since": "m1", "full": True}])
-def test_a_finished_mark_is_unchanged_by_a_run_with_any_options(world: World, ran: Run, config: dict[str, Any]) -> None:
+def test_a_run_with_any_options_leaves_a_finished_mark_unchanged(
+    world: World, ran: Run, config: dict[str, Any]
+) -> None:
     """Options that no mark can have turn nothing of a finished one red."""
     assert ran.run.is_success
     before = world.files()
@@ -293,7 +295,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize(("key", "words"), UNUSABLE.items())
-def test_a_key_that_is_no_partition_is_refused_and_removed(world: World, key: str, words: str) -> None:
+def test_an_invalid_partition_key_is_refused_and_removed(world: World, key: str, words: str) -> None:
     """The run ends with a sentence, nothing is written or turns red, and the partition key is removed again."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
     event = run_without_effect(world, key)
@@ -304,7 +306,7 @@ def test_a_key_that_is_no_partition_is_refused_and_removed(world: World, key: st
     assert (world.files(), sorted(world.sandbox.local_path.iterdir())) == before
 
 
-def test_an_unknown_repository_fails_with_a_sentence(world: World) -> None:
+def test_a_run_for_an_unknown_repository_fails_with_one_sentence(world: World) -> None:
     """Nothing is written for a repository that the server doesn't have."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
     failure = failure_of(world, "nowhere|m1")
@@ -314,7 +316,7 @@ def test_an_unknown_repository_fails_with_a_sentence(world: World) -> None:
     assert (world.files(), sorted(world.sandbox.local_path.iterdir())) == before
 
 
-def test_wrong_options_are_refused_before_a_mark_begins(world: World) -> None:
+def test_invalid_options_are_refused_before_a_mark_begins(world: World) -> None:
     """A minimum age without a unit, or below a day without --allow-young."""
     before = world.files()
     unit = failure_of(world, "lake|m2", config={"min_age": "24"})
@@ -337,7 +339,7 @@ def test_a_step_of_a_mark_that_was_never_begun_fails(world: World, only: str) ->
 
 
 @pytest.mark.parametrize("name", BRAKES)
-def test_every_brake_is_shown_with_its_measure_and_bound(ran: Run, name: str) -> None:
+def test_every_brake_is_shown_with_its_measured_value_and_bound(ran: Run, name: str) -> None:
     """It is a check of the expired set, with a sentence."""
     check = ran.checked[f"expired_set:brake_{name}"]
 
@@ -346,7 +348,7 @@ def test_every_brake_is_shown_with_its_measure_and_bound(ran: Run, name: str) ->
     assert check.description
 
 
-def test_a_tripped_brake_is_a_warning_with_the_command_that_releases_it(world: World, ran: Run) -> None:
+def test_a_tripped_brake_is_shown_as_a_warning_with_the_command_that_releases_it(world: World, ran: Run) -> None:
     """For a mark that doesn't exist, no brake passes."""
     assert ran.run.is_success
     counts = json.loads((world.folder / RECORD).read_bytes())["counts"]
@@ -363,7 +365,7 @@ def test_a_tripped_brake_is_a_warning_with_the_command_that_releases_it(world: W
 # --- checks alone ---------------------------------------------------------------------------------------------------
 
 
-def test_checks_of_a_missing_mark_fail_with_a_sentence(world: World) -> None:
+def test_checks_of_a_missing_mark_fail_with_one_sentence(world: World) -> None:
     """So do checks of a key that is no partition."""
     for key, words in (("lake|never-begun", "there is no mark never-begun"), ("nonsense", "not of the form")):
         found = checked(world, key)
@@ -382,7 +384,7 @@ def written(world: World, mark_id: str, **changes: Any) -> str:
     return f"lake|{mark_id}"
 
 
-def test_checks_of_steps_that_did_not_run_yet_fail_with_a_sentence(world: World, ran: Run) -> None:
+def test_checks_of_steps_that_have_not_run_yet_fail_with_one_sentence(world: World, ran: Run) -> None:
     """Those of earlier steps still pass."""
     assert ran.run.is_success
     steps = json.loads((world.folder / RECORD).read_bytes())["steps"]
@@ -412,7 +414,7 @@ def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> N
     assert kept == {"inside_only", "ranges_whole"}
 
 
-def test_errors_become_failures_with_kind_and_exit_code() -> None:
+def test_errors_become_dagster_failures_with_kind_and_exit_code() -> None:
     """They keep their message and are never retried."""
     from lakegc_assets.assets.results import reporting_failures
 

@@ -99,7 +99,7 @@ def fail_preflight(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sen
 # --- the schedule ---------------------------------------------------------------------------------------------------
 
 
-def test_each_repository_is_marked_once_a_tick(night: Night) -> None:
+def test_each_repository_is_marked_once_per_tick(night: Night) -> None:
     """A mark's id is the tick's time; evaluating the same tick again requests the same runs."""
     requests, _ = night.evaluate_schedule()
     again, _ = night.evaluate_schedule()
@@ -167,7 +167,9 @@ def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_n
     assert not any(PREFLIGHT_TAG in each.tags for each in healed)
 
 
-def test_a_preflight_failure_whose_run_succeeded_is_tried_again(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preflight_failure_whose_run_succeeded_is_checked_again(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run reported nothing, so the same trouble isn't known yet."""
     fail_preflight(night, monkeypatch, "lake-b", "the store is slow")
     for each in night.evaluate_schedule()[0]:
@@ -176,7 +178,7 @@ def test_a_preflight_failure_whose_run_succeeded_is_tried_again(night: Night, mo
     assert "lake-b" in repositories(night.evaluate_schedule(OCCASION + timedelta(days=1))[0])
 
 
-def test_a_repository_whose_check_takes_too_long_is_marked_like_the_others(
+def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others don't wait for it."""
@@ -267,7 +269,7 @@ def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
     assert "2020-01-01" not in cursor
 
 
-def test_the_sensor_requests_a_bounded_number_of_runs_a_tick(night: Night) -> None:
+def test_the_sensor_requests_a_limited_number_of_runs_per_tick(night: Night) -> None:
     """The next ticks request the rest, each once."""
     for number in range(MAX_NEW_PER_TICK):
         night.sandbox.create(f"more-{number:03}")
@@ -295,7 +297,7 @@ def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
-def test_patterns_are_separated_by_commas_or_spaces(tmp_path: Path) -> None:
+def test_patterns_can_be_separated_by_commas_or_spaces(tmp_path: Path) -> None:
     """All of them are in one variable."""
     settings = Settings.load({"LAKEGC_REPOSITORIES_INCLUDE": " lake-*,archive  x-? "}, tmp_path)
 

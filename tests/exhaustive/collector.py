@@ -250,12 +250,19 @@ class Collector(Marking):
         return take
 
     def lose_answer(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:
-        return [Wrong("lost answer", "it is deleted, but the answer is lost", (LOST, answer))]
+        killed = "it is deleted, but the task is killed before it notes so; the sweep is resumed"
+        return (
+            Wrong("lost answer", "it is deleted, but the answer is lost", (LOST, answer)),
+            Wrong("killed task", killed, (KILLED, answer)),
+        )
 
     def deleted(self, address: int, following: str, this: str) -> Take:
         def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             if answer[0] == LOST:
                 return memory, f"{this} may be gone"
+            if answer[0] == KILLED:
+                after = memory._replace(late=1)
+                return after, "sweep: re-verification" if self.has("a resumed sweep re-verifies") else this
             left = memory._replace(candidates=memory.candidates & ~bit(address), kind_then=0, late=0)
             return left, "sweep: permit" if left.candidates else DONE
 

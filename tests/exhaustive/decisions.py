@@ -25,6 +25,7 @@ from lakegc_assets.rules.retention import retained_commits, with_server_list
 from lakegc_assets.sweep.newly_retained import NewlyRetained
 from spark_resources.deleting.lookup import FOUND
 from spark_resources.lakefs.responses import UncommittedLists
+from spark_resources.lakefs_sandbox.xids import Xids
 from spark_resources.mark_store.hold_file import parse_hold
 from spark_resources.model import ADDRESSES, PENDING, STORED_OBJECTS, AddressType, Commit, Location, Namespace, Rules
 from spark_resources.sstable import commit_id as content_id
@@ -49,6 +50,7 @@ CUTOFF = SERVER_NOW - timedelta(days=1)
 MODIFIED = {OLD: CUTOFF - timedelta(days=9), NEW: CUTOFF + timedelta(hours=1)}
 HOLD_OF_TAGS = parse_hold({"id": "tagged", "tags": "*", "owner": "a", "reason": "b"})
 SLICES = 2  # the first is closed, so an incremental mark doesn't list it; the second still receives objects
+CLOSED = Xids(0, lambda: EPOCH).descending()
 NAMESPACE = Namespace.parse("local://lake", aliases=("local:///srv/lake",))
 ONE_SPELLING = Namespace.parse("local://lake")
 
@@ -61,7 +63,7 @@ def slice_of(address: int) -> int:
 
 
 def folder(number: int) -> str:
-    return f"data/slice-{number}/"
+    return f"data/{'slice-1' if number else CLOSED}/"
 
 
 def key(address: int) -> str:
@@ -319,3 +321,9 @@ def paths_to_probe(universe: Universe, commit: int, sizes: frozenset[int]) -> fr
     """The paths of a head at which an entry has one of these sizes: `path_probes.probes`."""
     tree = universe.commits[commit].tree
     return frozenset(path for path, entry in enumerate(tree) if entry is not None and SIZES[entry.content] in sizes)
+
+
+def probed_sizes(universe: Universe, commits: Iterable[int], sizes: frozenset[int]) -> frozenset[int]:
+    """Those of the sizes that an entry of these heads has: what is probed at their branch."""
+    entries = [entry for one in commits for entry in universe.commits[one].tree if entry is not None]
+    return sizes & {SIZES[entry.content] for entry in entries}

@@ -8,12 +8,13 @@ from spark_resources.mark_store.record import CHAIN
 from tests.exhaustive import decisions
 from tests.exhaustive.decisions import Read
 from tests.exhaustive.memory import Memory, Since, begun
-from tests.exhaustive.program import NEXT, NOTHING, STOPPED, Ask, Take, Wrong
+from tests.exhaustive.program import NEXT, NOTHING, STOPPED, Ask, GoWrong, Take, Wrong
 from tests.exhaustive.reasons_to_keep import ReasonsToKeep
 from tests.exhaustive.server import Answer
 from tests.exhaustive.world import (
     BITS,
     NEW,
+    OLD,
     OURS,
     STORED,
     addresses,
@@ -59,20 +60,34 @@ class Marking(ReasonsToKeep):
                 found = memory.candidates | old | young
                 return memory._replace(candidates=found, young=memory.young | young), NEXT
 
-            def wrong(memory: Memory, answer: Answer) -> Sequence[Wrong]:
-                return [Wrong("truncated list", "the store's listing ends early", 0)] if answer else ()
+            self.step(f"lists slice {folder} of the store", ("listing", folder), take, self.wrong_listing(folder))
+        if self.incremental:
+            for address in range(len(self.universe.contents)):
+                self.step(f"looks up object {address}", self.ask_compared(address), self.find(address))
 
-            self.step(f"lists slice {folder} of the store", ("listing", folder), take, wrong)
+    def wrong_listing(self, folder: int) -> GoWrong:
+        """A listing of the store that ends early, or that shows what was there before."""
+
+        def wrong(memory: Memory, answer: Answer) -> Sequence[Wrong]:
+            before = self.server.answer(("listing", folder), memory.earlier) if memory.earlier >= 0 else answer
+            return [
+                *([Wrong("truncated list", "the store's listing ends early", 0)] if answer else ()),
+                *(
+                    [Wrong("stale listing", "the store lists what was there before", before)]
+                    if before != answer
+                    else ()
+                ),
+            ]
+
+        return wrong
 
     # --- an incremental mark ----------------------------------------------------------------------------------------
 
     def find_no_longer_retained(self) -> None:
-        """What counted at the base mark and no longer does is looked up, like what no commit had then."""
+        """What counted at the base mark and no longer does is looked up, like what was stored and in no commit then."""
         self.step("reads the base mark", NOTHING, self.read_base, self.forge_base)
         self.step("heads, before the listing", ("branches", OURS), self.keep_number("before"))
         self.step("dump of all commits, before the listing", ("dump",), self.choose_lookups)
-        for address in range(len(self.universe.contents)):
-            self.step(f"looks up object {address}", self.ask_compared(address), self.find(address))
 
     def read_base(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         return memory._replace(forged=answer), NEXT
@@ -88,7 +103,8 @@ class Marking(ReasonsToKeep):
         heads = self.value(memory.before)
         read = Read(heads, answer, frozenset(), heads, frozenset(), memory.rules)
         trees = {self.universe.commits[one].tree for one in self.retention.decide(read).retained}
-        never = (1 << len(self.universe.contents)) - 1 & ~self.in_trees(self.base_trees)
+        stored = sum(bit(one) for one, kind in enumerate(self.universe.worlds[0].stored) if kind == OLD)
+        never = stored & ~self.in_trees(self.base_trees)
         return memory._replace(compared=never | self.in_trees(self.base_trees - trees) & ~memory.forged, before=0), NEXT
 
     def ask_compared(self, address: int) -> Ask:

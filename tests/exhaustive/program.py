@@ -75,7 +75,6 @@ class Program:
         self._values: list[Hashable] = []
         self._numbers: dict[Hashable, int] = {}
         self.number(frozenset())  # is 0, which memory begins with
-        self.first_commits = len(self.universe.commits)
 
     # --- building ---------------------------------------------------------------------------------------------------
 
@@ -143,7 +142,8 @@ class Program:
     @cached_property
     def base_trees(self) -> frozenset[Tree]:
         """The ranges that the base mark read. It was made long ago, when all commits of that time were retained."""
-        return frozenset(one.tree for one in self.universe.commits[: self.first_commits] if one.date == LONG_AGO)
+        known = [self.universe.commits[one] for one in self.universe.worlds[0].repositories[OURS].commits]
+        return frozenset(one.tree for one in known if one.date == LONG_AGO)
 
     def unreadable(self, memory: Memory, following: str, repository: int = OURS) -> tuple[Memory, str]:
         """Our repository that can't be read stops everything; another one a sweep, unless that safeguard is off."""

@@ -144,7 +144,9 @@ class ReasonsToKeep(CommitReadings):
         """Without a clear result, every candidate of the sizes probed at a branch is kept."""
         if not self.has("a doubt keeps"):
             return memory
-        sizes = decisions.sizes_of(self.universe, memory.candidates & ~memory.live)
+        wanted = decisions.sizes_of(self.universe, memory.candidates & ~memory.live)
+        heads = [one for at, number, one in self.value(memory.heads) if (at, number) == (repository, branch)]
+        sizes = decisions.probed_sizes(self.universe, heads, wanted)
         return memory._replace(live=memory.live | decisions.of_sizes(self.universe, memory.candidates, sizes))
 
     def read_at_the_end(self) -> None:

@@ -92,7 +92,7 @@ class StagedReadings(Program):
     def read_diffs(self, repository: int, label: str) -> None:
         def list_branches(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             if answer == NO_ANSWER:
-                return self.unreadable(memory, f"{label}: end of diffs")
+                return self.unreadable(memory, f"{label}: end of diffs", repository)
             return memory._replace(todo=sum(1 << number for number, one in enumerate(answer) if one >= 0)), NEXT
 
         self.step("branches", self.unless_unread(("branches", repository)), list_branches,

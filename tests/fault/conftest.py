@@ -27,14 +27,14 @@ _serial = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """One server for all; each test has repositories of its own."""
+    """One server for all tests; each test has its own repositories."""
     with Sandbox(tmp_path_factory.mktemp("sandbox"), uncommitted_page=2) as server:
         yield server
 
 
 @dataclass
 class Lake:
-    """A repository behind a server that a test can make say something else."""
+    """A repository behind a proxy in which a test can change responses."""
 
     sandbox: Sandbox
     repository: SandboxRepository
@@ -68,7 +68,7 @@ class Lake:
         return list(marks(self.target.place))
 
     def has_no_finished_mark(self) -> None:
-        """Check that nothing looks finished, and nothing lies where the reference collector would sweep it."""
+        """Check that no mark is finished, and that no summary lets the reference collector sweep one."""
         assert {record.state for record in self.records()} <= {MarkState.MARKING, MarkState.FAILED}
         assert all((record.finished, record.digest) == (None, None) for record in self.records())
         assert not list(self.folder.rglob("summary.json"))
@@ -76,7 +76,8 @@ class Lake:
 
 @pytest.fixture
 def lake(sandbox: Sandbox) -> Iterator[Lake]:
-    """Two commits on main, the first of which is expired with one object; one object is staged, three are live."""
+    """Main has an expired commit with one object of its own, and a live one; three committed objects and a staged one
+    are live."""
     repository = sandbox.create(f"lake-{next(_serial)}")
     set_rules(repository, Rules(7))
     now = sandbox.now()

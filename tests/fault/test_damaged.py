@@ -1,4 +1,4 @@
-"""Bytes that are missing, short, changed or foreign: the mark stops and names them, and nothing looks finished."""
+"""Missing, truncated, changed or replaced files: the mark stops and names them, and is never finished."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from spark_resources.model import Commit
 from spark_resources.sstable import read_ranges
 from tests.fault.conftest import NO_AGE, Lake, Lakegc, Outcome
 
-Harm = Callable[[Path], None]
+Damage = Callable[[Path], None]
 
 
-def missing(file: Path) -> None:
+def remove(file: Path) -> None:
     file.unlink()
 
 
-def truncated(file: Path) -> None:
+def truncate(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-10])
 
 
-def flipped(file: Path) -> None:
+def flip_a_bit(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 3] ^= 0x10
     file.write_bytes(data)
 
 
-def empty(file: Path) -> None:
+def clear(file: Path) -> None:
     file.write_bytes(b"")
 
 
-HARMS = [missing, truncated, flipped]
+WAYS_TO_DAMAGE = [remove, truncate, flip_a_bit]
 
 
 def mark(lakegc: Lakegc, lake: Lake) -> Outcome:
@@ -52,18 +52,18 @@ def range_ids(lake: Lake, commit: Commit) -> list[str]:
 # --- what commits refer to ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_a_damaged_range_of_a_retained_commit_stops_the_mark(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
-    """It is named. Otherwise its addresses would look like garbage."""
+@pytest.mark.parametrize("damage_file", WAYS_TO_DAMAGE)
+def test_a_damaged_range_of_a_retained_commit_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
+    """The range is named. Otherwise its addresses would look like garbage."""
     range_id = range_ids(lake, lake.commits[1])[0]
-    lake.server.after("/prepare_commits/status", lambda _: harm(table(lake, range_id)))
+    lake.server.after("/prepare_commits/status", lambda _: damage_file(table(lake, range_id)))
 
     mark(lakegc, lake).stopped(3, range_id)
     lake.has_no_finished_mark()
 
 
 def test_a_range_replaced_by_one_with_other_keys_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """The other one is whole and valid."""
+    """The other one is intact and valid."""
     lake.repository.put("main", "d", b"d")
     lake.commits.append(lake.repository.commit("main", "third"))
     swap_ranges(lake)
@@ -81,27 +81,27 @@ def test_a_range_replaced_by_one_with_the_same_keys_stops_the_mark(lakegc: Lakeg
 
 
 def swap_ranges(lake: Lake) -> None:
-    """Let the range of the last commit hold what that of the first one does, once the lists are prepared."""
+    """Replace the range of the last commit by that of the first one, once the lists are prepared."""
     old, new = (range_ids(lake, commit)[0] for commit in (lake.commits[0], lake.commits[-1]))
     data = table(lake, old).read_bytes()
     lake.server.after("/prepare_commits/status", lambda _: table(lake, new).write_bytes(data))
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_missing_or_unreadable_graveler_root_stops_the_run(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
-    """It is missing or can't be read whole, and is named.
+@pytest.mark.parametrize("damage_file", WAYS_TO_DAMAGE)
+def test_missing_or_unreadable_graveler_root_stops_the_run(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
+    """A missing or unreadable metarange is named.
 
     apache/carbondata#3899
     """
     metarange_id = lake.commits[1].metarange_id
-    lake.server.after("/prepare_commits/status", lambda _: harm(table(lake, metarange_id)))
+    lake.server.after("/prepare_commits/status", lambda _: damage_file(table(lake, metarange_id)))
 
     mark(lakegc, lake).stopped(3, metarange_id)
     lake.has_no_finished_mark()
 
 
 def test_a_metarange_replaced_by_another_one_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """The other one is whole and valid."""
+    """The other one is intact and valid."""
     old, new = (commit.metarange_id for commit in lake.commits)
     lake.server.after("/prepare_commits/status", lambda _: table(lake, new).write_bytes(table(lake, old).read_bytes()))
 
@@ -112,14 +112,14 @@ def test_a_metarange_replaced_by_another_one_stops_the_mark(lakegc: Lakegc, lake
 # --- the commit graph -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_a_damaged_dump_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
-    """It is named. Otherwise commits would be lost with their objects."""
+@pytest.mark.parametrize("damage_file", WAYS_TO_DAMAGE)
+def test_a_damaged_dump_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
+    """The dump is named. Otherwise commits would be lost with their objects."""
     dumped: list[str] = []
 
     def damage(body: dict[str, Any]) -> None:
         dumped.append(body["commits_meta_range_id"])
-        harm(table(lake, dumped[0]))
+        damage_file(table(lake, dumped[0]))
 
     lake.server.after("/refs/dump", damage)
     outcome = mark(lakegc, lake)
@@ -129,13 +129,13 @@ def test_a_damaged_dump_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, ha
 
 
 def test_a_damaged_range_of_the_dump_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """One bit of it is flipped; it is named."""
+    """The range with a flipped bit is named."""
     parts: list[str] = []
 
     def damage(body: dict[str, Any]) -> None:
         dump = body["commits_meta_range_id"]
         parts.extend(ref.id for ref in read_ranges(table(lake, dump).read_bytes(), name=dump, entity="commit"))
-        flipped(table(lake, parts[0]))
+        flip_a_bit(table(lake, parts[0]))
 
     lake.server.after("/refs/dump", damage)
     outcome = mark(lakegc, lake)
@@ -147,33 +147,37 @@ def test_a_damaged_range_of_the_dump_stops_the_mark(lakegc: Lakegc, lake: Lake) 
 # --- the server's list of retained commits --------------------------------------------------------------------------
 
 
-def other_header(file: Path) -> None:
+def change_header(file: Path) -> None:
     file.write_text(file.read_text().replace("expired", "dead", 1))
 
 
-def unreadable_row(file: Path) -> None:
+def make_row_unreadable(file: Path) -> None:
     file.write_text(file.read_text().replace("false", "maybe", 1))
 
 
-def header_alone(file: Path) -> None:
+def keep_header_only(file: Path) -> None:
     file.write_text(file.read_text().split("\n")[0] + "\n")
 
 
 @pytest.mark.parametrize(
-    "harm", [missing, empty, header_alone, other_header, unreadable_row], ids=lambda harm: harm.__name__
+    "damage_file",
+    [remove, clear, keep_header_only, change_header, make_row_unreadable],
+    ids=lambda damage_file: damage_file.__name__,
 )
-def test_a_damaged_list_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
+def test_a_damaged_list_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
     """A `commits.csv` that is missing, empty, or unreadable in any row is named. Otherwise fewer commits would be
     retained."""
-    lake.server.after("/prepare_commits/status", lambda body: harm(lake.file_at(body["result"]["gc_commits_location"])))
+    lake.server.after(
+        "/prepare_commits/status", lambda body: damage_file(lake.file_at(body["result"]["gc_commits_location"]))
+    )
 
     mark(lakegc, lake).stopped(3, "commits.csv")
     lake.has_no_finished_mark()
 
 
-def test_a_failed_mark_is_recorded_and_its_id_stays_taken(lakegc: Lakegc, lake: Lake) -> None:
-    """A mark of another id then gives the right result."""
-    once = [other_header]
+def test_a_failed_mark_is_recorded_and_its_id_cannot_be_reused(lakegc: Lakegc, lake: Lake) -> None:
+    """A mark with another id then succeeds."""
+    once = [change_header]
 
     def harm_once(body: dict[str, Any]) -> None:
         if once:
@@ -204,7 +208,7 @@ def test_a_lost_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: La
     lake.has_no_finished_mark()
 
 
-def test_one_lost_file_of_several_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+def test_one_lost_file_of_several_with_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
     """Three staged objects are announced in two pages."""
     lake.repository.put("main", "staged as well", b"1")
     lake.repository.put("main", "and this one", b"2")
@@ -222,15 +226,15 @@ def test_one_lost_file_of_several_stops_the_mark(lakegc: Lakegc, lake: Lake) -> 
     lake.has_no_finished_mark()
 
 
-@pytest.mark.parametrize("harm", [truncated, empty, lambda file: file.write_text("physical_address\ndata/x\n")])
-def test_a_damaged_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake, harm: Harm) -> None:
-    """A file that isn't whole Parquet is named."""
+@pytest.mark.parametrize("damage_file", [truncate, clear, lambda file: file.write_text("physical_address\ndata/x\n")])
+def test_a_damaged_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
+    """A file that isn't intact Parquet is named."""
     names: list[str] = []
 
     def damage(body: dict[str, Any]) -> None:
         file = files_at(lake, body)[0]
         names.append(file.name)
-        harm(file)
+        damage_file(file)
 
     lake.server.after("/prepare_uncommited", damage)
     outcome = mark(lakegc, lake)

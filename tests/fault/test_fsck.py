@@ -1,4 +1,4 @@
-"""`lakegc fsck`: every kind of damage is found and named, and nothing in a sound repository."""
+"""`lakegc fsck` finds and names every kind of damage, and reports nothing in an intact repository."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _serial = itertools.count(1)
 
 @pytest.fixture(autouse=True)
 def _one_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session that all tests share, left running."""
+    """Use the session that all tests share, and leave it running."""
 
     @contextmanager
     def session() -> Iterator[Callable[[], SparkSession]]:
@@ -48,7 +48,7 @@ def document(lakegc: Lakegc, settings: dict[str, str], repository: str, *options
 
 
 def problems(found: dict[str, Any]) -> dict[str, str]:
-    """What is wrong, by id."""
+    """The problem of each finding, by id."""
     return {one["id"]: one["problem"] for one in found["findings"]}
 
 
@@ -61,7 +61,7 @@ def flipped(data: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Moved(Recording):
-    """A recording in a bucket of its own, so that damage there harms no other test; responses can be changed."""
+    """A recording in its own bucket, so that damage affects no other test; responses can be changed."""
 
     bucket: str = ""
     forged: dict[str, dict[str, Any]] = field(default_factory=dict)  # fields of commits in logs, by commit
@@ -83,7 +83,7 @@ class Moved(Recording):
 
 @dataclass(frozen=True)
 class Stored:
-    """A recording's objects in a bucket, and what its tables hold."""
+    """A recording's objects in a bucket, and the content of its tables."""
 
     recording: Moved
     client: Any
@@ -151,7 +151,7 @@ def stored(seaweedfs: SeaweedFS) -> Stored:
     return found
 
 
-def test_every_kind_of_damage_is_found_and_a_sound_recording_has_none(lakegc: Lakegc, stored: Stored) -> None:
+def test_fsck_finds_every_kind_of_damage_and_none_in_an_intact_recording(lakegc: Lakegc, stored: Stored) -> None:
     """Flipped, cut, swapped, lost and forged parts are all found in one check."""
     with stored.settings() as settings:
         code, sound = document(lakegc, settings, stored.recording.repository)
@@ -159,7 +159,7 @@ def test_every_kind_of_damage_is_found_and_a_sound_recording_has_none(lakegc: La
     assert (sound["alien"]["count"], sound["named_like_tables"]) == (0, [])
     assert (sound["verified"]["commits"], sound["verified"]["metaranges"], sound["verified"]["ranges"]) == (43, 38, 38)
 
-    expected, branches, forged = damaged(stored)
+    expected, branches, forged = damage_everything(stored)
     changed = replace(stored, recording=replace(stored.recording, forged={forged: {"message": "another"}}))
     with changed.settings() as settings:
         code, found = document(lakegc, settings, stored.recording.repository)
@@ -172,8 +172,8 @@ def test_every_kind_of_damage_is_found_and_a_sound_recording_has_none(lakegc: La
     assert any("live metarange" in sentence and "can't be read" in sentence for sentence in found["not_verified"])
 
 
-def damaged(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
-    """Damage each kind of place: what has to be found, the branches that break, and a commit to forge in logs."""
+def damage_everything(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
+    """Damage each kind of file; returns the expected findings, the branches that break, and a commit to forge."""
     metaranges, heads = [*stored.metaranges.values()], stored.heads
     by_head = {branch: stored.metaranges[head] for branch, head in heads.items() if stored.metaranges[head]}
     branch, metarange = sorted(by_head.items())[0]
@@ -181,7 +181,7 @@ def damaged(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
     flip, cut, lost, left, right = distinct[:5]
     ranges = list(dict.fromkeys(r for one in distinct[5:] for r in stored.ranges(one)))
     ranges = [one for one in ranges if one not in stored.ranges(metarange)]
-    first, second = look_alike(stored, ranges)
+    first, second = equally_described_ranges(stored, ranges)
     third, fourth, fifth = [one for one in ranges if one not in (first, second)][:3]
     head_range = stored.ranges(metarange)[0]
     stored.change(flip, flipped)
@@ -207,8 +207,8 @@ def damaged(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
     return expected | dict.fromkeys([lost, head_range], "missing"), {head_range: {branch}}, forged
 
 
-def look_alike(stored: Stored, ranges: list[str]) -> tuple[str, str]:
-    """Two ranges of which metaranges say the same: only what they hold tells one from the other."""
+def equally_described_ranges(stored: Stored, ranges: list[str]) -> tuple[str, str]:
+    """Two ranges that metaranges describe equally: they differ only in their content."""
     seen: dict[tuple[int, bytes, bytes], str] = {}
     for one in ranges:
         response = read_properties(stored.table(one), name=one)
@@ -219,7 +219,7 @@ def look_alike(stored: Stored, ranges: list[str]) -> tuple[str, str]:
 
 
 def test_without_the_dump_all_tables_are_verified_and_gaps_are_reported(lakegc: Lakegc, stored: Stored) -> None:
-    """Without the right to a dump, logs are walked instead."""
+    """Without permission for a dump, logs are walked instead."""
     recording = replace(stored.recording, dump_allowed=False)
     stray = next(one for one in stored.ranges(stored.dangling[0].metarange_id) if one not in all_ranges(stored))
     stored.change(stray, flipped)
@@ -245,7 +245,7 @@ def all_ranges(stored: Stored) -> set[str]:
 
 
 def lost_object(stored: Stored) -> tuple[str, str]:
-    """A branch, and an address that its head has."""
+    """A branch, and an address in its head."""
     for branch, head in sorted(stored.heads.items()):
         for range_id in stored.ranges(stored.metaranges[head]) if stored.metaranges[head] else ():
             for address in stored.addresses(range_id):
@@ -261,8 +261,10 @@ def key_of(lake: Lake, path: str) -> str:
     return lake.repository.stat("main", path).address
 
 
-def test_lost_live_objects_are_listed_as_a_mark_accepts_them(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """They are named with path and branch, and a mark takes the file that is written."""
+def test_lost_live_objects_are_listed_in_the_form_that_a_mark_accepts(
+    lakegc: Lakegc, lake: Lake, tmp_path: Path
+) -> None:
+    """They are named with path and branch, and a mark accepts the written file as its list of accepted losses."""
     committed, staged, listed = key_of(lake, "b"), key_of(lake, "staged"), tmp_path / "missing.txt"
     for key in (committed, staged):
         (lake.folder / key).unlink()
@@ -280,7 +282,7 @@ def test_lost_live_objects_are_listed_as_a_mark_accepts_them(lakegc: Lakegc, lak
 
 
 def test_a_forged_commit_and_a_lost_list_are_named(lakegc: Lakegc, lake: Lake) -> None:
-    """The dump is whole, but its commit isn't the one of the history."""
+    """The dump is intact, but its commit isn't the one in the history."""
     forged = lake.commits[0]
 
     def forge(response: dict[str, Any]) -> None:
@@ -307,7 +309,7 @@ def test_a_forged_commit_and_a_lost_list_are_named(lakegc: Lakegc, lake: Lake) -
 
 
 def test_alien_files_under_lakefs_prefix_reported_not_fatal(lakegc: Lakegc, lake: Lake) -> None:
-    """What somebody else left under `_lakefs/` is no damage and stops no mark.
+    """Other files under `_lakefs/` are no damage and stop no mark.
 
     treeverse/lakeFS#8518, treeverse/lakeFS#9055
     """
@@ -335,7 +337,7 @@ def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, l
 
 
 def test_a_file_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """An unknown repository does so, too. Nothing is read before."""
+    """So does an unknown repository. Nothing is read before."""
     missing = str(tmp_path / "nowhere" / "missing.txt")
 
     lakegc(lake.settings, "fsck", lake.name, "--write-missing", missing).stopped(2, missing)

@@ -18,7 +18,7 @@ from tests.support.mark_runs import Marker
 
 
 def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc, lake: Lake) -> None:
-    """Such a listing is wrong, whatever the bound on missing objects."""
+    """This holds for any bound on missing objects."""
     shutil.rmtree(lake.folder / "data")
     settings = {**lake.settings, "max_missing": "1000"}
 
@@ -37,7 +37,7 @@ def test_a_repository_without_any_object_is_marked(lake: Lake) -> None:
 
 @pytest.mark.parametrize("status", [None, 404, 503])
 def test_failed_or_empty_root_listing_never_expires(lake: Lake, status: int | None) -> None:
-    """Listing fails or gives none, but every repository has a branch.
+    """Branches can't be listed, or none is listed, but every repository has a branch.
 
     restic/restic#4612
     """
@@ -57,7 +57,7 @@ def no_results(response: dict[str, Any]) -> None:
 
 
 def test_metadata_and_listing_disagreement_stops_the_run(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """They are named.
+    """The missing objects are named.
 
     HUDI-6339 (issues.apache.org)
     """
@@ -88,7 +88,7 @@ def test_metadata_and_listing_disagreement_stops_the_run(lakegc: Lakegc, lake: L
 def test_a_live_address_in_another_spelling_of_the_namespace_stops_the_mark(
     lakegc: Lakegc, lake: Lake, form: str, committed: bool
 ) -> None:
-    """It differs in scheme or slashes. Taken for an address outside of the namespace, its object would look like
+    """It differs in scheme or slashes. If it counted as an address outside the namespace, its object would look like
     garbage."""
     live = lake.repository.stat("main", "a")
     strange = form.format(lake.name, live.address)

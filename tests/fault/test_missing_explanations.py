@@ -1,4 +1,4 @@
-"""What a review may report of an object whose explanation can't be read."""
+"""What a review reports about an object whose explanation can't be read."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 
 from spark_resources.model import ExpiredReason
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
-from tests.fault.test_damaged import range_ids, table, truncated
+from tests.fault.test_damaged import range_ids, table, truncate
 
 
-def test_an_object_that_a_damaged_commit_may_refer_to_has_no_known_reason(lakegc: Lakegc, lake: Lake) -> None:
+def test_the_reason_is_unknown_if_a_damaged_commit_may_refer_to_the_object(lakegc: Lakegc, lake: Lake) -> None:
     """The damaged range of the expired commit is named."""
     (only_expired,) = set(range_ids(lake, lake.commits[0])) - set(range_ids(lake, lake.commits[1]))
-    lake.server.after("/prepare_commits/status", lambda _: truncated(table(lake, only_expired)))
+    lake.server.after("/prepare_commits/status", lambda _: truncate(table(lake, only_expired)))
 
     made = lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
     found = json.loads(lakegc(lake.settings, "review", lake.name, "m1", "--format", "json").out)

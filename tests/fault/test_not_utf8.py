@@ -22,8 +22,8 @@ def garbage(lake: Lake, data: bytes) -> str:
     return entry.address
 
 
-def test_objects_of_the_size_of_one_served_at_a_non_utf8_path_are_kept(lake: Lake, lakegc: Lakegc) -> None:
-    """The mark doesn't stop: what its branch serves there is kept, by size."""
+def test_objects_as_large_as_one_served_at_a_non_utf8_path_are_kept(lake: Lake, lakegc: Lakegc) -> None:
+    """The mark doesn't stop: it keeps all objects of that size, since one of them may be served there."""
     repository = lake.repository
     entry = repository.put("main", "moved", b"size of 10")
     repository.delete("main", ["moved"])
@@ -50,8 +50,8 @@ def test_objects_of_the_size_of_one_served_at_a_non_utf8_path_are_kept(lake: Lak
         assert repository.objects.file(address).exists()
 
 
-def test_the_repository_and_branch_of_a_path_that_is_not_utf8_are_named(tmp_path: Path) -> None:
-    """Such a path of one repository keeps objects of all others: who renames it, or trusts it, must know where."""
+def test_the_repository_and_branch_of_a_non_utf8_path_are_named(tmp_path: Path) -> None:
+    """Such a path keeps objects of all repositories, so an operator has to know where to rename it."""
     with Sandbox(tmp_path) as sandbox:
         lake, neighbour = sandbox.create("lake"), sandbox.create("neighbour")
         entry = neighbour.put("main", "moved", b"size of 10")
@@ -68,8 +68,8 @@ def test_the_repository_and_branch_of_a_path_that_is_not_utf8_are_named(tmp_path
 
 
 def test_all_changes_after_a_non_utf8_path_are_read(lake: Lake) -> None:
-    """A page of changes ends at such a path, and its shown form sorts behind others. These would be skipped, and their
-    objects deleted."""
+    """If a page of changes ends at such a path, its escaped form sorts after other paths. These would be skipped, and
+    their objects deleted."""
     repository = lake.repository
     paths = [b"a", b"ab", b"a\x80", "aé".encode(), b"b\xff", b"c\x80", b"d", b"d\xff"]
     wanted = set()

@@ -1,4 +1,4 @@
-"""Who owns the namespace and the lease, and which clock and rules apply: what refuses a mark, with which message."""
+"""Preconditions of a mark: owner, lease, clocks, rules and store; and the messages with which it is refused."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.tampering_proxy import tampering_proxy
 
 
 @pytest.mark.parametrize(
-    "theirs",
+    "other_namespace",
     [
         *("local://{0}", "local://{0}/inside", "LOCAL://{0}//inside/", "local://{1}/{0}", "local://{1}/{0}/inside"),
         *("local://{1}", "local://other/../{0}", "local://./{0}/inside"),
     ],
 )
-def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake: Lake, theirs: str) -> None:
+def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake: Lake, other_namespace: str) -> None:
     """Both repositories are named.
 
     projectnessie/nessie#12363
@@ -32,7 +32,7 @@ def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake
     def one_more(response: dict[str, object]) -> None:
         results = response["results"]
         assert isinstance(results, list)
-        other = {"id": "neighbour", "storage_namespace": theirs.format(lake.name, lake.folder.parent)}
+        other = {"id": "neighbour", "storage_namespace": other_namespace.format(lake.name, lake.folder.parent)}
         results.append({**results[0], **other})
         response["pagination"]["results"] = len(results)  # type: ignore[index]
 
@@ -63,8 +63,8 @@ def test_an_unreadable_owner_file_is_refused(lakegc: Lakegc, lake: Lake, owner: 
 
 
 @pytest.mark.parametrize("later", [timedelta(hours=3), timedelta(hours=-3)])
-def test_clocks_further_apart_than_the_bound_stop_the_mark(lakegc: Lakegc, lake: Lake, later: timedelta) -> None:
-    """All of them are shown, with the setting of the bound."""
+def test_clocks_that_differ_by_more_than_the_bound_stop_the_mark(lakegc: Lakegc, lake: Lake, later: timedelta) -> None:
+    """All clocks are shown, with the setting of the bound."""
     lake.server.date_offset = later
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, "clocks", "the lakeFS server", "LAKEGC_MAX_CLOCK_SKEW")
@@ -72,7 +72,7 @@ def test_clocks_further_apart_than_the_bound_stop_the_mark(lakegc: Lakegc, lake:
 
 
 def test_a_read_only_repository_is_refused_before_anything_is_written(lakegc: Lakegc, lake: Lake) -> None:
-    """lakeFS can't make the lists that a mark needs."""
+    """lakeFS can't prepare the lists that a mark needs."""
     lake.server.after(f"/{lake.name}", lambda response: response.update(read_only=True))
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(1, lake.name, "read-only")
@@ -104,7 +104,7 @@ def test_an_unreadable_lease_is_refused(lakegc: Lakegc, lake: Lake) -> None:
 
 
 def test_a_store_without_conditional_writes_is_refused(lakegc: Lakegc, lake: Lake, moto_server: MotoServer) -> None:
-    """The message names the setting for a single deployment, where that is harmless."""
+    """The message names the setting that allows it for a single deployment."""
     moto_server.make_bucket("fault-conditions")
     lake.server.after("/config", lambda response: response["storage_config"].update(blockstore_type="s3"))
     lake.server.after(
@@ -120,7 +120,7 @@ def test_a_store_without_conditional_writes_is_refused(lakegc: Lakegc, lake: Lak
         )
 
 
-def test_rules_that_change_during_a_mark_stop_it(lakegc: Lakegc, lake: Lake) -> None:
+def test_a_change_of_rules_during_a_mark_stops_it(lakegc: Lakegc, lake: Lake) -> None:
     """Otherwise it would apply two sets of rules."""
     lake.server.after("/prepare_commits/status", lambda _: set_rules(lake.repository, Rules(3)))
 

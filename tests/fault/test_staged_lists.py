@@ -1,4 +1,4 @@
-"""What a real server's list of staged objects lacks (formats §2), and that nothing staged is lost by it."""
+"""Objects that a real server leaves out of its list of staged objects (formats §2) are never deleted."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ STAGED = tuple(f"staged/{number}" for number in range(5))
 
 @dataclass
 class Lake:
-    """A repository in a store whose lists name all that is staged, unless they are wrong: five staged objects on main,
-    and one object of garbage."""
+    """A repository in a store, with five staged objects on main and one object of garbage."""
 
     sandbox: Sandbox
     requests: list[str]
@@ -49,7 +48,7 @@ class Lake:
         return Marker().mark(self.settings, self.repository.id, mark_id, chosen)
 
     def link(self, path: str) -> str:
-        """Stage what a client wrote to the address that the server gave it."""
+        """Write an object to an address that the server gave out, and link it."""
         location = self.repository.new_location("main", path)
         key = location.removeprefix(self.repository.objects.location(""))
         self.store.write(key, path.encode())
@@ -60,7 +59,7 @@ class Lake:
         self.repository.delete(branch, [path])
 
     def stage_again(self, address: str) -> None:
-        """Stage an object by its address, behind all others."""
+        """Stage an object by its address, at a path after all others."""
         location, size = self.repository.objects.location(address), len(self.store.read(address))
         self.repository.stage_address("main", "z/staged again", location, size=size, checksum="a checksum")
 
@@ -87,8 +86,8 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
 @pytest.mark.parametrize("branch_behind", [True, False], ids=["empty page", "branch not found"])
 @pytest.mark.parametrize("objects", [5, 3], ids=["last page", "only page"])
 def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects: int, branch_behind: bool) -> None:
-    """A branch that is deleted during the scan empties the list, or makes it fail: five of five staged objects were
-    deleted."""
+    """A branch that is deleted during the scan makes the list empty, or makes it fail. Once, five of five staged
+    objects were deleted."""
     if branch_behind:
         lake.repository.create_branch("without-changes", "main")
     for path in STAGED[objects:]:  # three are on a page
@@ -103,14 +102,13 @@ def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects:
 
 
 def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
-    """Otherwise an object that was garbage when it was marked, and is staged by now, is on no list of the
-    re-verification."""
-    came_back = lake.add_garbage("came back")
+    """Otherwise the re-verification would miss an object that was garbage when it was marked, and is staged now."""
+    restaged = lake.add_garbage("came back")
     lake.repository.create_branch("without-changes", "main")
-    assert came_back in lake.mark().expired
+    assert restaged in lake.mark().expired
     Sweeper().approve(lake.settings, "lake", "m1")
     lake.repository.reset("main")
-    lake.stage_again(came_back)
+    lake.stage_again(restaged)
     lake.sandbox.faults.followed_by_deleted = ("main",)
 
     Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
@@ -120,7 +118,7 @@ def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
 
 
 def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:
-    """An incremental mark reads what is staged anew, and compares it as carefully."""
+    """An incremental mark reads staged objects again, and checks them as carefully."""
     lake.repository.create_branch("without-changes", "main")
     lake.mark()
     lake.sandbox.faults.followed_by_deleted = ("main",)
@@ -133,7 +131,7 @@ def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:
 
 
 def test_only_objects_staged_on_the_deleted_branch_expire(lake: Lake) -> None:
-    """What other branches have staged stays."""
+    """Objects staged on other branches are kept."""
     lake.repository.create_branch("gone", "main")
     gone = lake.repository.put("gone", "staged/on a branch", b"of a branch that is gone").address
     lake.repository.delete_branch("gone")
@@ -157,12 +155,12 @@ def test_an_empty_list_is_accepted_if_nothing_is_staged(lake: Lake) -> None:
     }
 
 
-def test_a_reading_takes_a_few_requests_per_branch(lake: Lake) -> None:
-    """A branch with a thousand changes or fewer takes what is staged there and one page of addresses."""
+def test_a_reading_of_staged_objects_takes_a_few_requests_per_branch(lake: Lake) -> None:
+    """A branch with up to a thousand changes needs its staged objects and one page of addresses."""
     lake.requests.clear()
     mark = lake.mark()
 
-    readings = 3  # two, and one at the end of the mark
+    readings = 3  # two during the mark, and one at its end
     assert mark.expired == lake.garbage
     assert sum("/diff/" in line for line in lake.requests) <= readings
     assert sum("/refs/main/objects/ls" in line for line in lake.requests) <= readings
@@ -174,14 +172,14 @@ def test_a_reading_takes_a_few_requests_per_branch(lake: Lake) -> None:
 def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_expired(
     lake: Lake, written: str
 ) -> None:
-    """The server leaves such an address out of its list, or lists it undecoded, though its branch serves the object."""
+    """The server leaves such an address out of its list, or lists it undecoded, but its branch serves the object."""
     key = "a client's file" if written == "s3://" else lake.add_garbage("came back")
     lake.store.write(key, b"came back")
     location = quote(lake.repository.objects.location(key).removeprefix("s3://"), safe="/")
     lake.repository.stage_address("main", "linked", written + location, size=len(b"came back"), checksum="a checksum")
     assert lake.repository.read("main", "linked")[1] == b"came back"
 
-    # what the list has undecoded looks like an object that was lost
+    # an undecoded address in the list looks like a lost object
     assert key not in lake.mark(accept_missing=(quote(key),)).expired
 
 
@@ -195,7 +193,7 @@ def test_the_mark_stops_if_neither_list_nor_diffs_are_complete(lake: Lake) -> No
 
 
 def test_unreadable_staging_records_stop_the_mark(lake: Lake) -> None:
-    """The server's list and diff end there without an error, and what is staged behind it looked like garbage."""
+    """The server's list and diff end there without an error, so objects staged after it would look like garbage."""
     lake.sandbox.faults.broken = {("main", "staged/2")}
 
     with pytest.raises(LakegcError, match="some staged objects are unknown"):
@@ -203,22 +201,22 @@ def test_unreadable_staging_records_stop_the_mark(lake: Lake) -> None:
 
 
 def test_a_damaged_record_after_many_unchanged_ones_stops_the_mark(lake: Lake) -> None:
-    """The diff passes over files that were written anew with the same bytes, so its end is far before the record."""
+    """The diff omits files that were rewritten with the same bytes, so it ends long before the record."""
     same = [f"table/{number:03}" for number in range(150)]
     lake.repository.put_many("main", [(path, b"the same") for path in same])
     lake.repository.commit("main", "a table")
     lake.repository.put_many("main", [(path, b"the same") for path in same])
     lake.repository.put("main", "table/broken", b"broken")
     lake.sandbox.faults.broken = {("main", "table/broken")}
-    came_back = lake.add_garbage("came back")
-    lake.stage_again(came_back)
+    restaged = lake.add_garbage("came back")
+    lake.stage_again(restaged)
 
     with pytest.raises(LakegcError, match="some staged objects are unknown"):
         lake.mark()
 
 
-def test_scans_that_end_early_repeatedly_hide_nothing_that_is_staged(lake: Lake) -> None:
-    """As by a database that is throttled: the server's lists and diffs end behind any number of records, or none."""
+def test_staged_objects_are_kept_although_scans_repeatedly_end_early(lake: Lake) -> None:
+    """With a throttled database, the server's lists and diffs end after any number of records, or none."""
     lake.sandbox.faults.scan_ends = 1.0
     lake.sandbox.faults._random.seed(1)
 
@@ -228,13 +226,13 @@ def test_scans_that_end_early_repeatedly_hide_nothing_that_is_staged(lake: Lake)
     assert mark.expired == lake.garbage
 
 
-def test_a_reading_that_lacks_staged_objects_of_an_earlier_one_stops_the_mark(lake: Lake) -> None:
-    """A record far behind the first page breaks between two readings; an object re-staged behind it is on no list."""
-    came_back = lake.add_garbage("came back")
+def test_a_reading_without_staged_objects_that_an_earlier_one_had_stops_the_mark(lake: Lake) -> None:
+    """A record long after the first page breaks between two readings; an object re-staged after it is on no list."""
+    restaged = lake.add_garbage("came back")
 
     def break_and_stage() -> None:
         lake.sandbox.faults.broken = {("main", "staged/4")}
-        lake.stage_again(came_back)
+        lake.stage_again(restaged)
 
     with (
         on_first_message("(second time)", break_and_stage),
@@ -243,18 +241,17 @@ def test_a_reading_that_lacks_staged_objects_of_an_earlier_one_stops_the_mark(la
         lake.mark()
 
 
-def test_a_re_verification_that_lacks_staged_objects_of_the_mark_stops_the_sweep(lake: Lake) -> None:
-    """A record breaks after the mark, so all readings of the sweep end there, before an object that was re-staged
-    meanwhile."""
-    came_back = lake.add_garbage("came back")
-    assert came_back in lake.mark().expired
+def test_a_re_verification_without_staged_objects_that_the_mark_had_stops_the_sweep(lake: Lake) -> None:
+    """A record breaks after the mark, so all readings of the sweep end before an object that was re-staged."""
+    restaged = lake.add_garbage("came back")
+    assert restaged in lake.mark().expired
     Sweeper().approve(lake.settings, "lake", "m1")
-    lake.stage_again(came_back)
+    lake.stage_again(restaged)
     lake.sandbox.faults.broken = {("main", "staged/4")}
 
     with pytest.raises(LakegcError, match="some staged objects are unknown"):
         Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
-    assert lake.store.read(came_back) == b"came back"
+    assert lake.store.read(restaged) == b"came back"
 
 
 def test_a_constantly_changing_branch_can_be_marked(lake: Lake) -> None:
@@ -281,8 +278,8 @@ def test_a_constantly_changing_branch_can_be_marked(lake: Lake) -> None:
     assert "second_diffs" in mark.record.step("uncommitted_addresses").datasets
 
 
-def test_linked_objects_of_a_namespace_written_http_are_never_expired(azurite: Azurite, tmp_path: Path) -> None:
-    """The server announces https:// and leaves what was linked there out of its list: three of three were deleted."""
+def test_linked_objects_in_a_namespace_with_an_http_address_are_never_expired(azurite: Azurite, tmp_path: Path) -> None:
+    """The server announces https:// and leaves linked objects out of its list. Once, three of three were deleted."""
     azurite.make_container("staged")
     uri = f"http://{azurite.account}.blob.core.windows.net/staged/{tmp_path.name}"
     with Sandbox(tmp_path, place=StorePlace(uri, azurite.settings())) as sandbox:

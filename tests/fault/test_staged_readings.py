@@ -18,7 +18,7 @@ OPTIONS = MarkOptions(min_age=timedelta(0), allow_young=True)
 
 
 def unstaged(lake: Lake, path: str) -> Entry:
-    """An object that is stored, and staged nowhere."""
+    """An object that is stored, but staged nowhere."""
     lake.repository.put("main", path, f"only ever at {path}".encode())
     entry = lake.repository.stat("main", path)
     lake.repository.reset_path("main", path)
@@ -27,7 +27,7 @@ def unstaged(lake: Lake, path: str) -> Entry:
 
 @dataclass
 class StagedDuringOneScan:
-    """Stages one entry a reading behind the scan's cursor, and takes it away when the scan has passed it."""
+    """Stages one entry per reading after the scan's cursor, and resets it once the scan has passed it."""
 
     lake: Lake
     entries: list[Entry]
@@ -48,7 +48,7 @@ class StagedDuringOneScan:
 
 @dataclass
 class ShownOnce:
-    """Lets one response for a path give the address that is staged there, and all others another one."""
+    """Gives the staged address of a path in one response, and another address in all others."""
 
     path: str
     truthful: int
@@ -64,7 +64,7 @@ class ShownOnce:
                 self.responses += 1
 
 
-def test_objects_seen_staged_by_one_reading_alone_are_live(lake: Lake) -> None:
+def test_objects_that_only_one_reading_finds_staged_are_live(lake: Lake) -> None:
     """A rename hides an address from one scan of the lists, or from one pass over the changed paths, but not from the
     other."""
     for path in ("front1", "front2", "front3"):
@@ -93,7 +93,7 @@ def test_objects_seen_staged_by_one_reading_alone_are_live(lake: Lake) -> None:
     assert not expired & {one.address for one in (*during, *full)}
 
 
-def test_objects_that_may_be_younger_than_the_cutoff_by_a_coarse_clock_are_kept(lake: Lake) -> None:
+def test_objects_that_a_coarse_clock_may_date_too_early_are_kept(lake: Lake) -> None:
     """A listed time is rounded down by up to the store's resolution, so an object may be that much younger."""
     entries = [unstaged(lake, f"garbage{number}") for number in range(3)]
     grain = lake.target.place.store().capabilities.time_resolution

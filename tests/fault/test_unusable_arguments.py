@@ -1,4 +1,4 @@
-"""Invalid arguments and unreachable servers: one message, and nothing is started."""
+"""Invalid arguments and unreachable servers give one message, and nothing is started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_an_unknown_repository_is_refused_by_name(lakegc: Lakegc, lake: Lake) ->
 
 
 def test_refused_credentials_are_named_as_the_reason(lakegc: Lakegc, lake: Lake) -> None:
-    """They are shown nowhere."""
+    """The credentials themselves are never shown."""
     outcome = lakegc({**lake.settings, "secret_access_key": "not-the-right-one"}, "mark", lake.name)
 
     outcome.stopped(1, "does not accept the credentials", "LAKEGC_SECRET_ACCESS_KEY")
@@ -23,7 +23,7 @@ def test_refused_credentials_are_named_as_the_reason(lakegc: Lakegc, lake: Lake)
     lake.has_no_finished_mark()
 
 
-def test_an_unreachable_server_is_named_with_what_to_check(lakegc: Lakegc, lake: Lake) -> None:
+def test_an_unreachable_server_is_named_with_advice(lakegc: Lakegc, lake: Lake) -> None:
     """The message contains the endpoint."""
     settings = {**lake.settings, "endpoint_url": "http://127.0.0.1:1"}
 
@@ -31,7 +31,7 @@ def test_an_unreachable_server_is_named_with_what_to_check(lakegc: Lakegc, lake:
 
 
 def test_a_server_that_is_not_lakefs_is_reported_as_such(lakegc: Lakegc, lake: Lake) -> None:
-    """It answers, but with a web page."""
+    """Its response is a web page."""
     with replying(200, b"<html>Welcome</html>", {"Content-Type": "text/html"}) as server:
         settings = {**lake.settings, "endpoint_url": server.url}
 
@@ -39,13 +39,13 @@ def test_a_server_that_is_not_lakefs_is_reported_as_such(lakegc: Lakegc, lake: L
 
 
 def on_s3(lake: Lake, bucket: str) -> None:
-    """Let the server say that the repository is in a bucket."""
+    """Change the server's responses so that the repository is in a bucket."""
     lake.server.after("/config", lambda response: response["storage_config"].update(blockstore_type="s3"))
     lake.server.after(f"/{lake.name}", lambda response: response.update(storage_namespace=f"s3://{bucket}/lake"))
 
 
-def test_a_missing_bucket_is_a_failure(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
-    """It is never taken for a repository without objects."""
+def test_a_missing_bucket_fails_the_mark(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
+    """It never counts as a repository without objects."""
     on_s3(lake, "no-such-bucket")
     settings = {
         **lake.settings,
@@ -58,8 +58,8 @@ def test_a_missing_bucket_is_a_failure(lakegc: Lakegc, lake: Lake, seaweedfs: Se
     lakegc(settings, "mark", lake.name).stopped(1, "no-such-bucket")
 
 
-def test_keys_that_the_store_refuses_are_a_failure(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
-    """The store is named, and the keys are shown nowhere."""
+def test_credentials_that_the_store_refuses_fail_the_mark(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
+    """The store is named; the keys are never shown."""
     seaweedfs.make_bucket("fault-keys")
     on_s3(lake, "fault-keys")
     settings = {
@@ -83,7 +83,7 @@ def test_an_invalid_repository_name_is_wrong_usage(lakegc: Lakegc, lake: Lake, r
 
 @pytest.mark.parametrize("mark_id", ["a/b", "../b", "a b", "-a", ".hidden", "ü", "a\nb", "a" * 129])
 def test_an_invalid_mark_id_is_wrong_usage(lakegc: Lakegc, lake: Lake, mark_id: str) -> None:
-    """A mark id is one printable path segment: another one could lead to another folder. Nothing is written."""
+    """A mark id is one printable path segment; anything else could lead to another folder. Nothing is written."""
     lakegc(lake.settings, "mark", lake.name, f"--mark-id={mark_id}").stopped(
         2, "can't be a mark id", "20261121T085000Z"
     )
@@ -92,7 +92,7 @@ def test_an_invalid_mark_id_is_wrong_usage(lakegc: Lakegc, lake: Lake, mark_id: 
 
 
 def test_a_minimum_age_below_24_hours_needs_allow_young(lakegc: Lakegc, lake: Lake) -> None:
-    """Nothing is begun."""
+    """No mark is begun."""
     lakegc(lake.settings, "mark", lake.name, "--min-age", "23h59m").stopped(3, "23 hours 59 minutes", "--allow-young")
     assert lake.records() == []
 
@@ -106,12 +106,12 @@ def test_a_minimum_age_without_a_valid_unit_is_wrong_usage(lakegc: Lakegc, lake:
 
 @pytest.mark.parametrize("arguments", [["--no-such-option"], ["--scope", "everything"], ["--format", "xml"]])
 def test_an_unknown_option_or_value_is_wrong_usage(lakegc: Lakegc, lake: Lake, arguments: list[str]) -> None:
-    """No such option is ignored."""
+    """Unknown options are never ignored."""
     lakegc(lake.settings, "mark", lake.name, *arguments).stopped(2, arguments[0])
 
 
 def test_a_missing_file_of_accepted_losses_is_wrong_usage(lakegc: Lakegc, lake: Lake) -> None:
-    """It isn't taken for an empty list."""
+    """It doesn't count as an empty list."""
     missing = str(lake.folder / "no-such-file")
 
     lakegc(lake.settings, "mark", lake.name, "--accept-missing", missing).stopped(2, missing)
@@ -126,7 +126,7 @@ def test_a_mark_id_in_use_is_wrong_usage(lakegc: Lakegc, lake: Lake) -> None:
     assert lake.records() == before
 
 
-def test_a_mark_beyond_the_bound_on_path_probes_finishes_and_keeps_what_was_not_probed(
+def test_a_mark_that_exceeds_the_bound_on_path_probes_finishes_and_keeps_unprobed_objects(
     lakegc: Lakegc, lake: Lake
 ) -> None:
     """Such a mark can be approved."""

@@ -1,4 +1,4 @@
-"""A namespace that lakegc wrote when marks had format 1: what still works on it, and what is refused, with advice."""
+"""A namespace written by a lakegc whose marks had format 1: what still works, and what is refused with advice."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ MARK_NEW = "Make a new mark: lakegc mark lake"
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    """A copy of the namespace, for this test alone."""
+    """A copy of the namespace for each test."""
     with unpacked(tmp_path / "sandbox") as server:
         yield server
 
 
 def objects(sandbox: Sandbox) -> dict[str, bytes]:
-    """Every file below `data/`, by its key."""
+    """Every file under `data/`, by its key."""
     namespace = sandbox.local_path / REPOSITORY
     return {
         str(one.relative_to(namespace)): one.read_bytes() for one in (namespace / "data").rglob("*") if one.is_file()
     }
 
 
-def shown(lakegc: Lakegc, sandbox: Sandbox, *arguments: str) -> Any:
+def json_output(lakegc: Lakegc, sandbox: Sandbox, *arguments: str) -> Any:
     return json.loads(lakegc.output(sandbox.settings, *arguments, "--format", "json"))
 
 
 def test_marks_are_listed_with_their_states(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """An operator who upgrades sees all marks."""
-    rows = {one["mark_id"]: one for one in shown(lakegc, sandbox, "status", REPOSITORY)["marks"]}
+    rows = {one["mark_id"]: one for one in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
 
     assert {name: row["state"] for name, row in rows.items()} == dict(zip(MARKS, MARKS, strict=True))
     assert {name: row["expired"] for name, row in rows.items()} == {"swept": 4, "approved": 2, "marked": 3}
@@ -51,8 +51,8 @@ def test_marks_are_listed_with_their_states(lakegc: Lakegc, sandbox: Sandbox) ->
 
 
 @pytest.mark.parametrize("mark_id", MARKS)
-def test_a_record_is_written_again_as_it_was(sandbox: Sandbox, mark_id: str) -> None:
-    """Its names and its digest stay those of its format: what was approved then can still be compared."""
+def test_a_record_of_format_1_is_rewritten_unchanged(sandbox: Sandbox, mark_id: str) -> None:
+    """Its names and its digest are those of its format, so that an approval can still be compared with it."""
     data = record_file(sandbox, f"{mark_id}/mark.json").read_bytes()
     record = MarkRecord.from_json(data, mark_id)
 
@@ -62,8 +62,8 @@ def test_a_record_is_written_again_as_it_was(sandbox: Sandbox, mark_id: str) -> 
     assert digest_of(record) == record.digest
 
 
-def test_approval_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """Nothing is written; revoking what was approved then still works."""
+def test_approving_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """Nothing is written. An approval given by that version can still be revoked."""
     digest = target_record(sandbox, "marked").digest or ""
     outcome = lakegc(sandbox.settings, "approve", REPOSITORY, "marked", "--yes", "--digest", digest)
 
@@ -76,8 +76,8 @@ def test_approval_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox) -> No
 
 
 @pytest.mark.parametrize("mark_id", ["approved", "swept"])
-def test_a_sweep_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, mark_id: str) -> None:
-    """Nothing is deleted, though the mark was approved; what is in quarantine is named with the ways out of it."""
+def test_sweeping_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, mark_id: str) -> None:
+    """Nothing is deleted although the mark was approved. For objects in quarantine, undo and purge are named."""
     before = objects(sandbox)
     outcome = lakegc(sandbox.settings, "sweep", REPOSITORY, mark_id)
 
@@ -87,7 +87,7 @@ def test_a_sweep_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, mark_i
 
 
 def test_an_unfinished_sweep_of_an_earlier_format_is_not_resumed(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """It was killed, or not everything could be deleted: what it reads and writes has other names by now."""
+    """It was killed or had failures. The names of what it reads and writes have changed."""
     alter(record_file(sandbox, "swept/mark.json"), lambda plain: {**plain, "state": "swept with failures"})
 
     lakegc(sandbox.settings, "sweep", REPOSITORY, "swept").stopped(
@@ -95,8 +95,8 @@ def test_an_unfinished_sweep_of_an_earlier_format_is_not_resumed(lakegc: Lakegc,
     )
 
 
-def test_an_unfinished_mark_is_not_resumed(sandbox: Sandbox) -> None:
-    """Its steps have the names of then."""
+def test_an_unfinished_mark_of_an_earlier_format_is_not_resumed(sandbox: Sandbox) -> None:
+    """Its steps have earlier names."""
     alter(record_file(sandbox, "marked/mark.json"), lambda plain: {**plain, "state": "failed", "finished": None})
     mark = Mark.open(target_of(sandbox.settings, REPOSITORY).place, "marked")
 
@@ -105,16 +105,18 @@ def test_an_unfinished_mark_is_not_resumed(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("command", ["review", "diff"])
-def test_a_review_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, command: str) -> None:
-    """What a mark of then wrote has other names by now."""
+def test_reviewing_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, command: str) -> None:
+    """The names of what a mark writes have changed."""
     which = ("marked",) if command == "review" else ("approved", "marked")
 
     lakegc(sandbox.settings, command, REPOSITORY, *which).stopped(3, "made by an earlier version of lakegc", MARK_NEW)
 
 
-def test_a_new_mark_is_full_says_why_and_keeps_what_is_on_hold(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """There are only marks of format 1 to be incremental on. Brakes still compare it with the newest of these. It is
-    approved and swept as any other, and the next one is incremental on it."""
+def test_a_new_mark_after_format_1_is_full_with_its_reason_and_keeps_objects_on_hold(
+    lakegc: Lakegc, sandbox: Sandbox
+) -> None:
+    """Marks of format 1 can't be a base, but brakes still compare with the newest one. The new mark is approved and
+    swept as any other, and is the base of the next one."""
     table = lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     record = target_record(sandbox, "new")
 
@@ -123,19 +125,19 @@ def test_a_new_mark_is_full_says_why_and_keeps_what_is_on_hold(lakegc: Lakegc, s
     assert (record.previous or {})["mark_id"] == "marked"
     assert record.holds["ids"] == ["imported", "releases"]
     assert record.steps["expired_set"].facts["on_hold"]["imported"]["objects"] == 1
-    review = shown(lakegc, sandbox, "review", REPOSITORY, "new")
+    review = json_output(lakegc, sandbox, "review", REPOSITORY, "new")
     assert review["mark_id"] == "new"
     lakegc.output(sandbox.settings, "diff", REPOSITORY, "marked", "new")
     lakegc.output(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", record.digest or "")
-    report = shown(lakegc, sandbox, "sweep", REPOSITORY, "new")
+    report = json_output(lakegc, sandbox, "sweep", REPOSITORY, "new")
     assert report["objects"] == {"deleted": 3}
     assert ON_HOLD in objects(sandbox)
     lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "next")
     assert target_record(sandbox, "next").basis["chain"] == ["new"]
 
 
-def test_a_mark_that_names_one_of_them_as_its_base_is_full_and_says_why(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """As where none is named."""
+def test_a_mark_that_names_a_base_of_format_1_is_full_with_its_reason(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """The result is the same as without a named base."""
     lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new", "--since", "approved")
 
     basis = target_record(sandbox, "new").basis
@@ -144,7 +146,7 @@ def test_a_mark_that_names_one_of_them_as_its_base_is_full_and_says_why(lakegc: 
 
 
 def test_undo_restores_objects_quarantined_by_an_earlier_version(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """Byte for byte, and nothing else changes."""
+    """They are restored byte for byte, and nothing else changes."""
     before = objects(sandbox)
     quarantined = quarantine(sandbox)
     lakegc.output(sandbox.settings, "undo", REPOSITORY, "swept")
@@ -152,11 +154,11 @@ def test_undo_restores_objects_quarantined_by_an_earlier_version(lakegc: Lakegc,
     assert len(quarantined) == 4
     assert objects(sandbox) == before | quarantined
     assert quarantine(sandbox) == {}
-    assert shown(lakegc, sandbox, "status", REPOSITORY)["marks"][-1]["outcome"] == "undone"
+    assert json_output(lakegc, sandbox, "status", REPOSITORY)["marks"][-1]["outcome"] == "undone"
 
 
 def test_purge_deletes_objects_quarantined_by_an_earlier_version(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """After a re-verification of today; nothing else changes."""
+    """They are re-verified first; nothing else changes."""
     before = objects(sandbox)
     lakegc.output(sandbox.settings, "purge", REPOSITORY, "swept", "--yes")
 
@@ -164,12 +166,12 @@ def test_purge_deletes_objects_quarantined_by_an_earlier_version(lakegc: Lakegc,
     assert objects(sandbox) == before
     verified = [one.read_bytes() for one in record_file(sandbox, "swept/verifications").glob("*/mark.json")]
     assert {MarkRecord.from_json(data, "").format for data in verified} == {RECORD_FORMAT}
-    report = shown(lakegc, sandbox, "report", REPOSITORY, "swept")
+    report = json_output(lakegc, sandbox, "report", REPOSITORY, "swept")
     assert report["objects"] == {"quarantined": 4}
 
 
 def test_purge_restores_objects_of_an_earlier_format_that_are_live_again(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """A hold on it is enough."""
+    """A hold makes them live."""
     quarantined = quarantine(sandbox)
     address = sorted(quarantined)[0]
     settings = sandbox.settings
@@ -183,30 +185,32 @@ def test_purge_restores_objects_of_an_earlier_format_that_are_live_again(lakegc:
 # --- what a newer version of lakegc writes ---------------------------------------------------------------------------
 
 
-def newer_holds(sandbox: Sandbox) -> None:
+def write_newer_holds(sandbox: Sandbox) -> None:
     file = record_file(sandbox, "holds.yaml")
     file.write_bytes(b"format: 2\n" + file.read_bytes())
 
 
-def newer(name: str) -> Callable[[Sandbox], None]:
+def with_newer_format(name: str) -> Callable[[Sandbox], None]:
     return lambda sandbox: alter(record_file(sandbox, name), lambda plain: {**plain, "format": 2})
 
 
-def newer_quarantine(sandbox: Sandbox) -> None:
+def write_newer_quarantine(sandbox: Sandbox) -> None:
     record_file(sandbox, "swept/quarantine.json").write_text(json.dumps({"format": 2, "anything": []}))
 
 
 PROTECTING = {
-    "holds.yaml": newer_holds,
-    "lease.json": newer("lease.json"),
-    "owner.json": newer("owner.json"),
-    "quarantine.json": newer_quarantine,
+    "holds.yaml": write_newer_holds,
+    "lease.json": with_newer_format("lease.json"),
+    "owner.json": with_newer_format("owner.json"),
+    "quarantine.json": write_newer_quarantine,
 }
 
 
 @pytest.mark.parametrize("name", PROTECTING)
-def test_an_unknown_format_of_what_protects_stops_mark_and_sweep(lakegc: Lakegc, sandbox: Sandbox, name: str) -> None:
-    """What a newer version means by holds, lease, owner and quarantine is not known, so nothing is deleted."""
+def test_an_unknown_format_of_holds_lease_owner_or_quarantine_stops_mark_and_sweep(
+    lakegc: Lakegc, sandbox: Sandbox, name: str
+) -> None:
+    """It is unknown what a newer version means by holds, lease, owner and quarantine, so nothing is deleted."""
     lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     digest = target_record(sandbox, "new").digest or ""
     lakegc.output(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", digest)
@@ -225,13 +229,15 @@ def test_an_unknown_format_of_what_protects_stops_mark_and_sweep(lakegc: Lakegc,
     assert written.keys() - files(sandbox).keys() == set()
 
 
-def test_a_mark_of_an_unknown_format_is_listed_and_nothing_is_done_by_it(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """A newer version of lakegc made it. The next mark is full, and names it as one that can't be compared with."""
+def test_a_mark_of_an_unknown_format_is_listed_but_neither_approved_swept_nor_undone(
+    lakegc: Lakegc, sandbox: Sandbox
+) -> None:
+    """A newer version of lakegc made it. The next mark is full, and reports that it can't be compared with it."""
     alter(
         record_file(sandbox, "marked/mark.json"),
         lambda plain: {"format": 3, "said": "otherwise", "mark_id": plain["mark_id"]},
     )
-    states = {one["mark_id"]: one["state"] for one in shown(lakegc, sandbox, "status", REPOSITORY)["marks"]}
+    states = {one["mark_id"]: one["state"] for one in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
     place = target_of(sandbox.settings, REPOSITORY).place
 
     assert states == {"swept": "swept", "approved": "approved", "marked": "unknown format"}
@@ -258,7 +264,7 @@ def target_record(sandbox: Sandbox, mark_id: str) -> MarkRecord:
 
 
 def quarantine(sandbox: Sandbox) -> dict[str, bytes]:
-    """What lies in quarantine, by the key that it came from."""
+    """The objects in quarantine, by their original keys."""
     folder = sandbox.local_path / REPOSITORY / "_lakefs/retention/gc/quarantine/swept"
     return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
 

@@ -1,4 +1,4 @@
-"""What holds retain, against the oracle's independent statement of it."""
+"""The commits that holds retain, compared with the oracle's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def product_hold(number: int, hold: oracle.H, end: int | None) -> Hold:
 @given(histories(), st.data())
 @settings(patient, max_examples=300)
 def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, data: st.DataObject) -> None:
-    """All of them together only add to what the rules retain."""
+    """All holds together only add commits to those that the rules retain."""
     known = st.sampled_from(sorted(history.commits))
     tags = data.draw(st.dictionaries(st.sampled_from(TAGS), known))
     metadata = data.draw(st.dictionaries(known, st.fixed_dictionaries({}, optional={"legal": values, "who": values})))
@@ -79,7 +79,7 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
         assert (one.why is Reason.ON_HOLD) is (one.hold is not None)
 
 
-def test_a_branch_seen_by_one_of_two_readings_is_on_hold() -> None:
+def test_a_hold_covers_a_branch_that_only_one_of_two_readings_found() -> None:
     """The hold keeps the branch as that reading saw it."""
     commits = {name: oracle.C(parents, NOW - 10 * oracle.DAY) for name, parents in (("a", ()), ("b", ("a",)))}
     history = History(commits, {}, 1, {}, NOW)
@@ -91,8 +91,8 @@ def test_a_branch_seen_by_one_of_two_readings_is_on_hold() -> None:
         assert on_hold == {"a": ("dev",), "b": ("dev",)}
 
 
-def test_a_hold_ends_at_the_given_moment_to_the_second() -> None:
-    """The machine's clock isn't read."""
+def test_a_hold_ends_exactly_at_its_given_second() -> None:
+    """The given time counts, not this machine's clock."""
     hold = TagHold(id="h", tags="*", until="2027-01-01T00:00:00Z", **WHOSE)
     graph = {one.id: one for one in History({"a": oracle.C((), NOW)}, {}, 1, {}, NOW).product_commits()}
 

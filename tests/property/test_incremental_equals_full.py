@@ -44,7 +44,7 @@ STRAY = ("legacy", "sharded", "beside", "deep", "late", "late in a shard")
 
 
 def stray(model: RepositoryModel, kind: str, number: int) -> None:
-    """Something nobody refers to, put where clients, old servers, newer ones or a late upload put it."""
+    """Write an unreferenced object where a client, an older or newer server, or a late upload would write it."""
     now = model.sandbox.now()
     xids = Xids(number, model.sandbox.now)
     late, fresh = (xids.descending(now - timedelta(hours=hours)) for hours in (24, 0))

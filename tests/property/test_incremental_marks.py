@@ -96,7 +96,7 @@ def test_released_hold_becomes_collectable_in_optimized_run(lake: Lake) -> None:
 
 
 def test_lost_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None:
-    """It says why it isn't incremental."""
+    """The mark records why it isn't incremental."""
     first = lake.mark("m1")
     lake.days(5)
     parts = ("forged", "committed_addresses/addresses/", "expired_set/not_retained/", "mark.json")
@@ -122,7 +122,7 @@ def spoil(lake: Lake, mark: str, part: str) -> None:
         file.write_bytes(b"something else")
 
 
-def test_every_nth_mark_is_full_and_names_what_incremental_ones_missed(lake: Lake) -> None:
+def test_every_nth_mark_is_full_and_names_objects_that_incremental_ones_missed(lake: Lake) -> None:
     """Here that is an object written to an old slice; the check in the UI then fails."""
     lake.mark("m1")
     lake.days(5)
@@ -141,7 +141,7 @@ def test_every_nth_mark_is_full_and_names_what_incremental_ones_missed(lake: Lak
     assert nothing_missed(optimized.record)[0]
 
 
-def test_the_scheduled_mark_is_full_when_one_is_due_after_marks_with_named_bases(lake: Lake) -> None:
+def test_a_full_mark_becomes_due_also_after_incremental_marks_with_named_bases(lake: Lake) -> None:
     """Such marks all have the same short chain. The full one finds what was uploaded late into an old slice."""
     from_the_first = MarkOptions(min_age=timedelta(0), allow_young=True, since="m1")
     lake.mark("m1", every=3)
@@ -160,7 +160,7 @@ def test_the_scheduled_mark_is_full_when_one_is_due_after_marks_with_named_bases
 
 
 @pytest.mark.parametrize("few", [0, 250_000])
-def test_an_incremental_mark_equals_a_full_one_however_many_addresses_a_task_holds(
+def test_an_incremental_mark_equals_a_full_one_for_any_number_of_addresses_per_task(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     """Ranges were released, and released ranges count again."""
@@ -184,7 +184,9 @@ def test_an_incremental_mark_equals_a_full_one_however_many_addresses_a_task_hol
     assert again.expired == clean_again.expired == {"data/stray"}
 
 
-def test_an_address_whose_history_was_not_looked_up_stops_the_mark(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_whose_history_was_not_looked_up_stops_an_incremental_mark(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Compared without what earlier marks know of it, it could look like garbage."""
     lake.mark("m1")
     lake.write("data/stray")
@@ -239,7 +241,7 @@ def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(
         assert lake.old in found.expired
 
 
-def test_a_mark_of_another_scope_is_full_and_never_a_base(lake: Lake) -> None:
+def test_a_mark_of_another_scope_is_never_a_base(lake: Lake) -> None:
     """The next mark of this scope uses the last one of its own scope if it is named, and is full otherwise."""
     lake.mark("m1")
     options = MarkOptions(Scope.UNCOMMITTED, min_age=timedelta(0), allow_young=True)
@@ -290,7 +292,7 @@ def test_a_mark_that_became_full_discards_its_incremental_steps(lake: Lake, monk
     ("asset", "part"),
     [("committed_addresses", "addresses"), ("namespace_slices", ""), ("uncommitted_addresses", "second")],
 )
-def test_a_dataset_missing_in_a_record_stops_the_mark(lake: Lake, asset: str, part: str) -> None:
+def test_a_dataset_that_is_missing_from_a_record_stops_the_mark(lake: Lake, asset: str, part: str) -> None:
     """A step always writes it, so its absence isn't an empty set."""
     lake.steps("m1", *CHAIN[:-1])
     file = lake.file("_lakefs/retention/gc/lakegc/m1/mark.json")

@@ -198,7 +198,7 @@ def test_uncommitted_is_read_before_committed_and_copies_last(quiet: Quiet) -> N
     assert [name for name in order[last:] if name != "served"] == ["ranges", "staged", "graph"]
 
 
-def test_a_mark_killed_between_any_two_steps_is_unfinished_and_blocks_no_other(quiet: Quiet) -> None:
+def test_a_mark_killed_between_any_two_steps_stays_unfinished_and_blocks_no_later_mark(quiet: Quiet) -> None:
     """It can't be approved; the next mark begins anew, and is complete.
 
     kopia/kopia#3563, kopia/kopia#4769

@@ -1,4 +1,4 @@
-"""Marks that read a list of the bucket instead of listing it: the same set, as of the moment when it was taken."""
+"""Marks that read an inventory instead of listing the store: the same set, as of the inventory's time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def garbage(lake: SandboxRepository, name: str) -> str:
 
 
 def inventory(store: Store, file: Path) -> None:
-    """A list of all that the store holds now, as a file of a user's own."""
+    """Write a list of all objects that the store has now, as a user's own file."""
     with file.open("w", newline="") as out:
         rows = csv.writer(out)
         rows.writerow(["key", "size", "last_modified", "etag"])
@@ -49,9 +49,7 @@ def options(file: Path, taken: datetime) -> MarkOptions:
     )
 
 
-def test_a_mark_by_an_inventory_expires_the_objects_that_were_garbage_when_it_was_taken(
-    sandbox: Sandbox, tmp_path: Path
-) -> None:
+def test_a_mark_from_an_inventory_expires_the_garbage_of_the_inventorys_time(sandbox: Sandbox, tmp_path: Path) -> None:
     """Later objects don't expire, and the sweep leaves objects that changed since."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     store = target_of(sandbox.settings, "lake").place.store()
@@ -77,7 +75,7 @@ def test_a_mark_by_an_inventory_expires_the_objects_that_were_garbage_when_it_wa
     ]  # fmt: skip
 
 
-def test_a_mark_by_an_inventory_is_compared_with_the_mark_finished_before_it(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_mark_from_an_inventory_is_compared_with_the_last_finished_mark(sandbox: Sandbox, tmp_path: Path) -> None:
     """Though it begins earlier than that one; and no incremental mark may use it as a base."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     garbage(lake, "a")

@@ -1,4 +1,4 @@
-"""Marks of repositories that change, or are damaged, while they are being marked: what is live is never expired."""
+"""Marks of repositories that change, or are damaged, while they are marked: live objects never expire."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 @contextmanager
 def no_dump() -> Iterator[None]:
-    """Credentials that may not dump references."""
+    """Refuse dumps of references, as for credentials without that permission."""
     with mock.patch.object(LakeFS, "dump_refs", return_value=None):
         yield
 
@@ -48,7 +48,7 @@ def with_garbage(repository: SandboxRepository) -> str:
     return address
 
 
-def test_re_staged_content_moved_between_the_lists_and_the_path_probe_is_kept(sandbox: Sandbox) -> None:
+def test_re_staged_content_that_is_moved_between_lists_and_path_probes_is_kept(sandbox: Sandbox) -> None:
     """Identical content re-staged is on no list. Moved away before its path is probed, it is on the last list."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
@@ -87,7 +87,7 @@ def test_a_branch_created_at_an_expired_commit_during_the_mark_keeps_its_objects
     assert mark.expired == {garbage}
 
 
-def test_a_commit_created_and_left_by_its_branch_during_the_mark_is_live(sandbox: Sandbox) -> None:
+def test_a_commit_that_is_created_and_becomes_dangling_during_a_mark_is_live(sandbox: Sandbox) -> None:
     """Its object was invisible while it was staged; the commit is young like any new one."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
@@ -106,7 +106,7 @@ def test_a_commit_created_and_left_by_its_branch_during_the_mark_is_live(sandbox
     assert mark.expired == {garbage}
 
 
-def test_without_rules_and_dump_every_range_table_is_live(sandbox: Sandbox) -> None:
+def test_without_rules_and_dump_the_objects_of_every_range_are_live(sandbox: Sandbox) -> None:
     """Old ones, too; tables of an earlier dump of references are not taken for ranges."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
@@ -146,7 +146,7 @@ def test_a_range_replaced_by_a_metarange_stops_a_mark_without_a_dump(sandbox: Sa
 
 
 def test_a_lost_range_of_an_old_commit_stops_a_mark_without_a_dump(sandbox: Sandbox) -> None:
-    """Reading every range that is there isn't reading every range: a known commit needs the lost one."""
+    """Reading all existing ranges isn't enough: a known commit refers to the lost one."""
     lake = sandbox.create("lake")
     with_garbage(lake)
     lake.put("main", "a", b"one")
@@ -162,7 +162,7 @@ def test_a_lost_range_of_an_old_commit_stops_a_mark_without_a_dump(sandbox: Sand
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_without_a_dump_what_is_behind_a_listed_commit_on_no_branch_is_live(sandbox: Sandbox, number: int) -> None:
+def test_without_a_dump_the_parent_of_a_listed_dangling_commit_is_live(sandbox: Sandbox, number: int) -> None:
     """The rule retains the parent of a young commit. The server's list has the commit, but not always its parent:
     whether it does depends on the ids of commits, so on the `number` in a message."""
     lake = sandbox.create("lake")
@@ -196,8 +196,8 @@ def test_without_a_dump_what_is_behind_a_listed_commit_on_no_branch_is_live(sand
         "data/s\\folded",
     ],
 )
-def test_a_live_address_that_the_store_would_fold_stops_the_mark(sandbox: Sandbox, address: str) -> None:
-    """The object is there under another name, which looks like garbage. Nor can such a loss be accepted."""
+def test_a_live_address_that_the_store_would_change_stops_the_mark(sandbox: Sandbox, address: str) -> None:
+    """The object is stored under another name, which looks like garbage. Such a loss can't be accepted."""
     lake = sandbox.create("lake")
     with_garbage(lake)
     lake.put("main", "fine", b"fine")

@@ -1,4 +1,4 @@
-"""Whole marks of a repository in which every kind of hold keeps something that nothing else keeps."""
+"""Marks of a repository in which each kind of hold keeps an object that nothing else keeps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ holds:
 
 @dataclass(frozen=True)
 class World:
-    """A repository, and for each object that may go a name."""
+    """A repository, and a name for each object that would expire without holds."""
 
     sandbox: Sandbox
     lake: SandboxRepository
@@ -58,8 +58,8 @@ class World:
     def expired(self, mark: Marked) -> set[str]:
         return {self.named[address] for address in mark.expired}
 
-    def held(self, mark: Marked) -> dict[str, str]:
-        """What would have expired, by name, with the holds that keep it."""
+    def on_hold_by_name(self, mark: Marked) -> dict[str, str]:
+        """The objects that would have expired without holds, by name, with the holds that keep them."""
         dataset = Mark.open(mark.target.place, mark.record.mark_id).dataset("expired_set", "on_hold")
         return {
             self.named[row["address"]]: row["hold"] for row in all_rows(mark.target.place, dataset, OBJECTS_ON_HOLD)
@@ -124,13 +124,13 @@ HELD = {
 IMPORTED = {"data/imported/1": "imported", "data/imported/2": "imported"}
 
 
-def test_each_kind_of_hold_keeps_exactly_what_it_names(world: World) -> None:
-    """What was kept is written to a dataset of its own, with the ids of all holds that keep it."""
+def test_each_kind_of_hold_keeps_exactly_the_objects_that_it_names(world: World) -> None:
+    """Kept objects are written to their own dataset, with the ids of all holds that keep them."""
     world.hold(EVERY_KIND)
     mark = world.mark("every-kind")
 
     assert world.expired(mark) == (LET_GO | NEVER_COMMITTED) - HELD.keys() - IMPORTED.keys()
-    assert world.held(mark) == {**HELD, **IMPORTED}
+    assert world.on_hold_by_name(mark) == {**HELD, **IMPORTED}
     facts = mark.facts("expired_set")
     assert facts["on_hold"]["imported"] == {"objects": 2, "bytes": len(b"data/imported/1") * 2}
     assert (facts["objects_on_hold"], facts["on_hold"]["legal"]["objects"]) == (len(HELD) + 2, 2)
@@ -139,17 +139,17 @@ def test_each_kind_of_hold_keeps_exactly_what_it_names(world: World) -> None:
 
 @pytest.mark.parametrize("scope", [Scope.COMMITTED, Scope.UNCOMMITTED])
 def test_objects_on_hold_are_kept_in_every_scope(world: World, scope: Scope) -> None:
-    """What would have expired in a scope is attributed to the holds."""
+    """Objects that would have expired in a scope are attributed to the holds."""
     world.hold(EVERY_KIND)
     mark = world.mark(scope.value, scope)
 
-    of_scope, held = (LET_GO, HELD) if scope is Scope.COMMITTED else (NEVER_COMMITTED, IMPORTED)
-    assert world.expired(mark) == of_scope - held.keys()
-    assert world.held(mark) == held
+    of_scope, on_hold_by_name = (LET_GO, HELD) if scope is Scope.COMMITTED else (NEVER_COMMITTED, IMPORTED)
+    assert world.expired(mark) == of_scope - on_hold_by_name.keys()
+    assert world.on_hold_by_name(mark) == on_hold_by_name
 
 
 def test_outdated_holds_keep_nothing(world: World) -> None:
-    """The result is the one without a file of holds."""
+    """The result is the same as without a file of holds."""
     world.hold(EVERY_KIND.replace("because", "because, until: 2020-01-01"))
     outdated = world.mark("outdated")
     world.hold(None)
@@ -159,12 +159,12 @@ def test_outdated_holds_keep_nothing(world: World) -> None:
     assert world.expired(without) == LET_GO | NEVER_COMMITTED
     for mark in (outdated, without):
         assert (mark.facts("expired_set")["on_hold"], mark.facts("retained_commits")["on_hold"]) == ({}, 0)
-        assert not world.held(mark)
+        assert not world.on_hold_by_name(mark)
     assert (without.record.holds, outdated.record.holds["ids"][0]) == ({"sha256": "", "ids": []}, "tagged")
     assert outdated.record.digest != without.record.digest
 
 
-def test_objects_on_hold_that_are_missing_are_counted_and_stop_no_mark(world: World) -> None:
+def test_missing_objects_on_hold_are_counted_and_stop_no_mark(world: World) -> None:
     """They were deleted before they were put on hold."""
     world.hold(EVERY_KIND)
     gone = next(address for address, name in world.named.items() if name == "a, second")
@@ -177,14 +177,14 @@ def test_objects_on_hold_that_are_missing_are_counted_and_stop_no_mark(world: Wo
         file.write_bytes(data)
 
     assert mark.facts("expired_set")["on_hold_not_listed"] == 1
-    assert "a, first" in world.held(mark)
+    assert "a, first" in world.on_hold_by_name(mark)
 
 
 # --- what stops a mark ----------------------------------------------------------------------------------------------
 
 
 def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> None:
-    """Without it nobody knows what is on hold; the range is named."""
+    """Without it, it is unknown what is on hold; the range is named."""
     world.hold(EVERY_KIND)
     place = target_of(world.sandbox.settings, "lake").place
     if not Mark.exists(place, "every-kind"):
@@ -192,12 +192,14 @@ def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> 
     ranges = all_rows(
         place, Mark.open(place, "every-kind").dataset("committed_addresses", "ranges_on_hold"), RANGES_ON_HOLD
     )
-    held = next(row for row in ranges if row["hold"] == "with-history")
-    file = world.lake.objects.file(f"_lakefs/{held['range_id']}")
+    on_hold_by_name = next(row for row in ranges if row["hold"] == "with-history")
+    file = world.lake.objects.file(f"_lakefs/{on_hold_by_name['range_id']}")
     data = file.read_bytes()
     file.unlink()
     try:
-        with pytest.raises(DamagedData, match=f"table {held['range_id']}, referenced by a hold, is missing") as caught:
+        with pytest.raises(
+            DamagedData, match=f"table {on_hold_by_name['range_id']}, to which a hold refers, is missing"
+        ) as caught:
             world.mark("no-range")
     finally:
         file.write_bytes(data)
@@ -206,7 +208,7 @@ def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> 
     world.has_no_finished_mark("no-range")
 
 
-def test_a_file_of_holds_with_an_error_refuses_the_mark(world: World) -> None:
+def test_an_error_in_the_file_of_holds_refuses_the_mark(world: World) -> None:
     """Nothing is read, and no record is written."""
     world.hold(EVERY_KIND.replace("reason: because", "raison: because", 1))
 
@@ -217,7 +219,7 @@ def test_a_file_of_holds_with_an_error_refuses_the_mark(world: World) -> None:
     assert not Mark.exists(target_of(world.sandbox.settings, "lake").place, "bad-file")
 
 
-def test_holds_that_change_during_a_mark_stop_it(world: World) -> None:
+def test_a_change_of_holds_during_a_mark_stops_it(world: World) -> None:
     """It doesn't matter which step comes next."""
     world.hold(EVERY_KIND)
     changed = on_first_message("reading staged addresses", lambda: world.hold(None))

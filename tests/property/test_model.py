@@ -43,7 +43,7 @@ STEPS_A_REPOSITORY = STEPS_A_MARK * MARKS_A_REPOSITORY
 HOLDS_BEFORE = ("add_hold", "add_hold", "", "drop_hold", "let_a_hold_run_out")  # right before a mark
 
 
-class LivingRepository(ChangingRepositoryBehindProxy):
+class RepositoryInUse(ChangingRepositoryBehindProxy):
     """One repository; every twentieth step is a mark, of a quiet repository or while somebody writes."""
 
     STEPS_A_TURN = STEPS_A_MARK
@@ -89,7 +89,7 @@ class LivingRepository(ChangingRepositoryBehindProxy):
     @precondition(lambda self: self.due)
     @rule(planned=st.lists(writes, min_size=4, max_size=24), uploads=st.lists(numbers, max_size=4))
     def mark_while_somebody_writes(self, planned: list[tuple[int, str, int, int, int]], uploads: list[int]) -> None:
-        """What is live all the time is never expired, whatever moves in the middle of a mark."""
+        """An object that is live all the time never expires, whatever is moved during the mark."""
         self._step("mark while somebody writes")
         for number in uploads:  # so that there is something to commit meanwhile, of a size that nothing else has
             self.model.do("upload", number, number, UNIQUE_SIZE)
@@ -119,9 +119,9 @@ class LivingRepository(ChangingRepositoryBehindProxy):
 
 
 @pytest.mark.timeout(0)  # as long as the number of steps takes
-def test_live_objects_never_expire_and_garbage_always_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_marks_expire_all_garbage_and_no_live_object(capsys: pytest.CaptureFixture[str]) -> None:
     """After any operations in any order a mark has exactly the garbage; while others write, it has nothing live."""
-    machine: Any = LivingRepository if SEED is None else seed(int(SEED))(LivingRepository)
+    machine: Any = RepositoryInUse if SEED is None else seed(int(SEED))(RepositoryInUse)
     run(
         machine,
         capsys,

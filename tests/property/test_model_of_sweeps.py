@@ -172,7 +172,7 @@ class SweptRepository(ChangingRepositoryBehindProxy):
         return self.model.stored()
 
     def readable(self) -> dict[tuple[str, str], bytes]:
-        """What readers of branches and retained commits get, byte for byte."""
+        """The content that branches and retained commits serve."""
         found = {}
         commits = {one: self.model.trees[one] for one in self.model.retained(self.sandbox.now())}
         refs = {**self.model.views, **commits}

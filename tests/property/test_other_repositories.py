@@ -1,4 +1,4 @@
-"""Addresses of this namespace that other repositories of the server hold: live here, or the mark stops."""
+"""Addresses of this namespace to which other repositories refer: they are live here, or the mark stops."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_objects_that_another_repository_imported_are_kept(sandbox: Sandbox) -> 
 
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["head", "no branch's"])
-def test_re_staged_content_moved_and_committed_elsewhere_between_the_readings_is_kept(
+def test_re_staged_content_moved_and_committed_elsewhere_between_two_readings_is_kept(
     sandbox: Sandbox, is_reset: bool
 ) -> None:
     """It is moved before its path is probed, and committed before staged objects are read for the last time. Neither
@@ -135,7 +135,7 @@ def test_imports_of_a_repository_that_became_unreadable_are_kept(sandbox: Sandbo
         marked({**sandbox.settings, "require_other_repositories": "true"}, "lake", "m4")
 
 
-def test_other_repositories_that_may_not_be_read_are_named(sandbox: Sandbox) -> None:
+def test_other_repositories_that_are_unreadable_for_lack_of_permission_are_named(sandbox: Sandbox) -> None:
     """The mark and its check name them, where listing repositories or reading one of them isn't allowed."""
     lake = sandbox.create("lake")
     lake.put("main", "kept", b"kept")

@@ -24,7 +24,7 @@ BRANCHES = ["dev", "main", "topic", "zeta"]
 
 
 class History(NamedTuple):
-    """A commit graph, its branches and rules, in the oracle's terms."""
+    """A commit graph, its branches and rules, in the oracle's form."""
 
     commits: dict[str, oracle.C]
     heads: dict[str, str]
@@ -72,7 +72,7 @@ versions = st.sampled_from([0, 1, 1])
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """Whole graphs: every parent comes earlier in a hidden order that names and dates know nothing of."""
+    """Complete graphs: every parent comes earlier in an order that is independent of names and dates."""
     order = draw(st.permutations(NAMES))[: draw(st.integers(1, len(NAMES)))]
     commits = {}
     for place, name in enumerate(order):
@@ -114,7 +114,7 @@ def is_whole(history: History) -> bool:
 
 @given(histories())
 @settings(patient, max_examples=400)
-def test_the_single_pass_retains_exactly_what_the_walks_retain(history: History) -> None:
+def test_the_single_pass_retains_exactly_what_the_oracles_walks_retain(history: History) -> None:
     """The walks are those of formats §6. Every commit gets a verdict."""
     verdicts = history.verdicts()
 
@@ -146,7 +146,7 @@ def test_a_verdict_names_the_walk_that_retains_its_commit_longest(history: Histo
 
 @given(histories())
 @patient
-def test_reasons_agree_with_the_graph(history: History) -> None:
+def test_the_reasons_of_verdicts_agree_with_the_graph(history: History) -> None:
     """Heads are called heads, other commits without children dangling, and all others are retained by a child or
     expired behind one."""
     parents = {oracle.main_parent(commit) for commit in history.commits.values()}
@@ -162,7 +162,7 @@ def test_reasons_agree_with_the_graph(history: History) -> None:
 
 @given(histories(), st.randoms(use_true_random=False))
 @patient
-def test_verdicts_do_not_depend_on_the_order_of_input(history: History, random: Random) -> None:
+def test_verdicts_do_not_depend_on_the_order_of_the_input(history: History, random: Random) -> None:
     """Commits and heads may come in any order."""
     commits, heads = history.product_commits(), list(history.heads.items())
     before = retained_commits(commits, history.heads, history.rules(), now=moment(history.now))
@@ -192,8 +192,8 @@ def test_a_longer_rule_or_an_earlier_now_retains_at_least_as_much(
 
 @given(histories())
 @patient
-def test_dates_of_the_api_retain_at_least_what_those_of_the_dump_do(history: History) -> None:
-    """The API's dates have lost their fractions of a second."""
+def test_dates_of_the_api_retain_at_least_what_dates_of_the_dump_retain(history: History) -> None:
+    """The API's dates are truncated to seconds."""
     cut_off = {
         name: commit._replace(date=commit.date - commit.date % SECOND) for name, commit in history.commits.items()
     }
@@ -203,8 +203,8 @@ def test_dates_of_the_api_retain_at_least_what_those_of_the_dump_do(history: His
 
 @given(histories(), st.sets(st.sampled_from([*NAMES, "new1", "new2"])))
 @patient
-def test_the_union_with_the_servers_list_has_exactly_both(history: History, names: set[str]) -> None:
-    """Retained is what the rule retains and what the server lists."""
+def test_the_union_with_the_servers_list_has_exactly_the_commits_of_both(history: History, names: set[str]) -> None:
+    """A commit is retained if the rule retains it or the server lists it."""
     ours = list(history.verdicts().values())
 
     both = with_server_list(ours, [(name, f"range-of-{name}") for name in names])
@@ -241,8 +241,8 @@ def test_an_incomplete_graph_is_an_error(history: History) -> None:
 @pytest.mark.parametrize(
     "reason", [reason for reason in Reason if reason not in (Reason.NO_RULES, Reason.SERVER, Reason.ON_HOLD)]
 )
-def test_the_generated_histories_show_every_reason(reason: Reason) -> None:
-    """Otherwise these properties would not be tried on every reason of the rule."""
+def test_the_generated_histories_cover_every_reason(reason: Reason) -> None:
+    """Otherwise these properties would not test every reason of the rule."""
     any_will_do = settings(patient, database=None, max_examples=1000, phases=[Phase.generate])
 
     shown = find(
@@ -268,8 +268,8 @@ def line(length: int, *, step: timedelta = timedelta(minutes=1)) -> list[Commit]
     ]
 
 
-def test_a_line_of_100_000_commits_is_judged_to_its_root() -> None:
-    """Retained are the head and what stands behind a young child."""
+def test_a_line_of_100_000_commits_gets_verdicts_to_its_root() -> None:
+    """The head and the commits behind a young child are retained."""
     commits = line(100_000)
 
     verdicts = retained_commits(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
@@ -279,7 +279,7 @@ def test_a_line_of_100_000_commits_is_judged_to_its_root() -> None:
     assert kept == [commit.id for commit in commits[-1 - 1441 :]]
 
 
-def test_20_000_branches_on_a_shared_line_are_judged_in_one_pass() -> None:
+def test_20_000_branches_on_a_shared_line_get_verdicts_in_one_pass() -> None:
     """The line has 40,000 commits, and the longest rule is at its end."""
     commits = line(40_000)
     heads = {f"branch{place:05}": commits[place + 20_000].id for place in range(20_000)}
@@ -291,7 +291,7 @@ def test_20_000_branches_on_a_shared_line_are_judged_in_one_pass() -> None:
     assert {verdict.branch for verdict in verdicts if verdict.why is Reason.CHILD_YOUNG} == {"branch19999"}
 
 
-def test_of_50_000_branches_from_one_parent_the_longest_rule_retains_it() -> None:
+def test_a_parent_of_50_000_branches_is_retained_by_the_longest_rule() -> None:
     """All but one of its children are too old to retain it and what stands behind it."""
     old = moment(NOW) - timedelta(days=5)
     root, parent = Commit("root", (), old, "r"), Commit("parent", ("root",), old, "p")

@@ -1,4 +1,4 @@
-"""What each scope expires, and what no scope ever does."""
+"""The objects that each scope expires, and those that no scope expires."""
 
 from __future__ import annotations
 
@@ -70,24 +70,24 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         )
 
 
-def test_scope_committed_expires_exactly_what_expired_commits_refer_to(world: World) -> None:
+def test_scope_committed_expires_exactly_the_objects_of_expired_commits(world: World) -> None:
     """The store has these objects, and nothing live refers to them. Dangling commits count, too."""
     assert world.mark("COMMITTED") == world.expired
 
 
-def test_scope_uncommitted_expires_exactly_what_was_never_committed(world: World) -> None:
+def test_scope_uncommitted_expires_exactly_the_objects_that_were_never_committed(world: World) -> None:
     """Such an object isn't staged either."""
     assert world.mark("UNCOMMITTED") == world.never_committed
 
 
-def test_scope_unified_expires_exactly_what_both_scopes_do(world: World) -> None:
+def test_scope_unified_expires_exactly_the_union_of_both_scopes(world: World) -> None:
     """Parts of unfinished uploads, the server's files and another folder's objects stay. A key under `lake-other`, a
     prefix that only begins alike, is another repository's and keeps nothing here."""
     assert world.mark("UNIFIED") == world.expired | world.never_committed
 
 
 def test_scope_committed_is_refused_without_the_commit_graph(world: World) -> None:
-    """Nobody knows which commits expired where it may not be read."""
+    """Without permission to read it, it is unknown which commits expired."""
     with mock.patch.object(LakeFS, "dump_refs", return_value=None), pytest.raises(Refused, match="needs the commit"):
         marked(world.settings, "lake", "no-graph", {**NO_MINIMUM_AGE, "scope": "COMMITTED"})
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a table has, all decoders agree about it; whatever is written is read again."""
+"""All decoders agree about any bytes, and whatever is written is read back."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ENTRIES = st.lists(
 
 
 def _rows(data: bytes, decoder: Decoder, columns: tuple[str, ...]) -> Any:
-    """What a decoder makes of a table: its rows, or the error and its message."""
+    """What a decoder returns for a table: its rows, or the error and its message."""
     try:
         batch = read_entries(data, name=NAME, columns=columns, decoder=decoder)
     except DamagedData as error:
@@ -93,7 +93,7 @@ def assert_decoders_agree(data: bytes) -> None:
 
 @given(ENTRIES)
 @settings(deadline=None)
-def test_entries_are_read_as_they_were_written(entries: list[Entry]) -> None:
+def test_entries_are_read_back_as_written(entries: list[Entry]) -> None:
     """Entries of any content, whole and by columns."""
     table = write_range(entries)
 
@@ -224,8 +224,8 @@ def test_decoders_agree_on_any_changed_range(entries: list[Entry], data: st.Data
 
 @given(st.binary(max_size=300), st.integers(0, 2))
 @settings(deadline=None)
-def test_decoders_agree_on_anything(noise: bytes, kind: int) -> None:
-    """Bytes that never were a table are refused by all decoders."""
+def test_decoders_agree_on_arbitrary_bytes(noise: bytes, kind: int) -> None:
+    """All decoders refuse bytes that were never a table."""
     tail = WHOLE[0].data[-FOOTER_LENGTH:]
     assert_decoders_agree([noise, noise + tail, WHOLE[0].data + noise][kind] if noise else b"")
 
@@ -241,7 +241,7 @@ def test_an_index_key_lies_between_two_blocks(one: bytes, other: bytes) -> None:
     assert last <= _successor(last + SET_TRAILER)[:-8]
 
 
-def test_the_blocks_that_are_changed_cover_the_whole_table() -> None:
+def test_the_changed_blocks_cover_the_whole_table() -> None:
     """The tests above change any byte from the first one to the footer."""
     for case in WHOLE:
         blocks = all_blocks(case.data)

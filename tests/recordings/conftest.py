@@ -1,4 +1,4 @@
-"""Recordings are small, so all of their marks are made on executors here, as those of large repositories are."""
+"""Recordings are small, so their marks are forced to run on executors, as those of large repositories do."""
 
 from __future__ import annotations
 

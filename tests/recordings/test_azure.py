@@ -1,4 +1,4 @@
-"""A recorded repository, moved to Azure, is marked and swept there as it is anywhere."""
+"""A recorded repository, moved to Azure, is marked and swept there with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded repository, moved to Cloud Storage, is marked and quarantined there as it is anywhere."""
+"""A recorded repository, moved to Cloud Storage, is marked and quarantined there with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds on the tags of recorded repositories keep exactly what their commits have, with and without their history."""
+"""Holds on tags of recorded repositories keep exactly the objects of the tagged commits, with or without history."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.recording_folders import recordings
 from tests.support.replay_server import Recording, replaying, settings_over, upload_to_s3
 from tests.support.s3_servers import SeaweedFS
 
-KEPT = {"random-1": (0, 4), "random-2": (1, 2)}  # objects that would go but for their tags, and with history
+KEPT = {"random-1": (0, 4), "random-2": (1, 2)}  # objects that only the hold keeps: without and with history
 
 
 def graph(recording: Recording) -> tuple[dict[str, oracle.C], dict[str, str]]:
-    """All commits in the oracle's terms, and the metarange of each."""
+    """All commits in the oracle's form, and the metarange of each."""
     dump = recording.api("refs_dump")["body"]["commits_meta_range_id"]
     table = lambda table_id: recording.recorded_bytes(f"_lakefs/{table_id}")  # noqa: E731
     refs = read_ranges(table(dump), name=dump, entity="commit")
@@ -53,7 +53,7 @@ def held_keys(recording: Recording, *, history: bool) -> set[str]:
 @pytest.mark.parametrize(
     "recording", [each for each in recordings() if each.name in KEPT], ids=lambda recording: str(recording.name)
 )
-def test_a_hold_on_tags_keeps_exactly_the_objects_of_their_commits(
+def test_a_hold_on_tags_keeps_exactly_the_objects_of_the_tagged_commits(
     recording: Recording, history: bool, seaweedfs: SeaweedFS
 ) -> None:
     """Nothing else leaves the expired set."""

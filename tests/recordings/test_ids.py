@@ -45,7 +45,7 @@ def _tables(recording: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _never_compressed(recording: Path) -> list[tuple[str, bytes]]:
-    """The tables in which every block is stored as it is."""
+    """The tables without compressed blocks."""
     return [
         (name, data)
         for name, data in _tables(recording)
@@ -69,7 +69,7 @@ def test_recordings_exist() -> None:
 
 
 @pytest.mark.parametrize("decoder", decoders(), ids=lambda decoder: decoder.name)
-def test_every_recorded_table_has_the_id_that_its_name_says(recording: Path, decoder: Any) -> None:
+def test_the_content_of_every_recorded_table_hashes_to_its_name(recording: Path, decoder: Any) -> None:
     """Its content hashes to its file name, with every decoder."""
     tables = dict(_tables(recording))
 
@@ -78,8 +78,8 @@ def test_every_recorded_table_has_the_id_that_its_name_says(recording: Path, dec
     }
 
 
-def test_a_whole_table_is_refused_under_any_name_but_its_own(recording: Path) -> None:
-    """It is undamaged."""
+def test_an_intact_table_is_refused_under_any_other_name(recording: Path) -> None:
+    """This holds although it is undamaged."""
     for name, data in _tables(recording):
         verify_table(data, name=name)
         with pytest.raises(DamagedData, match=f"table {'0' * 64} .*{name}"):
@@ -87,7 +87,7 @@ def test_a_whole_table_is_refused_under_any_name_but_its_own(recording: Path) ->
         break
 
 
-def test_every_recorded_commit_has_the_id_of_its_content(recording: Path) -> None:
+def test_the_content_of_every_recorded_commit_hashes_to_its_id(recording: Path) -> None:
     """The commits of the dump and those of the API agree."""
     dumped = {
         commit.id: commit
@@ -106,7 +106,7 @@ def test_every_recorded_commit_has_the_id_of_its_content(recording: Path) -> Non
     assert {each: dumped[each].generation for each in listed} == {each: c.generation for each, c in listed.items()}
 
 
-def test_dumped_branches_and_tags_are_those_of_the_server(recording: Path) -> None:
+def test_a_dump_has_the_branches_and_tags_that_the_api_lists(recording: Path) -> None:
     """A dump has the heads and tags that the API lists."""
     tables = dict(_tables(recording))
     branches = {
@@ -118,8 +118,8 @@ def test_dumped_branches_and_tags_are_those_of_the_server(recording: Path) -> No
     assert tags == {each["id"]: each["commit_id"] for each in _results(recording, "tags")}
 
 
-def test_every_metarange_describes_its_ranges_as_they_are(recording: Path) -> None:
-    """Its ends, count and size of each range are those of the range itself."""
+def test_every_metarange_describes_its_ranges_correctly(recording: Path) -> None:
+    """It has the bounds, count and size of each range."""
     tables = dict(_tables(recording))
     refs = [
         ref
@@ -132,8 +132,8 @@ def test_every_metarange_describes_its_ranges_as_they_are(recording: Path) -> No
     assert refs == [range_ref(tables[ref.id], name=ref.id) for ref in refs]
 
 
-def test_the_computed_identity_of_every_recorded_entry_is_the_servers(recording: Path) -> None:
-    """The server stores it with the entry."""
+def test_the_identity_of_every_recorded_entry_is_computed_as_by_the_server(recording: Path) -> None:
+    """The server stores the identity with the entry."""
     for name, data in _tables(recording):
         if _is(data, "ranges", "") and _small(data):
             stored = [split_value(record.value).identity for record in read_records(data, name=name)]
@@ -141,7 +141,7 @@ def test_the_computed_identity_of_every_recorded_entry_is_the_servers(recording:
             assert stored == [entry_identity(entry) for entry in read_whole_entries(data, name=name)]
 
 
-def test_rewriting_a_recorded_table_gives_its_id_and_its_blocks(recording: Path) -> None:
+def test_a_rewritten_table_has_the_recorded_id_and_blocks(recording: Path) -> None:
     """The blocks are compared once decompressed."""
     for name, data in _tables(recording):
         properties = read_properties(data, name=name)
@@ -151,8 +151,8 @@ def test_rewriting_a_recorded_table_gives_its_id_and_its_blocks(recording: Path)
         assert _blocks(written.data) == _blocks(data)
 
 
-def test_rewriting_a_table_without_compressed_blocks_gives_its_very_bytes(recording: Path) -> None:
-    """Where snappy had nothing to compress, the bytes are the server's: properties, index, footer and all."""
+def test_a_rewritten_table_without_compressed_blocks_has_the_recorded_bytes(recording: Path) -> None:
+    """Without compression every byte is the server's, including properties, index and footer."""
     for name, data in _never_compressed(recording):
         builder = TableBuilder(read_records(data, name=name), read_properties(data, name=name).user)
 
@@ -161,11 +161,11 @@ def test_rewriting_a_table_without_compressed_blocks_gives_its_very_bytes(record
 
 
 def test_a_recorded_table_without_compressed_blocks_exists() -> None:
-    """Otherwise the test before would compare nothing."""
+    """Otherwise the previous test would compare nothing."""
     assert _never_compressed(PROJECT_RECORDINGS / "worked-example")
 
 
-def test_rewriting_dumped_refs_gives_their_ids(recording: Path) -> None:
+def test_rewritten_dumps_of_refs_have_the_recorded_ids(recording: Path) -> None:
     """Dumps of branches and tags have the ids that the server announced."""
     tables = dict(_tables(recording))
     announced = json.loads((recording / "api" / "refs_dump.json").read_text())["body"]
@@ -183,7 +183,7 @@ def test_rewriting_dumped_refs_gives_their_ids(recording: Path) -> None:
 
 
 def _uncompressed(top: bytes, ranges: set[str], tables: dict[str, bytes]) -> bool:
-    """Whether the sizes that a metarange states can't depend on the implementation of snappy."""
+    """Whether the sizes in a metarange are independent of the implementation of snappy."""
     return all(
         read_block(data, each) == data[each.offset : each.offset + each.length]
         for data in (top, *(tables[name] for name in ranges))

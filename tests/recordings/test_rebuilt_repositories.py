@@ -23,7 +23,7 @@ from tests.support.recording_folders import PROJECT_RECORDINGS
 from tests.support.replay_server import load_recording
 
 SMALL = ["worked-example", "same-bytes", "shared-parent"]
-NEAR = timedelta(minutes=1)  # the sandbox's clock runs on between setting it and using it
+NEAR = timedelta(minutes=1)  # the sandbox's clock continues between setting and using it
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def recorded_file(source: History, pattern: str) -> list[bytes]:
 
 @pytest.mark.parametrize("name", [*SMALL, "random-1", "random-2", "random-20", "no-rules", "empty"])
 def test_recorded_entries_and_dates_give_the_recorded_ids(sandbox: Sandbox, name: str) -> None:
-    """The ids of commits and of all their tables are compared; merges and reverts are made anew."""
+    """The ids of commits and of all their tables are compared; merges and reverts are repeated."""
     source = history(name)
     made = rebuild_commits(source, sandbox)
 
@@ -57,8 +57,8 @@ def test_recorded_entries_and_dates_give_the_recorded_ids(sandbox: Sandbox, name
 
 
 def test_rebuilt_ranges_are_the_recorded_ones(sandbox: Sandbox) -> None:
-    """Every kind of path, address and operation gives the same rows to the last bit. Not every metarange has its id: it
-    has an estimate of each range's size, which depends on the compressor."""
+    """Every kind of path, address and operation gives identical rows. Ids of metaranges may differ, because they have
+    sizes that depend on the compressor."""
     source = history("everything")
     made = rebuild_commits(source, sandbox)
 
@@ -75,8 +75,8 @@ def _dumped_commits(made: Rebuilt, dump: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_sandbox_prepares_and_serves_the_recorded_lists(sandbox: Sandbox, name: str) -> None:
-    """With its oversights, it lists the commits and the staged addresses that the recorded server listed."""
+def test_the_sandbox_lists_the_recorded_commits_and_staged_addresses(sandbox: Sandbox, name: str) -> None:
+    """With the server's faults, it lists the same commits and staged addresses as the recorded server."""
     source = history(name)
     lake = rebuild(source, sandbox, uploading=False).lake
     xids = Xids(1, sandbox.now)

@@ -13,10 +13,10 @@ from tests.support.s3_servers import SeaweedFS
 
 
 @pytest.mark.parametrize("recording", recordings(), ids=lambda recording: str(recording.name))
-def test_the_expired_set_of_a_real_repository_is_exactly_the_true_one(
+def test_the_expired_set_of_a_recorded_repository_is_exactly_the_expected_one(
     recording: Recording, seaweedfs: SeaweedFS
 ) -> None:
-    """The mark has not an object more, and none less."""
+    """No object is missing, and none is added."""
     upload_to_s3(recording, seaweedfs.client())
     with replaying(recording) as endpoint:
         settings = settings_over(endpoint, seaweedfs)

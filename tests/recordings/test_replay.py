@@ -39,7 +39,7 @@ SERVED = {"path": "z", "physical_address": f"{NAMESPACE}/data/s/9", "size_bytes"
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Recording:
-    """A recording of one branch, one commit that no branch reaches any more, and an object whose bytes are unknown."""
+    """A recording with one branch, a dangling commit, and an object whose bytes were not recorded."""
     return load_recording(_record(tmp_path / "tiny"))
 
 
@@ -110,7 +110,7 @@ def lake(recording: Recording) -> Iterator[LakeFS]:
         yield LakeFS(LakeFSSettings(endpoint, ACCESS_KEY_ID, SECRET_ACCESS_KEY, retry=no_wait_policy(1), poll_s=0.001))
 
 
-def test_every_recorded_call_is_answered_as_recorded(recording: Recording, lake: LakeFS) -> None:
+def test_every_recorded_call_gets_the_recorded_response(recording: Recording, lake: LakeFS) -> None:
     """The server's clock is the recording's."""
     dumped = recording.api("refs_dump")["body"]["commits_meta_range_id"]
 
@@ -126,7 +126,7 @@ def test_every_recorded_call_is_answered_as_recorded(recording: Recording, lake:
     assert lake.server_time() == RECORDED_AT
 
 
-def test_dangling_commits_are_known_from_the_dump(lake: LakeFS) -> None:
+def test_dangling_commits_are_served_from_the_dump(lake: LakeFS) -> None:
     """Logs begin at branches, tags and commits."""
     assert lake.commit("tiny", "2" * 64).parents == ("1" * 64,)
     assert [each.id[0] for each in lake.log("tiny", "main")] == ["3", "1"]
@@ -134,8 +134,8 @@ def test_dangling_commits_are_known_from_the_dump(lake: LakeFS) -> None:
     assert [each.id[0] for each in lake.log("tiny", "2" * 64)] == ["2", "1"]
 
 
-def test_a_branch_serves_its_heads_entries(lake: LakeFS) -> None:
-    """This holds where nothing else was recorded. Addresses are full, and paths in order."""
+def test_a_branch_serves_the_entries_of_its_head(lake: LakeFS) -> None:
+    """This holds if no served objects were recorded. Addresses are full, and paths in order."""
     page = lake.list_objects("tiny", "main", amount=2)
     rest = lake.list_objects("tiny", "main", after="b/c d")
 
@@ -151,7 +151,7 @@ def test_a_branch_serves_its_heads_entries(lake: LakeFS) -> None:
     assert lake.stat("tiny", "main", "b") is None
 
 
-def test_a_branch_serves_what_was_recorded_as_served(recording: Recording, lake: LakeFS) -> None:
+def test_a_branch_serves_the_objects_recorded_as_served(recording: Recording, lake: LakeFS) -> None:
     """Some recordings have it, staged objects included."""
     (recording.path / "api" / "objects_served_by_branches.json").write_text(json.dumps({"objects": {"main": [SERVED]}}))
 
@@ -163,7 +163,7 @@ def test_a_branch_serves_what_was_recorded_as_served(recording: Recording, lake:
 
 
 def test_requests_that_were_not_recorded_are_refused(lake: LakeFS) -> None:
-    """Another repository, a missing branch, another call, or unknown credentials."""
+    """For example another repository, a missing branch, another call, or unknown credentials."""
     with pytest.raises(NotFound):
         lake.repository("other")
     with pytest.raises(NotFound):
@@ -175,7 +175,7 @@ def test_requests_that_were_not_recorded_are_refused(lake: LakeFS) -> None:
 
 
 def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
-    """Unknown bytes are filled up; the store's clock has moved on since."""
+    """Bytes that were not recorded are replaced by filler; the store's clock has advanced since."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -199,6 +199,6 @@ def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
     assert date.replace(tzinfo=UTC) - max(each["LastModified"] for each in response["Contents"]) > timedelta(seconds=1)
 
 
-def test_the_expected_set_is_read_as_it_was_written(recording: Recording) -> None:
+def test_the_expected_set_is_read_back_unchanged(recording: Recording) -> None:
     """Its keys contain odd characters."""
     assert recording.expired() == {"data/s/1,token"}

@@ -60,7 +60,7 @@ class History:
 
     @property
     def server_lists(self) -> list[list[tuple[str, str]]]:
-        """What each call of prepare commits left behind."""
+        """The list that each call of prepare commits wrote."""
         found = sorted(self.path.glob("namespace/_lakefs/retention/gc/commits/*/commits.csv"))
         return [parse_commits_csv(path.read_bytes(), where=str(path)) for path in found]
 
@@ -77,7 +77,7 @@ class History:
         return {name for name, verdict in self.verdicts().items() if verdict.retained}
 
     def named(self, commit_ids: set[str]) -> set[str]:
-        """The messages of commits: what people call them."""
+        """The messages of commits, by which tests name them."""
         return {commit.message for commit in self.commits if commit.id in commit_ids}
 
     def api(self, name: str) -> dict[str, Any]:
@@ -87,8 +87,8 @@ class History:
         return (self.path / "namespace" / "_lakefs" / table_id).read_bytes()
 
 
-def recorded(name: str) -> History:
-    """One of the recordings that are always at hand, whichever others are tested."""
+def project_recording(name: str) -> History:
+    """A recording of this project, whichever other recordings are tested."""
     return History(PROJECT_RECORDINGS / name)
 
 
@@ -99,7 +99,7 @@ def history(request: pytest.FixtureRequest) -> History:
 
 
 def walks_in_the_servers_order(history: History) -> set[str]:
-    """What formats §6 retains when each walk stops where an earlier one with at least its days has passed (§6.6)."""
+    """The commits that §6 retains if each walk stops where an earlier walk with at least its days has passed (§6.6)."""
     assert history.rules is not None
     commits = {commit.id: commit for commit in history.commits}
     parents = {commit.main_parent for commit in history.commits}
@@ -125,19 +125,19 @@ def test_recordings_exist() -> None:
     assert RECORDINGS
 
 
-def test_the_rule_retains_what_the_server_lists(history: History) -> None:
+def test_the_rule_retains_every_commit_that_the_server_lists(history: History) -> None:
     """It retains all commits of all its lists."""
     assert history.listed - history.retained() == set()
 
 
-def test_the_servers_early_stops_explain_its_lists(history: History) -> None:
-    """With walks that stop early, in the order of ids, the rule gives the server's lists to the commit."""
+def test_walks_that_stop_early_give_exactly_the_servers_lists(history: History) -> None:
+    """With walks in the order of ids that stop early, the rule gives exactly the server's lists."""
     for listed in history.server_lists:
         assert {commit_id for commit_id, _ in listed} == walks_in_the_servers_order(history)
 
 
 def test_the_rule_retains_what_the_oracles_walks_retain(history: History) -> None:
-    """The histories are real ones here."""
+    """Here the histories are real."""
     if history.rules is None:
         assert history.retained() == {commit.id for commit in history.commits}
         return
@@ -149,8 +149,8 @@ def test_the_rule_retains_what_the_oracles_walks_retain(history: History) -> Non
     assert history.retained() == oracle.retained(claimed, (history.now - EPOCH) // timedelta(microseconds=1))
 
 
-def test_dates_of_whole_seconds_retain_at_least_as_much(history: History) -> None:
-    """The dates that the API shows have lost their fractions."""
+def test_dates_truncated_to_seconds_retain_at_least_as_many_commits(history: History) -> None:
+    """The API truncates dates to whole seconds."""
     shown = {c["id"]: c["creation_date"] for c in history.api("commits_reachable_from_branches")["commits"]}
     cut_off = [replace(commit, created=commit.created.replace(microsecond=0)) for commit in history.commits]
 
@@ -171,15 +171,15 @@ def test_the_server_and_the_graph_name_the_same_metaranges(history: History) -> 
 
 def test_the_documented_example_retains_the_documented_commits() -> None:
     """On main 03-09, 03-12, 03-18, the merge and 03-26, and 03-23 on dev."""
-    history = recorded("worked-example")
+    history = project_recording("worked-example")
     expected = {"2022-03-09", "2022-03-12", "2022-03-18", "merge dev", "2022-03-26", "d: 2022-03-23"}
 
     assert history.named(history.retained()) == expected
 
 
-def test_all_shared_parents_are_retained_by_their_short_branches() -> None:
+def test_all_shared_parents_are_retained_although_the_server_lists_only_some() -> None:
     """The server's list lacks four of the twelve."""
-    history = recorded("shared-parent")
+    history = project_recording("shared-parent")
     parents = {verdict for verdict in history.verdicts().values() if (verdict.message or "").startswith("parent ")}
 
     assert {verdict.message for verdict in parents if verdict.retained} == {f"parent {number}" for number in range(12)}
@@ -187,9 +187,9 @@ def test_all_shared_parents_are_retained_by_their_short_branches() -> None:
     assert history.named(history.retained() - history.listed) == {"parent 1", "parent 5", "parent 6", "parent 11"}
 
 
-def test_the_repository_without_rules_retains_all_commits() -> None:
+def test_the_recorded_repository_without_rules_retains_all_commits() -> None:
     """There is no list to compare with."""
-    history = recorded("no-rules")
+    history = project_recording("no-rules")
 
     assert {verdict.why for verdict in history.verdicts().values()} == {Reason.NO_RULES}
     assert history.server_lists == []
@@ -232,7 +232,7 @@ def served_in(history: History) -> set[str]:
     return {entry["physical_address"] for objects in branches for entry in objects}
 
 
-def test_the_oracles_expired_set_is_the_recorded_truth(history: History) -> None:
+def test_the_oracles_expired_set_equals_the_recorded_one(history: History) -> None:
     """Every recording is compared address by address."""
     with (history.path / "listing.csv").open(newline="") as file:
         listing = {row["key"]: int(row["last_modified_ms"]) * 1000 for row in csv.DictReader(file)}

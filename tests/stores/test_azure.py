@@ -1,4 +1,4 @@
-"""What only Azure can do wrong: forms of a namespace, responses to batches, directories, tokens, pending copies."""
+"""Special cases of Azure: forms of a namespace, responses to batches, directories, tokens, pending copies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def client(azurite: Azurite) -> ContainerClient:
 
 @pytest.fixture
 def name() -> str:
-    """A path in that container that nobody else uses."""
+    """A unique path in that container."""
     return uuid.uuid4().hex
 
 
@@ -175,7 +175,7 @@ def sas_token(azurite: Azurite, permission: str = "rwdlc", *, expired: bool = Fa
 
 
 @pytest.mark.parametrize("mark", ["", "?"])
-def test_a_sas_token_of_the_container_suffices_for_marks_and_sweeps(azurite: Azurite, name: str, mark: str) -> None:
+def test_a_sas_token_for_the_container_suffices_for_marks_and_sweeps(azurite: Azurite, name: str, mark: str) -> None:
     """The token may begin with a question mark."""
     store = on(azurite, name, azure_account_key=None, azure_sas_token=mark + sas_token(azurite))
     write_all(store, ["data/a", "data/é +&", "data/c"])
@@ -192,7 +192,7 @@ def test_a_sas_token_of_the_container_suffices_for_marks_and_sweeps(azurite: Azu
 def test_a_sas_token_that_is_expired_or_lacks_permissions_is_named_as_the_cause(
     azurite: Azurite, name: str, permission: str, expired: bool
 ) -> None:
-    """Nothing is taken for absent because of it."""
+    """No object seems absent because of it."""
     token = sas_token(azurite, permission, expired=expired)
     store = on(azurite, name, azure_account_key=None, azure_sas_token=token)
 
@@ -381,7 +381,7 @@ def test_an_unreadable_response_to_a_batch_deletes_nothing(body: bytes, headers:
     assert all(result.transient for result in results)
 
 
-def test_only_plain_digits_are_a_request_number() -> None:
+def test_only_ascii_digits_are_a_request_number() -> None:
     """Other characters that look like digits aren't."""
     body = batch_response(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
 
@@ -427,7 +427,7 @@ PlainResponse = tuple[int, dict[str, str], bytes]
 
 @dataclass
 class Proxy:
-    """Forwards to Azurite; `change` may answer by itself (before), or change what Azurite answered (after)."""
+    """Forwards to Azurite; `before` may respond in its place, and `after` may change its response."""
 
     url: str
     before: Callable[[str, str], PlainResponse | None] = lambda *_: None
@@ -496,7 +496,7 @@ def batches_refused(status: int, code: str) -> Callable[[str, str], PlainRespons
         (403, "AuthorizationFailure", False),
     ],
 )
-def test_keys_are_deleted_one_by_one_where_batches_are_refused(
+def test_keys_are_deleted_one_by_one_if_batches_are_refused(
     azurite: Azurite, name: str, status: int, code: str, is_remembered: bool
 ) -> None:
     """If the refusal is permanent, no batch is sent from then on."""
@@ -515,7 +515,7 @@ def test_keys_are_deleted_one_by_one_where_batches_are_refused(
     assert (store.capabilities.delete_batch == 1) is is_remembered
 
 
-def test_a_batch_without_permission_is_not_retried_key_by_key(azurite: Azurite, name: str) -> None:
+def test_after_a_batch_and_one_delete_are_refused_for_permissions_no_more_are_sent(azurite: Azurite, name: str) -> None:
     """After the first refused single delete nothing more is sent, and each key has failed."""
 
     def before(method: str, path: str) -> PlainResponse | None:
@@ -557,7 +557,9 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch(
     assert [result.code for result in results] == [NOT_SENT] * 2
 
 
-def test_deleting_one_by_one_ends_after_some_seconds(azurite: Azurite, client: ContainerClient, name: str) -> None:
+def test_deleting_one_by_one_stops_before_it_could_outlast_the_lease(
+    azurite: Azurite, client: ContainerClient, name: str
+) -> None:
     """It must not outlast the lease. Keys that were not sent may be sent again."""
     on(azurite, name)
     clock = iter([0.0, 0.5, 1.0, ONE_BY_ONE_TIMEOUT_S - 0.1, ONE_BY_ONE_TIMEOUT_S, ONE_BY_ONE_TIMEOUT_S + 1])
@@ -583,7 +585,7 @@ def test_deleting_one_by_one_ends_after_some_seconds(azurite: Azurite, client: C
 
 
 def test_a_copy_keeps_content_and_metadata(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """Its keys contain odd characters."""
+    """This holds for keys with odd characters."""
     client.upload_blob(f"{name}/é +?#&x", b"content", metadata={"owner": "me"})
     store = on(azurite, name)
 
@@ -603,7 +605,7 @@ def copy_status_as(status: str) -> Callable[[str, str, dict[str, str]], None]:
     return after
 
 
-def test_a_pending_copy_is_awaited(azurite: Azurite, name: str) -> None:
+def test_a_pending_copy_is_polled_until_it_ends(azurite: Azurite, name: str) -> None:
     """A copy that fails in the end is an error."""
     with proxy(azurite) as between:
         between.after = copy_status_as("pending")
@@ -735,7 +737,7 @@ def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
     assert caught.value.invariant == 5
 
 
-def test_encoded_names_are_decoded_strictly_and_others_taken_as_they_are() -> None:
+def test_encoded_names_are_decoded_strictly_and_others_are_left_unchanged() -> None:
     """Names that aren't UTF-8 are counted as unreadable."""
     with replying(200, listing("ns/data/%FFx", "ns/data/a+b%2B", encoded=True), XML) as fixed_server:
         [page] = at(fixed_server).pages("data/")
@@ -798,7 +800,7 @@ def _is_unavailable(store: Store, match: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
-def test_a_response_that_is_not_azures_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_from_azure_is_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
     with replying(status, body, {"Content-Type": "text/html"}) as fixed_server:
         store = at(fixed_server)
@@ -814,7 +816,7 @@ def test_a_response_that_is_not_azures_is_an_error(status: int, body: bytes) -> 
 
 
 def test_redirects_are_not_followed() -> None:
-    """Another host has no business with this account's objects."""
+    """Credentials are never sent to another host."""
     with replying(200, listing("ns/data/x"), XML) as elsewhere:
         with replying(307, b"", {"Location": elsewhere.url}) as fixed_server, pytest.raises(Unavailable):
             list(at(fixed_server).pages(""))

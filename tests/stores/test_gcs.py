@@ -1,4 +1,4 @@
-"""What only Cloud Storage can do wrong: batch responses, generations, two kinds of 404, copies in steps, accounts."""
+"""Special cases of Cloud Storage: batch responses, generations, two kinds of 404, copies in steps, accounts."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_response_without_a_clear_id_and_status_deletes_nothing(body: bytes, h
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_a_busy_store_gives_keys_a_transient_code(status: int) -> None:
+def test_keys_refused_by_a_busy_store_get_a_transient_code(status: int) -> None:
     """It may refuse a single key or a whole batch; a sweep sends the keys again."""
     body, headers = parts((0, status, refusal(status, "whatever")))
     with replying(200, body, headers) as fixed_server:
@@ -166,7 +166,7 @@ def test_a_busy_store_gives_keys_a_transient_code(status: int) -> None:
 
 
 @pytest.mark.parametrize(("reason", "passes"), [("rateLimitExceeded", True), ("forbidden", False), ("", False)])
-def test_only_a_refusal_for_the_rate_is_transient(reason: str, passes: bool) -> None:
+def test_only_a_refusal_because_of_the_rate_is_transient(reason: str, passes: bool) -> None:
     """Another try of the others would be refused, too."""
     body, headers = parts((0, 403, refusal(403, reason)))
     with replying(200, body, headers) as fixed_server:
@@ -204,7 +204,7 @@ def test_a_404_means_already_gone_only_where_the_bucket_exists(fake_gcs: FakeGCS
     assert "nowhere-at-all" in nowhere[0].message
 
 
-def test_dots_and_reserved_names_are_never_sent(fake_gcs: FakeGCS) -> None:
+def test_deletes_of_dot_segments_and_reserved_names_are_never_sent(fake_gcs: FakeGCS) -> None:
     """A URL takes `.` and `..` for folders: such a delete would delete the bucket."""
     fake_gcs.make_bucket("dots")
     store = at(fake_gcs.settings(), "gs://dots")
@@ -246,7 +246,7 @@ def test_keys_with_line_ends_are_refused() -> None:
 # --- what a delete means --------------------------------------------------------------------------------------------
 
 
-def test_deletes_in_a_versioned_bucket_hide(fake_gcs: FakeGCS, bucket: str) -> None:
+def test_deletes_in_a_versioned_bucket_only_hide_objects(fake_gcs: FakeGCS, bucket: str) -> None:
     """Without versions, and here without soft delete, they are final."""
     fake_gcs.make_bucket("versioned", versioning={"enabled": True})
 
@@ -300,7 +300,7 @@ def test_soft_delete_is_reported(status: int, document: object, meaning: str) ->
 # --- generations and checksums --------------------------------------------------------------------------------------
 
 
-def test_the_same_bytes_written_again_have_another_tag(fake_gcs: FakeGCS, bucket: str) -> None:
+def test_identical_bytes_written_again_get_a_new_tag(fake_gcs: FakeGCS, bucket: str) -> None:
     """The checksum is the same, but a conditional write with the old tag is refused."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/generations")
     first = store.write("lease", b"mine")
@@ -318,7 +318,7 @@ def test_the_same_bytes_written_again_have_another_tag(fake_gcs: FakeGCS, bucket
 
 
 @pytest.mark.parametrize("tag", ["0", "", "tag", "-1", "1.5", "99999999999999"])
-def test_a_replacement_with_an_impossible_tag_writes_nothing(fake_gcs: FakeGCS, bucket: str, tag: str) -> None:
+def test_a_conditional_write_with_an_impossible_tag_writes_nothing(fake_gcs: FakeGCS, bucket: str, tag: str) -> None:
     """0 would mean that no object may be there."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/no-tag")
 
@@ -475,7 +475,7 @@ def test_the_account_of_the_credentials_file_is_used(tmp_path: Path) -> None:
     assert received[1][2]["authorization"] == "Bearer of-the-file"
 
 
-def test_a_refused_account_is_named_by_every_method(tmp_path: Path) -> None:
+def test_every_method_names_a_refused_account_as_the_cause(tmp_path: Path) -> None:
     """It gets no token, or the store refuses the token. No object seems absent for that."""
     with replying(400, b'{"error": "invalid_grant", "error_description": "Invalid JWT"}', JSON) as fixed_server:
         file = service_account(tmp_path, f"{fixed_server.url}/token")
@@ -485,7 +485,7 @@ def test_a_refused_account_is_named_by_every_method(tmp_path: Path) -> None:
             _is_forbidden(at(fixed_server.settings()))
 
 
-def test_a_delete_is_not_sent_after_a_late_or_refused_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_delete_is_sent_after_a_late_or_refused_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Getting a token may take longer than the permission to delete lasts."""
 
     def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
@@ -509,7 +509,7 @@ def test_a_delete_is_not_sent_after_a_late_or_refused_token(tmp_path: Path, monk
     assert [(result.deletion, result.code) for result in refused] == [(Deletion.FAILED, "authError")]
 
 
-def test_missing_credentials_are_named_by_every_method(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_method_names_missing_credentials_as_the_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The setting is named. Opening the store requests no credentials."""
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"):
         monkeypatch.delenv(name, raising=False)
@@ -582,7 +582,7 @@ def test_an_endpoint_without_a_response_is_named_with_the_setting(fake_gcs: Fake
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (404, b"{}"), (302, b"")])
-def test_a_response_that_is_not_cloud_storages_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_from_cloud_storage_is_an_error(status: int, body: bytes) -> None:
     """Its status doesn't matter: a web server's 404 doesn't mean that an object is absent."""
     with replying(status, body, {"Content-Type": "text/html", "Location": "/login"}) as fixed_server:
         _is_unavailable(at(fixed_server.settings()))
@@ -650,7 +650,7 @@ def test_a_listed_key_or_prefix_outside_the_prefix_is_refused(key: str) -> None:
         assert caught.value.invariant == 5
 
 
-def test_a_lookup_answered_with_another_object_is_refused() -> None:
+def test_a_lookup_that_returns_another_object_is_refused() -> None:
     """The store folds keys."""
     with (
         replying(200, json.dumps(item("ns/data/y")).encode(), JSON) as fixed_server,
@@ -659,7 +659,7 @@ def test_a_lookup_answered_with_another_object_is_refused() -> None:
         at(fixed_server.settings()).stat("data/x")
 
 
-def test_names_with_half_a_surrogate_pair_are_counted_as_unreadable() -> None:
+def test_names_with_a_lone_surrogate_are_counted_as_unreadable() -> None:
     """Their neighbours are listed."""
     body = listing(item("ns/data/\ud800"), item("ns/data/é"), prefixes=["ns/data/\ud800/", "ns/data/y/"])
     with replying(200, body, JSON) as fixed_server:
@@ -669,7 +669,7 @@ def test_names_with_half_a_surrogate_pair_are_counted_as_unreadable() -> None:
     assert (list(page.prefixes), page.unreadable_names) == (["data/y/"], 2)
 
 
-def test_an_object_without_a_shown_checksum_has_none() -> None:
+def test_an_object_whose_checksum_is_not_listed_has_none() -> None:
     """It is encrypted with the client's own key."""
     without = {name: value for name, value in item("ns/data/x").items() if name != "crc32c"}
     with replying(200, listing(without), JSON) as fixed_server:

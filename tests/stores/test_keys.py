@@ -71,7 +71,7 @@ _runs = itertools.count()
 
 
 @pytest.mark.parametrize("key", HOSTILE, ids=ascii)
-def test_a_hostile_key_is_kept_exactly_or_refused(store: Store, provider: Provider, key: str) -> None:
+def test_a_hostile_key_is_stored_exactly_or_refused(store: Store, provider: Provider, key: str) -> None:
     """Listing, lookups, reading, copying and deleting all use exactly that key."""
     if provider.capabilities.unsupported_keys & kinds_of(key):
         _is_refused(store, key)
@@ -153,7 +153,7 @@ def test_empty_keys_and_text_that_is_not_utf8_are_refused(store: Store, key: str
     assert all_keys(store) == []
 
 
-def test_a_long_key_is_kept_whole_or_refused(store: Store) -> None:
+def test_a_long_key_is_stored_in_full_or_refused(store: Store) -> None:
     """It has 1,300 bytes in short segments, and is never cut."""
     key = "/".join(["x" * 99] * 13)
     try:

@@ -1,4 +1,4 @@
-"""What a listing has, in which order, and how it is split into pages."""
+"""The content of listings, their order, and their pages."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_namespace_with_double_or_missing_slash(provider: Provider, slashes: str
 
 
 @pytest.mark.parametrize("path", ["a//b", "/a", "a/./b"])
-def test_a_namespace_with_strange_slashes_is_kept_exactly_or_refused(provider: Provider, path: str) -> None:
+def test_a_namespace_with_unusual_slashes_is_used_exactly_or_refused(provider: Provider, path: str) -> None:
     """A store that would fold its path refuses it; elsewhere it is a namespace of its own."""
     bucket = provider.bucket_uri()
     uri = f"{bucket}/{path}"
@@ -108,7 +108,7 @@ def test_a_namespace_with_strange_slashes_is_kept_exactly_or_refused(provider: P
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 3, 1000])
-def test_every_key_is_listed_once_whatever_the_page_size(store: Store, provider: Provider, page_size: int) -> None:
+def test_every_key_is_listed_once_for_any_page_size(store: Store, provider: Provider, page_size: int) -> None:
     """No page has more keys than it may."""
     write_all(store, TREE)
 
@@ -144,7 +144,7 @@ def test_keys_are_listed_in_byte_order(store: Store, provider: Provider) -> None
 @pytest.mark.parametrize(
     "after", ["", "0", "A", "a", "a-", "a-b", "a.", "a/", "a/b", "a/bz", "a/c/", "a/c/d", "z", "😀"]
 )
-def test_start_after_lists_exactly_the_greater_keys(store: Store, provider: Provider, after: str) -> None:
+def test_start_after_lists_exactly_the_keys_after_it(store: Store, provider: Provider, after: str) -> None:
     """The given key may exist or not."""
     provider.needs("byte_order", has=provider.capabilities.byte_order)
     write_all(store, TREE)
@@ -155,7 +155,7 @@ def test_start_after_lists_exactly_the_greater_keys(store: Store, provider: Prov
     ]
 
 
-def test_start_after_is_refused_where_listings_are_in_another_order(store: Store, provider: Provider) -> None:
+def test_start_after_is_refused_if_listings_are_not_in_byte_order(store: Store, provider: Provider) -> None:
     """Keys would be lost."""
     if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
@@ -170,7 +170,7 @@ def test_start_after_with_a_delimiter_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 1000])
-def test_with_a_delimiter_every_key_is_listed_or_has_a_listed_prefix(store: Store, page_size: int) -> None:
+def test_with_a_delimiter_each_key_or_a_prefix_of_it_is_listed(store: Store, page_size: int) -> None:
     """Each prefix is listed once."""
     write_all(store, TREE)
 
@@ -185,7 +185,7 @@ def test_with_a_delimiter_every_key_is_listed_or_has_a_listed_prefix(store: Stor
     assert list(below.prefixes) == ["a/c/"]
 
 
-def test_a_prefix_may_end_inside_a_name(store: Store) -> None:
+def test_a_prefix_may_end_within_a_name(store: Store) -> None:
     """It is a beginning of keys, with or without a slash at its end."""
     write_all(store, TREE)
 
@@ -200,7 +200,7 @@ _runs = itertools.count()
 _names = st.text(st.sampled_from("a-/0.é"), min_size=1, max_size=5)
 
 
-def test_listings_agree_with_the_plain_definition(provider: Provider) -> None:
+def test_listings_equal_the_plain_definition(provider: Provider) -> None:
     """A listing has the keys with the prefix, greater than `start_after`, in order, grouped at the delimiter."""
     namespace = provider.uri()
 

@@ -1,4 +1,4 @@
-"""What only a folder can do wrong: leave its root, follow links, show what is no object, run with another clock."""
+"""Special cases of a folder: paths out of its root, links, files that are no objects, and another clock."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_the_configured_path_may_be_a_link(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lock", ""])
-def test_a_working_folder_or_lock_that_is_a_link_is_refused(store: Store, root: Path, name: str) -> None:
+def test_a_link_in_place_of_a_working_folder_or_lock_is_refused(store: Store, root: Path, name: str) -> None:
     """Nothing is made behind it."""
     outside = root.parent / "outside"
     outside.mkdir()
@@ -185,7 +185,7 @@ def test_no_generated_path_leads_out_of_the_root(store: Store, root: Path) -> No
     run()
 
 
-def test_keys_longer_than_path_max_are_kept_whole(store: Store, root: Path) -> None:
+def test_keys_longer_than_path_max_are_stored_in_full(store: Store, root: Path) -> None:
     """Few file descriptors suffice."""
     deep = "/".join(["data", *["d" * 200] * 25, "x"])
     many = "/".join(["data", *["d"] * 300, "x"])
@@ -215,7 +215,7 @@ def test_keys_that_differ_in_case_are_different_objects(store: Store) -> None:
     assert all_keys(store) == ["data/X"]
 
 
-def test_names_that_are_not_utf8_and_pipes_are_counted_and_not_listed(store: Store, root: Path) -> None:
+def test_pipes_and_names_that_are_not_utf8_are_counted_but_not_listed(store: Store, root: Path) -> None:
     """Objects beside them are listed."""
     (root / "data").mkdir()
     for name in (b"latin-\xe9", b"b\xff"):
@@ -232,7 +232,7 @@ def test_names_that_are_not_utf8_and_pipes_are_counted_and_not_listed(store: Sto
     assert store.delete_many(["data/pipe"])[0].deletion is Deletion.FAILED
 
 
-def test_a_key_that_would_be_object_and_folder_is_refused(store: Store) -> None:
+def test_a_key_that_would_be_both_file_and_folder_is_refused(store: Store) -> None:
     """Nothing is changed."""
     store.write("data/x", b"object")
     store.write("data/folder/y", b"inside")
@@ -246,7 +246,7 @@ def test_a_key_that_would_be_object_and_folder_is_refused(store: Store) -> None:
     assert all_keys(store) == ["data/folder/y", "data/x"]
 
 
-def test_emptied_folders_are_removed_up_to_the_root(store: Store, root: Path) -> None:
+def test_folders_that_become_empty_are_removed_up_to_the_root(store: Store, root: Path) -> None:
     """A folder with an object stays, as does the root."""
     store.write("data/a/b/x", b"")
     store.write("data/a/y", b"")
@@ -262,7 +262,7 @@ def test_emptied_folders_are_removed_up_to_the_root(store: Store, root: Path) ->
     assert root.exists()
 
 
-def test_empty_folders_are_no_prefixes(store: Store, root: Path) -> None:
+def test_empty_folders_are_not_listed_as_prefixes(store: Store, root: Path) -> None:
     """They may be nested."""
     (root / "data" / "empty" / "deeper").mkdir(parents=True)
     store.write("data/full/x", b"")
@@ -293,7 +293,7 @@ def test_working_files_of_an_inner_namespace_are_not_listed(store: Store, root: 
     assert all_keys(store) == ["inner/data/x"]
 
 
-def test_the_sandboxs_clock_dates_what_is_written(root: Path) -> None:
+def test_writes_are_dated_by_the_sandboxs_clock(root: Path) -> None:
     """The store's time, its offset and the dates agree."""
     (root.parent / ".clock").write_text(json.dumps({"offset_seconds": -86_400.5}))
     store = opened(root)
@@ -319,8 +319,8 @@ def test_a_damaged_clock_file_is_an_error(root: Path, content: str) -> None:
         store.write("data/x", b"")
 
 
-def test_a_folder_that_may_not_be_read_is_an_error(store: Store, root: Path) -> None:
-    """It isn't a shorter listing."""
+def test_listing_a_folder_without_permission_is_an_error(store: Store, root: Path) -> None:
+    """The listing is never just shorter."""
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
     store.write("data/x", b"")

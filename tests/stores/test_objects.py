@@ -13,7 +13,7 @@ from spark_resources.stores.base import AlreadyExists, Changed, Deletion
 from tests.support.store_providers import Provider, all_keys, write_all
 
 
-def test_objects_are_read_as_they_were_written(store: Store) -> None:
+def test_objects_are_read_back_as_written(store: Store) -> None:
     """They are empty, binary, or larger than what a server keeps in one piece."""
     for data in (b"", b"\x00\xff\r\n", bytes(range(256)) * 20_000):
         store.write("data/x", data)
@@ -23,7 +23,7 @@ def test_objects_are_read_as_they_were_written(store: Store) -> None:
         assert store.read_with_tag("data/x")[0] == data
 
 
-def test_a_missing_object_is_an_error_of_every_method(store: Store) -> None:
+def test_every_method_raises_an_error_for_a_missing_object(store: Store) -> None:
     """The error names it."""
     store.write("data/folder/x", b"")
 
@@ -34,7 +34,7 @@ def test_a_missing_object_is_an_error_of_every_method(store: Store) -> None:
     assert all_keys(store) == ["data/folder/x"]
 
 
-def test_a_missing_bucket_is_reported_as_such_by_every_method(provider: Provider) -> None:
+def test_every_method_reports_a_missing_bucket_as_missing(provider: Provider) -> None:
     """A bucket or root, even by methods that look up one key."""
     store = provider.open(provider.nowhere())
 
@@ -52,7 +52,7 @@ def test_a_missing_bucket_is_reported_as_such_by_every_method(provider: Provider
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_refused_credentials_are_named_by_every_method(provider: Provider, which: int) -> None:
+def test_every_method_names_refused_credentials_as_the_cause(provider: Provider, which: int) -> None:
     """The setting to check is named; no object seems absent for that."""
     provider.needs("credentials", has=which < len(provider.wrong_credentials))
     uri = provider.uri()
@@ -78,7 +78,7 @@ def test_refused_credentials_are_named_by_every_method(provider: Provider, which
     assert result.code
 
 
-def test_a_copy_has_its_sources_content_and_replaces_its_target(store: Store) -> None:
+def test_a_copy_has_the_content_of_its_source_and_replaces_its_target(store: Store) -> None:
     """The source stays as it was; copying onto itself is refused."""
     write_all(store, ["data/x", "data/y"])
 

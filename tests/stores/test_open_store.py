@@ -38,7 +38,7 @@ def test_credentials_in_the_endpoint_are_not_printed() -> None:
     assert open_store(Namespace.parse("s3://bucket/ns"), settings).where == "s3://bucket/ns at 127.0.0.1:9000"
 
 
-def test_settings_are_immutable_and_unknown_ones_refused() -> None:
+def test_settings_are_immutable_and_unknown_ones_are_refused() -> None:
     """A misspelt one would be ignored otherwise."""
     with pytest.raises(ValidationError):
         SETTINGS.s3_region = "elsewhere"  # type: ignore[misc]
@@ -76,9 +76,7 @@ def test_an_unknown_scheme_is_refused(uri: str) -> None:
         ("local://ns", "http://127.0.0.1:1", False),
     ],
 )
-def test_a_store_at_an_endpoint_of_another_provider_has_to_be_probed(
-    uri: str, endpoint: str | None, is_one: bool
-) -> None:
+def test_a_store_at_a_custom_endpoint_has_to_be_probed(uri: str, endpoint: str | None, is_one: bool) -> None:
     """It may be a compatible one. The endpoint of the other scheme doesn't matter."""
     other = {"s3_endpoint_url": "http://127.0.0.1:2", "gcs_endpoint_url": "http://127.0.0.1:2"}
     own = "gcs_endpoint_url" if uri.startswith("gs") else "s3_endpoint_url"
@@ -103,7 +101,7 @@ def test_a_local_namespace_without_a_configured_path_is_refused() -> None:
         open_store(Namespace.parse("local://repo"), StoreSettings())
 
 
-def test_both_spellings_of_a_local_namespace_are_one_folder(tmp_path: Path) -> None:
+def test_both_spellings_of_a_local_namespace_name_the_same_folder(tmp_path: Path) -> None:
     """`local://<name>` and `local:///<configured path>/<name>`; a path elsewhere is refused."""
     settings = StoreSettings(local_path=str(tmp_path))
     (tmp_path / "repo").mkdir()
@@ -119,7 +117,7 @@ def test_both_spellings_of_a_local_namespace_are_one_folder(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("uri", ["local://repo/../other", "local://../other", "local://a//b", "local://./a"])
-def test_a_local_namespace_that_is_not_one_folder_of_the_path_is_refused(tmp_path: Path, uri: str) -> None:
+def test_a_local_namespace_that_is_not_a_folder_of_the_configured_path_is_refused(tmp_path: Path, uri: str) -> None:
     """It would lead out of the configured path."""
     with pytest.raises(WrongUsage):
         open_store(Namespace.parse(uri), StoreSettings(local_path=str(tmp_path)))

@@ -68,7 +68,7 @@ def ranges(part: Part, cuts: Sequence[str]) -> list[Part]:
 
 
 def plain_listing(store: Store, part: Part) -> list[tuple[str, str]]:
-    """What a plain listing has."""
+    """The keys of a plain listing."""
     keys = all_keys(store, part.folder, delimiter="/" if part.flat else None)
     return sorted(((part.folder, key) for key in keys), key=lambda row: row[1].encode())
 
@@ -79,7 +79,7 @@ def cuttable_store(store: Store, provider: Provider) -> Store:
     return store
 
 
-def test_ranges_list_every_key_once_wherever_a_folder_is_split(cuttable_store: Store, provider: Provider) -> None:
+def test_ranges_list_every_key_once_for_any_split_of_a_folder(cuttable_store: Store, provider: Provider) -> None:
     """Nothing else is listed."""
     write_all(cuttable_store, NAMES)
     wanted = {
@@ -99,7 +99,9 @@ def test_ranges_list_every_key_once_wherever_a_folder_is_split(cuttable_store: S
 
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("at_once", [2, 8])
-def test_a_listing_split_while_it_runs_lists_every_key_once(cuttable_store: Store, flat: bool, at_once: int) -> None:
+def test_a_listing_that_is_split_while_it_runs_lists_every_key_once(
+    cuttable_store: Store, flat: bool, at_once: int
+) -> None:
     """Idle threads take over a part of what another one lists, again and again."""
     names = [f"{one:x}{two:x}" for one in range(12) for two in range(12)]
     write_all(cuttable_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
@@ -108,7 +110,7 @@ def test_a_listing_split_while_it_runs_lists_every_key_once(cuttable_store: Stor
     assert listed_keys(small, [part], at_once=at_once, pages_before_first_cut=1) == plain_listing(cuttable_store, part)
 
 
-def test_parts_listed_at_once_name_the_folder_of_every_row(store: Store) -> None:
+def test_folders_listed_in_parallel_give_each_row_its_folder(store: Store) -> None:
     """This holds for every store."""
     write_all(store, [*LONG, "root", "data/right"])
     folders = sorted({key[: key.index("/", 5) + 1] for key in LONG})
@@ -136,7 +138,7 @@ def test_a_long_folder_is_split_into_the_wanted_number_of_ranges(cuttable_store:
         assert split_part(cuttable_store, part, count=6) == [part]  # it is no whole page
 
 
-def test_ranges_are_refused_where_listings_are_in_another_order(store: Store, provider: Provider) -> None:
+def test_ranges_are_refused_if_listings_are_not_in_byte_order(store: Store, provider: Provider) -> None:
     """They would lose keys."""
     if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
@@ -145,7 +147,7 @@ def test_ranges_are_refused_where_listings_are_in_another_order(store: Store, pr
             list(pages_of_parts(store, [part]))
 
 
-def test_a_range_in_another_order_than_declared_is_an_error(provider: Provider) -> None:
+def test_a_range_that_is_not_listed_in_the_declared_order_is_an_error(provider: Provider) -> None:
     """The store was wrongly declared to list in byte order."""
     if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")

@@ -35,8 +35,8 @@ def test_a_probe_outside_its_own_folder_is_refused(store: Store, prefix: str) ->
 @pytest.mark.parametrize(
     "damage", [{"time_resolution": -3600.0}, {"time_resolution": float("nan")}, {"delete_batch": 0}]
 )
-def test_impossible_capabilities_are_found_anew(store: Store, damage: dict[str, Any]) -> None:
-    """By a time resolution below zero, young objects would be taken for old ones."""
+def test_recorded_capabilities_that_are_impossible_are_probed_again(store: Store, damage: dict[str, Any]) -> None:
+    """With a negative time resolution, young objects would look old."""
     found = recorded_capabilities(store, "here", token="one")
     plain = json.loads(store.read(RECORD_KEY))
     plain["capabilities"] |= damage

@@ -1,4 +1,4 @@
-"""Several writers at once: exactly one of them wins what only one may have."""
+"""Concurrent conditional writes: exactly one of them succeeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only S3 can do wrong: invalid responses, tags that are no MD5, copies in parts, a server that isn't there."""
+"""Special cases of S3: invalid responses, tags that are no MD5, copies in parts, a server that isn't there."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def listing(*keys: str, more: str = "<IsTruncated>false</IsTruncated>", encoding
 # --- tags -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_tag_of_a_plain_upload_is_an_md5_where_the_store_is_known_for_it(server: S3Server) -> None:
-    """Of an unknown store, nothing is known about its ETags."""
+def test_the_tag_of_a_plain_upload_is_an_md5_if_the_store_is_known_for_it(server: S3Server) -> None:
+    """It is unknown what the ETags of other stores are."""
     store = on(server, "plain")
     store.write("data/x", b"content")
 
@@ -80,7 +80,7 @@ def test_the_tag_of_a_plain_upload_is_an_md5_where_the_store_is_known_for_it(ser
         store.etag_is_md5("data/none")
 
 
-def test_the_tag_of_a_multipart_upload_is_no_md5(server: S3Server) -> None:
+def test_the_tag_of_a_multipart_upload_is_not_an_md5(server: S3Server) -> None:
     """This holds even for an upload in a single part."""
     client = server.client()
     place = {"Bucket": "s3-tests", "Key": "parts/data/x"}
@@ -93,7 +93,7 @@ def test_the_tag_of_a_multipart_upload_is_no_md5(server: S3Server) -> None:
     assert not on(server, "parts").etag_is_md5("data/x")
 
 
-def test_the_tag_of_a_kms_encrypted_object_is_no_md5(moto_server: S3Server) -> None:
+def test_the_tag_of_a_kms_encrypted_object_is_not_an_md5(moto_server: S3Server) -> None:
     """It only looks like one."""
     moto_server.make_bucket("s3-tests")
     moto_server.client().put_object(
@@ -118,7 +118,7 @@ def test_the_tag_of_a_kms_encrypted_object_is_no_md5(moto_server: S3Server) -> N
         ({"ETag": ""}, "bucket", False),
     ],
 )
-def test_a_tag_is_an_md5_only_without_other_encryption_and_in_an_ordinary_bucket(
+def test_a_tag_is_an_md5_only_in_an_ordinary_bucket_without_customer_keys_or_kms(
     headers: dict[str, str], bucket: str, is_md5: bool
 ) -> None:
     """32 hex digits, of an object that isn't encrypted or is encrypted by S3 itself."""
@@ -129,7 +129,7 @@ def test_a_tag_is_an_md5_only_without_other_encryption_and_in_an_ordinary_bucket
         assert store.etag_is_md5("data/x") is is_md5
 
 
-def test_a_refused_head_means_that_the_tag_is_no_md5() -> None:
+def test_the_tag_is_not_an_md5_if_the_head_request_is_refused() -> None:
     """An object under a key of the client's own can't be looked up (400). That is no error."""
     with replying(400, b"") as fixed_server:
         store = open_store(Namespace.parse("s3://bucket/ns"), fixed_server.settings(), capabilities=MD5)
@@ -212,8 +212,8 @@ REQUESTS: dict[str, Callable[[Store], object]] = {
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("body", [b"", b"<html>moved</html>"])
-def test_a_redirect_ends_in_one_sentence_and_is_not_followed(status: int, body: bytes) -> None:
-    """Another host has no business with these credentials, and botocore would search for a region without end."""
+def test_a_redirect_is_reported_in_one_sentence_and_not_followed(status: int, body: bytes) -> None:
+    """Credentials are never sent to another host, and botocore would look for a region without end."""
     with replying(200, b"hello", {"ETag": '"x"'}) as elsewhere:
         location = f"{elsewhere.url.replace('//', '//user:secret@')}/bucket/ns/data/x?token=secret"
         with replying(status, body, {"Location": location}) as fixed_server:
@@ -270,7 +270,7 @@ def _is_unavailable(store: Store, match: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
-def test_a_response_that_is_not_s3s_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_from_s3_is_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
     with replying(status, body, {"Content-Type": "text/html"}) as fixed_server:
         store = at(fixed_server.settings())
@@ -340,7 +340,7 @@ def test_keys_that_are_not_utf8_are_counted_as_unreadable() -> None:
     assert page.unreadable_names == 1
 
 
-def test_keys_are_decoded_only_where_the_server_encoded_them() -> None:
+def test_keys_are_decoded_only_if_the_server_encoded_them() -> None:
     """Otherwise they are taken as they are."""
     [found] = parse_listing(listing("ns/data/a%2Fb+c", encoding="")).objects.to_pylist()
 
@@ -434,7 +434,7 @@ def outcome(document: bytes) -> object:
 
 @settings(deadline=None)
 @given(st.text(min_size=1), st.sampled_from(["", "/", "/ +%!,="]))
-def test_encoded_keys_are_decoded_to_what_they_were(key: str, safe: str) -> None:
+def test_encoded_keys_are_decoded_to_the_original_keys(key: str, safe: str) -> None:
     """It doesn't matter what a server encodes, and what it leaves as it is."""
     encode = quote_plus if not safe else quote
     [row] = parse_listing(listing(escape(encode(key, safe=safe.replace("+", "").replace("%", ""))))).objects.to_pylist()
@@ -475,13 +475,13 @@ def test_a_listing_with_a_document_type_is_refused() -> None:
 @pytest.mark.parametrize(
     "uri", ["s3://bucket/a%20b", "s3://bucket/a?b", "s3://user@bucket/ns", "s3://bucket:443/ns", "s3://bucket%41"]
 )
-def test_a_namespace_that_lakefs_reads_as_another_is_refused(uri: str) -> None:
+def test_a_namespace_that_lakefs_reads_as_another_place_is_refused(uri: str) -> None:
     """`s3://bucket/a%20b` is the folder `a b` to lakeFS: what lies in `a%20b` isn't of this repository."""
     with pytest.raises(WrongUsage, match="can't be a namespace"):
         at(StoreSettings(), uri)
 
 
-def test_only_keys_that_the_response_names_are_deleted() -> None:
+def test_only_keys_named_in_the_response_count_as_deleted() -> None:
     """A key with an error, or one that is left out, has failed."""
     body = (
         b"<DeleteResult><Deleted><Key>ns/a</Key></Deleted>"
@@ -497,7 +497,7 @@ def test_only_keys_that_the_response_names_are_deleted() -> None:
     ]
 
 
-def test_a_batch_that_the_store_cannot_read_is_deleted_key_by_key() -> None:
+def test_the_keys_of_a_batch_that_the_store_cannot_parse_are_deleted_one_by_one() -> None:
     """One bad key doesn't make the others fail."""
     body = b"<Error><Code>MalformedXML</Code><Message>no</Message></Error>"
     with replying(400, body, XML) as fixed_server:
@@ -507,7 +507,7 @@ def test_a_batch_that_the_store_cannot_read_is_deleted_key_by_key() -> None:
     assert [result.code for result in results] == ["MalformedXML"] * 2
 
 
-def test_a_store_without_batches_gets_single_deletes_from_then_on() -> None:
+def test_after_one_refused_batch_a_store_without_batches_gets_single_deletes() -> None:
     """Its capabilities say so, too."""
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
     with replying(501, body, XML) as fixed_server:
@@ -533,7 +533,7 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch() -> None:
     assert [result.code for result in results] == [NOT_SENT] * 2
 
 
-def test_deleting_key_by_key_ends_within_the_time_of_one_request() -> None:
+def test_deleting_key_by_key_stops_within_the_time_of_one_request() -> None:
     """The sender of the batch made sure of the lease for that time. Keys that were not sent are reported so."""
     clock = itertools.count(step=ONE_BY_ONE_TIMEOUT_S / 2)
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
@@ -569,7 +569,7 @@ def test_an_unknown_profile_is_refused() -> None:
 # --- the Dagster resource ---------------------------------------------------------------------------------------------
 
 
-def test_the_dagster_resource_gives_an_ordinary_client(server: S3Server) -> None:
+def test_the_dagster_resource_returns_an_ordinary_client(server: S3Server) -> None:
     """It uses path style, and the store that its settings open."""
     from dagster_aws.s3 import S3Resource
 
@@ -661,7 +661,7 @@ def test_fast_reads_ignore_endpoints_in_the_environment(
         assert fixed_server.seen == []
 
 
-def test_expiring_credentials_are_requested_anew(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiring_credentials_are_renewed(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Permanent ones aren't; session tokens go along."""
     seaweedfs.make_bucket("s3-tests")
     settings = seaweedfs.settings()

@@ -23,7 +23,7 @@ TRANSIENT = {"SlowDown", "503", "NoAnswer", NOT_SENT}
 
 
 class Troubled(LocalStore):
-    """A folder whose deletes some trouble comes before: it says with what code a key fails this time, or nothing."""
+    """A folder whose deletes can fail: a function returns the code with which a key fails this time, or None."""
 
     def __init__(self, folder: Path, problem: Callable[[str, int], str]) -> None:
         (folder / "lake").mkdir()
@@ -51,7 +51,7 @@ class Troubled(LocalStore):
 
 
 def sender(store: LocalStore | S3Store, may_send: Callable[[], None] = lambda: None, **more: int) -> Sender:
-    """A sender that doesn't really wait."""
+    """A sender with a fake clock, so that no wait takes time."""
     return Sender(store, Pace(lambda: 0.0), may_send, lambda _: None, lambda: 0.5, **more)
 
 
@@ -75,7 +75,7 @@ def left(store: LocalStore) -> set[str]:
     return {one.key for page in store.pages("data/") for one in page.objects}
 
 
-def test_each_key_of_a_batch_has_its_own_result(tmp_path: Path) -> None:
+def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
     """Keys that failed for a passing reason are retried, and others are not."""
     problems = {
         "data/s/busy": ["SlowDown", "503", ""],
@@ -132,7 +132,7 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
     assert isinstance(stopped, Refused)
 
 
-def test_a_key_that_is_always_refused_fails_after_a_bounded_number_of_tries(tmp_path: Path) -> None:
+def test_a_key_that_is_always_refused_fails_after_a_limited_number_of_attempts(tmp_path: Path) -> None:
     """Its result has the store's own code."""
     store = Troubled(tmp_path, lambda *_: "SlowDown")
     sent, _ = sender(store).send(written(store, "a"), "data/s/")
@@ -159,7 +159,7 @@ def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> N
     assert left(store) == set(keys[20:])
 
 
-def test_a_stop_between_two_tries_gives_no_result(tmp_path: Path) -> None:
+def test_a_key_whose_delete_is_stopped_between_two_attempts_has_no_result(tmp_path: Path) -> None:
     """A key whose response was lost is neither deleted nor failed."""
     store, checks = Troubled(tmp_path, lambda *_: "NoAnswer"), iter(range(99))
 
@@ -265,7 +265,7 @@ def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Pat
     assert (stopped, left(store)) == (None, set())
 
 
-def test_a_key_whose_lookups_are_always_slow_fails_and_stays(tmp_path: Path) -> None:
+def test_a_key_whose_lookups_are_always_slow_fails_and_is_not_deleted(tmp_path: Path) -> None:
     """The other keys of its batch are deleted."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b", "slow")

@@ -82,7 +82,7 @@ def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], di
 def test_a_backup_copies_exactly_what_a_sweep_may_delete(
     pairs: list[tuple[dict[str, Any], dict[str, Any] | None]],
 ) -> None:
-    """One rule for both, but for what appeared since the listing: a mark without sizes is backed up, too."""
+    """Both use one rule, but a backup also copies objects that a mark recorded without a size."""
     rows = [pending(f"data/s/{number:02}", **one) for number, (one, _) in enumerate(pairs) if one["size"] is not None]
     found = [there(f"data/s/{number:02}", **one) for number, (_, one) in enumerate(pairs) if one is not None]
     sentences = how_changed(*tables(rows, found), cutoff=CUTOFF)
@@ -101,7 +101,7 @@ def test_a_backup_copies_exactly_what_a_sweep_may_delete(
     ],
 )
 def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentence: str) -> None:
-    """With what the mark recorded and what is there now; of several differences the first."""
+    """The log has the recorded and the current value of the first difference."""
     [found] = how_changed(*tables([pending()], [there(**now)]), cutoff=None)
     [young] = how_changed(*tables([pending(modified=None)], [there(modified=CUTOFF + SECOND)]), cutoff=CUTOFF)
 
@@ -119,7 +119,7 @@ def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentenc
     ],
     ids=["size", "checksum", "later", "earlier"],
 )
-def test_an_object_of_another_size_checksum_or_second_has_changed(now: dict[str, Any]) -> None:
+def test_an_object_with_another_size_checksum_or_second_counts_as_changed(now: dict[str, Any]) -> None:
     """It is left alone."""
     result = checked([pending()], [now])
 
@@ -137,19 +137,21 @@ def test_an_object_of_another_size_checksum_or_second_has_changed(now: dict[str,
     ],
     ids=["a part of a second", "no checksum then", "no checksum now", "no time then"],
 )
-def test_unknown_values_and_fractions_of_a_second_are_no_change(marked: dict[str, Any], now: dict[str, Any]) -> None:
+def test_unknown_values_and_fractions_of_a_second_do_not_count_as_changes(
+    marked: dict[str, Any], now: dict[str, Any]
+) -> None:
     """Not every request reports them."""
     assert addresses(checked([marked], [now]).unchanged) == ["data/s/a"]
 
 
-def test_an_object_younger_than_the_cutoff_of_a_mark_without_times_has_changed() -> None:
+def test_an_object_younger_than_the_cutoff_of_a_mark_without_times_counts_as_changed() -> None:
     """Such a mark doesn't record what it marked."""
     result = checked([pending(modified=None)], [there(modified=CUTOFF + timedelta(milliseconds=1))])
 
     assert addresses(result.changed) == ["data/s/a"]
 
 
-def test_an_object_that_appeared_since_the_listing_has_changed() -> None:
+def test_an_object_that_appeared_since_the_listing_counts_as_changed() -> None:
     """Where nothing was listed at its key, it was verified without knowing its size."""
     result = checked([pending(size=None, modified=None, checksum=None)], [there(modified=MARKED)])
 

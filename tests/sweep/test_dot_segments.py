@@ -61,7 +61,7 @@ def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
         yield found
 
 
-def test_keys_with_dot_segments_are_kept_and_named_and_the_others_are_swept(
+def test_keys_with_dot_segments_are_kept_and_named_while_all_others_are_swept(
     lake: Lake, lakegc: Lakegc, moto_server: MotoServer
 ) -> None:
     """A tool that resolves paths would delete another object by such a key. One such key used to keep all garbage."""

@@ -34,7 +34,7 @@ GETS_FLAGS, SETS_FLAGS, IMMUTABLE = 0x80086601, 0x40086602, 0x10  # Linux's ioct
 
 @dataclass(frozen=True)
 class Lake:
-    """A repository with a few objects to go, and a way to let its store refuse to delete some, by a code of its own."""
+    """A repository with a few expired objects, and a function that makes its store refuse to delete some of them."""
 
     settings: dict[str, str]
     repository: str

@@ -1,4 +1,4 @@
-"""A store that fails, lies, loses requests or is late: each key gets its true outcome; nothing else is deleted."""
+"""A store that fails, loses requests, or gives wrong or late responses: each key still gets its true outcome."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run(seaweedfs: SeaweedFS, proxy: StoreProxy, spark: SparkResource) -> Iterat
 def test_transient_faults_are_retried_until_every_approved_key_is_deleted(
     run: SweepRun, proxy: StoreProxy, kind: str, fault: Fault, nth: int
 ) -> None:
-    """The receipts say so, and all other keys stay."""
+    """Their receipts say deleted, and no other key is deleted."""
     proxy.plan = every_nth(nth, kind, fault)
     finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
@@ -132,7 +132,7 @@ def test_requests_to_a_busy_store_slow_down(run: SweepRun, proxy: StoreProxy) ->
     assert len(proxy.deletes_at) < 60
 
 
-def test_tasks_are_not_known_to_have_ended_after_a_failed_attempt(spark: SparkResource) -> None:
+def test_tasks_do_not_count_as_ended_after_a_failed_attempt(spark: SparkResource) -> None:
     """A failed task may have left a worker behind that is still deleting."""
     context = spark.spark_session.sparkContext
     settled = all_tasks_ended(spark.spark_session)
@@ -149,7 +149,7 @@ def fail(_: int) -> None:
 
 
 def test_quarantine_through_faults_loses_no_object(run: SweepRun, proxy: StoreProxy) -> None:
-    """Each object ends in its place."""
+    """Each object ends either in quarantine or at its key."""
     proxy.plan = every_nth(4, "delete", Fault.BROKEN_AFTER)
     finish_sweep_alone(run, KEYS[:60], Action.QUARANTINE)
     proxy.plan = lambda *_: None

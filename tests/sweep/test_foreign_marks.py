@@ -50,8 +50,8 @@ def unavailable(*_: Any) -> None:
     raise Unavailable("the store is away")
 
 
-def test_a_sweep_that_failed_to_list_lists_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It recorded that the store was away."""
+def test_a_sweep_whose_listing_failed_lists_again_when_resumed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record says that the store was unavailable."""
     approved(lake)
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest, state=MarkState.FAILED, finished=None)
     mark, listed = open_sweep_record(lake.target, "t1"), lake.now
@@ -66,7 +66,7 @@ def test_a_sweep_that_failed_to_list_lists_again(lake: Lake, monkeypatch: pytest
     assert (again.record.state, again.record.finished) == (MarkState.APPROVED, listed)
 
 
-def test_keys_planted_in_the_files_of_a_begun_sweep_are_left_alone(
+def test_keys_planted_in_the_files_of_an_unfinished_sweep_are_not_deleted(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resumed sweep deletes the approved set and nothing else."""
@@ -128,7 +128,7 @@ def age(lake: Lake, key: str, when: datetime) -> None:
 
 
 @pytest.mark.parametrize("when", ["before it lists", "while it lists", "before the first delete"])
-def test_addresses_that_were_put_into_a_mark_during_its_sweep_are_not_deleted(
+def test_addresses_added_to_a_mark_during_its_sweep_are_not_deleted(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """A sweep may take hours. The files are read more than once, and verified each time."""

@@ -90,7 +90,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield Lake(sandbox)
 
 
-def test_a_live_address_dropped_from_an_earlier_mark_is_rescued(lake: Lake) -> None:
+def test_a_live_address_removed_from_an_earlier_marks_files_is_rescued(lake: Lake) -> None:
     """The incremental mark trusts the forged one, but its sweep reads the range again before it deletes anything."""
     assert lake.mark("m1").expired == set()
     lake.days(2)
@@ -105,7 +105,7 @@ def test_a_live_address_dropped_from_an_earlier_mark_is_rescued(lake: Lake) -> N
     assert report.objects == {"deleted": 1, "rescued": 1}
 
 
-def test_another_repositorys_table_that_an_earlier_mark_calls_free_of_references_is_read_again(lake: Lake) -> None:
+def test_a_sweep_reads_a_table_again_that_an_earlier_mark_recorded_as_without_references(lake: Lake) -> None:
     """An incremental mark trusts what the forged one records of another repository; a full one and a sweep don't."""
     other = lake.sandbox.create("other")
     imported = lake.repository.put("main", "imported", b"served elsewhere")

@@ -1,4 +1,4 @@
-"""The reasons to keep an unreferenced object: each of the list counts in a mark and in a sweep's re-verification."""
+"""Every reason to keep an unreferenced object applies in marks and in the re-verification of sweeps."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ CASES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[None]],
 
 
 @pytest.mark.parametrize("reason", KEEP_REASONS, ids=lambda reason: reason.name)
-def test_each_reason_keeps_an_object_in_a_mark(lake: Lake, reason: KeepReason) -> None:
-    """The object is not in the expired set; another one is."""
+def test_each_reason_keeps_an_object_out_of_the_expired_set(lake: Lake, reason: KeepReason) -> None:
+    """The object isn't in the expired set, but other garbage is."""
     comes_about, _ = CASES[reason]
     with comes_about(lake):
         marked = Marker().mark(lake.sandbox.settings, "lake", "m1", NO_AGE)
@@ -125,6 +125,6 @@ def test_each_reason_rescues_an_object_in_a_sweep(lake: Lake, reason: KeepReason
 
 
 def test_every_reason_has_its_lookup() -> None:
-    """A reason without one would keep nothing."""
+    """A reason without a lookup would keep no object."""
     assert tuple(LOOKUPS) == KEEP_REASONS
     assert len({reason.name for reason in KEEP_REASONS}) == len(KEEP_REASONS)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spark_resources.spark.resource import SparkResource
-from tests.support.mark_runs import SharedSpark, environment
+from tests.support.mark_runs import SharedSpark, environment, on_executors
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import Fault, StoreProxy, kind_of, store_proxy
 from tests.support.sweep_without_lakefs import BUCKET, finish_sweep_alone, left, outcomes, run_alone
@@ -26,24 +26,28 @@ OTHERS = {f"data/s1/other-{number}" for number in range(5)}
 LIMIT_S = 120
 EFFECTS = [
     (whom, kind, when)
-    for whom in ("driver", "worker")
+    for whom in ("driver that deletes", "driver of workers", "worker")
     for kind in ("intent", "delete", "receipt")
     for when in ("before", "after")
 ]
-MOST_LEFT = [("driver", "intent", "after"), ("driver", "delete", "after"), ("worker", "delete", "after")]
+MOST_LEFT = [
+    ("driver that deletes", "intent", "after"),
+    ("driver of workers", "delete", "after"),
+    ("worker", "delete", "after"),
+]
 BATCH = 20
 
 
 def sweep_in_this_process() -> None:
-    """What the process that is killed does."""
-    name, endpoint, access_key, secret_key = sys.argv[1:]
+    """Run a sweep; called in the process that is killed."""
+    name, endpoint, access_key, secret_key, whom = sys.argv[1:]
     server = SeaweedFS(endpoint, access_key, secret_key)
-    with environment({}):
+    with environment({}), on_executors(whom != "driver that deletes"):
         finish_sweep_alone(run_alone(name, server.settings(), SparkResource(), delete_batch=BATCH), KEYS)
 
 
 def workers_of(pid: int) -> list[int]:
-    """The processes in which Spark's tasks of a driver run."""
+    """The Python worker processes of a Spark driver."""
     found = []
     for each in Path("/proc").iterdir():
         if each.name.isdigit():
@@ -70,7 +74,7 @@ def killing(process: subprocess.Popen[bytes], whom: str) -> Callable[[], None]:
         if dead:
             return
         dead.append(process.pid)
-        for pid in [process.pid] if whom == "driver" else workers_of(process.pid):
+        for pid in workers_of(process.pid) if whom == "worker" else [process.pid]:
             os.kill(pid, signal.SIGKILL)
 
     return kill
@@ -88,7 +92,7 @@ def test_kill_at_every_step_then_resume_same_end_state(
     for key in [*KEYS, *OTHERS]:
         client.put_object(Bucket=BUCKET, Key=f"{name}/{key}", Body=b"12345")
     script = f"from {__name__} import sweep_in_this_process as it; it()"
-    arguments = [name, proxy.endpoint, seaweedfs.access_key, seaweedfs.secret_key]
+    arguments = [name, proxy.endpoint, seaweedfs.access_key, seaweedfs.secret_key, whom]
     process = subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd=Path(__file__).parents[2],

@@ -29,7 +29,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield Lake(tmp_path, stack)
 
 
-def test_after_failed_work_a_lease_is_not_given_away_while_tasks_rely_on_it(lake: Lake) -> None:
+def test_after_a_failed_run_the_lease_stays_taken_while_its_tasks_rely_on_it(lake: Lake) -> None:
     """Otherwise a task could delete under another run's lease."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
@@ -64,7 +64,7 @@ def test_a_lease_without_running_tasks_is_free_once_released(lake: Lake, fails: 
     lake.take("Grace")
 
 
-def test_a_lease_outlives_workers_of_lost_tasks(lake: Lake) -> None:
+def test_a_lease_stays_taken_until_workers_of_lost_tasks_have_stopped(lake: Lake) -> None:
     """Work can end well while such a worker is still quarantining under the lease as it last read it: no other run has
     the lease before that worker has read it again, even after further work that ended well."""
     lease = lake.take("Ada")
@@ -84,7 +84,7 @@ def test_a_lease_outlives_workers_of_lost_tasks(lake: Lake) -> None:
     lake.take("Grace")
 
 
-def test_a_lease_outlives_tasks_whose_work_was_interrupted(lake: Lake) -> None:
+def test_a_lease_stays_taken_until_tasks_of_an_interrupted_run_have_stopped(lake: Lake) -> None:
     """Ctrl-C, or a signal, ends the driver but not its tasks at once."""
     lease = lake.take("Ada")
     with pytest.raises(KeyboardInterrupt), lease.watched(REQUEST, lambda: True):
@@ -142,7 +142,7 @@ def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake:
     assert waited == [(LAST_LOOK + REQUEST).total_seconds()]
 
 
-def test_an_interrupted_takeover_keeps_the_lease_until_the_dead_processs_tasks_have_stopped(lake: Lake) -> None:
+def test_an_interrupted_takeover_keeps_the_lease_taken_until_the_dead_processs_tasks_have_stopped(lake: Lake) -> None:
     """The next process still finds what the lease says about these tasks."""
     leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
 
@@ -202,7 +202,7 @@ def test_a_round_records_in_the_lease_how_long_its_tasks_may_continue(lake: Lake
     assert found.tasks_stop_after_s == renewed.tasks_stop_after_s == (LAST_LOOK + REQUEST).total_seconds()
 
 
-def test_a_watch_notices_within_its_interval_that_the_lease_was_taken_over(lake: Lake) -> None:
+def test_a_watch_notices_a_takeover_of_the_lease_within_its_interval(lake: Lake) -> None:
     """A task would otherwise delete beside another run."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
@@ -215,7 +215,7 @@ def test_a_watch_notices_within_its_interval_that_the_lease_was_taken_over(lake:
         watch.check(at_least=REQUEST)
 
 
-def test_tasks_continue_under_a_renewed_lease_and_stop_before_it_runs_out(lake: Lake) -> None:
+def test_tasks_continue_under_a_renewed_lease_and_stop_before_one_expires(lake: Lake) -> None:
     """A lease that isn't renewed ends while requests may be under way."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)

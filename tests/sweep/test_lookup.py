@@ -1,4 +1,4 @@
-"""Looking up keys again: a few cheap requests give what a full listing gives, on every store."""
+"""Looking up keys again gives the results of a full listing, with few requests and on every store."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SmallPages:
 
 
 def keys_in(folder: str) -> list[str]:
-    """All names right in a flat folder, or also below folders of their own in a slice."""
+    """Keys directly in a flat folder, or also in subfolders of a slice."""
     return [folder + name for name in NAMES if folder.count("/") == 2 or "/" not in name]
 
 
@@ -52,7 +52,7 @@ def chunk(keys: Sequence[tuple[str, str]]) -> pa.Table:
 
 
 def by_key(table: pa.Table) -> dict[str, tuple[int, int, str | None]]:
-    """Size, second of its time, and checksum of each key; a key that is there twice is an error."""
+    """Size, time in whole seconds, and checksum of each key; a repeated key is an error."""
     rows = table.to_pylist()
     found = {row["address"]: (row["size"], int(row["modified"].timestamp()), row["checksum"]) for row in rows}
     assert len(found) == len(rows)
@@ -60,7 +60,7 @@ def by_key(table: pa.Table) -> dict[str, tuple[int, int, str | None]]:
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
-def test_a_lookup_agrees_with_a_full_listing(store: Store, share: float) -> None:
+def test_lookups_return_the_same_objects_as_a_full_listing(store: Store, share: float) -> None:
     """The keys are random, present or not, in slices large and small."""
     chance = random.Random(f"{share}")
     every = [(folder, key) for folder in SLICES for key in keys_in(folder)]
@@ -80,7 +80,7 @@ def test_a_lookup_agrees_with_a_full_listing(store: Store, share: float) -> None
 
 
 def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Store, provider: Provider) -> None:
-    """The store lists in the order of bytes, and the keys stand together."""
+    """The store lists in the order of bytes, and the keys are close together."""
     provider.needs("byte_order", has=provider.capabilities.byte_order)
     every = [f"data/one/{number:04}" for number in range(120)]
     write_all(store, every)
@@ -93,7 +93,9 @@ def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Sto
 
 
 @pytest.mark.parametrize("kind", [keys.NUL, keys.CONTROL, keys.NOT_XML])
-def test_keys_with_characters_that_xml_lacks_are_looked_up(store: Store, provider: Provider, kind: str) -> None:
+def test_keys_with_characters_that_xml_cannot_represent_are_looked_up(
+    store: Store, provider: Provider, kind: str
+) -> None:
     """A listing begins at such a key, which the store's response can't repeat."""
     provider.needs("byte_order", has=provider.capabilities.byte_order)
     provider.needs("unsupported_keys", has=kind not in provider.capabilities.unsupported_keys)
@@ -105,7 +107,7 @@ def test_keys_with_characters_that_xml_lacks_are_looked_up(store: Store, provide
     assert set(wanted) <= set(by_key(found))
 
 
-def test_a_key_that_a_store_cannot_hold_is_absent(store: Store, provider: Provider) -> None:
+def test_a_key_that_the_store_cannot_hold_counts_as_absent(store: Store, provider: Provider) -> None:
     """The store would fold it into another key, so nothing of that name can be deleted. It doesn't end the sweep."""
     provider.needs("unsupported_keys", has="empty segment" in provider.capabilities.unsupported_keys)
     write_all(store, ["data/one/a"])

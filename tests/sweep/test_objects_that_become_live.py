@@ -103,7 +103,7 @@ def change_after_some_deletes(
     [*((name, 500_000, False) for name in CHANGES), ("a branch there", 0, True)],
     ids=[*CHANGES, "a branch that reaches too much to hand to every task"],
 )
-def test_an_expired_commit_that_becomes_live_loses_at_most_seconds_of_a_slow_sweep(
+def test_an_expired_commit_that_becomes_live_during_a_sweep_loses_at_most_seconds_of_deletes(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, change: str, most_entries: int, quarantine: bool
 ) -> None:
     """A reader of the commit finds what was there when it became live but for a few objects, which the report names.
@@ -142,7 +142,7 @@ def test_an_expired_commit_that_becomes_live_loses_at_most_seconds_of_a_slow_swe
             assert lake.read(CHANGES[change].read_at(commit), path)[1] == b"x"
 
 
-def test_a_commit_in_another_repository_loses_at_most_seconds_of_a_slow_sweep(sandbox: Sandbox) -> None:
+def test_a_commit_of_another_repository_made_during_a_sweep_loses_at_most_seconds_of_deletes(sandbox: Sandbox) -> None:
     """Another repository imports objects of the lake while they are deleted: it keeps those that were there but for a
     few, which the report names. The other garbage is deleted."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
@@ -216,7 +216,7 @@ ABANDONED = [merged, squashed, deleted, taken_back]
 
 
 @pytest.mark.parametrize("abandon", ABANDONED, ids=lambda one: one.__name__)
-def test_a_commit_that_is_no_longer_on_a_branch_loses_none_of_its_objects(
+def test_a_commit_that_left_its_branch_before_the_first_delete_loses_no_object(
     sandbox: Sandbox, abandon: Callable[[SandboxRepository, str], str]
 ) -> None:
     """A young commit is retained without a branch, and its line keeps the old one behind it. It was made after the
@@ -233,7 +233,7 @@ def test_a_commit_that_is_no_longer_on_a_branch_loses_none_of_its_objects(
     assert all(lake.read(f"{fixes[0]}~1", path)[1] == b"x" for path in paths)
 
 
-def test_a_purge_spares_what_a_commit_on_no_branch_retains(sandbox: Sandbox) -> None:
+def test_a_purge_spares_objects_that_a_dangling_commit_retains(sandbox: Sandbox) -> None:
     """Nothing undoes a purge."""
     lake = sandbox.create("lake")
     commit, paths = expired_commit(lake)
@@ -304,7 +304,7 @@ def take_in_on_a_temporary_branch(other: SandboxRepository, entries: Sequence[En
     [take_in_and_drop_long_ago, take_in_on_a_temporary_branch],
     ids=["behind a head of the past", "without a branch"],
 )
-def test_a_commit_on_no_branch_of_another_repository_loses_nothing_if_made_before_a_round(
+def test_a_dangling_commit_of_another_repository_made_before_a_round_loses_no_object(
     sandbox: Sandbox, take_in: Callable[[SandboxRepository, Sequence[Entry]], str]
 ) -> None:
     """Made after the re-verification listed tables there, and dropped before heads are listed again."""
@@ -405,7 +405,7 @@ def quickly(settings: dict[str, str]) -> dict[str, str]:
     return {**settings, "head_check_interval_s": str(INTERVAL_S), "retry_total_s": "0"}
 
 
-def test_a_repository_that_cannot_be_read_hides_no_commit_of_another_one_while_a_round_deletes(
+def test_an_unreadable_repository_hides_no_new_commit_of_another_one_during_a_round(
     sandbox: Sandbox,
 ) -> None:
     """They take turns together, and deletes go on for a minute without the one that can't be read."""
@@ -421,7 +421,7 @@ def test_a_repository_that_cannot_be_read_hides_no_commit_of_another_one_while_a
     assert len(swept.there - left) <= SEEN_LATE
 
 
-def test_what_became_live_is_kept_though_it_could_not_be_written_at_first(sandbox: Sandbox) -> None:
+def test_objects_that_became_live_are_kept_although_recording_them_failed_at_first(sandbox: Sandbox) -> None:
     """Without the list of what another repository took in, tasks get no permit to delete."""
     other = sandbox.create("other")
     swept, entries = slow_sweep(sandbox)
@@ -436,7 +436,7 @@ def test_what_became_live_is_kept_though_it_could_not_be_written_at_first(sandbo
     assert left, "deletes went on without the list"
 
 
-def test_nothing_is_deleted_while_a_commit_that_a_dump_showed_cannot_be_read(
+def test_nothing_is_deleted_while_a_commit_from_a_dump_is_unreadable(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its branch isn't in any listing of heads, and its metarange can't be read for a while."""

@@ -90,7 +90,7 @@ def is_stored(lake: SandboxRepository, entry: Entry) -> bool:
 
 
 @pytest.mark.parametrize("status", [503, 403])
-def test_a_sweep_stops_if_it_cannot_read_a_repository_that_its_mark_could(
+def test_a_sweep_stops_if_it_cannot_read_a_repository_that_its_mark_read(
     sandbox: Sandbox, lake: SandboxRepository, status: int
 ) -> None:
     """By now it may refer to more: nothing is deleted before it is read."""
@@ -112,7 +112,7 @@ def test_a_sweep_stops_if_it_cannot_read_a_repository_that_its_mark_could(
     assert sandbox.repository("other").read("main", "imported")[1] == b"imported"
 
 
-def test_a_released_unreadable_repository_does_not_stop_a_sweep_but_any_other_does(
+def test_a_sweep_continues_without_a_released_unreadable_repository_but_not_without_others(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """The mark could not read it, and the approval released it by name. What was known of it before is kept."""
@@ -174,7 +174,7 @@ def test_a_release_does_not_cover_a_later_repository_of_the_same_name(
     assert is_stored(lake, imported)
 
 
-def test_known_references_of_an_unreadable_repository_survive_another_marks_damaged_record(
+def test_a_damaged_record_of_another_mark_hides_no_references_of_an_unreadable_repository(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """One record that can't be read is no reason to forget what all the others have."""
@@ -188,7 +188,7 @@ def test_known_references_of_an_unreadable_repository_survive_another_marks_dama
 
 
 @pytest.mark.parametrize("kind", ["range", "metarange"])
-def test_a_table_swapped_while_another_repository_is_read_is_no_proof_that_nothing_there_refers_here(
+def test_a_table_swapped_during_reading_does_not_count_as_without_references(
     sandbox: Sandbox, lake: SandboxRepository, kind: str
 ) -> None:
     """The table in its place is whole and valid, but not the one by that name: the repository counts as unread, and
@@ -217,7 +217,7 @@ def test_a_table_swapped_while_another_repository_is_read_is_no_proof_that_nothi
 
 
 @pytest.mark.parametrize("left_by", ["another commit", "empty commits", "a merge"])
-def test_what_a_commit_behind_a_new_head_of_another_repository_refers_to_is_live(
+def test_objects_of_a_commit_behind_a_new_head_of_another_repository_are_live(
     sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch, left_by: str
 ) -> None:
     """Both were made after the re-verification and before heads were listed again; the head itself doesn't have it."""
@@ -256,10 +256,10 @@ def test_what_a_commit_behind_a_new_head_of_another_repository_refers_to_is_live
     assert report.objects == {"deleted": 1, "rescued": 1}
 
 
-def test_a_damaged_table_of_one_repository_hides_nothing_of_another_one_that_has_it_too(
+def test_a_table_damaged_in_one_repository_is_read_from_another_that_has_it(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """A table is read once, wherever it is, and where that fails, in the other repository."""
+    """Each table is read only once, but from the other repository if the first read fails."""
     imported = garbage(lake, "imported")
     tables = []
     for other in (sandbox.repository("other"), sandbox.repository("third")):
@@ -328,7 +328,7 @@ def stage_unlisted(other: SandboxRepository, entry: Entry) -> None:
 
 @pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
 @pytest.mark.parametrize("trusted_between", [False, True], ids=["", "trusted between"])
-def test_addresses_that_earlier_marks_found_in_a_repository_that_became_unreadable_are_live(
+def test_addresses_that_earlier_marks_found_in_a_now_unreadable_repository_are_live(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage, trusted_between: bool
 ) -> None:
     """However they found it, and even if the mark in between did not look, since the repository was trusted then."""
@@ -359,7 +359,7 @@ def rescued_by_a_re_verification(sandbox: Sandbox, lake: SandboxRepository, stag
 
 
 @pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
-def test_what_a_re_verification_found_in_a_repository_that_became_unreadable_is_live(
+def test_addresses_that_a_re_verification_found_in_a_now_unreadable_repository_are_live(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage
 ) -> None:
     """No mark found it. A damaged record of another re-verification is no reason to forget it."""
@@ -376,7 +376,7 @@ def test_what_a_re_verification_found_in_a_repository_that_became_unreadable_is_
     assert is_stored(lake, imported)
 
 
-def test_what_a_mark_found_in_an_unreadable_repository_is_live_though_the_stores_clock_was_set_back_before(
+def test_addresses_found_in_an_unreadable_repository_are_live_although_the_stores_clock_was_set_back(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """By that clock, the mark that found nothing there is the later one."""
@@ -393,7 +393,7 @@ def test_what_a_mark_found_in_an_unreadable_repository_is_live_though_the_stores
 
 
 @pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
-def test_what_a_re_verification_found_is_live_though_its_record_cannot_be_read_any_more(
+def test_addresses_that_a_re_verification_found_are_live_although_its_record_is_now_unreadable(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage
 ) -> None:
     """Its datasets are still there. No other record has the object."""
@@ -407,7 +407,7 @@ def test_what_a_re_verification_found_is_live_though_its_record_cannot_be_read_a
     assert mark(sandbox, "m2").expired == set()
 
 
-def test_what_a_mark_found_in_an_unreadable_repository_is_live_though_a_later_re_verification_did_not_find_it(
+def test_addresses_that_only_a_mark_and_no_later_re_verification_found_elsewhere_are_live(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """By then no list had it any more, and a re-verification probes paths only for the sizes of its candidates."""
@@ -423,7 +423,7 @@ def test_what_a_mark_found_in_an_unreadable_repository_is_live_though_a_later_re
     assert mark(sandbox, "m2").expired == set()
 
 
-def test_what_an_earlier_mark_found_is_live_where_the_repository_becomes_unreadable_during_a_mark(
+def test_addresses_that_an_earlier_mark_found_are_live_if_the_repository_becomes_unreadable_during_a_mark(
     sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lists were read, which don't show the object, and its branches can't be probed any more."""

@@ -1,4 +1,4 @@
-"""How fast keys are sent, on a clock that only moves when somebody waits."""
+"""The rate at which keys are sent, on a clock that only waiting advances."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def measured_rate(
 
 @pytest.mark.parametrize("max_rate", [3.0, 50.0, 700.0, 5_000.0])
 @pytest.mark.parametrize("prefixes", [("data/s/",), ("data/s/", "data/t/", "")])
-def test_the_rate_stays_within_a_tenth_of_the_ceiling(max_rate: float, prefixes: tuple[str, ...]) -> None:
-    """Over half a minute, in one prefix or in several."""
+def test_the_rate_stays_within_ten_percent_of_the_ceiling(max_rate: float, prefixes: tuple[str, ...]) -> None:
+    """This holds over half a minute, for one prefix and for several."""
     clock = Clock()
     rate = measured_rate(Pace(clock, max_rate), clock, int(max_rate * 30), prefixes=prefixes)
 
@@ -81,7 +81,7 @@ def test_a_rejected_batch_halves_the_rate_of_its_prefix() -> None:
 
 
 def test_a_halved_rate_recovers_in_small_steps() -> None:
-    """The store has turned requests away."""
+    """The store has just rejected requests."""
     clock = Clock()
     pace = Pace(clock)
     pace.throttled("data/s/")
@@ -104,7 +104,7 @@ def test_batches_waiting_for_responses_do_not_raise_the_rate() -> None:
     assert measured_rate(pace, clock, 5 * BATCH) <= 1.5 * bears
 
 
-def test_a_bucket_with_a_ramp_starts_at_it_and_doubles_every_twenty_minutes() -> None:
+def test_a_bucket_with_a_ramp_starts_at_its_rate_and_doubles_every_twenty_minutes() -> None:
     """The ramp counts all prefixes together, and never exceeds the ceiling."""
     clock = Clock()
     pace, prefixes = Pace(clock, 1_500.0, 1_000.0), tuple(f"data/{number}/" for number in range(9))

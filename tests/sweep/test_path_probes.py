@@ -40,7 +40,7 @@ def server(sandbox: Sandbox) -> Iterator[TamperingProxy]:
 
 @pytest.fixture
 def lake(sandbox: Sandbox) -> SandboxRepository:
-    """Branches that have each an object of four bytes and one of five at its head, and nothing staged."""
+    """Branches whose heads each have an object of four bytes and one of five; nothing is staged."""
     found = sandbox.create("lake")
     for branch in BRANCHES:
         found.create_branch(branch, "main")
@@ -54,7 +54,7 @@ def garbage(lake: SandboxRepository, data: bytes) -> str:
 
 
 def unstaged(lake: SandboxRepository, data: bytes) -> Entry:
-    """An object that is stored, and staged nowhere."""
+    """An object that is stored, but staged nowhere."""
     entry = lake.put("main", "garbage", data)
     lake.delete("main", ["garbage"])
     return entry
@@ -64,7 +64,7 @@ def settings(sandbox: Sandbox, server: TamperingProxy) -> dict[str, str]:
     return {**sandbox.settings, "endpoint_url": server.endpoint, "retry_total_s": "0"}
 
 
-def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
+def test_a_branch_deleted_while_paths_are_probed_keeps_no_object(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """Only the probes of that branch are dropped: the mark and the sweep expire all garbage."""
@@ -84,7 +84,7 @@ def test_a_branch_deleted_while_paths_are_probed_keeps_nothing(
     assert report.objects == {"deleted": len(free)}
 
 
-def test_a_probe_without_a_clear_result_keeps_its_candidates(
+def test_a_path_probe_without_a_clear_result_keeps_its_candidates(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """A branch may serve them: the mark and the sweep keep them, and say why."""
@@ -115,7 +115,9 @@ def test_a_probe_without_a_clear_result_keeps_its_candidates(
     assert lake.objects.file(kept).exists()
 
 
-def test_a_404_of_a_gateway_hides_no_object(sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository) -> None:
+def test_a_404_from_a_gateway_hides_no_served_object(
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
+) -> None:
     """It answers a path probe in the server's place, as if nothing were there; the branch's listing has the object."""
     again = lake.put(BRANCHES[0], f"{BRANCHES[0]}/four", b"four")  # as committed, so no list has it
     free = {garbage(lake, data) for data in (b"FOUR", b"no branch has this size")}
@@ -208,7 +210,7 @@ def test_re_staged_content_moved_to_a_branch_with_a_new_head_while_paths_are_pro
     assert marked.expired == {free.address}
 
 
-def test_the_only_probed_path_being_moved_to_a_new_head_is_probed_there(
+def test_re_staged_content_moved_from_the_only_probed_path_to_a_new_head_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """The first pass finds nothing at all, so the same sizes are looked for again, at the heads of that moment."""
@@ -287,7 +289,7 @@ class Rename:
         self._begun.set()
 
 
-def test_re_staged_content_renamed_to_a_path_that_was_probed_already_is_live(
+def test_re_staged_content_renamed_to_an_already_probed_path_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """No probe of the first pass sees it at either path; the second pass does, in a mark and in a re-verification."""
@@ -307,7 +309,7 @@ def test_re_staged_content_renamed_to_a_path_that_was_probed_already_is_live(
     assert lake.read(FIRST, four(FIRST))[1] == b"four"
 
 
-def test_re_staged_content_on_a_branch_created_after_heads_were_recorded_and_renamed_is_live(
+def test_re_staged_content_renamed_on_a_branch_created_after_heads_were_read_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """The rename hides it from the second pass, so the first pass has to probe the branch."""

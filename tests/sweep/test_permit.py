@@ -28,7 +28,7 @@ TAKES_AWAY = [Action.DELETE, Action.QUARANTINE, Action.PURGE]
 
 
 class Time:
-    """The clocks of a task, which stand still but for what it waits."""
+    """The clocks of a task, which only its waits advance."""
 
     def __init__(self, began: datetime) -> None:
         self.began, self.seconds = began, 0.0
@@ -64,7 +64,7 @@ def test_a_permit_that_is_not_renewed_expires(task: Task) -> None:
     assert PERMIT_WAIT_S <= time.seconds - 10.0 <= PERMIT_WAIT_S + EVERY_S
 
 
-def test_threads_wait_for_an_expired_permit_only_once(task: Task) -> None:
+def test_once_a_wait_for_a_permit_has_failed_others_are_refused_without_waiting(task: Task) -> None:
     """After the first one has waited in vain, the others are refused at once."""
     watch, _, time = watching(task)
     task.permit().pause()
@@ -77,7 +77,7 @@ def test_threads_wait_for_an_expired_permit_only_once(task: Task) -> None:
     assert time.seconds == before
 
 
-def test_deletes_resume_when_a_paused_permit_is_given_again(task: Task) -> None:
+def test_deletes_resume_when_a_paused_permit_is_renewed(task: Task) -> None:
     """Listing the heads may take long; it costs time, and not the round."""
     watch, permit, time = watching(task)
     permit.pause()
@@ -87,7 +87,7 @@ def test_deletes_resume_when_a_paused_permit_is_given_again(task: Task) -> None:
     assert 20.0 <= time.seconds <= 20.0 + EVERY_S
 
 
-def test_a_task_stops_within_seconds_of_a_stop(task: Task) -> None:
+def test_a_task_stops_within_seconds_after_its_permit_is_stopped(task: Task) -> None:
     """A valid permit is read again every few seconds, so a stopped round stops its tasks."""
     watch, permit, time = watching(task)
     permit.give(time.now() + timedelta(minutes=10))
@@ -162,7 +162,7 @@ def test_a_forged_list_of_keys_that_became_live_stops_the_task(task: Task) -> No
     assert task.left() == {"a"}
 
 
-def test_an_older_permit_that_is_put_back_ends_when_it_would_have(task: Task) -> None:
+def test_an_older_permit_that_is_restored_expires_at_its_original_time(task: Task) -> None:
     """It is genuine, so it counts for its few seconds; a task that knows of revived keys doesn't forget them."""
     watch, permit, time = watching(task)
     permit.give(time.now() + timedelta(seconds=13))
@@ -180,7 +180,7 @@ def test_an_older_permit_that_is_put_back_ends_when_it_would_have(task: Task) ->
         watch.check()
 
 
-def test_keys_that_became_live_during_the_round_are_left_alone(task: Task) -> None:
+def test_keys_that_became_live_during_the_round_are_not_deleted(task: Task) -> None:
     """A new head reaches them: they get no outcome, and the other keys are deleted."""
     rows, config = task.write("a", "b", "c"), task.config()
     permit = task.permit()
@@ -192,7 +192,7 @@ def test_keys_that_became_live_during_the_round_are_left_alone(task: Task) -> No
     assert task.left() == {"a", "c"}
 
 
-def test_no_permit_is_given_before_the_keys_that_became_live_are_written(task: Task) -> None:
+def test_no_permit_is_given_before_the_keys_that_became_live_are_recorded(task: Task) -> None:
     """The first attempt to write them may fail, and the watch doesn't find the same keys again."""
     rows, config = task.write("a", "b"), task.config()
     permit, key = task.permit(), revived_key(task.receipts, 1, 0)
@@ -207,7 +207,7 @@ def test_no_permit_is_given_before_the_keys_that_became_live_are_written(task: T
     assert task.left() == {"a"}
 
 
-def test_keys_that_became_live_during_a_purge_keep_their_copies(task: Task) -> None:
+def test_keys_that_became_live_during_a_purge_keep_their_quarantined_copies(task: Task) -> None:
     """The copy is at another key than the object that a new head reaches, and is all that is left of it."""
     folder, rows, config = "_lakefs/retention/gc/quarantine/m1/data/s/", task.write("a", "b"), task.config(Action.PURGE)
     for name in ("a", "b"):

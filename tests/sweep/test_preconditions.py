@@ -1,4 +1,4 @@
-"""What may begin or resume a sweep: an approval of this very set, and nothing that merely claims one."""
+"""A sweep begins or resumes only with an approval of this set, not with a record that merely claims one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAY = timedelta(days=1)
 
 
 def altered(lake: Lake, **changes: object) -> MarkRecord:
-    """The record of the mark after somebody wrote over it what a record may say."""
+    """The record of the mark after somebody overwrote it with valid content."""
     mark = Mark.open(lake.place, "m1")
     changed = replace(mark.record, **changes)  # type: ignore[arg-type]
     lake.place.store().write(mark.key, changed.to_json())
@@ -65,7 +65,7 @@ def test_a_killed_sweep_resumes_after_the_end_of_its_approval(lake: Lake) -> Non
 
 
 def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) -> None:
-    """A sweep works by the record that was verified, whatever is written until the lease is taken."""
+    """A sweep uses only the record that was verified before the lease was taken."""
     verified = lake.add_mark().record
     approved = replace(verified, state=MarkState.APPROVED)
     refuse_changed_meanwhile(approved, verified)
@@ -106,7 +106,7 @@ def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> Non
     assert lake.approval("t1") == given
 
 
-def test_an_expired_approval_is_renewed_only_by_a_newer_one(lake: Lake) -> None:
+def test_an_expired_approval_of_an_unfinished_sweep_is_renewed_only_by_a_newer_one(lake: Lake) -> None:
     """The time at which it was given itself doesn't renew it."""
     lake.add_mark()
     given = lake.approve(until=lake.now + timedelta(minutes=1))

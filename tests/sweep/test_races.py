@@ -86,7 +86,7 @@ class Moments:
 
 
 class Lake:
-    """A repository with garbage of each kind. What is committed goes to `trunk`, where nothing staged is in its way."""
+    """A repository with garbage of each kind. Commits are made on `trunk`, where nothing is staged."""
 
     def __init__(self, lake: SandboxRepository, store: Store) -> None:
         self.lake, self.store = lake, store

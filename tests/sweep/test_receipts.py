@@ -38,8 +38,8 @@ def intents(*addresses: str) -> pa.Table:
     return pa.table({"address": list(addresses)}, schema=INTENTS)
 
 
-def test_receipts_are_read_as_they_were_written(receipts: Receipts) -> None:
-    """Their keys are of every kind."""
+def test_receipts_are_read_back_as_written(receipts: Receipts) -> None:
+    """This holds for keys of every kind."""
     written = rows("data/s/a", "data/s/two\nlines", "data/s/é %2F+", code="AccessDenied", why="a store's “words”")
     receipts.write("receipt", 3, "00000-7-00000", written)
     receipts.write("intent", 3, "00000-7-00000", intents("data/s/a"))
@@ -48,7 +48,7 @@ def test_receipts_are_read_as_they_were_written(receipts: Receipts) -> None:
     assert [receipts.read(key) for key in receipts.keys("intent")] == [intents("data/s/a")]
 
 
-def test_receipt_rows_have_each_value_in_its_own_column() -> None:
+def test_each_value_of_a_receipt_row_is_in_its_own_column() -> None:
     """Whatever the order of the objects' columns; a value is that of all rows, and a column has one for each."""
     at = datetime(2026, 11, 21, tzinfo=UTC)
     objects = pa.table({"slice": ["data/s/"] * 2, "size": [3, 5], "address": ["a", "b"]})
@@ -96,8 +96,8 @@ def test_only_files_named_as_receipts_are_read(receipts: Receipts) -> None:
     ],
     ids=["fewer rows", "cut off", "empty", "an intent", "another column"],
 )
-def test_a_damaged_receipt_stops_the_reader(receipts: Receipts, name: str, data: bytes) -> None:
-    """It is named, and not taken for an absent one."""
+def test_a_damaged_receipt_is_an_error(receipts: Receipts, name: str, data: bytes) -> None:
+    """It is named, and doesn't count as absent."""
     receipts.store.write(FOLDER + name, data)
 
     with pytest.raises(DamagedData, match=name.replace(".", r"\.")) as damaged:
@@ -105,8 +105,8 @@ def test_a_damaged_receipt_stops_the_reader(receipts: Receipts, name: str, data:
     assert damaged.value.invariant == 10
 
 
-def test_the_latest_rounds_receipt_of_a_key_counts(receipts: Receipts) -> None:
-    """The number of the round decides, not the order of names."""
+def test_the_receipt_of_the_latest_round_decides_the_outcome_of_a_key(receipts: Receipts) -> None:
+    """The latest round has the highest number, whatever the order of names."""
     receipts.write("receipt", 9_999, "00000-1-00000", rows("a", "b", outcome=Outcome.FAILED, code="AccessDenied"))
     receipts.write("receipt", 10_000, "00000-1-00000", rows("a"))
     receipts.write("receipt", 2, "00000-9-00000", rows("a", "c", outcome=Outcome.CHANGED))

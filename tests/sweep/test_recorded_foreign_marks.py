@@ -30,7 +30,7 @@ def parquet(addresses: list[str]) -> bytes:
 
 
 def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: Store) -> None:
-    """Approve it whatever brakes have tripped, as somebody would who knows it is a test, and who had time to look."""
+    """Approve it, releasing all tripped brakes."""
     written, limit = store.now(), time.monotonic() + 30
     while store.now() <= written + timedelta(seconds=1):
         assert time.monotonic() < limit
@@ -46,7 +46,7 @@ def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: St
 
 
 @pytest.mark.parametrize("name", ["same-bytes", "random-20", "shared-parent"])
-def test_of_a_recorded_reference_mark_only_truly_expired_objects_are_deleted(
+def test_only_truly_expired_objects_of_a_recorded_reference_mark_are_deleted(
     name: str, lakegc: Lakegc, seaweedfs: SeaweedFS
 ) -> None:
     """The reference collector would delete live ones by mistake. They are rescued, and the report adds up."""

@@ -1,4 +1,4 @@
-"""What drives the tasks of a sweep: numbers of rounds, re-verifications in time, and the commands that resume."""
+"""The rounds of a sweep: their numbers, timely re-verifications, and the commands that resume."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def run_of(lake: Lake, **more: Any) -> SweepRun:
-    """A run as far as it needs neither lease nor Spark."""
+    """A run without a lease and without Spark."""
     known: dict[str, Any] = dict.fromkeys(("partition", "lakefs", "spark", "limits", "lease", "by", "log_message"))
     mark = SimpleNamespace(record=SimpleNamespace(mark_id="m1", repository=lake.name))
     return SweepRun(**{**known, "target": lake.target, "mark": mark, "partition": mark.record, **more})
 
 
-def test_a_new_round_has_a_number_above_all_traces_of_earlier_ones(lake: Lake) -> None:
+def test_a_new_round_has_a_higher_number_than_any_file_of_earlier_ones(lake: Lake) -> None:
     """Other files that somebody wrote beside them don't matter."""
     run, store = run_of(lake), lake.place.store()
     assert run.next_number() == 1
@@ -58,7 +58,7 @@ def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> 
     assert refused.value.invariant == 1
 
 
-def test_a_round_that_outlives_its_re_verification_names_the_setting_and_not_the_clocks(lake: Lake) -> None:
+def test_a_round_that_outlives_its_re_verification_names_the_setting_to_raise(lake: Lake) -> None:
     """With too short a `verification_age` no delete is ever sent."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
 
@@ -121,13 +121,13 @@ def report(**changes: Any) -> Report:
     return Report(**{**known, **changes})
 
 
-def test_the_command_that_retries_a_quarantine_quarantines() -> None:
+def test_the_printed_command_that_retries_a_quarantine_has_the_option_for_quarantine() -> None:
     """It must not delete for good what failed to be quarantined."""
     assert "lakegc sweep lake m1 --quarantine" in report(quarantine=True).sentence()
     assert report().sentence().endswith("lakegc sweep lake m1")
 
 
-def test_a_report_is_read_as_it_was_written() -> None:
+def test_a_report_is_read_back_as_written() -> None:
     """A sweep succeeded if every approved object has an outcome and none failed."""
     written = report(quarantine=True, late=("data/s/a",), late_objects=1)
 
@@ -140,7 +140,7 @@ def test_a_report_is_read_as_it_was_written() -> None:
 
 
 def test_a_resumed_sweep_reports_the_rate_of_its_last_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """What earlier runs did is shown beside it."""
+    """The work of earlier runs is shown separately."""
     show_report(report(objects={"deleted": 50_000}, approved=50_000, taken=10, seconds=2.0), as_json=False)
     shown = " ".join(capsys.readouterr().out.split())
 

@@ -65,7 +65,7 @@ def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -
     assert "changed after it was written" in again.record.basis["why"]
 
 
-def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp_path: Path) -> None:
+def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_path: Path) -> None:
     """It is signed with a key that was retired since; the sweep reads no range that either mark read."""
     lake.mark("m1")
     lake.days(2)
@@ -101,7 +101,7 @@ def test_a_signed_mark_is_a_base_whose_ranges_are_not_read_again(lake: Lake, tmp
         read_quarantine(place, report)
 
 
-def test_a_removed_hold_from_after_the_approval_refuses_the_sweep(lake: Lake) -> None:
+def test_a_sweep_is_refused_if_a_hold_added_after_the_approval_was_removed_by_hand(lake: Lake) -> None:
     """No mark used it when it was made, so it is added to the record of each mark that may be swept."""
     assert lake.mark("m1", full=True).expired == set()
     lake.days(2)

@@ -69,7 +69,7 @@ def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
     return {one.key for page in store.pages("data/") for one in page.objects}
 
 
-def test_exactly_the_approved_set_is_deleted_and_only_with_an_approval_and_a_free_lease(
+def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_set(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """Before, a sweep is refused and nothing is deleted; the message about a lease says who and until when. Afterwards
@@ -144,7 +144,7 @@ def test_undo_restores_quarantined_objects_byte_for_byte(
 
 
 def test_a_set_altered_after_its_approval_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """One byte is enough, and nothing is deleted."""
+    """A single changed byte is enough; nothing is deleted."""
     store = target_of(sandbox.settings, lake.id).place.store()
     before = keys(sandbox, lake)
     marked_and_approved(lakegc, sandbox, lake)
@@ -190,7 +190,7 @@ def test_a_mark_with_an_empty_expired_set_is_swept_successfully(lakegc: Lakegc, 
     assert (report["approved"], report["objects"], report["success"]) == (0, {}, True)
 
 
-def test_of_stray_copies_of_a_killed_sweep_only_those_without_a_live_original_are_restored(
+def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_is_gone(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """The sweep was killed between copying objects and deleting them, and they became live again. Before another sweep
@@ -221,7 +221,7 @@ def test_of_stray_copies_of_a_killed_sweep_only_those_without_a_live_original_ar
 
 
 @pytest.mark.parametrize("quarantine", [True, False])
-def test_an_object_live_again_after_a_killed_sweep_deleted_it_is_reported_as_late(
+def test_an_object_that_becomes_live_after_a_killed_sweep_deleted_it_is_reported_as_late(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository, quarantine: bool
 ) -> None:
     """A sweep was killed between taking an object away and recording it; then the object became live. Readers miss it:

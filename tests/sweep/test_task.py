@@ -68,7 +68,7 @@ def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None
 
 
 def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
-    """They are neither touched nor counted again."""
+    """These keys are neither deleted nor counted again."""
     rows = task.write("a", "b")
     task.run(rows.slice(0, 1), task.config())
     task.store.write("data/s/a", b"new")
@@ -79,7 +79,7 @@ def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
-def test_a_retried_delete_leaves_an_object_written_in_between(
+def test_a_retried_delete_spares_an_object_written_in_between(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
     """While a response is pending, the holder of a link token may write another object at the key. What the first
@@ -127,7 +127,7 @@ def late_by(
 def test_objects_are_looked_up_again_when_a_delete_was_late(
     task: Task, monkeypatch: pytest.MonkeyPatch, waiting: tuple[type, str]
 ) -> None:
-    """Whatever made it late. One was replaced meanwhile and one deleted, with the outcomes of a first look-up."""
+    """This holds for every cause of the delay. An object replaced or deleted meanwhile gets its true outcome."""
     rows = task.write("gone", "replaced", "same")
 
     def event() -> None:
@@ -174,7 +174,7 @@ def test_an_outdated_re_verification_deletes_nothing(task: Task, action: Action)
 
 
 @pytest.mark.parametrize("action", list(Action))
-def test_a_task_does_nothing_without_its_own_runs_lease(task: Task, action: Action) -> None:
+def test_a_task_does_nothing_without_the_lease_of_its_own_run(task: Task, action: Action) -> None:
     """It neither deletes, copies nor restores."""
     rows = task.write("a")
     task.store.write(QUARANTINE + "a", b"data/s/a")
@@ -252,7 +252,7 @@ def test_undo_does_not_overwrite_another_object(task: Task) -> None:
 def test_undo_does_not_overwrite_an_object_created_after_its_lookup(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is between the look-up and the copy that could notice it: the copy itself is conditional."""
+    """No check between the lookup and the copy could notice it, so the copy itself is conditional."""
     rows = task.write("a")
     task.run(rows, task.config(Action.QUARANTINE))
     really = quarantine.stat_or_none
@@ -276,8 +276,8 @@ def receipt_code(task: Task, round_number: int) -> str:
 
 
 @pytest.mark.parametrize("there", [None, b"something else"])
-def test_a_lost_quarantined_copy_is_a_failure(task: Task, there: bytes | None) -> None:
-    """It doesn't matter what is in the object's place."""
+def test_undo_fails_for_an_object_whose_quarantined_copy_is_lost(task: Task, there: bytes | None) -> None:
+    """This holds whether or not another object has its key."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     if there is not None:
@@ -288,7 +288,7 @@ def test_a_lost_quarantined_copy_is_a_failure(task: Task, there: bytes | None) -
 
 
 def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
-    """Somebody planted it."""
+    """Somebody else wrote it there."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     task.store.write(QUARANTINE + "a", b"planted by somebody")
@@ -307,7 +307,7 @@ def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> No
     assert (task.left(), quarantined_copy(task, "a"), quarantined_copy(task, "stranger")) == ({"a"}, None, b"x")
 
 
-def test_an_object_whose_copy_differs_stays(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_whose_copy_differs_is_not_deleted(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is recorded as failed, and the bad copy isn't kept for an undo."""
 
     def badly(self: Any, source: str, target: str) -> None:
@@ -320,7 +320,9 @@ def test_an_object_whose_copy_differs_stays(task: Task, monkeypatch: pytest.Monk
     assert (task.left(), quarantined_copy(task, "a"), receipt_code(task, 1)) == ({"a"}, None, "Differs")
 
 
-def test_an_object_replaced_after_its_copy_to_quarantine_stays(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_replaced_after_it_was_copied_to_quarantine_is_not_deleted(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So does its copy, until a purge; an object that wasn't replaced is quarantined."""
     rows = task.write("a", "b")
     really = quarantine.copy_verified
@@ -338,7 +340,7 @@ def test_an_object_replaced_after_its_copy_to_quarantine_stays(task: Task, monke
 
 
 @pytest.mark.parametrize("action", [Action.QUARANTINE, Action.RESTORE])
-def test_a_task_copies_nothing_once_its_lease_is_lost_while_it_waits(
+def test_a_task_that_loses_its_lease_while_it_waits_copies_nothing(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
     """The wait is for the pace of copies; the next holder may work on the same keys meanwhile."""

@@ -108,7 +108,7 @@ def plot(page: Page, name: str, title: str) -> int:
     return int(drawn.evaluate("picture => picture.naturalWidth"))
 
 
-def test_a_mark_can_be_made_by_hand(ui: Ui, by_hand: Run) -> None:
+def test_a_mark_can_be_launched_by_hand(ui: Ui, by_hand: Run) -> None:
     """A partition added in the dialog becomes a mark; its asset shows what it is, and what may be deleted."""
     assert (by_hand.status, by_hand.tags[REPOSITORY_TAG]) == ("SUCCESS", "lake")
     page = ui.open(f"/runs/{by_hand.id}")
@@ -129,7 +129,7 @@ def test_a_mark_can_be_made_by_hand(ui: Ui, by_hand: Run) -> None:
     ui.picture("lineage")
 
 
-def test_a_failed_check_explains_itself(ui: Ui, by_hand: Run) -> None:
+def test_a_failed_check_shows_what_it_measures_and_what_its_failure_means(ui: Ui, by_hand: Run) -> None:
     """The page shows what the check promises, what its failure means, and what was measured."""
     assert by_hand.status == "SUCCESS"
 
@@ -151,7 +151,7 @@ def test_a_failed_check_explains_itself(ui: Ui, by_hand: Run) -> None:
     ui.picture("check-others")
 
 
-def test_an_approval_is_shown_with_what_was_approved(ui: Ui, approved: Approved, sandbox: Sandbox) -> None:
+def test_an_approval_is_shown_with_the_approved_set(ui: Ui, approved: Approved, sandbox: Sandbox) -> None:
     """The asset shows who approved what until when, and how to approve instead of reporting an event by hand."""
     assert approved.sweeps == []
     page = ui.open("/assets/sweep_approval")
@@ -212,7 +212,7 @@ def test_a_sweep_is_shown_with_its_outcomes_and_rate(ui: Ui, swept: Run) -> None
     ui.picture("swept")
 
 
-def test_a_bad_key_is_refused_with_the_expected_form(ui: Ui, night: str) -> None:
+def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, night: str) -> None:
     """The run's own page shows a sentence; nothing turns red, and the key is removed."""
     run = ui.ended_run("nonsense")
     page = ui.open(f"/runs/{run.id}")
@@ -223,7 +223,7 @@ def test_a_bad_key_is_refused_with_the_expected_form(ui: Ui, night: str) -> None
     ui.picture("bad-key")
 
 
-def test_marks_of_the_command_line_are_shown(ui: Ui) -> None:
+def test_marks_made_on_the_command_line_are_shown(ui: Ui) -> None:
     """What the command line marked with this home is a run of the same job, with its partition."""
     run = ui.ended_run("night-a|by-cli")
     assert run.status == "SUCCESS"

@@ -111,6 +111,7 @@ def test_only_objects_under_data_and_at_the_root_are_possible_candidates(local_a
     wanted = [one.candidate_in_local_store if local_adapter else one.candidate for one in ADDRESSES]
     assert [rules.is_candidate(key, local_adapter=local_adapter) for key in KEYS] == wanted
     assert rules.are_candidates(COLUMN, local_adapter=local_adapter).to_pylist() == wanted + NULL
+    assert [rules.is_candidate(key) for key in KEYS] == [one.candidate for one in ADDRESSES]
 
 
 def test_a_listing_of_candidates_contains_every_address_in_the_listed_area(spark: SparkSession) -> None:
@@ -126,8 +127,10 @@ def test_keys_with_dot_segments_may_not_be_deleted() -> None:
     """A tool that resolves paths would delete another object by such a key."""
     wanted = [one.dot_segment for one in ADDRESSES]
     assert rules.have_dot_segments(COLUMN).to_pylist() == wanted + NULL
-    deletable = [one.candidate and not one.dot_segment for one in ADDRESSES]
-    assert rules.may_be_deleted(COLUMN, local_adapter=False).to_pylist() == [*deletable, False]
+    for local_adapter in (False, True):
+        candidates = [one.candidate_in_local_store if local_adapter else one.candidate for one in ADDRESSES]
+        deletable = [known and not one.dot_segment for known, one in zip(candidates, ADDRESSES, strict=True)]
+        assert rules.may_be_deleted(COLUMN, local_adapter=local_adapter).to_pylist() == [*deletable, False]
 
 
 def test_a_hold_can_name_every_prefix_of_a_possible_candidate() -> None:
@@ -161,7 +164,7 @@ _texts = st.text(st.sampled_from("da/t0-é\n."), max_size=6)
 @given(st.lists(st.sampled_from(KEYS) | _texts), st.booleans())
 @example([], True)
 @example(["data/x", "data/y"], True)
-def test_a_column_of_addresses_is_judged_as_its_single_addresses(keys: list[str], local_adapter: bool) -> None:
+def test_the_rules_give_the_same_results_for_columns_and_single_addresses(keys: list[str], local_adapter: bool) -> None:
     """The Arrow forms agree with the plain ones, on other addresses, too."""
     column = pa.array(keys, pa.string())
     candidates = [rules.is_candidate(key, local_adapter=local_adapter) for key in keys]

@@ -1,4 +1,4 @@
-"""Addresses become keys in one way: one by one, in columns, and as the rules of formats §4 say."""
+"""Addresses are turned into keys as formats §4 says, one by one and in columns."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_columns_and_single_addresses_give_the_same_keys(namespace: Namespace, a
 
 @settings(max_examples=600, deadline=None)
 @given(namespace=st.sampled_from(NAMESPACES), address=addresses, kind=KINDS)
-def test_an_address_inside_by_the_rules_is_never_placed_outside(
+def test_an_address_that_the_oracle_places_inside_is_never_placed_outside(
     namespace: Namespace, address: str, kind: AddressType
 ) -> None:
     """What the oracle places inside gets the same key or stops the mark; where the oracle stops, nothing is outside."""
@@ -292,7 +292,7 @@ def readings(address: str) -> set[str]:
 @example(NAMESPACES[0], "s3://user@bucket/lake/data/x")
 @example(NAMESPACES[0], "s3://bucket/l%61ke/data/x")
 @example(Namespace.parse("gs://bucket"), "s3://bucket/%2F")
-def test_an_address_that_lakefs_serves_from_here_is_inside_or_stops_the_mark(
+def test_an_address_that_lakefs_serves_from_this_namespace_is_inside_or_stops_the_mark(
     namespace: Namespace, address: str
 ) -> None:
     """Such an object is never outside, nor live under another key than the one that is served."""
@@ -363,7 +363,7 @@ def test_another_configured_path_of_the_local_adapter_stops_the_mark(address: st
     assert NAMESPACES[3].locate(imported, AddressType.FULL) == (Location.OUTSIDE, imported)
 
 
-def test_each_key_comes_with_the_row_of_its_address() -> None:
+def test_each_key_is_returned_with_the_row_of_its_address() -> None:
     """Relative, full and foreign addresses are mixed, so a key may have another position than its address."""
     namespace = NAMESPACES[3]
     mixed = [
@@ -387,7 +387,7 @@ def test_each_key_comes_with_the_row_of_its_address() -> None:
         assert outside == len(entries) - len(expected)
 
 
-def test_bytes_of_a_path_that_are_not_utf8_are_shown_escaped() -> None:
+def test_bytes_of_a_path_that_are_not_utf8_are_escaped() -> None:
     """Other bytes of that path, and the paths beside it, are shown as they are."""
     paths = pa.array(["é/ü".encode(), b"bad\xff/x", b""], pa.binary())
 
@@ -410,7 +410,7 @@ def test_bytes_of_a_path_that_are_not_utf8_are_shown_escaped() -> None:
         ("s3://bucket/lake", "s3://bucket/other/../lake", False),
     ],
 )
-def test_namespaces_overlap_whatever_their_spelling(one: str, two: str, overlap: bool) -> None:
+def test_overlapping_namespaces_are_found_in_any_spelling(one: str, two: str, overlap: bool) -> None:
     """A store of objects doesn't resolve `..`; the local adapter's file system does."""
 
     def namespace(uri: str) -> Namespace:

@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.rules.brakes import BRAKES, GIB, Brake, BrakeLimits, brakes
+from lakegc_assets.rules.brakes import (
+    BRAKES,
+    GIB,
+    Brake,
+    BrakeLimits,
+    brakes,
+    dated,
+    released_repositories,
+    unread_in,
+)
 from spark_resources.errors import DamagedData, WrongUsage
 from spark_resources.mark_store.mark import MARKS_ROOT, Mark, previous_mark
 from spark_resources.mark_store.record import StepRecord
@@ -34,7 +43,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def previous(**counts: int) -> dict[str, Any]:
-    """What a record says of the mark before it."""
+    """The part of a record about the previous mark."""
     return {"mark_id": "m0", "counts": {**COUNTS, **counts}, "unreadable": []}
 
 
@@ -55,7 +64,7 @@ def tripped(brakes_found: Mapping[str, Brake]) -> set[str]:
     return {name for name, brake in brakes_found.items() if brake.tripped}
 
 
-def test_an_everyday_mark_trips_no_brake() -> None:
+def test_an_ordinary_mark_trips_no_brake() -> None:
     """A mark like the one before it trips nothing; every brake is listed all the same, in order, with a sentence."""
     assert tripped(found()) == tripped(first()) == set()
     assert tuple(found()) == BRAKES
@@ -78,6 +87,7 @@ TRIPS: dict[str, dict[str, Any]] = {
     },
     "jump": {"before": previous(expired=3_333)},
     "jump of bytes": {"before": previous(expired_bytes=33_333)},
+    "jump of the least": {"expired": 1_000, "before": previous(expired=333)},
     "jump from nothing": {"before": previous(expired=0)},
     "live": {"before": previous(live=160_001)},
     "live of nothing": {"live": 0},
@@ -90,6 +100,7 @@ AT_THE_BOUND: dict[str, dict[str, Any]] = {
     "bytes": {**TRIPS["bytes"], "expired_bytes": 102_400 * GIB},
     "count": {**TRIPS["count"], "expired": 50_000_000},
     "jump": {"before": previous(expired=3_334)},
+    "jump to exactly three times": {"expired": 9_999, "before": previous(expired=3_333)},
     "jump of few": {"expired": 999, "before": previous(expired=1)},
     "live": {"before": previous(live=160_000)},
     "listing": {"before": previous(candidates=210_000)},
@@ -129,7 +140,7 @@ def test_an_empty_repository_trips_no_brake() -> None:
     assert found(expired=0, expired_bytes=0)["share"].measured == 0
 
 
-def test_a_comparison_with_zero_objects_says_none() -> None:
+def test_a_comparison_with_zero_objects_says_that_there_were_none() -> None:
     """`10,000 times as much as (0 objects)` and `100 % of 0` would mean nothing to an operator."""
     before = found(before=previous(expired=0, expired_bytes=0, live=0, candidates=0))
 
@@ -137,6 +148,80 @@ def test_a_comparison_with_zero_objects_says_none() -> None:
     assert "none were in mark" in before["live"].why
     assert "would leave none" in before["listing"].why
     assert "1 object expired" in found(expired=1, expired_bytes=1)["count"].why
+
+
+ALLOWED_JUMP = "from 1,000 objects on, at most 3 times the previous count is expected"
+SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None]] = {  # None: a first mark
+    "12.3 % of all objects and 34.6 % of all bytes are expired; at most 30 % are allowed": (
+        "share", True, 0.345678, 0.3, {"expired": 12_345, "expired_bytes": 345_678}
+    ),
+    "10.0 % of all objects and 10.0 % of all bytes are expired; at most 50 % are allowed in the first mark of a "
+    "repository": ("share", False, 0.1, 0.5, None),
+    "97.7 KiB expired; at most 102,400 GiB are allowed": ("bytes", False, 100_000 / GIB, 102_400, {}),
+    "10,000 objects expired; at most 50,000,000 are allowed": ("count", False, 10_000, 50_000_000, {}),
+    f"12,345 objects expired, 1.2 times as many as in mark m0 (10,000 objects); {ALLOWED_JUMP}": (
+        "jump", False, 1.2345, 3, {"expired": 12_345}
+    ),
+    f"10,000 objects expired, and none in mark m0; {ALLOWED_JUMP}": (
+        "jump", True, 10_000, 3, {"before": previous(expired=0)}
+    ),
+    "there are 60,000 live addresses, 75.0 % of 80,000 in mark m0; at least 50 % are expected": (
+        "live", False, 0.75, 0.5, {"live": 60_000}
+    ),
+    "there is 1 live address, 0.0 % of 80,000 in mark m0; at least 50 % are expected": (
+        "live", True, 1 / 80_000, 0.5, {"live": 1}
+    ),
+    "there are 80,000 live addresses, none were in mark m0; at least 50 % are expected": (
+        "live", False, 1, 0.5, {"before": previous(live=0)}
+    ),
+    "nothing in this repository is live: every object looks like garbage": ("live", True, 0, 0.5, {"live": 0}),
+    "there are 45,000 listed objects, 50.0 % of the 90,000 that mark m0 would leave; at least 50 % are expected": (
+        "listing", False, 0.5, 0.5, {"candidates": 45_000}
+    ),
+    "there is 1 listed object, 0.0 % of the 90,000 that mark m0 would leave; at least 50 % are expected": (
+        "listing", True, 1 / 90_000, 0.5, {"candidates": 1}
+    ),
+    "every other repository that may refer to objects here was read": ("others", False, 0, 0, {}),
+    "the mark is 0.0 days old at 2026-11-21 09:00 UTC; at most 7 are allowed": ("age", False, 1 / 1440, 7, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", SENTENCES)
+def test_each_brake_says_what_was_measured_and_what_is_allowed(why: str) -> None:
+    """Whoever approves a mark decides by these sentences and figures."""
+    name, trips, measured, bound, given = SENTENCES[why]
+    brake = (first() if given is None else found(**given))[name]
+
+    assert brake == Brake(name, trips, pytest.approx(measured), bound, why)
+    assert brake.tripped is trips
+
+
+@pytest.mark.parametrize(("name", "bound"), [("jump", 3), ("live", 0.5), ("listing", 0.5)])
+def test_a_comparison_without_an_earlier_mark_says_whether_there_is_none(name: str, bound: float) -> None:
+    """A first mark has none; one that exists and can't be read trips the brake."""
+    unread = found(before={"unreadable": ["m0", "m-1"]})[name]
+
+    assert unread == Brake(name, True, None, bound, "it can't be compared with earlier marks: m0, m-1 can't be read")
+    why = "this is the first mark of the repository: nothing to compare with"
+    assert first()[name] == Brake(name, False, None, bound, why)
+    assert first()[name].tripped is False
+
+
+def test_an_expired_object_of_an_empty_listing_is_a_share_of_all() -> None:
+    """Counts that contradict each other trip the brake instead of hiding what is expired."""
+    assert first(candidates=0, candidate_bytes=0, expired=1, expired_bytes=0)["share"].measured == 1
+
+
+def test_the_age_of_a_mark_by_an_inventory_counts_from_the_inventory() -> None:
+    """The objects are as old as the inventory says, whenever the mark was finished."""
+    record = finished_record(inventory={"where": "s3://inventory"})
+    late = START + timedelta(days=7, seconds=1)
+
+    assert dated(finished_record()) == START + timedelta(minutes=9)
+    assert dated(record) == START
+    assert dated(finished_record(finished=None)) == START
+    assert "age" in tripped({each.name: each for each in brakes(record, LIMITS, now=late)})
+    assert "age" not in tripped({each.name: each for each in brakes(finished_record(), LIMITS, now=late)})
 
 
 def test_unreadable_earlier_marks_trip_every_comparison() -> None:
@@ -171,7 +256,7 @@ def test_every_limit_can_be_configured() -> None:
 @pytest.mark.parametrize(
     "unread", [{}, {"lost": "not with these rights"}, {"*": "may not be listed"}, {"lost": "gone", "other": "damaged"}]
 )
-def test_each_unread_repository_trips_a_brake_of_its_own(unread: dict[str, str]) -> None:
+def test_each_unreadable_repository_trips_its_own_brake(unread: dict[str, str]) -> None:
     """A repository that couldn't be read may refer to expired objects, so an approval has to name each of them."""
     looked = StepRecord(START, START, 4, facts={"elsewhere": {"unread": unread}})
     record = finished_record(steps={"committed_addresses": looked})
@@ -180,6 +265,34 @@ def test_each_unread_repository_trips_a_brake_of_its_own(unread: dict[str, str])
     assert {name for name, brake in found.items() if brake.tripped} == {f"others/{name}" for name in unread}
     assert all(why in found[f"others/{name}"].why for name, why in unread.items())
     assert unread or not found["others"].tripped
+
+
+def test_repositories_that_any_step_could_not_read_are_released_one_by_one() -> None:
+    """Each step may find another one. A repository that the approval doesn't name, or that the mark did read, stays
+    unreleased: objects that it refers to would be deleted."""
+    steps = {
+        "retained_commits": StepRecord(START, START, 3, facts={"elsewhere": {"unread": {"no reading": "x"}}}),
+        "committed_addresses": StepRecord(START, START, 4, facts={"elsewhere": {"unread": {"lost": "gone"}}}),
+        "expired_set": StepRecord(START, START, 5, facts={"elsewhere": {"unread": {"late": "damaged", "*": "hidden"}}}),
+    }
+    record = finished_record(steps=steps)
+    named = {each.name: each.why for each in brakes(record, LIMITS, now=SOON) if each.name.startswith("others")}
+
+    assert unread_in(record) == {"lost": "gone", "late": "damaged", "*": "hidden"}
+    assert unread_in(finished_record(steps={"expired_set": StepRecord(START, START, 5, facts={"elsewhere": {}})})) == {}
+    assert unread_in(finished_record(steps={"expired_set": StepRecord(START, START, 5)})) == {}
+    assert named == {
+        "others/*": "other repositories may refer to objects here and could not be read: hidden",
+        "others/late": "repository late may refer to objects here and could not be read: damaged",
+        "others/lost": "repository lost may refer to objects here and could not be read: gone",
+    }
+    reasons = {"others/late": "it is empty", "others/read": "never mind", "lost": "not its name", "age": "fine"}
+    assert released_repositories(record, reasons) == {"late": "it is empty"}
+    assert released_repositories(record, dict.fromkeys(named, "agreed")) == dict.fromkeys(
+        ("lost", "late", "*"), "agreed"
+    )
+    measured = [each for each in brakes(record, LIMITS, now=SOON) if each.name in named]
+    assert [(each.measured, each.bound, each.tripped) for each in measured] == [(1, 0, True)] * 3
 
 
 @pytest.mark.parametrize(
@@ -195,7 +308,7 @@ def test_each_unread_repository_trips_a_brake_of_its_own(unread: dict[str, str])
         ("AGE", "7", "a duration such as 7d"),
     ],
 )
-def test_a_meaningless_bound_is_wrong_usage(tmp_path: Path, name: str, value: str, expected: str) -> None:
+def test_an_impossible_bound_is_wrong_usage(tmp_path: Path, name: str, value: str, expected: str) -> None:
     """A bound that can't be meant, such as a share of 30, is refused with the name of the variable."""
     with pytest.raises(WrongUsage, match=f"LAKEGC_BRAKE_{name}.*{expected}"):
         Settings.load({f"LAKEGC_BRAKE_{name}": value}, tmp_path)

@@ -29,7 +29,7 @@ def written(options: str, *, age_s: float) -> Path:
     return file
 
 
-def test_the_first_start_writes_an_archive_and_the_next_reads_it(parts: tuple[Path, Path, Path]) -> None:
+def test_the_first_start_writes_an_archive_and_the_next_one_uses_it(parts: tuple[Path, Path, Path]) -> None:
     """It is read with its checksums verified."""
     java, spark, folder = parts
     left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=COMPLETE_AFTER_S + 1)
@@ -41,7 +41,7 @@ def test_the_first_start_writes_an_archive_and_the_next_reads_it(parts: tuple[Pa
     assert archive_options(java, spark, folder=folder, now=NOW) == options
 
 
-def test_an_archive_changed_a_moment_ago_is_not_used(parts: tuple[Path, Path, Path]) -> None:
+def test_a_recently_changed_archive_is_not_used(parts: tuple[Path, Path, Path]) -> None:
     """Another JVM may still be writing it, so it is left alone."""
     java, spark, folder = parts
     left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=1)
@@ -50,7 +50,7 @@ def test_an_archive_changed_a_moment_ago_is_not_used(parts: tuple[Path, Path, Pa
     assert left.exists()
 
 
-def test_another_java_or_spark_has_an_archive_of_its_own(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_each_java_and_spark_has_its_own_archive(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """So has an updated Java in the same place."""
     java, spark, folder = parts
     written(archive_options(java, spark, folder=folder, now=NOW), age_s=60)

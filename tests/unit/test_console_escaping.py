@@ -83,7 +83,7 @@ def table_of_a_key() -> None:
     ],
     ids=["text", "message", "usage", "csv", "table", "progress"],
 )
-def test_nothing_that_is_printed_changes_a_terminal(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+def test_printed_text_never_controls_the_terminal(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """A title, a cleared screen or hidden text could make a list of what will be deleted look like another one."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "400")
@@ -94,7 +94,7 @@ def test_nothing_that_is_printed_changes_a_terminal(monkeypatch: pytest.MonkeyPa
         assert strange not in found
 
 
-def test_csv_in_a_file_has_every_key_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_csv_in_a_file_has_every_key_unescaped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that reads the list must find the very keys of the store."""
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     csv_of_a_key()
@@ -104,7 +104,7 @@ def test_csv_in_a_file_has_every_key_as_it_is(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("arguments", [["status", "lake"], ["status", "lake", "--no-\x1b[2Joption"]])
 @pytest.mark.parametrize("debug", [False, True])
-def test_the_text_of_a_server_in_a_message_is_escaped(
+def test_text_from_a_server_is_escaped_in_messages(
     capsys: pytest.CaptureFixture[str], arguments: list[str], debug: bool
 ) -> None:
     """A proxy or a server can write anything into an error; messages and tracebacks show it harmlessly."""

@@ -47,7 +47,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the dataset lies."""
+    """The dataset's folder."""
     return tmp_path / "lake" / FOLDER
 
 
@@ -123,7 +123,7 @@ def test_files_of_an_earlier_attempt_are_ignored_and_removed(place: Place, folde
     assert all_rows(place, written, SCHEMA) == ROWS[:1]
 
 
-def test_rewriting_a_dataset_leaves_its_neighbours_alone(place: Place) -> None:
+def test_rewriting_a_dataset_leaves_neighbouring_datasets_unchanged(place: Place) -> None:
     """Datasets in a folder below it, and in one whose name begins like its own, are untouched."""
     for folder in (FOLDER, FOLDER + "part/", FOLDER.removesuffix("/") + "-b/"):
         write_rows(place, folder, ROWS, SCHEMA)
@@ -137,7 +137,7 @@ def test_rewriting_a_dataset_leaves_its_neighbours_alone(place: Place) -> None:
 # --- unfinished and damaged ones --------------------------------------------------------------------------------------
 
 
-def test_files_without_a_list_are_not_a_dataset(place: Place) -> None:
+def test_files_without_their_list_are_not_a_dataset(place: Place) -> None:
     """The list is written last."""
     write_file(place, FOLDER, "a.parquet", parquet_bytes(table(ROWS)), len(ROWS))
 
@@ -160,7 +160,7 @@ def test_a_failed_rewrite_leaves_no_dataset(place: Place) -> None:
         open_dataset(place, FOLDER)
 
 
-def test_a_list_that_was_changed_is_damage(place: Place, folder: Path, dataset: Dataset) -> None:
+def test_a_changed_list_of_files_is_damage(place: Place, folder: Path, dataset: Dataset) -> None:
     """Every byte counts, and a shorter list of intact files is damage, too."""
     shorter = Dataset(FOLDER, dataset.files[:1])
     for data in (shorter.listing(), dataset.listing() + b"\n", b""):
@@ -172,7 +172,7 @@ def test_a_list_that_was_changed_is_damage(place: Place, folder: Path, dataset: 
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"files": null}', b'{"files": [{"name": "a"}]}', b"\xff"])
-def test_an_unreadable_list_is_damage(place: Place, folder: Path, dataset: Dataset, data: bytes) -> None:
+def test_an_unreadable_list_of_files_is_damage(place: Place, folder: Path, dataset: Dataset, data: bytes) -> None:
     """It is not read as a list of no files."""
     (folder / "_files.json").write_bytes(data)
 

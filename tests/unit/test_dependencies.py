@@ -1,4 +1,4 @@
-"""What lakegc depends on: versions that hold at both ends, and licences that were looked at."""
+"""lakegc's dependencies: ranges of versions that work at both ends, and licences that were checked."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def opened(uri: str, missing: list[str], settings: str = "") -> str:
         ("https://account.blob.core.windows.net/container/lake", "azure.identity", "azure"),
     ],
 )
-def test_a_missing_package_of_a_provider_is_an_error_that_names_its_extra(uri: str, missing: str, extra: str) -> None:
+def test_the_error_about_a_missing_package_of_a_provider_names_its_extra(uri: str, missing: str, extra: str) -> None:
     """And it names the package."""
     output = opened(uri, [missing])
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.mark.writer import tasks_for
@@ -68,6 +68,7 @@ def test_verdicts_are_ordered_by_their_end_and_then_by_commit() -> None:
     assert in_order([]).schema == VERDICTS
 
 
+@settings(deadline=None)  # the first call imports parts of Arrow
 @given(
     st.sets(st.sampled_from(NAMES)),
     st.sets(st.sampled_from(NAMES)),

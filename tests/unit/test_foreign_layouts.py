@@ -105,7 +105,7 @@ def test_a_key_that_rclone_would_misread_is_left_out_of_the_text(address: str) -
     assert as_lines(["data/s/first", address, "data/s/last"]) == (b"data/s/first\ndata/s/last\n", 2)
 
 
-def test_a_key_that_no_line_can_hold_is_in_the_parquet() -> None:
+def test_a_key_that_cannot_be_a_line_of_text_is_in_the_parquet() -> None:
     """What no line can hold is in the Parquet all the same."""
     data, held = reference_outputs("m1")[0].encode(rows(["data/a\nb", "data/c"]))
 

@@ -1,4 +1,4 @@
-"""Counts and durations as people read them."""
+"""Counts and durations, formatted for people."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_duration_is_formatted_with_its_two_largest_units(span: timedelta, wor
     assert duration(span) == words
 
 
-def test_messages_and_comparisons_format_durations() -> None:
+def test_durations_in_messages_and_comparisons_are_formatted() -> None:
     """Of clocks that disagree, and of two marks whose minimum ages do."""
     now = datetime(2026, 11, 21, 9, tzinfo=UTC)
     with pytest.raises(Refused, match="differ by 1 day 2 hours, and at most 5 minutes is allowed"):
@@ -49,7 +49,7 @@ def test_messages_and_comparisons_format_durations() -> None:
     assert differing_settings(*ages)["minimum age"] == ("0 seconds", "1 day")
 
 
-def test_sentences_end_with_one_full_stop_and_things_have_their_article() -> None:
+def test_sentences_end_with_one_full_stop_and_nouns_have_the_right_article() -> None:
     """It prevents `a empty segment`, and two full stops where a message is part of another."""
     assert [full_stop(text) for text in ("gone", "gone.", ValueError("gone.. "))] == ["gone."] * 3
     assert [with_article(thing) for thing in ("empty segment", "long key", "NUL")] == [
@@ -57,7 +57,7 @@ def test_sentences_end_with_one_full_stop_and_things_have_their_article() -> Non
     ]  # fmt: skip
 
 
-def test_without_holds_none_is_shown_instead_of_a_checksum() -> None:
+def test_without_holds_the_word_none_replaces_their_checksum() -> None:
     """The file of holds remains after the last one was dropped, but its checksum would be of no use."""
     assert holds_in_words(finished_record(holds={"ids": [], "sha256": "b3103bb84b9d" * 5})) == "none"
     assert holds_in_words(finished_record(holds={"ids": ["legal"], "sha256": "ab" * 32})) == "legal (abababababab)"

@@ -1,4 +1,4 @@
-"""What fsck reads of any length: never held by the driver."""
+"""fsck never holds listings of unbounded length on the driver."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_only_retained_commits_are_returned() -> None:
     assert parse_commits_csv(data, where="x") == [(B, M), (A, "")]
 
 
-def test_a_list_with_nothing_but_a_header_is_empty() -> None:
+def test_a_list_with_only_a_header_is_empty() -> None:
     """A header alone is no damage."""
     assert parse_commits_csv(HEADER.encode(), where="x") == []
 
@@ -82,7 +82,7 @@ ADDRESSES = ["data/s/i", "s3://b/ns/data/s/j", "data/we ird/obj %2F + é,tok\n"]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
-def test_staged_addresses_are_read_as_they_were_written(kind: pa.DataType) -> None:
+def test_staged_addresses_are_read_back_as_written(kind: pa.DataType) -> None:
     """Any of Parquet's text types may hold them."""
     values = [each.encode() for each in ADDRESSES] if kind == pa.binary() else ADDRESSES
     data = _parquet({"physical_address": pa.array(values, kind), "creation_date": pa.array([1, 2, 3], pa.int64())})

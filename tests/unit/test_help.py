@@ -47,7 +47,7 @@ def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_help_imports_nothing_that_takes_long(helps: dict[str, Any]) -> None:
+def test_help_imports_no_slow_package(helps: dict[str, Any]) -> None:
     """This holds for `lakegc --help` and for that of every command."""
     assert helps[""][2] == []
     for _, _, heavy in helps.values():

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakegc_assets.rules.holds import PathHolds, References, ancestors, commits_on_hold
-from spark_resources.mark_store.hold_file import PathHold, TagHold
+from lakegc_assets.rules.holds import PathHolds, References, ancestors, commits_on_hold, unseen
+from spark_resources.mark_store.hold_file import BranchHold, CommitHold, PathHold, PrefixHold, TagHold
 from spark_resources.model import Commit
 
 NOW = datetime(2026, 3, 31, tzinfo=UTC)
@@ -44,7 +44,7 @@ paths = st.lists(st.sampled_from("ab/dt?é"), max_size=6).map("".join) | st.samp
 @example("data/a", [b"data/a"])
 @example("ab*", [b"a", b"ab"])
 @example("ab*", [b"abc"])
-def test_a_range_that_has_a_path_on_hold_is_read_whatever_its_bounds(pattern: str, there: list[bytes]) -> None:
+def test_a_range_with_a_path_on_hold_is_always_read(pattern: str, there: list[bytes]) -> None:
     """If it were skipped because of its first and last key, every path on hold in it would be lost."""
     holds = PathHolds.of([PathHold(id="h", paths=pattern, **WHOSE)])
     matching = [place for _, places in holds.matching(there) for place in places]
@@ -62,3 +62,27 @@ def test_a_range_that_has_a_path_on_hold_is_read_whatever_its_bounds(pattern: st
 def test_a_range_may_have_a_path_on_hold_if_its_bounds_include_the_prefix(first: bytes, last: bytes, may: bool) -> None:
     """Both bounds are in the range, and either may be the prefix itself; a range beside it is not read."""
     assert PathHolds.of([PathHold(id="h", paths="data/*", **WHOSE)]).may_be_in(first, last) is may
+
+
+def test_without_the_whole_graph_holds_on_commits_and_paths_cannot_be_applied() -> None:
+    """A hold that would only be applied in part must stop the mark, so each is named."""
+    holds = [
+        CommitHold(id="by-commit", commits={"legal": "hold"}, **WHOSE),
+        TagHold(id="by-tag", tags="v*", **WHOSE),
+        PathHold(id="by-path", paths="a/*", **WHOSE),
+        PrefixHold(id="by-prefix", prefix="data/a", **WHOSE),
+        BranchHold(id="by-branch", branches="main", days="9", **WHOSE),
+    ]
+
+    assert unseen(holds, graph_known=False) == ["by-commit", "by-path"]
+    assert unseen(holds, graph_known=True) == []
+
+
+def test_each_path_hold_matches_whole_paths_whatever_their_bytes() -> None:
+    """A path that isn't UTF-8 is matched like any other; each of its bytes is one character."""
+    holds = PathHolds.of([PathHold(id=name, paths=paths, **WHOSE) for name, paths in (("h1", "a?b*"), ("h2", "x"))])
+    there = [b"a", b"a\xffb", b"a\xff\xfeb", b"aab/c\xff", b"a/b", b"xa/b", "a\u00e9b".encode(), b"X"]
+
+    assert list(holds.matching(there)) == [("h1", [1, 3, 4, 6])]
+    assert list(holds.matching([b"x", b"a"])) == [("h2", [0])]
+    assert list(holds.matching([])) == []

@@ -44,10 +44,21 @@ def test_the_name_of_a_slice_tells_when_it_was_opened() -> None:
     """It does so to the second."""
     for hours in (0, 1, 24, 24 * 365 * 3):
         when = NOW - hours * HOUR
-        assert slice_opened_at(Xids(1, lambda: NOW).descending(when)) == when
+        assert slice_opened_at(NAME_OF(when)) == when
+    assert slice_opened_at(NAME_OF(FIRST_SLICE)) == FIRST_SLICE
 
 
-@pytest.mark.parametrize("name", ["", "a", "!ab", "0" * 19, "0" * 21, "z" * 20, "A" * 20, "0" * 19 + "1"])
+NAME_OF = Xids(1, lambda: NOW).descending
+FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "a", "!ab", "0" * 19, "0" * 21, "z" * 20, "A" * 20, "0" * 19 + "1", NAME_OF(NOW).upper(),
+        NAME_OF(NOW) + "0" * 8, NAME_OF(FIRST_SLICE - timedelta(seconds=1)),
+    ],
+)  # fmt: skip
 def test_a_folder_that_is_not_a_slice_is_always_listed(name: str) -> None:
     """Its name, or that of a folder from before there were slices, doesn't tell when it was opened."""
     assert slice_opened_at(name) is None
@@ -69,6 +80,8 @@ def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None
     found = basis_of(new(), earlier, every=9)
     assert found == {**FULL_MARK, "incremental": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
     assert basis_of(new(), earlier, since="old", every=9)["chain"] == ["old"]
+    assert basis_of(new(), [record("at once", 0)], every=9)["incremental"]
+    assert basis_of(new(), [record("old", 9, digest=None)], every=9)["digests"] == [""]
     for unknown in ("unfinished", "none"):
         with pytest.raises(NotFound, match=unknown):
             basis_of(new(), earlier, since=unknown, every=9)
@@ -82,12 +95,15 @@ def test_a_full_mark_is_due_after_the_configured_number_of_incremental_ones() ->
     assert found["digests"] == ["digest of m3", "digest of m2", "digest of m1"]
     due = basis_of(new(), earlier, every=3)
     assert (due["incremental"], due["chain"]) == (False, ["m3", "m2", "m1"])
+    assert due["digests"] == found["digests"]
     assert "every 3 marks" in due["why"]
     assert basis_of(new(), earlier, every=3, since="m3")["incremental"]
     assert not basis_of(new(), earlier, every=1)["incremental"]
+    assert not basis_of(new(), earlier[:1], every=1)["incremental"]
     assert not basis_of(new(), earlier, every=0)["incremental"]
     audited = record("m4", 6, basis=due)
-    assert basis_of(new(), [*earlier, audited], every=3)["chain"] == ["m4"]
+    after = basis_of(new(), [*earlier, audited], every=3)
+    assert (after["chain"], after["digests"]) == (["m4"], ["digest of m4"])
 
 
 def test_a_full_mark_is_due_after_enough_incremental_marks_even_if_each_names_the_same_base() -> None:
@@ -109,6 +125,8 @@ def test_only_a_full_listing_of_all_objects_counts_as_a_full_mark() -> None:
     others = [record("m3", 7, scope=Scope.UNCOMMITTED), record("m4", 6, inventory={"where": "s3://i"})]
     earlier = [record("m1", 9), chained("m2", 8, "m1"), *others]
     assert basis_of(new(), earlier, since="m2", every=3)["full_in"] == 0
+    earlier = [record("m1", 9), chained("m2", 8, "m1"), *others, record("m5", 5, scope=Scope.COMMITTED)]
+    assert basis_of(new(), earlier, since="m1", every=4)["full_in"] == 1
 
 
 def test_an_incremental_mark_says_what_only_a_full_one_finds_and_when_that_is_due() -> None:
@@ -149,6 +167,25 @@ def test_a_mark_is_full_if_an_incremental_one_might_differ(mine: Any, of_base: A
         assert not found["incremental"]
         assert not found["chain"]
         assert why in found["why"]
+
+
+def test_marks_of_one_version_of_lakegc_can_be_incremental() -> None:
+    """The versions of other packages may differ."""
+    mine, of_base = {"lakegc": "1", "pyspark": "5"}, {"lakegc": "1", "pyspark": "4"}
+    assert basis_of(new(versions=mine), [record("old", 9, versions=of_base)], every=9)["incremental"]
+
+
+def test_a_mark_that_is_not_signed_is_never_a_base_even_if_it_is_named() -> None:
+    """It may be forged; the reason for a full mark names it. A full mark that is requested needs no other reason."""
+    named = basis_of(new(), [record("old", 9), record("forged", 5)], untrusted=["forged"], since="forged", every=9)
+    assert named == {**FULL_MARK, "why": "mark forged isn't signed with a known key"}
+    only = basis_of(new(), [], untrusted=["a", "b"], every=9)
+    assert only == {
+        **FULL_MARK, "why": "mark b isn't signed with a known key, and there is no other finished mark"
+    }  # fmt: skip
+    assert basis_of(new(), [record("old", 9)], untrusted=["forged"], every=9)["chain"] == ["old"]
+    requested = basis_of(new(), [record("forged", 9)], untrusted=["forged"], since="forged", full=True, every=9)
+    assert requested["why"] == "requested"
 
 
 def test_a_mark_is_full_if_that_is_requested_or_it_is_the_first() -> None:

@@ -114,7 +114,7 @@ def test_an_s3_inventory_in_parquet_has_the_same_objects(tmp_path: Path, zone: s
     assert read(open_inventory(str(file), StoreSettings(), taken=None)) == ROWS
 
 
-def test_a_csv_without_a_manifest_is_read_if_its_time_is_given(tmp_path: Path) -> None:
+def test_a_csv_without_a_manifest_is_read_only_with_a_given_time(tmp_path: Path) -> None:
     """Any CSV that names its columns will do; without the time at which its making began it is refused."""
     header = ["Key", "Size", "Last-Modified"]
     (tmp_path / "list.csv").write_bytes(csv_of([header, *([k, s, t.isoformat()] for k, s, t, _ in ROWS)]))
@@ -182,7 +182,7 @@ def test_a_key_of_digits_is_read_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("times", [pa.array([1_763_683_200_000]), pa.array([20_000], pa.int32()).cast(pa.date32())])
-def test_times_that_are_numbers_or_days_are_refused(tmp_path: Path, times: pa.Array) -> None:
+def test_times_written_as_numbers_or_dates_are_refused(tmp_path: Path, times: pa.Array) -> None:
     """Read in the wrong unit, they would make every object old enough to delete."""
     pq.write_table(pa.table({"key": ["a"], "size": [1], "time": times}), tmp_path / "list.parquet")
 
@@ -202,7 +202,7 @@ def test_a_manifest_with_an_impossible_time_is_refused(tmp_path: Path, taken: st
         open_inventory(str(file), StoreSettings(), taken=None)
 
 
-def test_a_key_that_the_store_would_fold_is_not_a_candidate() -> None:
+def test_a_key_that_the_store_would_change_is_not_a_candidate() -> None:
     """The store would return another object for it. In other stores it is a candidate, with its slice."""
     keys = ["data//o", "data/s//o", "data/s/o"]
     table = pa.table([keys, [1] * 3, [NOON] * 3, [None] * 3], schema=LISTED)

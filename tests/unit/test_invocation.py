@@ -40,7 +40,7 @@ def test_a_command_begins_with_the_path_of_lakegc_unless_the_shell_finds_it(inst
         assert prefix(program, {"PATH": path}, installed, has_tests=True) == called
 
 
-def test_a_command_of_a_module_begins_with_its_interpreter(installed: Path) -> None:
+def test_a_command_of_a_module_begins_with_the_python_interpreter(installed: Path) -> None:
     """`python -m lakegc_assets.cli` is one more way; within another program the command begins with `lakegc`."""
     module = f"{sys.executable} -m lakegc_assets.cli"
 
@@ -53,7 +53,7 @@ def test_arguments_of_a_command_are_quoted_for_the_shell() -> None:
     assert command("report", "lake", "a b; rm").endswith("lakegc report lake 'a b; rm'")
 
 
-def test_commands_that_an_error_names_begin_as_lakegc_was_called(
+def test_commands_in_an_error_message_begin_as_lakegc_was_called(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An error of a sweep can't know that; its commands are spelled anew where it is printed, those that are right

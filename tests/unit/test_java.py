@@ -35,13 +35,13 @@ def fake_java(folder: Path, says: str, *, exits: int = 0) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("says", "version"), ANSWERS.items())
-def test_the_major_version_is_read_from_every_form(tmp_path: Path, says: str, version: int) -> None:
+def test_the_major_version_is_read_from_every_form_of_output(tmp_path: Path, says: str, version: int) -> None:
     """Old Java versions call themselves `1.8`."""
     assert java_version(fake_java(tmp_path, says)) == version
 
 
 @pytest.mark.parametrize("says", ['openjdk version "1.8.0_392"', 'openjdk version "11.0.21" 2023-10-17'])
-def test_a_java_that_is_too_old_is_refused_with_what_to_install(tmp_path: Path, says: str) -> None:
+def test_a_java_that_is_too_old_is_refused_with_advice(tmp_path: Path, says: str) -> None:
     """Spark would end in a stack trace later."""
     with pytest.raises(WrongUsage, match=r"needs Java 17 or 21, but found Java (8|11)\. Install .*apt-get.*adoptium"):
         check_java(fake_java(tmp_path, says))
@@ -80,13 +80,13 @@ def test_the_warning_about_a_new_java_is_one_line(tmp_path: Path) -> None:
     assert lines[1:] == [f"lakegc: {tmp_path}/full is not empty. Name a new folder for the demo's sandbox."]
 
 
-def test_a_missing_java_is_refused_with_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_java_is_refused_with_advice(tmp_path: Path) -> None:
     """Without any Java the message says so, and how to get one."""
     with pytest.raises(WrongUsage, match=r"none was found\. Install a Java runtime.*openjdk-17"):
         check_java({"PATH": str(tmp_path)})
 
 
-def test_a_java_that_prints_no_version_counts_as_none(tmp_path: Path) -> None:
+def test_a_java_that_prints_no_version_counts_as_missing(tmp_path: Path) -> None:
     """Some systems have such a stand-in."""
     environ = fake_java(tmp_path, "Unable to locate a Java Runtime.", exits=1)
     with pytest.raises(WrongUsage, match="none was found"):
@@ -103,7 +103,7 @@ def test_java_home_takes_precedence_over_the_path(tmp_path: Path) -> None:
         check_java({**environ, "JAVA_HOME": "/nowhere/jdk"})
 
 
-def test_the_demo_refuses_a_bad_java_before_it_makes_anything(tmp_path: Path) -> None:
+def test_the_demo_refuses_an_unsupported_java_before_it_creates_anything(tmp_path: Path) -> None:
     """The message is one line, and the exit code is 2."""
     (tmp_path / "home").mkdir()
     (tmp_path / "made").mkdir()

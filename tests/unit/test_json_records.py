@@ -14,6 +14,6 @@ def test_a_number_that_is_not_finite_is_refused(number: str) -> None:
         read_json(f'{{"counts": [{number}]}}')
 
 
-def test_finite_numbers_are_read_as_they_are() -> None:
+def test_finite_numbers_are_read_exactly() -> None:
     """Integers of any size stay exact."""
     assert read_json(b"[1e300, -0.5, 123456789012345678901234567890]") == [1e300, -0.5, 123456789012345678901234567890]

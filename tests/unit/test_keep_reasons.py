@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
-from lakegc_assets.rules import keep_reasons
+from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.keep_reasons import (
     BRANCH,
     COMMITTED,
@@ -131,3 +132,11 @@ def test_without_facts_no_object_is_kept(names: Sequence[str]) -> None:
 
     assert decisions(found) == [(name, None, None) for name in names]
     assert keep_reasons.not_kept(found).schema == OBJECTS
+
+
+def test_rows_with_or_without_some_addresses_are_kept_once(spark: SparkSession) -> None:
+    """An address that is given twice, or beside other columns, changes nothing else."""
+    rows, some = (spark.createDataFrame(objects(*names)) for names in (("a", "b", "cc"), ("b", "b", "x")))
+
+    assert sorted(map(tuple, rows.transform(garbage.without(some)).collect())) == [("a", 1), ("cc", 2)]
+    assert sorted(map(tuple, rows.transform(garbage.only(some)).collect())) == [("b", 1)]

@@ -87,7 +87,7 @@ def test_a_malformed_page_is_an_error(script: Script, lake: LakeFS, broken: Resp
     assert raised.value.invariant == 3
 
 
-def test_an_offset_that_comes_a_second_time_is_an_error(script: Script, lake: LakeFS) -> None:
+def test_a_repeated_offset_is_an_error(script: Script, lake: LakeFS) -> None:
     """The listing would end early or never."""
     script.on("GET lake/branches", page([ref("a")], "a"), page([ref("b")], "b"), page([ref("a")], "a"))
 
@@ -230,7 +230,7 @@ def test_rules_without_branches_are_read(script: Script, lake: LakeFS) -> None:
     assert lake.rules("lake") == Rules(5, {})
 
 
-def test_each_branch_has_its_own_days(script: Script, lake: LakeFS) -> None:
+def test_each_rule_of_a_branch_is_read_with_its_days(script: Script, lake: LakeFS) -> None:
     """Zero days are days, too."""
     branches = [{"branch_id": "main", "retention_days": 21}, {"branch_id": "dev", "retention_days": 0}]
     script.on("GET lake/settings/gc_rules", reply(200, {"default_retention_days": 5, "branches": branches}))
@@ -328,7 +328,7 @@ def test_a_completed_task_without_a_result_is_an_error(script: Script, lake: Lak
         lake.prepare_commits("lake")
 
 
-def test_a_failed_task_is_an_error_with_the_server_s_message(script: Script, lake: LakeFS) -> None:
+def test_a_failed_task_is_an_error_with_the_servers_message(script: Script, lake: LakeFS) -> None:
     """Only the server's clear message means that there are no rules."""
     script.on(ASYNC, reply(202, {"id": "t"}))
     script.on(STATUS, reply(200, {"task_id": "t", "completed": True, "error": {"message": "disk full"}}))
@@ -352,7 +352,7 @@ def test_a_failed_task_is_an_error_with_the_server_s_message(script: Script, lak
     ],
     ids=["at once", "by the task", "by the older call"],
 )
-def test_a_repository_without_rules_gives_none(
+def test_a_repository_without_rules_has_no_list_of_commits(
     script: Script, lake: LakeFS, responses: dict[str, Response], calls: list[str]
 ) -> None:
     """The server says so in three forms, none of which is a reason to try another call."""
@@ -377,7 +377,7 @@ def test_commits_of_an_older_server_are_listed_with_the_synchronous_call(
 @pytest.mark.parametrize(
     ("status", "error"), [(400, Unavailable), (401, Forbidden), (403, Forbidden), (500, Unavailable)]
 )
-def test_after_an_error_the_older_call_is_not_tried(
+def test_the_older_call_is_not_tried_after_an_error(
     script: Script, lake: LakeFS, status: int, error: type[LakegcError]
 ) -> None:
     """Only a call that the server doesn't have is replaced by the older one."""
@@ -466,7 +466,7 @@ def test_a_server_without_the_call_for_staged_objects_is_an_error(script: Script
         lake.prepare_uncommitted("lake")
 
 
-def test_a_branch_that_is_deleted_during_the_list_interrupts_it(script: Script, lake: LakeFS) -> None:
+def test_a_branch_that_is_deleted_during_the_list_makes_it_retryable(script: Script, lake: LakeFS) -> None:
     """The server then answers 404, as an old server would, but the list can be requested again."""
     script.on(UNCOMMITTED, staged(token="t"), reply(404, {"message": "branch not found"}))
 
@@ -474,7 +474,7 @@ def test_a_branch_that_is_deleted_during_the_list_interrupts_it(script: Script, 
         lake.prepare_uncommitted("lake")
 
 
-def test_a_read_only_repository_is_named_as_the_reason_of_a_refusal(script: Script, lake: LakeFS) -> None:
+def test_a_refusal_because_a_repository_is_read_only_says_so(script: Script, lake: LakeFS) -> None:
     """The server answers 403, as it does for a missing permission."""
     script.on(UNCOMMITTED, reply(403, {"message": "read-only repository"}))
 
@@ -509,7 +509,7 @@ def test_a_newer_server_dumps_references_in_the_background(script: Script, lake:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 501])
-def test_a_dump_that_is_not_available_is_none(script: Script, lake: LakeFS, status: int) -> None:
+def test_an_unavailable_dump_is_returned_as_none(script: Script, lake: LakeFS, status: int) -> None:
     """These credentials or this server don't allow it, but the repository can be read in other ways."""
     for call in (DUMP, SUBMIT):
         script.on(call, reply(status, {"message": "no"}))
@@ -585,7 +585,7 @@ def test_a_404_means_that_nothing_is_served_only_if_the_branch_exists(script: Sc
         lake.stat("lake", "main", "a")
 
 
-def test_an_object_that_is_listed_is_served_whatever_a_404_says(script: Script, lake: LakeFS) -> None:
+def test_a_listed_object_counts_as_served_despite_a_404(script: Script, lake: LakeFS) -> None:
     """A gateway can answer 404 in the server's place, with JSON of its own."""
     script.on(STAT, reply(404, {"message": "no route"})).on(LS, page([stats("a")], "a"))
 
@@ -596,7 +596,7 @@ def test_an_object_that_is_listed_is_served_whatever_a_404_says(script: Script, 
 
 
 @pytest.mark.parametrize("listed", [page([], "a"), page([stats("0")], "0"), reply(503, {"message": "slow down"})])
-def test_a_404_that_no_listing_confirms_is_an_error(script: Script, lake: LakeFS, listed: Response) -> None:
+def test_a_404_that_the_listing_does_not_confirm_is_an_error(script: Script, lake: LakeFS, listed: Response) -> None:
     """Neither an empty page that announces more confirms it, nor a page of paths that were not requested."""
     script.on(STAT, reply(404, {"message": "not found"})).on(LS, listed)
 
@@ -637,14 +637,14 @@ def test_an_object_with_a_missing_or_mistyped_field_is_an_error(
         lake.stat("lake", "main", "a")
 
 
-def test_a_path_that_is_not_text_is_an_error_in_printable_text(lake: LakeFS) -> None:
+def test_a_path_that_is_not_utf8_is_an_error_with_an_escaped_path(lake: LakeFS) -> None:
     """It can't be put into a request, so whether it is served remains unknown."""
     with pytest.raises(Unavailable) as raised:
         lake.stat("lake", "main", "a\udcff")
     str(raised.value).encode()
 
 
-def test_a_page_of_served_objects_says_where_the_next_one_begins(script: Script, lake: LakeFS) -> None:
+def test_a_page_of_served_objects_has_the_offset_of_the_next_one(script: Script, lake: LakeFS) -> None:
     """The last page says that it is the last."""
     script.on(LS, page([stats("a"), stats("b")], "b"), page([stats("c")]))
 

@@ -84,7 +84,7 @@ def test_a_transient_fault_is_retried(script: Script, lake: LakeFS, fault: Scrip
     assert script.calls() == ["GET lake/branches"] * 2
 
 
-def test_json_that_is_nested_too_deep_is_an_error(script: Script, lake: LakeFS) -> None:
+def test_json_that_is_nested_too_deeply_is_an_error(script: Script, lake: LakeFS) -> None:
     """Python's parser fails on it; the error is one of lakegc, and never a crash with a traceback."""
     script.on("GET lake/branches", Response(b"[" * 200_000, media_type="application/json"))
 
@@ -108,7 +108,7 @@ WRITING: dict[str, tuple[Callable[[LakeFS], Any], Response, Any]] = {
 
 
 @pytest.mark.parametrize("call", WRITING)
-def test_a_transient_fault_of_a_writing_call_is_retried(script: Script, lake: LakeFS, call: str) -> None:
+def test_a_call_that_writes_is_retried_after_a_transient_fault(script: Script, lake: LakeFS, call: str) -> None:
     """Calls that have the server write lists can be repeated: each writes a run of its own."""
     ask, good, expected = WRITING[call]
     script.on(call, reply(503, {}), good)
@@ -116,7 +116,7 @@ def test_a_transient_fault_of_a_writing_call_is_retried(script: Script, lake: La
     assert ask(lake) == expected
 
 
-def test_a_lasting_fault_is_retried_as_often_as_the_policy_allows(script: Script, lake: LakeFS) -> None:
+def test_a_persistent_fault_is_retried_as_often_as_the_policy_allows(script: Script, lake: LakeFS) -> None:
     """Then the message of the last response is shown."""
     script.on("GET lake/branches", reply(503, {"message": "kv is down"}))
 
@@ -163,7 +163,7 @@ def test_a_refusal_is_not_retried(script: Script, lake: LakeFS, status: int) -> 
     ],
     ids=["401", "no permission", "403", "404", "no such call", "html", "bytes", "redirect", "time-out", "short"],
 )
-def test_a_refusal_says_what_was_requested_and_what_to_check(
+def test_a_refusal_names_the_request_and_what_to_check(
     script: Script, lake: LakeFS, response: Scripted, error: type[LakegcError], words: list[str]
 ) -> None:
     """It names the server, and never shows a secret."""
@@ -286,7 +286,7 @@ def test_https_to_a_port_that_speaks_plain_http_is_explained(script: Script, lak
 @pytest.mark.parametrize(
     "endpoint", ["http://h:8000", "http://h:8000/", "http://h:8000/api/v1", "http://h:8000/api/v1/", " http://h:8000 "]
 )
-def test_an_endpoint_may_have_the_path_of_the_api_and_slashes(endpoint: str) -> None:
+def test_an_endpoint_may_end_with_the_path_of_the_api_or_slashes(endpoint: str) -> None:
     """All spellings give the same address."""
     assert api_address(endpoint) == "http://h:8000/api/v1"
 

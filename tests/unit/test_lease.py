@@ -50,7 +50,7 @@ def no_waiting(seconds: float) -> None:
 
 
 class Lake:
-    """A namespace in a folder, whose store's clock a test can move, and those who want to work on it."""
+    """A namespace in a folder whose clock a test can move, and the runs that take its lease."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder, self._stack = folder, stack
@@ -84,7 +84,7 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    """A namespace that nobody works on; leases are given back when the test ends."""
+    """A namespace with a free lease; leases are released when the test ends."""
     with ExitStack() as stack:
         yield Lake(tmp_path, stack)
 
@@ -107,7 +107,7 @@ def test_a_free_lease_is_taken_for_ten_minutes(lake: Lake) -> None:
     lease.check()
 
 
-def test_a_second_taker_is_refused_with_the_name_of_the_holder(lake: Lake) -> None:
+def test_a_second_run_is_refused_with_the_name_of_the_holder(lake: Lake) -> None:
     """The message says for which mark and until when it is taken; the first one still has it."""
     first = lake.take("ann", mark_id="m7")
     held = lake.store.read(LEASE_KEY)
@@ -171,7 +171,7 @@ def test_a_run_recognises_its_own_lease_by_the_token(lake: Lake) -> None:
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_lease_that_was_not_renewed_is_taken_over_when_its_time_is_up(lake: Lake) -> None:
+def test_a_lease_that_was_not_renewed_is_taken_over_once_it_expires(lake: Lake) -> None:
     """The store's clock decides, and not a moment before."""
     until = lake.store.now() + timedelta(hours=1)
     lake.write(Holder("ann", "m1", "dead", until).to_json())
@@ -186,7 +186,7 @@ def test_a_lease_that_was_not_renewed_is_taken_over_when_its_time_is_up(lake: La
     assert lake.holder() == "ben"
 
 
-def test_no_work_begins_with_too_little_of_the_lease_left(lake: Lake) -> None:
+def test_no_work_begins_if_the_lease_may_expire_during_a_request(lake: Lake) -> None:
     """What has to be left is the time that a request may take."""
     lease = lake.take("ann")
 
@@ -202,7 +202,7 @@ def test_no_work_begins_with_too_little_of_the_lease_left(lake: Lake) -> None:
     assert lease.time_left() < timedelta(0)
 
 
-def test_renewing_gives_the_whole_lease_time_again(lake: Lake) -> None:
+def test_a_renewed_lease_lasts_for_the_full_lease_time(lake: Lake) -> None:
     """It counts from before the request, here and in the store."""
     lease = lake.take("ann")
     lake.pass_time(timedelta(minutes=9))
@@ -262,7 +262,7 @@ def test_a_deleted_lease_cannot_be_renewed(lake: Lake) -> None:
     assert current_holder(lake.store) is None
 
 
-def test_releasing_a_lost_lease_leaves_that_of_the_successor(lake: Lake) -> None:
+def test_releasing_a_lost_lease_leaves_the_successors_lease_unchanged(lake: Lake) -> None:
     """Its file now belongs to another run."""
     sleeper = lake.take("ann")
     lake.pass_time(LEASE_TIME)
@@ -341,7 +341,7 @@ def test_an_unreadable_lease_is_refused_and_left_as_it_is(lake: Lake, data: byte
 
 
 def test_an_unreachable_namespace_is_an_error_and_not_a_free_lease(tmp_path: Path) -> None:
-    """That no holder can be seen doesn't mean that there is none."""
+    """There may be a holder that can't be seen."""
     store = open_store(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path / "gone")))
 
     with pytest.raises(Unavailable):
@@ -397,7 +397,7 @@ def test_a_store_without_conditional_writes_needs_a_single_deployment(moto_serve
         ("win32", (), "monotonic"),
     ],
 )
-def test_the_clock_goes_on_while_the_machine_sleeps(
+def test_the_clock_continues_while_the_machine_sleeps(
     monkeypatch: pytest.MonkeyPatch, platform: str, clocks: tuple[str, ...], read: str
 ) -> None:
     """On Linux CLOCK_MONOTONIC stands still meanwhile; on macOS it is the clock that doesn't, unlike Python's own

@@ -367,7 +367,7 @@ def test_a_truncated_record_is_an_error_and_is_not_overwritten(place: Place, dat
 
 
 @pytest.mark.parametrize("other", [0, 3, "2", True, None])
-def test_a_record_of_another_format_is_refused_with_what_to_do(place: Place, other: Any) -> None:
+def test_a_record_of_another_format_is_refused_with_advice(place: Place, other: Any) -> None:
     """A later lakegc may have written it; nothing else of it is read."""
     plain = {"format": other, "nothing else": "is known"}
     place.store().write(KEY, json.dumps(plain).encode())
@@ -391,7 +391,7 @@ def test_a_record_in_the_folder_of_another_mark_is_an_error(place: Place) -> Non
 # --- its datasets -----------------------------------------------------------------------------------------------------
 
 
-def test_a_dataset_has_to_be_the_one_that_was_recorded(place: Place) -> None:
+def test_a_dataset_that_differs_from_the_recorded_one_is_refused(place: Place) -> None:
     """The record names it by the hash of its list of files."""
     mark = begun(place)
     schema = pa.schema([("address", pa.string())])
@@ -449,7 +449,7 @@ def test_a_step_that_was_repeated_after_the_next_one_is_refused(place_in_chain: 
     assert refused.value.invariant == 2
 
 
-def test_steps_of_the_same_moment_are_in_order() -> None:
+def test_steps_with_equal_times_are_in_order() -> None:
     """Clocks may be coarse, so a step may begin in the moment in which the one before it ended."""
     steps = {
         name: replace(found, started=START, finished=START, number=number)

@@ -109,7 +109,7 @@ def listings(before: list[Step], after: list[Step], rules: Rules | None) -> Iter
 
 @settings(max_examples=500, deadline=None)
 @given(before=steps, after=steps, rules=st.none() | rules)
-def test_each_listing_finds_all_that_the_rule_retains(
+def test_each_listing_finds_all_commits_that_the_rule_newly_retains(
     before: list[Step], after: list[Step], rules: Rules | None
 ) -> None:
     """Of the commits that the re-verification knew or a listing could reach: one that no branch reached in a listing is
@@ -124,7 +124,7 @@ def test_each_listing_finds_all_that_the_rule_retains(
 @pytest.mark.parametrize("dump_first", [True, False], ids=["dump and listing", "listing and dump"])
 @settings(max_examples=500, deadline=None)
 @given(before=steps, after=steps, rules=st.none() | rules)
-def test_a_listing_and_a_dump_find_all_that_the_rule_retains(
+def test_a_listing_and_a_dump_find_all_commits_that_the_rule_newly_retains(
     dump_first: bool, before: list[Step], after: list[Step], rules: Rules | None
 ) -> None:
     for history, newly in listings(before, after, rules):

@@ -1,4 +1,4 @@
-"""How long a sweep goes on deleting though other repositories can't be listed."""
+"""How long a sweep continues to delete while other repositories can't be listed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakegc_assets.sweep.other_head_watch import FailureTime
 PAUSE = 5.0
 
 
-def test_delays_by_failures_in_several_turns_of_a_cycle_add_up() -> None:
+def test_delays_caused_by_failures_add_up_over_the_turns_of_a_cycle() -> None:
     """Otherwise each of many turns could delay the last repositories by a minute, while objects are deleted."""
     time = FailureTime()
     time.succeeded(100 - PAUSE, 100, cycle_is_over=True)
@@ -20,7 +20,7 @@ def test_delays_by_failures_in_several_turns_of_a_cycle_add_up() -> None:
     assert time.seconds(191) == 40 + 35 + 1
 
 
-def test_a_cycle_that_ended_leaves_no_delay_to_the_next_one() -> None:
+def test_a_finished_cycle_leaves_no_delay_for_the_next_one() -> None:
     time = FailureTime()
     time.succeeded(100 - PAUSE, 100, cycle_is_over=False)
     time.succeeded(150 - PAUSE, 151, cycle_is_over=True)

@@ -21,7 +21,7 @@ from spark_resources.spark.tasks import arrow_to_spark, no_rows
 SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
 
 
-def test_rows_with_the_same_key_come_to_the_same_task_or_to_neighbours(spark: SparkSession) -> None:
+def test_rows_with_the_same_key_are_in_one_task_or_in_adjacent_ones(spark: SparkSession) -> None:
     """Every row comes to exactly one task, in order."""
     rows = [{"key": f"k{number % 20:02}", "id": number} for number in range(400)]
 
@@ -62,7 +62,7 @@ def test_rows_are_distributed_evenly_without_a_shuffle(
         (10_000, ENTRIES_PER_TASK, 10_000),
     ],
 )
-def test_small_ranges_share_a_task_up_to_a_number_of_entries_or_ranges(
+def test_small_ranges_share_a_task_up_to_a_limit_of_entries_or_ranges(
     spark: SparkSession, count: int, entries: int, tasks: int
 ) -> None:
     """Every range comes to one task."""
@@ -104,7 +104,7 @@ def test_ranges_with_an_unknown_number_of_entries_are_distributed_too(spark: Spa
         assert sorted(row["id"] for row in range_tasks(lambda: spark, some).frame().collect()) == some["id"].to_pylist()
 
 
-def test_the_settings_of_the_session_stay_as_they_were(spark: SparkSession) -> None:
+def test_distributing_rows_leaves_the_sessions_settings_unchanged(spark: SparkSession) -> None:
     """Otherwise Spark would represent other tables differently from then on."""
     name = "spark.sql.execution.arrow.localRelationThreshold"
     before = spark.conf.get(name)
@@ -129,7 +129,7 @@ def test_rows_after_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: lis
     assert sorted(row["id"] for row in found) == list(range(sum(chunks)))
 
 
-def test_no_rows_make_no_task(spark: SparkSession) -> None:
+def test_without_rows_there_is_no_task(spark: SparkSession) -> None:
     """For one, Spark would start Python workers of another kind. Every column is there all the same."""
     found = no_rows(spark, SCHEMA)
 

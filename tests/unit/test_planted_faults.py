@@ -1,4 +1,4 @@
-"""The faults that `tests/property/planted.py` plants are written for the code as it is."""
+"""The faults in `tests/property/planted.py` match the current code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.property.planted import FAULTS, ROOT, main
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_planted_fault_changes_existing_code(name: str) -> None:
-    """Otherwise nobody would notice that the model doesn't look for it any more."""
+    """Otherwise the model would silently no longer be tested with this fault."""
     for edit in FAULTS[name]:
         assert (ROOT / edit.file).read_text(encoding="utf-8").count(edit.before) == 1, edit
 

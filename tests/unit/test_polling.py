@@ -1,4 +1,4 @@
-"""Polling of work that is done elsewhere, with a test clock."""
+"""Polling for the result of other work, with a test clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_resources.stores.polling import poll
 
 
 class Clock:
-    """A clock that only waiting moves on."""
+    """A clock that only waiting advances."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -26,7 +26,7 @@ def polled(results: Iterator[str | None], **more: Any) -> tuple[str | None, list
     return found, clock.waits
 
 
-def test_a_result_that_is_there_at_once_is_not_waited_for() -> None:
+def test_an_immediate_result_is_returned_without_waiting() -> None:
     assert polled(iter(["done"]), timeout_s=0, first_wait_s=1) == ("done", [])
 
 

@@ -1,4 +1,4 @@
-"""What lakegc leaves on a machine: nobody else may read it, and nothing is trusted by its name alone."""
+"""Files that lakegc leaves on a machine are private, and none is trusted because of its name alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture(autouse=True)
 def open_mask() -> Iterator[None]:
-    """As a user whose files everybody may write to."""
+    """Set a umask with which everybody may write to new files."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -44,7 +44,7 @@ def test_a_file_or_folder_is_accessible_to_this_user_only(tmp_path: Path) -> Non
     assert (tmp_path / "file").read_text() == "from before, and new"
 
 
-def test_no_link_is_followed(tmp_path: Path) -> None:
+def test_private_files_and_folders_are_never_opened_through_a_link(tmp_path: Path) -> None:
     """With a link, somebody else could have this user's rights used on any file or folder of the machine."""
     (tmp_path / "target").mkdir()
     (tmp_path / "victim").write_text("mine")

@@ -195,14 +195,14 @@ WRITERS: dict[str, Callable[[Place], str]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_file_has_the_recorded_bytes(place: Place, name: str) -> None:
+def test_a_file_of_every_kind_has_the_recorded_bytes(place: Place, name: str) -> None:
     key = WRITERS[name](place)
 
     assert place.store().read(key) == recorded(name)
 
 
 def test_a_record_of_capabilities_has_the_recorded_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And are believed when they are read again: the second probe would find something else."""
+    """They are used when they are read again: another probe would find something else."""
     found = Capabilities(
         byte_order=False, time_resolution=timedelta(milliseconds=1), ramp=1000.0, unsupported_keys=frozenset({"b", "a"})
     )
@@ -257,8 +257,8 @@ def test_reports_of_the_first_format_are_read() -> None:
     assert found.format == 2
 
 
-def test_the_recorded_files_are_those_of_the_tests() -> None:
-    """Nothing else lies there."""
+def test_every_recorded_file_is_used_by_a_test() -> None:
+    """There are no other files."""
     names = {*RECORDS, *WRITERS, "digests", "store", "signed"}
 
     assert {one.stem for one in RECORDED.iterdir()} == names

@@ -76,7 +76,7 @@ ALTERED: list[tuple[str, tuple[str, ...], Any, str]] = [
 
 @pytest.mark.parametrize(("name", "path", "to", "why"), ALTERED)
 def test_an_altered_field_is_named_with_its_file(name: str, path: tuple[str, ...], to: Any, why: str) -> None:
-    """Nothing is coerced, in records within a record neither."""
+    """Nothing is coerced, not even in nested records."""
     message = refusal(name, altered(name, *path, to=to))
 
     assert "WHERE/KEY" in message
@@ -88,8 +88,8 @@ NO_RECORD = (b"", b"\xff", b"[]", b"null", b"5", b'"text"', b'{"a": NaN}', b"{}"
 
 @pytest.mark.parametrize("name", WITH_COUNTS)
 @pytest.mark.parametrize("data", NO_RECORD, ids=[repr(one)[:12] for one in NO_RECORD])
-def test_what_is_no_record_at_all_is_refused(name: str, data: bytes) -> None:
-    """JSON of another kind, JSON that Python alone accepts, and no JSON."""
+def test_a_file_that_is_not_a_json_record_is_refused(name: str, data: bytes) -> None:
+    """This holds for other JSON values, JSON that only Python accepts, and text that isn't JSON."""
     assert "WHERE/KEY" in refusal(name, data)
 
 
@@ -109,7 +109,7 @@ def test_only_a_few_problems_are_named() -> None:
 
 
 @pytest.mark.parametrize(("name", "number"), [("mark", 3), ("lease", 2), ("backup", 2)])
-def test_a_record_of_a_newer_format_is_named_as_such_whatever_else_it_has(name: str, number: int) -> None:
+def test_a_record_of_a_newer_format_is_reported_as_newer_and_not_as_damaged(name: str, number: int) -> None:
     """It isn't damaged: the advice is to update lakegc."""
     for data in (altered(name, "format", to=number), record_bytes({"format": number, "new": []})):
         with pytest.raises(UnknownFormat, match=rf"WHERE/KEY is of format {number}.*Update lakegc"):

@@ -282,7 +282,7 @@ def rows_in(grouped: Grouped) -> list[dict[str, Any]]:
     [(1_000_000, 1_000), (1_000_000, 0), (40, 0)],
     ids=["on the driver", "in one task", "in several tasks"],
 )
-def test_all_rows_of_an_address_come_to_one_task(
+def test_all_rows_of_an_address_are_in_one_task(
     spark: SparkSession,
     inputs: list[Input],
     persist: Persisted,

@@ -1,4 +1,4 @@
-"""Errors of Spark and of its tasks, as people read them."""
+"""Errors of Spark and of its tasks, in the form that people read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def is_too_much(spark: SparkSession) -> None:
         (is_too_much, ["OutOfMemoryError: Java heap space", "spark.driver.memory"]),
     ],
 )
-def test_a_failed_task_says_what_failed_and_what_to_do(
+def test_the_error_of_a_failed_task_says_what_failed_and_what_to_do(
     spark: SparkSession, work: Callable[[SparkSession], object], words: list[str]
 ) -> None:
     """A task that raises, a worker that dies and a full heap are one line each, without the path of a class."""

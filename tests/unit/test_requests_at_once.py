@@ -31,7 +31,7 @@ STAT = {"path_type": "object", "physical_address": "s3://b/l/data/x", "size_byte
 
 @dataclass
 class Crowd:
-    """A store and a lakeFS server that hold back the first requests until as many are there as are expected at once."""
+    """A store and a lakeFS server that hold the first requests until the expected number has arrived."""
 
     endpoint: str = ""
     now: int = 0

@@ -90,7 +90,7 @@ paths = st.text(letters, min_size=1, max_size=4)
     page=st.integers(1, 40),
     empty_pages=st.integers(0, 3),
 )
-def test_every_path_probe_is_answered_with_what_the_branch_serves(
+def test_every_path_probe_returns_what_the_branch_serves(
     there: dict[str, str], requested: set[str], page: int, empty_pages: int
 ) -> None:
     """It doesn't matter how the server divides its pages."""
@@ -100,7 +100,7 @@ def test_every_path_probe_is_answered_with_what_the_branch_serves(
 
 
 @given(requested=st.lists(paths, min_size=1, max_size=25, unique=True), page=st.integers(1, 5))
-def test_paths_in_any_order_are_answered_by_the_right_page(requested: list[str], page: int) -> None:
+def test_paths_in_any_order_get_the_results_of_the_right_page(requested: list[str], page: int) -> None:
     """A page ends at one path; what sorts behind it is probed again, wherever it is in the list."""
     there = {path: address(number) for number, path in enumerate(requested)}
     server = Branches({"main": there}, largest_page=page)
@@ -199,7 +199,7 @@ def test_a_damaged_response_stops_the_mark() -> None:
         list(probe_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
 
 
-def test_a_window_that_fails_half_way_is_unclear_as_a_whole() -> None:
+def test_a_window_that_fails_halfway_is_unclear_as_a_whole() -> None:
     """What was found before the failure doesn't count."""
 
     class FailingAtQ(Branches):
@@ -213,7 +213,7 @@ def test_a_window_that_fails_half_way_is_unclear_as_a_whole() -> None:
     assert [row["unclear"] for batch in batches for row in batch.to_pylist()] == ["gone", "gone"]
 
 
-def test_an_address_of_this_namespace_in_another_form_stops_the_mark() -> None:
+def test_a_served_address_in_another_spelling_of_the_namespace_stops_the_mark() -> None:
     """It is neither placed outside nor left unclear."""
     server = Branches({"main": {"p": "s3a://bucket//lake/data/s/1"}})
     with pytest.raises(Refused, match="differs from the namespace"):
@@ -237,7 +237,7 @@ def test_a_path_with_several_sizes_is_probed_once_with_a_result_for_each() -> No
     assert server.requested == ["main"]
 
 
-def test_more_paths_than_fit_into_a_window_are_all_answered() -> None:
+def test_more_paths_than_fit_into_a_window_all_get_results() -> None:
     """Nothing is lost between two windows of a branch, nor between two branches."""
     there = {f"p{number:05}": address(number) for number in range(PATHS_AT_ONCE + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)

@@ -59,7 +59,7 @@ def test_the_documented_example_retains_the_documented_commits() -> None:
     assert kept == {"m0309", "m0312", "m0318", "merge", "m0326", "d0323"}
 
 
-def test_every_verdict_names_branch_days_and_the_end_of_retention() -> None:
+def test_every_verdict_has_its_branch_days_and_end_of_retention() -> None:
     """Every verdict names the branch, its days, and the moment at which that rule lets go."""
     by_id = verdicts(EXAMPLE, {"main": "m0326", "dev": "d0323"}, Rules(30, {"main": 21, "dev": 7}))
 
@@ -238,7 +238,7 @@ def test_a_merge_does_not_retain_its_second_parent() -> None:
         pytest.param(5 * DAY + SECOND - TICK, False, id="almost a second older, and exactly known"),
     ],
 )
-def test_the_boundary_is_rounded_towards_retention(before_now: timedelta, kept: bool) -> None:
+def test_the_end_of_retention_is_rounded_up(before_now: timedelta, kept: bool) -> None:
     """A parent is retained while its child, and a dangling commit while itself, may be later than now − days.
 
     A date of whole seconds may have lost its fraction.
@@ -276,7 +276,7 @@ def test_zero_days_retain_the_parent_of_a_commit_in_the_future() -> None:
 
 
 @pytest.mark.parametrize("days", [36_500, 4_000_000, 10**12])
-def test_very_many_days_retain_for_ever(days: int) -> None:
+def test_a_rule_of_very_many_days_retains_for_ever(days: int) -> None:
     """The end may lie beyond the last year that a date can hold."""
     commits = [commit("a", created=march(1)), commit("b", "a", created=march(2))]
 
@@ -410,6 +410,6 @@ def test_two_metaranges_of_one_commit_are_an_error(listed: list[tuple[str, str]]
         server_and_rule(*listed)
 
 
-def test_an_empty_list_changes_nothing() -> None:
+def test_an_empty_list_of_the_server_changes_no_verdict() -> None:
     """It adds nothing and removes nothing."""
     assert {name for name, verdict in server_and_rule().items() if verdict.retained} == {"b", "c"}

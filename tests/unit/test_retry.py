@@ -15,7 +15,7 @@ SOON = RetryPolicy(first_wait_s=0, attempts=3)
 
 
 class Clock:
-    """Seconds that pass only by sleeping."""
+    """A clock that only sleeping advances."""
 
     def __init__(self) -> None:
         self.now, self.waits = 0.0, [0.0][:0]
@@ -26,7 +26,7 @@ class Clock:
 
 
 def failing(*errors: Exception) -> Callable[[], str]:
-    """Fails like this, one after the other, and then succeeds."""
+    """A function that raises these errors one after the other, and then succeeds."""
     left = list(errors)
 
     def act() -> str:
@@ -47,7 +47,7 @@ def away_until(clock: Clock, end: float) -> Callable[[], str]:
 
 
 @pytest.mark.parametrize("outage_s", [1, 10, 40, 59.9])
-def test_an_outage_shorter_than_the_policys_time_is_survived(outage_s: float) -> None:
+def test_requests_succeed_after_an_outage_shorter_than_the_policys_time(outage_s: float) -> None:
     """A store that is unreachable for a second must not fail a mark."""
     clock = Clock()
     assert RetryPolicy().call(away_until(clock, outage_s), sleep=clock.sleep) == "done"
@@ -62,7 +62,7 @@ def test_the_policy_gives_up_at_the_end_of_its_time_and_says_how_long_it_tried()
     assert clock.now == pytest.approx(60)
 
 
-def test_waits_grow_are_jittered_and_stay_below_their_bound() -> None:
+def test_waits_grow_with_jitter_up_to_a_bound() -> None:
     waits = []
     for _ in range(50):
         clock = Clock()
@@ -75,7 +75,7 @@ def test_waits_grow_are_jittered_and_stay_below_their_bound() -> None:
     assert max(max(each) for each in waits) > 4
 
 
-def test_a_wait_that_the_server_asks_for_is_respected() -> None:
+def test_a_wait_that_the_server_requests_is_respected() -> None:
     clock = Clock()
     assert RetryPolicy().call(failing(Transient("busy", after_s=20)), sleep=clock.sleep) == "done"
     assert clock.waits == [20]
@@ -89,7 +89,7 @@ def test_an_error_that_is_not_transient_is_not_retried(error: Exception) -> None
         SOON.call(failing(error))
 
 
-def test_no_retries_means_one_request() -> None:
+def test_a_policy_without_retries_sends_one_request() -> None:
     with pytest.raises(Unavailable, match=r"^away$"):
         NO_RETRIES.call(failing(Transient("away")))
 
@@ -136,7 +136,7 @@ def test_a_conditional_write_whose_response_was_lost_is_recognised_by_its_bytes(
 
 
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
-def test_another_runs_write_is_never_mistaken_for_ones_own(refused: Unavailable) -> None:
+def test_another_runs_write_is_never_recognised_as_ones_own(refused: Unavailable) -> None:
     act = failing(Transient("the response was lost"), refused)
     with pytest.raises(type(refused)):
         write_conditionally(SOON, act, lambda: (b"another's", "tag"), b"mine")

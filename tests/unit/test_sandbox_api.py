@@ -98,7 +98,7 @@ def test_wrong_and_missing_credentials_are_refused(sandbox: Sandbox) -> None:
         assert response.status == 204
 
 
-def test_a_new_repository_is_listed_and_found_until_it_is_deleted(sandbox: Sandbox, api: Any) -> None:
+def test_a_new_repository_is_listed_until_it_is_deleted(sandbox: Sandbox, api: Any) -> None:
     """It has the file that claims its namespace."""
     made = api.repositories_api.create_repository(
         models.RepositoryCreation(name="other", storage_namespace="local://deep/other", default_branch="trunk")
@@ -175,7 +175,7 @@ def test_a_bad_body_is_400_and_changes_nothing(sandbox: Sandbox, body: bytes) ->
 # --- branches and tags ------------------------------------------------------------------------------------------------
 
 
-def test_pages_have_every_branch_once_and_in_order(api: Any) -> None:
+def test_pages_list_every_branch_once_and_in_order(api: Any) -> None:
     """A prefix selects branches; hidden ones are there only if they are requested."""
     for name, hidden in (("dev-1", False), ("dev-2", True), ("dev-3", False), ("stage", False)):
         api.branches_api.create_branch(REPOSITORY, models.BranchCreation(name=name, source="main", hidden=hidden))
@@ -249,7 +249,7 @@ def test_an_upload_is_served_byte_for_byte_under_its_path(
     assert Path(stat.physical_address.removeprefix("local://")).read_bytes() == data
 
 
-def test_a_body_that_is_not_a_form_is_the_object(sandbox: Sandbox, api: Any) -> None:
+def test_a_body_that_is_not_a_form_is_stored_as_the_object(sandbox: Sandbox, api: Any) -> None:
     """Its type and its metadata are stored."""
     status, _, _ = raw(
         sandbox, "POST", f"/repositories/{REPOSITORY}/branches/main/objects?path=a%2Fb", b"--raw\r\n",
@@ -331,7 +331,7 @@ def listed(api: Any, ref: str = "main", **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("amount", [1, 2, 3, 100])
-def test_a_listing_has_every_path_once_at_every_page_size(api: Any, tmp_path: Path, amount: int) -> None:
+def test_a_listing_has_every_path_once_for_any_page_size(api: Any, tmp_path: Path, amount: int) -> None:
     """It is the staged view over the committed one in byte order, with and without a delimiter."""
     for path in ("a/1", "a/2", "a-b", "b", "c/d/e", "é"):
         upload(api, tmp_path, path, path.encode())

@@ -257,7 +257,7 @@ def test_identical_content_at_another_address_is_no_conflict(lake: SandboxReposi
     assert content(lake, "main") == {"a": b"main", "b": b"base"}
 
 
-def test_a_merge_that_must_not_happen_is_refused(lake: SandboxRepository) -> None:
+def test_an_impossible_merge_is_refused(lake: SandboxRepository) -> None:
     """The destination is dirty, the source has no changes or is unknown, or there is no such strategy."""
     branched(lake, {"a": b"base"})
     with refused(400, "no changes"):

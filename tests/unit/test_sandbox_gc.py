@@ -68,7 +68,7 @@ def announced(location: str) -> Path:
 # --- rules ------------------------------------------------------------------------------------------------------------
 
 
-def test_rules_are_returned_as_they_were_set(api: Any, lake: SandboxRepository) -> None:
+def test_rules_are_read_back_as_set(api: Any, lake: SandboxRepository) -> None:
     """Both calls return them, and they lie in the namespace as a server writes them."""
     with refused(404, "not found"):
         api.repositories_api.get_gc_rules("lake")
@@ -123,7 +123,7 @@ def worked_example(sandbox: Sandbox) -> dict[str, Commit]:
     return made
 
 
-def test_the_list_of_commits_of_the_documented_example_is_the_documented_one(sandbox: Sandbox, api: Any) -> None:
+def test_the_documented_example_has_the_documented_list_of_commits(sandbox: Sandbox, api: Any) -> None:
     """Both forms of the call give it, with metaranges."""
     made = worked_example(sandbox)
     set_rules(api, 21, main=21, dev=7)
@@ -143,7 +143,7 @@ def test_the_list_of_commits_of_the_documented_example_is_the_documented_one(san
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name)
-def test_the_listed_commits_are_those_that_a_real_server_listed(recording: Path) -> None:
+def test_the_sandbox_lists_the_commits_that_a_real_server_listed(recording: Path) -> None:
     """This holds for every recorded history, with the fault of the server."""
     meta = json.loads((recording / "meta.json").read_text())
     folder = recording / "namespace/_lakefs"
@@ -181,7 +181,7 @@ def shared_parent(first: str, second: str) -> tuple[dict[str, Commit], list[Bran
     return commits, [BranchRecord("long", first), BranchRecord("short", second)], Rules(5, {"long": 21, "short": 7})
 
 
-def test_the_order_of_ids_matters_only_with_the_fault_of_the_server() -> None:
+def test_the_order_of_ids_matters_only_with_the_servers_fault() -> None:
     """Then a parent is missing from the list if the longer walk comes first."""
     for first, second, kept in (("1", "2", False), ("2", "1", True)):
         commits, branches, rules = shared_parent(first, second)
@@ -219,13 +219,13 @@ def prepared(api: Any) -> tuple[list[Any], list[dict[str, Any]]]:
     return pages, [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_without_staged_objects_the_location_is_empty(api: Any) -> None:
+def test_the_announced_location_is_empty_if_nothing_is_staged(api: Any) -> None:
     """The page has no successor."""
     [page], found = prepared(api)
     assert (page.gc_uncommitted_location, page.continuation_token, found) == ("", None, [])
 
 
-def test_pages_have_every_staged_address_of_every_branch_once(api: Any, lake: SandboxRepository) -> None:
+def test_pages_list_every_staged_address_of_every_branch_once(api: Any, lake: SandboxRepository) -> None:
     """Hidden branches are included; all pages share one run and one folder."""
     lake.put("main", "committed", b"1")
     lake.commit("main", "m")
@@ -283,7 +283,7 @@ def test_an_unknown_continuation_token_is_400(api: Any) -> None:
 
 
 @pytest.mark.parametrize(("oversights", "seen"), [(ALL_OVERSIGHTS, False), (frozenset[Oversight](), True)])
-def test_restaged_identical_content_is_listed_only_without_the_fault_of_the_server(
+def test_restaged_identical_content_is_listed_only_without_the_servers_fault(
     tmp_path: Path, oversights: frozenset[Oversight], seen: bool
 ) -> None:
     """It is served from its new address either way."""
@@ -315,7 +315,7 @@ def test_identical_content_with_another_type_or_metadata_is_listed(api: Any, lak
 
 
 @pytest.mark.parametrize(("oversights", "seen"), [(ALL_OVERSIGHTS, False), (frozenset[Oversight](), True)])
-def test_full_addresses_are_listed_only_without_the_fault_of_the_server(
+def test_full_addresses_are_listed_only_without_the_servers_fault(
     tmp_path: Path, oversights: frozenset[Oversight], seen: bool
 ) -> None:
     """The server takes an address with the local adapter's three slashes for one outside the namespace."""
@@ -332,7 +332,7 @@ def test_full_addresses_are_listed_only_without_the_fault_of_the_server(
         assert [row["physical_address"] for row in found] == (["data/linked"] if seen else [])
 
 
-def test_pages_of_a_diff_have_every_change_once(api: Any, lake: SandboxRepository) -> None:
+def test_pages_of_a_diff_list_every_change_once(api: Any, lake: SandboxRepository) -> None:
     """Each has its kind; an unknown branch is 404."""
     lake.put_many("main", [(path, b"old") for path in ("a", "b", "c")])
     lake.commit("main", "m")

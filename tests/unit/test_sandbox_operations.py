@@ -82,7 +82,7 @@ def test_a_reset_restores_only_what_it_names(api: Any, lake: SandboxRepository) 
         reset("lake", "gone", models.ResetCreation(type="reset"))
 
 
-def test_resetting_a_path_with_identical_content_leaves_its_new_address(api: Any, lake: SandboxRepository) -> None:
+def test_resetting_a_path_with_identical_content_keeps_its_new_address(api: Any, lake: SandboxRepository) -> None:
     """To the server there is no change to reset, so the new address is still served."""
     committed(lake, "main", a=b"1")
     again = lake.put("main", "a", b"1")
@@ -132,7 +132,7 @@ def test_a_revert_undoes_the_changes_of_one_commit(api: Any, lake: SandboxReposi
         api.branches_api.revert_branch("lake", "main", models.RevertCreation(ref="gone", parent_number=0))
 
 
-def test_a_merge_is_reverted_to_the_parent_that_is_named(api: Any, lake: SandboxRepository) -> None:
+def test_a_merge_is_reverted_to_the_named_parent(api: Any, lake: SandboxRepository) -> None:
     """Without a parent's number it is 409, and with a wrong one 400."""
     committed(lake, "main", a=b"1")
     lake.create_branch("dev", "main")
@@ -176,7 +176,7 @@ def test_a_cherry_pick_applies_the_changes_of_one_commit(api: Any, lake: Sandbox
 # --- objects that are there already -----------------------------------------------------------------------------------
 
 
-def test_a_copy_has_an_object_of_its_own_and_a_shallow_copy_does_not(api: Any, lake: SandboxRepository) -> None:
+def test_a_copy_has_its_own_object_and_a_shallow_copy_does_not(api: Any, lake: SandboxRepository) -> None:
     """A shallow copy of another branch's object is 400."""
     source = lake.put("main", "a", b"1", metadata={"team": "ml"})
     copy = api.objects_api.copy_object
@@ -203,7 +203,7 @@ def linked(api: Any, path: str, location: str, **fields: Any) -> Any:
     return api.staging_api.link_physical_address("lake", "main", path, metadata)
 
 
-def test_only_the_address_that_was_given_for_a_path_can_be_linked_to_it(
+def test_only_the_address_given_out_for_a_path_can_be_linked_to_it(
     sandbox: Sandbox, api: Any, lake: SandboxRepository
 ) -> None:
     """The address of another path, or one without its token, is 400."""
@@ -320,7 +320,7 @@ def diff(api: Any, left: str, right: str, **options: Any) -> list[tuple[str, str
         after = page.pagination.next_offset
 
 
-def test_three_dots_show_the_changes_of_the_right_ref_and_two_dots_the_difference(
+def test_a_three_dot_diff_shows_the_changes_of_the_right_ref_and_a_two_dot_diff_the_difference(
     api: Any, lake: SandboxRepository
 ) -> None:
     """The changes are those since both refs parted, and conflicts are among them."""
@@ -365,7 +365,7 @@ def test_a_two_dot_diff_to_staged_data_shows_the_staged_changes(api: Any, lake: 
 
 
 @pytest.mark.parametrize("amount", [1, 2, 100])
-def test_changes_folded_at_a_delimiter_have_each_prefix_once(api: Any, lake: SandboxRepository, amount: int) -> None:
+def test_changes_grouped_at_a_delimiter_have_each_prefix_once(api: Any, lake: SandboxRepository, amount: int) -> None:
     """This holds at every page size."""
     for path in ("a-b", "a/1", "a/2", "b", "c/d/e"):
         lake.put("main", path, b"1")
@@ -379,7 +379,7 @@ def test_changes_folded_at_a_delimiter_have_each_prefix_once(api: Any, lake: San
     assert found == [("a-b", "object"), ("a/", "common_prefix"), ("b", "object"), ("c/", "common_prefix")]
 
 
-def test_a_log_by_paths_is_refused(api: Any) -> None:
+def test_a_log_filtered_by_paths_is_refused(api: Any) -> None:
     """The whole log would be taken for that of the paths."""
     with refused(501, "objects"):
         api.refs_api.log_commits("lake", "main", objects=["a"])
@@ -411,7 +411,7 @@ def test_the_request_log_has_one_line_for_each_request(tmp_path: Path) -> None:
         assert re.fullmatch(rf"2022-03-31T12:00:\d\d\.\d{{6}}Z {re.escape(request)} {status} \d+\.\d", line), line
 
 
-def test_the_configuration_for_lakectl_leads_to_this_sandbox(sandbox: Sandbox) -> None:
+def test_the_configuration_for_lakectl_has_this_sandboxs_endpoint_and_keys(sandbox: Sandbox) -> None:
     """It has the sandbox's keys."""
     assert yaml.safe_load(sandbox.lakectl_configuration) == {
         "credentials": {"access_key_id": sandbox.access_key_id, "secret_access_key": sandbox.secret_access_key},

@@ -43,7 +43,7 @@ def retry_after_s(xid: str) -> int:
 # --- clock ------------------------------------------------------------------------------------------------------------
 
 
-def test_server_store_and_files_follow_the_clock_that_was_set(sandbox: Sandbox) -> None:
+def test_server_store_and_files_use_the_clock_that_was_set(sandbox: Sandbox) -> None:
     """So do entries, names and commits."""
     sandbox.set_clock(THEN)
     lake = sandbox.repository("lake")
@@ -70,7 +70,7 @@ def test_server_store_and_files_follow_the_clock_that_was_set(sandbox: Sandbox) 
         assert abs(moment - THEN) < NEAR, moment
 
 
-def test_time_passes_from_what_was_set_and_leaves_earlier_files_alone(sandbox: Sandbox) -> None:
+def test_a_set_clock_advances_and_leaves_earlier_files_unchanged(sandbox: Sandbox) -> None:
     """None restores the machine's time."""
     lake = sandbox.repository("lake")
     sandbox.set_clock(THEN)
@@ -109,7 +109,7 @@ def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -
     assert addresses.address().split("/")[1] not in slices
 
 
-def test_no_address_is_given_out_again_after_a_restart(tmp_path: Path) -> None:
+def test_no_address_is_given_out_twice_after_a_restart(tmp_path: Path) -> None:
     """The sandboxes follow each other on one folder within a second."""
     given: list[str] = []
     for start in range(3):
@@ -124,7 +124,7 @@ def test_no_address_is_given_out_again_after_a_restart(tmp_path: Path) -> None:
 # --- restarts ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_restarted_sandbox_serves_what_it_served_before(tmp_path: Path) -> None:
+def test_a_restarted_sandbox_serves_the_same_repository(tmp_path: Path) -> None:
     """It has the same commits, branches, tags, staged entries, rules, tasks and clock."""
 
     def served(sandbox: Sandbox) -> list[Any]:
@@ -206,7 +206,7 @@ def test_a_commit_has_the_message_metadata_and_date_of_its_request(sandbox: Sand
 
 
 @pytest.mark.parametrize("amount", [1, 2, 100])
-def test_pages_of_the_log_have_every_commit_once_and_in_order(sandbox: Sandbox, amount: int) -> None:
+def test_pages_of_the_log_list_every_commit_once_and_in_order(sandbox: Sandbox, amount: int) -> None:
     """An unknown ref is 404."""
     api, lake = client(sandbox), sandbox.repository("lake")
     for number in range(4):

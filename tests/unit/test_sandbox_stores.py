@@ -125,7 +125,7 @@ def test_the_printed_environment_has_no_secrets(sandbox: Sandbox, seaweedfs: Sea
     assert not any(seaweedfs.secret_key in value for value in sandbox.environment.values())
 
 
-def test_a_mark_of_a_sandbox_in_s3_has_exactly_the_unreferenced_objects(
+def test_a_mark_of_a_sandbox_in_s3_expires_exactly_the_unreferenced_objects(
     sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str
 ) -> None:
     """What was overwritten long ago or reset expires; imports are outside, and a shallow copy keeps its object."""

@@ -104,7 +104,7 @@ SECRET = "not for: nobody's = eyes! #é\\u0041\\ \U0001f511"
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a process that starts and ends several sessions in one JVM found, one after the other."""
+    """The findings of a process that starts and ends several sessions in one JVM, in order."""
     with tempfile.TemporaryDirectory() as tmp:  # sockets have short names, and pytest's own folders are too deep
         return sessions_in(Path(tmp), tmp_path_factory.mktemp("home"))
 
@@ -135,20 +135,20 @@ def test_no_setting_is_on_the_command_line_of_the_jvm(sessions: dict[str, Any]) 
         assert hidden not in command_line
 
 
-def test_settings_arrive_in_the_jvm_as_they_were_given(sessions: dict[str, Any]) -> None:
+def test_settings_reach_the_jvm_unchanged(sessions: dict[str, Any]) -> None:
     """A character with a meaning in a file of settings would change a key, or begin another setting."""
     assert sessions["secret"] == sessions["secret in Java"] == SECRET
     assert sessions["left"] == []
 
 
-def test_sockets_of_workers_lie_in_a_folder_of_this_user_only(sessions: dict[str, Any]) -> None:
+def test_sockets_of_workers_are_in_a_private_folder(sessions: dict[str, Any]) -> None:
     """They ask for no secret, so anyone who can open one of them can have a worker run any code."""
     assert sessions["modes"] == {"folder": "0o700", "log": "0o600"}
     assert sessions["sockets"]["in it"] > 0
     assert sessions["sockets"]["beside it"] == 0
 
 
-def test_nothing_of_a_session_is_left_in_the_temporary_folder(sessions: dict[str, Any]) -> None:
+def test_a_session_leaves_nothing_in_the_temporary_folder(sessions: dict[str, Any]) -> None:
     """Otherwise each run would leave a socket, a log or a file with keys of stores there."""
     cache = f"lakegc-{os.geteuid()}"  # stays, where the home can't be written to
     assert {name for name in sessions["left at the end"] if name.startswith((".", "lakegc"))} <= {cache}
@@ -164,7 +164,7 @@ def test_configured_settings_override_the_defaults(sessions: dict[str, Any]) -> 
     }
 
 
-def test_a_resource_starts_no_jvm_before_its_session_is_used(sessions: dict[str, Any]) -> None:
+def test_a_resource_starts_no_jvm_until_its_session_is_used(sessions: dict[str, Any]) -> None:
     """Making the resource is cheap."""
     assert sessions["lazy"] is True
 
@@ -251,7 +251,7 @@ def test_the_defaults_follow_the_cores_and_the_memory_of_the_machine() -> None:
     assert REQUIRED_SETTINGS.items() <= fixed_settings().items()
 
 
-def test_only_a_small_default_heap_gets_the_collector_of_small_heaps() -> None:
+def test_only_a_small_default_heap_gets_the_serial_collector() -> None:
     """For a large heap, or one that the user has set, Java chooses."""
     chosen = [machine_settings("local[*]", cores, 1 << 40) for cores in (2, 4, 8)]
 
@@ -272,7 +272,7 @@ def test_a_configured_collector_replaces_the_default_one(option: str) -> None:
 @pytest.mark.parametrize(
     "master", ["yarn", "k8s://https://cluster:6443", "spark://cluster:7077", "local-cluster[2,1,512]"]
 )
-def test_a_cluster_has_no_loopback_address_of_the_driver(master: str) -> None:
+def test_on_a_cluster_the_driver_has_no_loopback_address(master: str) -> None:
     """Executors would look for the driver on their own machine, and their number doesn't follow from its cores."""
     assert machine_settings(master, 2, 1 << 30) == {"spark.master": master, "spark.driver.memory": "512m"}
 
@@ -298,7 +298,7 @@ print(*sorted({"pyarrow", "boto3", "pandas"} - set(sys.modules)))
     assert not_imported == ""
 
 
-def test_zip_files_of_the_installed_spark_leave_the_path(tmp_path: Path) -> None:
+def test_zip_files_of_the_installed_spark_are_removed_from_the_path(tmp_path: Path) -> None:
     """The installed package is imported instead. Zip files of another Spark, and all other entries, stay."""
     import pyspark
 

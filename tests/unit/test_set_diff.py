@@ -1,4 +1,4 @@
-"""Two sorted sets, compared in one pass with a window of each in memory."""
+"""Two sorted sets are compared in one pass, with a window of each in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.rules.set_diff import Change, changes
@@ -31,6 +31,7 @@ def in_order(addresses: set[str]) -> list[str]:
     return sorted(addresses, key=str.encode)
 
 
+@settings(deadline=None)  # the first call imports parts of Arrow
 @given(st.sets(KEYS), st.sets(KEYS), st.lists(st.integers(0, 4), max_size=5), st.lists(st.integers(1, 4), max_size=5))
 def test_each_address_is_reported_once_with_its_change(
     before: set[str], after: set[str], some: list[int], other: list[int]
@@ -59,7 +60,7 @@ def test_a_set_out_of_order_is_an_error(tables: list[str]) -> None:
         list(changes(in_tables(["a", "b", "c", "d"], [4]), broken()))
 
 
-def test_at_most_one_table_of_each_set_is_read_ahead() -> None:
+def test_at_most_one_table_of_each_set_is_prefetched() -> None:
     """Two long sets are compared without being held in memory."""
     read = {"before": 0, "after": 0}
 

@@ -27,12 +27,12 @@ server:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home without any configuration."""
+    """A home folder without configuration."""
     return tmp_path
 
 
-def test_the_documented_defaults_apply_without_any_source(home: Path) -> None:
-    """They are the careful ones."""
+def test_the_documented_defaults_apply_without_any_configuration(home: Path) -> None:
+    """The defaults are the cautious values."""
     settings = Settings.load({}, home)
 
     assert (settings.min_age, settings.max_clock_skew) == (timedelta(hours=24), timedelta(minutes=5))
@@ -42,7 +42,7 @@ def test_the_documented_defaults_apply_without_any_source(home: Path) -> None:
 
 
 def test_only_the_given_environment_and_home_are_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process's own environment and home are not."""
+    """The process's own environment and home are not read."""
     monkeypatch.setenv("LAKEGC_MIN_AGE", "1h")
     monkeypatch.setenv("LAKECTL_SERVER_ENDPOINT_URL", "http://elsewhere")
     monkeypatch.setenv("HOME", str(home))
@@ -74,7 +74,7 @@ def test_options_override_variables_and_those_override_lakectl(home: Path) -> No
     assert all(each.origins[key] == f"credentials.{key} in {home / '.lakectl.yaml'}" for each in found)
 
 
-def test_lakectl_s_variables_and_file_give_endpoint_key_and_secret(home: Path) -> None:
+def test_lakectls_variables_and_file_give_endpoint_key_and_secret(home: Path) -> None:
     """lakectl's variables and its file give endpoint, key and secret."""
     variables = {
         "LAKECTL_SERVER_ENDPOINT_URL": "http://h:1",
@@ -92,7 +92,7 @@ def test_lakectl_s_variables_and_file_give_endpoint_key_and_secret(home: Path) -
         assert (server.endpoint_url, server.access_key_id, server.secret_access_key) == expected
 
 
-def test_an_option_that_is_not_given_leaves_the_variable(home: Path) -> None:
+def test_without_an_option_the_variable_applies(home: Path) -> None:
     """None means not given, and an empty variable means not set."""
     settings = Settings.load({"LAKEGC_RETRY_TOTAL_S": "7", "LAKEGC_MIN_AGE": " "}, home, retry_total_s=None)
 
@@ -220,7 +220,7 @@ def test_a_bad_value_that_may_have_a_secret_is_not_shown(home: Path, name: str, 
     assert raised.value.__suppress_context__
 
 
-def test_a_bad_value_in_the_lakectl_file_is_named_by_its_place(home: Path) -> None:
+def test_a_bad_value_in_the_lakectl_file_is_named_by_its_path_in_the_file(home: Path) -> None:
     """A bad value of lakectl's file is named by its place in the file."""
     (home / ".lakectl.yaml").write_text("credentials:\n  access_key_id: [1]\n")
 
@@ -242,7 +242,7 @@ def test_an_unknown_option_is_refused(home: Path) -> None:
         ("LAKEGC_min_age", "LAKEGC_MIN_AGE"),
     ],
 )
-def test_a_misspelt_variable_is_refused_with_the_name_that_is_meant(home: Path, name: str, meant: str) -> None:
+def test_a_misspelt_variable_is_refused_with_the_closest_name(home: Path, name: str, meant: str) -> None:
     """If it were ignored, the backup or the age that somebody relies on would be missing."""
     with pytest.raises(WrongUsage, match=f"variable {name} is not a setting of lakegc. Did you mean {meant}\\?"):
         Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
@@ -385,7 +385,7 @@ def test_slow_calls_have_a_longer_read_timeout(home: Path) -> None:
         ({"LAKEGC_PARALLELISM": "64", "LAKEGC_SPARK_CONF": '{"spark.sql.shuffle.partitions": "7"}'}, "64", "7"),
     ],
 )
-def test_counts_of_tasks_are_settings_of_spark_unless_its_configuration_has_them(
+def test_counts_of_tasks_apply_unless_sparks_own_configuration_sets_them(
     home: Path, environ: dict[str, str], tasks: str | None, partitions: str | None
 ) -> None:
     """Spark's own configuration takes precedence."""

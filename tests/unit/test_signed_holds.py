@@ -106,7 +106,7 @@ def test_the_removal_of_holds_that_a_sweep_used_is_detected(place: Place) -> Non
     assert Mark.open(place, "m1").record.digest == digest
 
 
-def test_holds_dropped_by_lakegc_are_not_missed(place: Place) -> None:
+def test_holds_dropped_with_lakegc_do_not_count_as_removed(place: Place) -> None:
     """A signed drop is a newer version with fewer holds."""
     add(place, "h1", "h2")
     marked(place)
@@ -125,7 +125,7 @@ def test_altered_holds_are_refused(place: Place, change: bytes) -> None:
         refused(place)
 
 
-def test_a_file_written_by_hand_is_accepted_once_somebody_signs_it(place: Place) -> None:
+def test_a_file_written_by_hand_is_accepted_once_it_is_signed(place: Place) -> None:
     """They see what it has and what a newer signed file had; then it is the newest. A file that changed meanwhile isn't
     signed."""
     older = add(place, "h1")

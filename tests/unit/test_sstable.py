@@ -97,7 +97,7 @@ def test_every_row_of_an_intact_table_is_read(case: Whole, decoder: Decoder) -> 
 @every_decoder
 @whole
 @pytest.mark.parametrize("column", COLUMNS)
-def test_a_column_is_the_same_with_and_without_others(case: Whole, decoder: Decoder, column: str) -> None:
+def test_a_column_is_the_same_whichever_others_are_read(case: Whole, decoder: Decoder, column: str) -> None:
     """Neither the other columns nor their order matter."""
     everything = read_entries(case.data, name=NAME, columns=COLUMNS[::-1], decoder=decoder)
     alone = read_entries(case.data, name=NAME, columns=[column], decoder=decoder)
@@ -108,7 +108,7 @@ def test_a_column_is_the_same_with_and_without_others(case: Whole, decoder: Deco
 
 @every_decoder
 @pytest.mark.parametrize("case", REARRANGED, ids=lambda case: case.what)
-def test_a_table_in_another_order_is_read_if_the_hash_of_its_content_is_its_name(case: Whole, decoder: Decoder) -> None:
+def test_a_table_with_reordered_blocks_is_read_if_its_content_hashes_to_its_name(case: Whole, decoder: Decoder) -> None:
     """The order of blocks alone is no reason to stop. Without that hash it is one, for a block may have been left
     out."""
     name = table_id(case.data, name=NAME, decoder=decoder)
@@ -130,7 +130,7 @@ def test_a_table_in_another_order_is_read_if_the_hash_of_its_content_is_its_name
 
 
 @every_decoder
-def test_a_table_in_another_order_with_an_unknown_field_or_version_is_refused(decoder: Decoder) -> None:
+def test_a_table_with_reordered_blocks_and_an_unknown_field_or_version_is_refused(decoder: Decoder) -> None:
     """Only the order of blocks is tolerated."""
     index_last = [0, 2, 3, 1]
     unknown = rearranged([data_block((b"a", put_value(b"", message(b"x", put_varint_field(8, 1)))))], index_last)
@@ -205,7 +205,7 @@ def test_decoders_agree_on_the_id_or_the_error_of_a_broken_table(case: Damaged, 
 @every_decoder
 @damaged
 def test_reading_a_broken_range_with_verification_is_an_error(case: Damaged, decoder: Decoder) -> None:
-    """It is one whatever columns are requested."""
+    """This holds for any requested columns."""
     with pytest.raises(DamagedData):
         read_verified_entries(case.data, name=NAME, columns=COLUMNS, decoder=decoder)
 
@@ -382,7 +382,7 @@ def test_intact_metadata_is_read() -> None:
 
 
 @pytest.mark.parametrize(("largest", "words"), [(5000, "has more than"), (30, "keys of one block")])
-def test_the_memory_that_a_table_takes_is_bounded(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_reading_a_table_is_bounded(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of its blocks and keys is checked before they are read."""
     data = assemble([data_block(*NUMBERED[at : at + 10]) for at in range(0, 100, 10)])
     monkeypatch.setattr("spark_resources.sstable.blocks.MAX_BYTES", largest)
@@ -390,7 +390,7 @@ def test_the_memory_that_a_table_takes_is_bounded(largest: int, words: str, monk
         read_entries(data, name=NAME, decoder=READABLE)
 
 
-def test_an_empty_file_is_called_empty() -> None:
+def test_the_error_for_an_empty_file_says_that_it_is_empty() -> None:
     """The most common damage has a message of its own."""
     with pytest.raises(DamagedData, match="it is empty"):
         read_entries(b"", name=NAME)
@@ -420,7 +420,7 @@ print(*(default_decoder(size).name for size in (0, VECTORISED_FROM - 1, VECTORIS
     assert _python(code) == "readable readable vectorised vectorised"
 
 
-def test_constants_of_the_compiled_loops_are_those_of_the_format() -> None:
+def test_the_compiled_loops_have_the_constants_of_the_format() -> None:
     """The compiled loops repeat a few of them."""
     from spark_resources.sstable import blocks, kernels, values
 

@@ -140,7 +140,7 @@ def test_every_commit_branch_and_tag_of_a_dump_is_read_back() -> None:
         assert read(data, name=ref.id) == expected
 
 
-def test_an_empty_dump_has_the_id_that_the_server_gives_it() -> None:
+def test_an_empty_dump_has_the_servers_id() -> None:
     """Every server announces the same id if there are no tags."""
     expected = "7cc6abb06deea81825ee467df1b3a92a8109c5bf14d1044d217ed0595fe00c8a"
 

@@ -24,7 +24,7 @@ def answered(code: str, message: str, status: int) -> ClientError:
         EndpointConnectionError(endpoint_url="http://nowhere", error="refused."),
     ],
 )
-def test_messages_of_s3_that_end_with_a_full_stop_get_no_second_one(error: ClientError) -> None:
+def test_messages_of_s3_never_end_with_two_full_stops(error: ClientError) -> None:
     """S3 ends its messages with one, and its copies sometimes don't."""
     error_text = str(s3_client.as_lakegc_error(error, "s3://bucket", "list", None))
 
@@ -33,7 +33,7 @@ def test_messages_of_s3_that_end_with_a_full_stop_get_no_second_one(error: Clien
     assert error_text.endswith(".")
 
 
-def test_messages_of_google_that_end_with_a_full_stop_get_no_second_one() -> None:
+def test_messages_of_google_never_end_with_two_full_stops() -> None:
     """Google's library reports expired credentials in whole sentences."""
     error = RefreshError("Reauthentication is needed. Please run gcloud auth login.")  # type: ignore[no-untyped-call]
     error_text = str(gcs_client.as_lakegc_error(error, "gs://bucket", "list", None))

@@ -10,7 +10,7 @@ from spark_resources.spark.task_report import SAMPLES_KEPT, TaskReport
 from spark_resources.spark.tasks import Batches, run_tasks, this_task
 
 
-def test_counters_of_tasks_are_summed_and_errors_stay_errors() -> None:
+def test_counters_of_tasks_are_summed_and_errors_are_kept_apart() -> None:
     """If an error were taken for a counter because of its text, a repository that could not be read wouldn't be named,
     and would look as if it referred to nothing."""
     first, second = TaskReport(), TaskReport()
@@ -31,7 +31,7 @@ def test_counters_of_tasks_are_summed_and_errors_stay_errors() -> None:
 
 
 def test_counters_by_key_are_summed_for_each_key() -> None:
-    """Neither a thing nor a counter is taken for another one because of its name."""
+    """Similar names of keys or counters are never confused."""
     first, second = TaskReport(), TaskReport()
     first.count_for("bytes of Ada", objects=1, bytes=10)
     first.count(objects=7)
@@ -59,7 +59,7 @@ def test_the_reports_of_all_tasks_come_back(spark: SparkSession) -> None:
     assert len(set(report.samples["attempts"])) == 3
 
 
-def test_an_error_of_a_task_is_raised_as_it_was(spark: SparkSession) -> None:
+def test_an_error_of_a_task_is_raised_unchanged(spark: SparkSession) -> None:
     """Nothing of the other tasks' reports is taken for the whole."""
 
     def work(batches: Batches, report: TaskReport) -> None:

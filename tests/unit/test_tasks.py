@@ -51,7 +51,7 @@ def test_work_gives_the_same_rows_on_the_driver_and_on_executors(tasks: Tasks) -
         assert (processes == {os.getpid()}) == tasks.is_here
 
 
-def test_more_tasks_than_may_be_done_on_the_driver_are_distributed(spark: SparkSession) -> None:
+def test_more_tasks_than_the_driver_may_do_run_on_executors(spark: SparkSession) -> None:
     """The number of tasks decides, not the number of rows."""
     assert id_tasks(lambda: spark, "name", NAMES, batch=5).is_here
     assert id_tasks(lambda: spark, "name", NAMES, batch=1, here=5).is_here
@@ -70,7 +70,7 @@ def test_work_on_the_driver_needs_no_session() -> None:
     assert tasks.collected(in_process, RESULT)["name"].to_pylist() == NAMES
 
 
-def test_no_rows_give_no_rows(spark: SparkSession) -> None:
+def test_work_without_rows_returns_no_rows(spark: SparkSession) -> None:
     tasks = id_tasks(lambda: spark, "name", [], batch=1)
 
     assert tasks.collected(in_process, RESULT) == RESULT.empty_table()
@@ -109,7 +109,7 @@ def test_a_failed_task_on_the_driver_ends_the_others_at_their_next_batch(spark: 
         id_tasks(lambda: spark, "name", NAMES, batch=1, here=5).collected(one_fails_and_the_others_never_end, RESULT)
 
 
-def test_files_of_several_tasks_never_have_the_same_name(tasks: Tasks, tmp_path: Path) -> None:
+def test_files_of_different_tasks_never_have_the_same_name(tasks: Tasks, tmp_path: Path) -> None:
     """Each task writes its own file, and none replaces another."""
     (tmp_path / "lake").mkdir()
     place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))

@@ -64,14 +64,14 @@ def test_an_age_is_the_time_up_to_the_start_of_the_mark(old: timedelta, label: s
         (None, 1, None),
     ],
 )
-def test_a_prefix_has_the_requested_number_of_folders(path: str | None, depth: int, prefix: str | None) -> None:
+def test_prefixes_have_the_requested_number_of_folders(path: str | None, depth: int, prefix: str | None) -> None:
     """It includes their slashes, byte for byte; without a path it is unknown."""
     found = totals_of(expired("data/s/a", path=path), depth=depth)
 
     assert found.by["prefix"] == {Label(prefix): Sum(1, 1)}
 
 
-def test_new_labels_beyond_a_bound_are_counted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_beyond_a_bound_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory stays bounded; no label is counted short, and the total is complete."""
     monkeypatch.setattr(counting, "MAX_LABELS", 3)
     rows = [expired(f"data/s{n}/a", 10) for n in range(8)] + [expired("data/s0/b", 5)]
@@ -161,7 +161,7 @@ def test_an_empty_set_has_no_plots() -> None:
     assert plots(Totals()) == {}
 
 
-def test_totals_of_no_rows_are_no_rows() -> None:
+def test_the_totals_of_an_empty_set_have_no_rows() -> None:
     """They have all columns."""
     assert (
         count_totals(pa.Table.from_pylist([], tables([expired("data/s/a")])[0].schema), start=START).to_pylist() == []

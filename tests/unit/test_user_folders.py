@@ -75,7 +75,7 @@ def test_a_folder_of_another_user_is_not_used_as_the_fallback(temporary: Path) -
     assert temporary_folder().stat().st_uid == os.geteuid()
 
 
-def test_plots_and_compiled_loops_need_no_home(temporary: Path) -> None:
+def test_plots_and_compiled_loops_work_without_a_home(temporary: Path) -> None:
     """If neither the home nor the installation can be written to, their files go to the fallback, without a warning."""
     environ = {**os.environ, "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator,UserWideCacheLocator"}
     ended = subprocess.run(
@@ -91,7 +91,7 @@ def test_plots_and_compiled_loops_need_no_home(temporary: Path) -> None:
     assert [path.name for path in temporary.iterdir()] == [MINE]
 
 
-def test_history_falls_back_with_a_warning(temporary: Path) -> None:
+def test_dagsters_history_falls_back_to_a_temporary_folder_with_a_warning(temporary: Path) -> None:
     """Temporary files are lost when the machine restarts, so the warning says what to set."""
     with pytest.warns(LakegcWarning, match=r"home folder isn't writable\. To keep the history, set DAGSTER_HOME"):
         home = dagster_home({})
@@ -100,7 +100,7 @@ def test_history_falls_back_with_a_warning(temporary: Path) -> None:
     assert home.stat().st_mode & 0o777 == 0o700
 
 
-def test_history_stays_in_a_home_that_can_be_written_to(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dagsters_history_stays_in_a_writable_home(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fallback is only for users without another place; a link there is refused, as it may be an attack."""
     home = temporary / "home"
     home.mkdir()
@@ -117,7 +117,7 @@ def test_history_stays_in_a_home_that_can_be_written_to(temporary: Path, monkeyp
         dagster_home({})
 
 
-def test_a_dagster_home_that_cannot_be_made_is_refused_by_its_name(temporary: Path) -> None:
+def test_a_dagster_home_that_cannot_be_created_is_refused_with_its_path(temporary: Path) -> None:
     """A folder that was named is not replaced by another one."""
     (temporary / "file").touch()
 
@@ -125,7 +125,7 @@ def test_a_dagster_home_that_cannot_be_made_is_refused_by_its_name(temporary: Pa
         dagster_home({"DAGSTER_HOME": str(temporary / "file" / "dagster")})
 
 
-def test_settings_need_no_home(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_load_without_a_home(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a home there is no file of lakectl's, variables alone count, and nothing is made in a folder named ~."""
 
     def nobody(_: int) -> None:

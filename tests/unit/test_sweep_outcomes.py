@@ -1,0 +1,109 @@
+"""Which objects of a sweep are still pending, and the outcome that is reported of each."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.rules.sweep_outcomes import APPROVED
+from spark_resources.model import ADDRESSES, PENDING, RECEIPTS, Outcome
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+OUTCOMES = pa.schema([pa.field("round", pa.int32()), *RECEIPTS])
+
+
+def approved(*addresses: str) -> pa.Table:
+    known = {"size": 3, "modified": AT, "checksum": "c", "slice": "data/"}
+    return pa.Table.from_pylist([{"address": address, **known} for address in addresses], APPROVED)
+
+
+def outcomes(**by_address: tuple[Outcome, int]) -> pa.Table:
+    """The outcome and round of each address."""
+    known = {"size": 3, "code": "", "why": "", "attempts": 1, "at": AT}
+    rows = [
+        {"address": address, **known, "outcome": outcome.value, "round": number}
+        for address, (outcome, number) in by_address.items()
+    ]
+    return pa.Table.from_pylist(rows, OUTCOMES)
+
+
+def every_outcome() -> pa.Table:
+    """An object, by name, for each outcome."""
+    return outcomes(**{each.name: (each, 1) for each in Outcome})
+
+
+def addresses(rows: pa.Table) -> list[str]:
+    return sorted(rows["address"].to_pylist())
+
+
+def test_an_approved_object_stays_pending_until_it_has_a_final_outcome() -> None:
+    """What failed before this attempt is retried; what failed in its first round or later is not. Each pending object
+    keeps what was marked of it, and only approved ones are pending."""
+    given = outcomes(
+        gone=(Outcome.DELETED, 1), kept=(Outcome.RESCUED, 9), before=(Outcome.FAILED, 4),
+        now=(Outcome.FAILED, 5), later=(Outcome.FAILED, 6), unapproved=(Outcome.FAILED, 1),
+    )  # fmt: skip
+    intents = approved("before", "before", "cut_off", "gone", "unapproved_too").select(["address"])
+    objects = approved("gone", "kept", "before", "now", "later", "cut_off", "untouched")
+
+    left = sweep_outcomes.pending(objects.append_column("reason", objects["slice"]), given, intents, since=5)
+
+    assert left.schema == PENDING
+    assert [tuple(row.values()) for row in left.drop_columns(["modified"]).to_pylist()] == [
+        ("before", 3, "c", "data/", True),
+        ("cut_off", 3, "c", "data/", True),
+        ("untouched", 3, "c", "data/", False),
+    ]
+
+
+def test_a_later_failure_replaces_an_earlier_outcome() -> None:
+    """Only the receipt of the last round counts: an object that an undo failed to restore is tried again."""
+    given = pa.concat_tables([outcomes(a=(Outcome.DELETED, 1)), outcomes(a=(Outcome.FAILED, 2))])
+
+    assert addresses(sweep_outcomes.pending(approved("a"), given, ADDRESSES.empty_table(), since=3)) == ["a"]
+    assert addresses(sweep_outcomes.pending(approved("a"), given, ADDRESSES.empty_table(), since=2)) == []
+
+
+def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> None:
+    """A restored or purged object was quarantined before. Objects without an outcome are left out, and counted by
+    whoever reports."""
+    objects = approved("deleted", "restored", "purged", "quarantined", "failed_undo", "none")
+    given = outcomes(
+        deleted=(Outcome.DELETED, 1), unapproved=(Outcome.DELETED, 1),
+        **dict.fromkeys(("restored", "purged", "quarantined", "failed_undo"), (Outcome.QUARANTINED, 1)),
+    )  # fmt: skip
+    undone = outcomes(
+        restored=(Outcome.RESTORED, 1), purged=(Outcome.PURGED, 1), failed_undo=(Outcome.FAILED, 1),
+        unapproved_too=(Outcome.RESTORED, 1),
+    )  # fmt: skip
+
+    found = sweep_outcomes.reported(objects, given, undone)
+
+    assert found.schema.names == RECEIPTS.names
+    assert [(row["address"], row["outcome"], row["size"]) for row in found.to_pylist()] == [
+        ("deleted", "deleted", 3),
+        ("failed_undo", "quarantined", 3),
+        ("purged", "purged", 3),
+        ("quarantined", "quarantined", 3),
+        ("restored", "restored", 3),
+    ]
+
+
+def test_each_set_of_outcomes_has_exactly_its_own_objects() -> None:
+    """Deleted and quarantined objects are gone from their keys; rescued and changed ones are left there for good."""
+    given = every_outcome()
+    objects, nothing = approved(*(each.name for each in Outcome)), OUTCOMES.empty_table()
+    undone = outcomes(DELETED=(Outcome.RESTORED, 1), QUARANTINED=(Outcome.FAILED, 1))
+    intents = objects.select(["address"])
+
+    gone = sweep_outcomes.deleted(objects, given, nothing)
+    assert gone.schema.names == ["address", "size"]
+    assert addresses(gone) == ["DELETED", "QUARANTINED"]
+    assert addresses(sweep_outcomes.deleted(objects, given, undone)) == ["QUARANTINED"]
+    assert addresses(sweep_outcomes.quarantined(objects, given)) == ["QUARANTINED"]
+    assert addresses(sweep_outcomes.not_taken(objects, given, intents)) == ["CHANGED", "RESCUED"]
+    assert addresses(sweep_outcomes.not_taken(objects, given, intents.slice(0, 0))) == []
+    assert addresses(sweep_outcomes.deleted(approved(), given, nothing)) == []
+    assert addresses(sweep_outcomes.quarantined(approved(), given)) == []
