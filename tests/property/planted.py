@@ -95,7 +95,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     "same bytes": (
         Edit(
             "lakegc_assets/mark/restaged_content.py",
-            "    return served(run, probed) if probed else None\n",
+            "    return KeepFacts(keep_reasons.served(name, doubtful), (served,))\n",
             "    return None\n",
         ),
     ),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakegc_assets.rules.holds import PathHolds, References, ancestors, commits_on_hold, unseen
+from lakegc_assets.rules.holds import PathHolds, References, ancestors, commits_on_hold, unresolvable
 from spark_resources.mark_store.hold_file import BranchHold, CommitHold, PathHold, PrefixHold, TagHold
 from spark_resources.model import Commit
 
@@ -74,8 +74,8 @@ def test_without_the_whole_graph_holds_on_commits_and_paths_cannot_be_applied() 
         BranchHold(id="by-branch", branches="main", days="9", **WHOSE),
     ]
 
-    assert unseen(holds, graph_known=False) == ["by-commit", "by-path"]
-    assert unseen(holds, graph_known=True) == []
+    assert unresolvable(holds, graph_known=False) == ["by-commit", "by-path"]
+    assert unresolvable(holds, graph_known=True) == []
 
 
 def test_each_path_hold_matches_whole_paths_whatever_their_bytes() -> None:
