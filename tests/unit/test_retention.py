@@ -379,9 +379,10 @@ def test_a_commit_that_the_server_does_not_list_is_retained_by_the_rule() -> Non
 
 
 def test_a_commit_that_only_the_server_lists_is_retained() -> None:
-    """No date says when that ends."""
+    """No date says when that ends. Its objects are read from its metarange."""
     verdict = server_and_rule(("a", "range-of-a"))["a"]
 
+    assert verdict.metarange_id == "range-of-a"
     assert (verdict.retained, verdict.why, verdict.server_listed) == (True, Reason.SERVER, True)
     assert (verdict.branch, verdict.days, verdict.until) == (None, None, None)
     assert (verdict.created, verdict.message) == (march(1), "message of a")
