@@ -156,3 +156,16 @@ def test_an_object_that_appeared_since_the_listing_counts_as_changed() -> None:
     result = checked([pending(size=None, modified=None, checksum=None)], [there(modified=MARKED)])
 
     assert addresses(result.changed) == ["data/s/a"]
+
+
+def test_the_reported_size_is_that_of_the_mark_or_else_that_of_the_object_found() -> None:
+    """A report that counts other bytes than those that were approved misleads whoever reads it."""
+    rows = [pending("a"), pending("b", size=None), pending("c", size=None), pending("d")]
+    result = checked(rows, [there("a", size=7), there("b", size=7)])
+
+    assert result.changed.select(["address", "size"]).to_pylist() == [
+        {"address": "a", "size": 5}, {"address": "b", "size": 7}
+    ]  # fmt: skip
+    assert result.gone.select(["address", "size"]).to_pylist() == [
+        {"address": "c", "size": 0}, {"address": "d", "size": 5}
+    ]  # fmt: skip
