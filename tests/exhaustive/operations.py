@@ -290,19 +290,57 @@ def revert(universe: Universe, world: World) -> Found:
 
 @operation
 def merge(universe: Universe, world: World) -> Found:
-    """The entries of one branch's head into another branch without changes."""
+    """One branch's head into another branch without changes, as the server does it; where both changed a path, the
+    source wins."""
     for repository, into, branch in _branches(world):
         for elsewhere, number, source in _branches(world):
             if elsewhere != repository or number == into or source.head == branch.head:
                 continue
             if not any(universe.is_changed(branch, path) for path in range(len(PATHS))):
+                base = merge_base(universe, source.head, branch.head)
                 mine, theirs = universe.commits[branch.head].tree, universe.commits[source.head].tree
-                tree = tuple(one or two for one, two in zip(theirs, mine, strict=True))
-                made = universe.commit(Commit((branch.head, source.head), tree, LATELY))
-                yield (
-                    (repository, number, into),
-                    _changed(world, repository, into, Branch(made, _nothing()), commit=made),
-                )
+                if theirs != base:
+                    made = universe.commit(Commit((branch.head, source.head), merged(theirs, mine, base), LATELY))
+                    yield (
+                        (repository, number, into),
+                        _changed(world, repository, into, Branch(made, _nothing()), commit=made),
+                    )
+
+
+def merge_base(universe: Universe, one: int, other: int) -> Tree:
+    """The tree of the first commit that both reach, from the highest generation down; every repository begins with an
+    empty one."""
+
+    def generation(commit: int) -> int:
+        return 1 + max(map(generation, universe.commits[commit].parents), default=0)
+
+    reached = {one: 1, other: 2}
+    waiting = [one, other]
+    while waiting:
+        newest = max(waiting, key=generation)
+        waiting.remove(newest)
+        for parent in universe.commits[newest].parents:
+            if parent not in reached:
+                waiting.append(parent)
+            reached[parent] = reached.get(parent, 0) | reached[newest]
+            if reached[parent] == 3:
+                return universe.commits[parent].tree
+    return _nothing()
+
+
+def merged(source: Tree, into: Tree, base: Tree) -> Tree:
+    """Three trees merged: a range that only one side changed as a whole, others path by path and by content."""
+    if base in (into, source):
+        return source if into == base else into
+    return tuple(
+        theirs if _same(theirs, mine) or _same(mine, before) or not _same(theirs, before) else mine
+        for theirs, mine, before in zip(source, into, base, strict=True)
+    )
+
+
+def _same(one: Entry | None, other: Entry | None) -> bool:
+    """Whether two entries are the same to the server."""
+    return one == other if one is None or other is None else one.content == other.content
 
 
 @operation
