@@ -11,7 +11,7 @@ from tests.exhaustive.invisible import LOST
 from tests.exhaustive.operations import Operation
 from tests.exhaustive.program import NEXT, STOPPED, Step
 from tests.exhaustive.scenarios import SCENARIOS
-from tests.exhaustive.server import Answer
+from tests.exhaustive.server import Answer, Question
 from tests.exhaustive.world import STORED, World, bit
 
 
@@ -74,11 +74,15 @@ class Player:
         self.measure(step, answer)
         if wrong:
             answer = next(one.answer for one in step.wrong(self.memory, answer) if one.sentence == wrong)
-        self.memory, label = step.take(self.memory, answer)
+        self.memory, label = step.take(self.memory, self.answered(step, question, answer))
         return label
 
     def before(self, name: str) -> None:
         """For what else may happen before a step."""
+
+    def answered(self, step: Step, question: Question, answer: Answer) -> Answer:
+        """For other answers than the right one."""
+        return answer
 
     def operate(self, operation: Operation) -> None:
         """Do what a writer does, if it is possible now."""

@@ -3,7 +3,9 @@
     uv run python -m tests.exhaustive.replay --runs 200 --seed 7
 
 A moment is a message of lakegc, which stands for the step of the model that follows it. Writers' operations are done by
-the sandbox, right when the message comes. What expires and what is deleted must then be the same.
+the sandbox, right when the message comes. A fault is the wrong answer to one request, which a server in between gives;
+or files that are hidden while lakegc lists the store; or the end of a sweep, which is then resumed. What expires and
+what is deleted must then be the same.
 """
 
 from __future__ import annotations
@@ -14,34 +16,56 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache, partial
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
+
+from starlette.responses import Response
 
 from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
+from lakegc_assets.rules.brakes import unread_in
 from lakegc_assets.sweep.preconditions import SweepOptions
-from spark_resources.errors import Refused
+from spark_resources.errors import LakegcError
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE
 from spark_resources.model import AddressType, Rules
 from spark_resources.sstable import Entry as StoredEntry
-from tests.exhaustive.decisions import key
+from tests.exhaustive import faulty_server
+from tests.exhaustive.decisions import folder, key
 from tests.exhaustive.explore import Event, Exploration, Scope
-from tests.exhaustive.operations import FRESH, HONEST, Operation, Successor, sentence
+from tests.exhaustive.faulty_server import (
+    LIST,
+    REPOSITORIES,
+    Asked,
+    FaultyServer,
+    Nth,
+    WrongAnswer,
+    asked_by,
+    no_branch,
+    part_of,
+    refused,
+)
+from tests.exhaustive.operations import FRESH, Operation, Successor, sentence
 from tests.exhaustive.play import Outcome, Player
-from tests.exhaustive.scenarios import SCENARIOS
+from tests.exhaustive.program import Step, Wrong
+from tests.exhaustive.scenarios import SCENARIOS, Scenario
+from tests.exhaustive.server import Answer, Question
 from tests.exhaustive.world import (
     BRANCHES,
     FULL,
     LONG_AGO,
     NEW,
     OLD,
+    OTHER,
     OURS,
     PATHS,
     RULES,
@@ -56,10 +80,11 @@ from tests.exhaustive.world import (
 )
 from tests.support.mark_runs import Marker, Sweeper
 
+MOST_TRIED = 400  # runs of the model, among which are some of each kind of fault
 CONTENTS = (b"same", b"size", b"another size")
-NAMES = ("lake", "other")
-MIN_AGE = timedelta(hours=1)
-OPERATIONS = tuple(name for name in HONEST if name != "merge")  # a merge of the sandbox looks for a common ancestor
+OPTIONS = MarkOptions(min_age=timedelta(hours=1), allow_young=True)
+BASE, MARKED = "base", "m1"  # the ids of marks
+SINCE = timedelta(days=30)  # before a run: the time of what was long ago, and of an incremental mark's base
 MARK = {
     "mark: begins": "",
     "mark: lists slice 0 of the store": "listing ",
@@ -72,6 +97,11 @@ MARK = {
     "mark: path probes, pass 2: choose paths": "probing branches once more: ",
     "mark: reads once more": "reading once more: ",
     "mark: holds, at the end": "writing the expired set",
+}
+INCREMENTAL_MARK = {
+    "mark: heads, before the listing": "searching for changes",
+    "mark: lists slice 1 of the store": "listing ",
+    **{step: words for step, words in MARK.items() if step != "mark: lists slice 0 of the store"},
 }
 SWEEP = {
     "sweep: verifies the mark's files": "",
@@ -86,31 +116,86 @@ SWEEP = {
 }
 """The steps of the model before which writers come, and the message after which they do so in a real run; those
 without a message come before a mark or a sweep."""
+LIKELY = {
+    "swallowed error": 0.01,
+    "truncated list": 0.1,
+    "stale listing": 0.1,
+    "unreadable": 0.05,
+    "503": 0.1,
+    "killed task": 0.6,
+}
+"""How likely a fault is where it can be: more for those that have few chances; one in fifty for others."""
 
 
 # --- the model's side -----------------------------------------------------------------------------------------------
 
 
-class RandomPlayer(Player):
-    """A run with operations of writers, up to a number, at random moments."""
+class Fault(NamedTuple):
+    """A fault at a step: at which request of which kind, unless it is no request's. `sweep` says whose request."""
 
-    def __init__(self, exploration: Exploration, rng: Random, most: int) -> None:
+    step: str
+    what: Wrong
+    question: Question
+    sweep: bool
+    at: Nth | None
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """What went wrong, and with which kind of request."""
+        return self.what.fault, "" if self.at is None else self.at.asked.kind
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether the other repository can't be read any more after it."""
+        at_the_other = self.at is not None and self.at.asked.repository == OTHER
+        return at_the_other and (self.what.fault == "unreadable" or self.is_unreadable_diff)
+
+    @property
+    def is_unreadable_diff(self) -> bool:
+        return self.what.fault == "swallowed error" and self.question[0] == "change"
+
+
+class RandomPlayer(Player):
+    """A run with operations of writers and with faults, up to a number of each, at random moments."""
+
+    def __init__(self, exploration: Exploration, rng: Random, most: int, faults: int = 0) -> None:
         super().__init__(exploration, [])
-        self.rng, self.most = rng, most
-        self.done: list[tuple[Event, Successor]] = []
+        self.rng, self.most, self.most_faults = rng, most, faults
+        self.done: list[tuple[Event, Successor | Fault]] = []
+        self.faults: list[Fault] = []
+        self.counted: Counter[Asked] = Counter()
+        self.asked: list[Counter[Asked]] = []
 
     def before(self, name: str) -> None:
-        if name not in MARK | SWEEP:
+        if name in ("sweep: verifies the mark's files", "sweep: a round begins"):
+            self.asked.append(Counter(self.counted))
+        if name == "sweep: verifies the mark's files":
+            self.counted.clear()
+        moments = SWEEP | (INCREMENTAL_MARK if self.exploration.scope.mark == "incremental" else MARK)
+        if name not in moments or self.memory.repeats or self.probes_nothing(name):
             return
-        while len(self.done) < self.most and self.rng.random() < 0.25:
+        while self.operations < self.most and self.rng.random() < 0.25:
             possible = [each for each in self.exploration.successors(self.world) if self.can_be_done(each.operation)]
             if possible:
                 each = self.rng.choice(possible)
                 self.done.append((Event(0, name, each.operation), each))
                 self.operate(each.operation)
 
+    def probes_nothing(self, name: str) -> bool:
+        """Whether this is the beginning of probes of which there are none, which no message announces."""
+        collector = self.exploration.collector
+        return name.endswith(": choose paths") and not collector.value(collector.choose_paths(self.memory)[0].probes)
+
+    @property
+    def operations(self) -> int:
+        return len(self.done) - len(self.faults)
+
     def can_be_done(self, operation: Operation) -> bool:
-        """An import of identical content isn't a stage and a commit, which is how the sandbox does it here."""
+        """An import of identical content isn't a stage and a commit, which is how the sandbox does it here. Nobody
+        changes a repository that can't be read."""
+        places = (*operation.arguments[:1], *operation.arguments[3:4])
+        if OTHER in places and any(one.is_lasting for one in self.faults):
+            return False
         if operation.name != "import_object":
             return True
         universe, (repository, number, path, address) = self.exploration.universe, operation.arguments
@@ -119,31 +204,93 @@ class RandomPlayer(Player):
         committed = universe.commits[branch.head].tree[path]
         return committed is None or committed.content != universe.contents[address]
 
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def answered(self, step: Step, question: Question, answer: Answer) -> Answer:
+        begun = asked_by(step.name, question)
+        if begun is not None:
+            self.counted[begun] += 1
+        if len(self.faults) < self.most_faults:
+            for one in step.wrong(self.memory, answer):
+                fault = self.fault(step, question, one)
+                if self.can_happen(fault) and self.rng.random() < LIKELY.get(one.fault, 0.02):
+                    self.faults.append(fault)
+                    self.done.append((Event(0, step.name, one.sentence), fault))
+                    return one.answer
+        return answer
+
+    def fault(self, step: Step, question: Question, what: Wrong) -> Fault:
+        asked = part_of(step.name, question)
+        at = None if asked is None else Nth(asked, self.counted[asked])
+        return Fault(step.name, what, question, step.name.startswith("sweep"), at)
+
+    def can_happen(self, fault: Fault) -> bool:
+        """Whether it can be made to happen in a real run, at this very request."""
+        if fault.what.fault == "killed task":
+            return not self.outcome.deleted and fault.question[0] == "absence"
+        if fault.question[0] == "listing":
+            return fault.what.fault == "truncated list"
+        if fault.at is None or not fault.step.startswith(("mark", "sweep, re-verification")):
+            return False
+        return fault.what.fault != "503" or self.is_last_probed(fault.question)
+
+    def is_last_probed(self, question: Question) -> bool:
+        """After a branch that gave no answer, a task doesn't probe later ones of its repository."""
+        _, repository, branch, _ = question
+        probes = self.exploration.collector.value(self.memory.probes)
+        return all(at != repository or BRANCHES[at][number] <= BRANCHES[at][branch] for at, number, _ in probes)
+
 
 @dataclass(frozen=True)
 class ModelRun:
-    """One run of the model: what the writers did, and how it ended."""
+    """One run of the model: what the writers did and which faults there were, in order, and how it ended. `asked`: the
+    requests of its mark, and those of each re-verification and what was before it in its sweep."""
 
     scenario: str
     universe: Universe
     start: World
-    done: tuple[tuple[Event, Successor], ...]
+    done: tuple[tuple[Event, Successor | Fault], ...]
     outcome: Outcome
+    incremental: bool
     sweep: bool
+    asked: list[Counter[Asked]]
 
     def __str__(self) -> str:
-        done = "; ".join(f"{sentence(event.what)} before {event.step}" for event, _ in self.done
-                         if isinstance(event.what, Operation))  # fmt: skip
-        return f"{self.scenario}: {done or 'nothing'}"
+        done = "; ".join(f"{sentence(event.what)} before {event.step}" if isinstance(event.what, Operation)
+                         else f"{event.what} at {event.step}" for event, _ in self.done)  # fmt: skip
+        return f"{self.scenario}{', incremental' if self.incremental else ''}: {done or 'nothing'}"
+
+    @property
+    def faults(self) -> list[Fault]:
+        return [what for _, what in self.done if isinstance(what, Fault)]
 
 
-def random_run(rng: Random, *, operations: int, sweep: bool) -> ModelRun:
-    name = rng.choice(sorted(SCENARIOS))
-    exploration = Exploration(SCENARIOS[name], Scope(operations, sweep=sweep, of=OPERATIONS))
-    player = RandomPlayer(exploration, rng, operations)
+@cache
+def with_garbage() -> list[str]:
+    """The scenarios in which something expires if nothing happens."""
+    scope = Scope(0, sweep=False)
+    return [name for name in sorted(SCENARIOS) if Player(Exploration(SCENARIOS[name], scope), []).run().expired]
+
+
+def random_run(rng: Random, *, operations: int, sweep: bool, faults: int, incremental: bool) -> ModelRun:
+    name = rng.choice(with_garbage() if sweep and rng.random() < 0.7 else sorted(SCENARIOS))
+    return random_run_of(
+        SCENARIOS[name], rng, operations=operations, sweep=sweep, faults=faults, incremental=incremental
+    )
+
+
+def random_run_of(
+    scenario: Scenario, rng: Random, *, operations: int, sweep: bool, faults: int = 0, incremental: bool = False
+) -> ModelRun:  # fmt: skip
+    scenario = replace(scenario, recorded=0)  # no earlier mark has read the other repository
+    mark = "incremental" if incremental else "full"
+    exploration = Exploration(scenario, Scope(operations, faults, mark, sweep))
+    player = RandomPlayer(exploration, rng, operations, faults)
     outcome = player.run()
     start = exploration.universe.worlds[exploration.start]
-    return ModelRun(name, exploration.universe, start, tuple(player.done), outcome, sweep)
+    return ModelRun(
+        scenario.name, exploration.universe, start, tuple(player.done), outcome, incremental, sweep, player.asked
+    )  # fmt: skip
 
 
 # --- the sandbox's side ---------------------------------------------------------------------------------------------
@@ -152,21 +299,32 @@ def random_run(rng: Random, *, operations: int, sweep: bool) -> ModelRun:
 class SandboxWorld:
     """The repositories of a sandbox, as in a world of the model."""
 
-    def __init__(self, sandbox: Sandbox, universe: Universe, world: World) -> None:
-        self.sandbox, self.universe = sandbox, universe
-        self.repositories = [sandbox.create(name) for name in NAMES[: len(world.repositories)]]
+    def __init__(
+        self, sandbox: Sandbox, universe: Universe, world: World, base: Callable[[], object] | None = None
+    ) -> None:  # fmt: skip
+        """`base` makes a mark when only what was long ago is there."""
+        self.sandbox, self.universe, self.now = sandbox, universe, sandbox.now()
+        if base is not None:
+            sandbox.set_clock(self.now - SINCE)
+        self.repositories = [sandbox.create(name) for name in REPOSITORIES[: len(world.repositories)]]
         self.commits: dict[tuple[int, int], str] = {}
         for address, kind in enumerate(world.stored):
-            if kind in STORED:
-                self.write(address, universe.contents[address], kind)
+            if kind == OLD:
+                self.write(address, universe.contents[address], OLD)
+        set_rules(self.lake, Rules(*RULES[world.rules]))
+        self.make_all(world, {LONG_AGO})
+        if base is not None:
+            base()
+            sandbox.set_clock(None)
+        for address, kind in enumerate(world.stored):
+            if kind == NEW:
+                self.write(address, universe.contents[address], NEW)
+        self.make_all(world, {one.date for one in universe.commits} - {LONG_AGO})
         for number, repository in enumerate(world.repositories):
-            for one in sorted(repository.commits):
-                self.make(number, one)
             for place, branch in enumerate(repository.branches):
                 if branch is not None:
                     self.make_branch(number, place, branch)
         self.write_holds(world.held)
-        set_rules(self.lake, Rules(*RULES[world.rules]))
 
     @property
     def lake(self) -> SandboxRepository:
@@ -177,7 +335,7 @@ class SandboxWorld:
     def write(self, address: int, content: int, kind: int) -> None:
         self.lake.objects.write(key(address), CONTENTS[content])
         if kind == OLD:
-            old = (self.sandbox.now() - timedelta(days=3)).timestamp()
+            old = (self.now - SINCE - timedelta(days=1)).timestamp()
             os.utime(self.file(address), (old, old))
 
     def file(self, address: int) -> Path:
@@ -209,6 +367,12 @@ class SandboxWorld:
 
     # --- commits ----------------------------------------------------------------------------------------------------
 
+    def make_all(self, world: World, dates: set[int]) -> None:
+        for number, repository in enumerate(world.repositories):
+            for one in sorted(repository.commits):
+                if self.universe.commits[one].date in dates:
+                    self.make(number, one)
+
     def make(self, repository: int, number: int) -> None:
         """A commit with its tree and date, on a branch of its own that is deleted again."""
         target, commit = self.repositories[repository], self.universe.commits[number]
@@ -218,7 +382,7 @@ class SandboxWorld:
         for path, entry in enumerate(commit.tree):
             if entry != before[path]:
                 self.stage(repository, "making", path, TOMBSTONE if entry is None else entry)
-        date = self.sandbox.now() - (timedelta(days=30) if commit.date == LONG_AGO else timedelta(hours=1))
+        date = self.now - (SINCE if commit.date == LONG_AGO else timedelta(hours=1))
         made = target.commit("making", f"commit {number}", date=date, allow_empty=True)
         self.commits[repository, number] = made.id
         target.delete_branch("making")
@@ -254,6 +418,7 @@ class SandboxWorld:
         repository, place, *more = arguments
         method = self.stage_object if name == "stage" else getattr(self, name)
         method(repository, self.branch(repository, place), *more)
+        place = more[0] if name == "merge" else place
         made = after.repositories[repository].branches[place]
         if made is not None:
             head = next(one.commit_id for one in self.repositories[repository].branches(hidden=True)
@@ -301,6 +466,9 @@ class SandboxWorld:
     def revert(self, repository: int, branch: str) -> None:
         self.repositories[repository].revert(branch, branch, allow_empty=True)
 
+    def merge(self, repository: int, branch: str, into: int) -> None:
+        self.repositories[repository].merge(branch, self.branch(repository, into), strategy="source-wins")
+
     def change_rules(self, number: int, after: World) -> None:
         set_rules(self.lake, Rules(*RULES[number]))
 
@@ -323,52 +491,175 @@ class SandboxWorld:
     def sweep_by_another_tool(self, address: int, after: World) -> None:
         self.file(address).unlink()
 
+    # --- faults -----------------------------------------------------------------------------------------------------
+
+    def wrong_answer(self, fault: Fault) -> WrongAnswer:
+        """What the server answers instead."""
+        assert fault.at is not None
+        if fault.is_lasting:
+            return self.unreadable
+        kind = fault.what.fault
+        if kind == "stale listing":
+            return partial(self.stale_heads, fault)
+        if kind == "swallowed error" and fault.at.asked.kind == LIST:
+            return partial(self.ending_list, *fault.question[1:])
+        if kind == "swallowed error":
+            return refused(500, "internal server error: staging record can't be decoded")
+        return {"empty list": faulty_server.empty_list, "404": no_branch, "503": refused(503, "slow down")}[kind]
+
+    def stale_heads(self, fault: Fault, right: Callable[[], Response]) -> Response:
+        """Branches as they were before the last operation."""
+        assert fault.at is not None
+        repository = fault.at.asked.repository
+        known = {self.branch(repository, place): self.commits[repository, one]
+                 for place, one in enumerate(fault.what.answer) if one >= 0}  # fmt: skip
+        return faulty_server.with_heads(known, right())
+
+    def ending_list(self, branch: int, path: int, right: Callable[[], Response]) -> Response:
+        """The list of a server that can't read what is staged on a branch from a path onwards."""
+        self.sandbox.faults.broken = [(self.branch(OURS, branch), name) for name in PATHS[path:]]
+        try:
+            return right()
+        finally:
+            self.sandbox.faults.broken = ()
+
+    def unreadable(self, right: Callable[[], Response]) -> Response:
+        """The other repository can't be read any more: by the server, or in the store."""
+        self.sandbox.fail(REPOSITORIES[OTHER], 403)
+        root = self.repositories[OTHER].objects.file("")
+        root.rename(root.with_name("hidden"))
+        return refused(403, "not allowed")(right)
+
+    def readable(self) -> None:
+        """The other repository can be read again, if there is one."""
+        if len(self.repositories) > 1:
+            self.sandbox.fail(REPOSITORIES[OTHER], None)
+            root = self.repositories[OTHER].objects.file("")
+            if (hidden := root.with_name("hidden")).exists():
+                hidden.rename(root)
+
+    @contextmanager
+    def without_slice(self, number: int) -> Iterator[None]:
+        """Hide the objects of a slice."""
+        there, hidden = self.lake.objects.file(folder(number)), self.lake.objects.file("hidden")
+        if not there.exists():
+            yield
+            return
+        there.rename(hidden)
+        try:
+            yield
+        finally:
+            hidden.rename(there)
+
 
 # --- both -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RealRun:
-    """How a real run ended: as `Outcome`. `left` are the events whose moment never came."""
+    """How a real run ended: as `Outcome`. `left` are the events whose moment never came; `asked` as in `ModelRun`."""
 
     expired: int | None
     stored: int
-    left: int
+    left: list[str]
+    asked: list[Counter[Asked]]
 
 
-def real_run(run: ModelRun, folder: Path) -> RealRun:
-    with Sandbox(folder) as sandbox:
-        there = SandboxWorld(sandbox, run.universe, run.start)
-        script = Script(there, run)
-        expired, settings = None, sandbox.settings
-        script.now("mark: begins")
+class Killed(BaseException):
+    """Ends a sweep as a signal would: nothing of the product catches it."""
+
+
+def real_run(run: ModelRun, where: Path) -> RealRun:
+    with Sandbox(where) as sandbox, faulty_server.faulty_server(sandbox.endpoint_url) as server:
+        settings = {**sandbox.settings, "endpoint_url": server.endpoint, "retry_total_s": "0", "full_every": "100"}
+        base = partial(Marker().mark, settings, REPOSITORIES[OURS], BASE, OPTIONS)
+        there = SandboxWorld(sandbox, run.universe, run.start, base if run.incremental else None)
+        script = Script(there, run, server)
+        expired = None
         try:
-            with script.listening(MARK):
-                marked = Marker().mark(settings, "lake", "m1", MarkOptions(min_age=MIN_AGE, allow_young=True))
-            numbers = {key(one): one for one in range(len(run.start.stored))}
-            expired = sum(bit(numbers[one]) for one in marked.expired if one in numbers)
-            if run.sweep and expired:
-                Sweeper().approve(settings, "lake", "m1")
-                script.now("sweep: verifies the mark's files")
-                with script.listening(SWEEP):
-                    Sweeper().sweep(settings, "lake", "m1", SweepOptions())
-        except Refused:
+            expired, may_be_swept = marked(run, script, settings)
+            if run.sweep and expired and may_be_swept:
+                swept(script, settings)
+        except LakegcError:
             pass
         stored = sum(bit(one) for one in range(len(run.start.stored)) if there.file(one).exists())
-        return RealRun(expired, stored, len(script.waiting))
+        left = [event.step for event, _ in script.waiting] + [str(one) for one in server.planned]
+        return RealRun(expired, stored, left, script.asked)
+
+
+def marked(run: ModelRun, script: Script, settings: dict[str, str]) -> tuple[int, bool]:
+    """The expired objects of a mark, and whether it is approved: not if a repository is unread."""
+    script.begin(sweep=False)
+    script.now("mark: begins")
+    options = replace(OPTIONS, since=BASE) if run.incremental else OPTIONS
+    try:
+        with script.listening(INCREMENTAL_MARK if run.incremental else MARK):
+            found = Marker().mark(settings, REPOSITORIES[OURS], MARKED, options)
+    finally:
+        script.there.readable()
+    assert found.record.incremental == run.incremental, found.record.basis
+    numbers = {key(one): one for one in range(len(run.start.stored))}
+    expired = sum(bit(numbers[one]) for one in found.expired if one in numbers)
+    return expired, not unread_in(found.record)
+
+
+def swept(script: Script, settings: dict[str, str]) -> None:
+    """A sweep, which is resumed if it is killed."""
+    lake = REPOSITORIES[OURS]
+    Sweeper().approve(settings, lake, MARKED)
+    script.begin(sweep=True)
+    script.now("sweep: verifies the mark's files")
+    with script.listening(SWEEP):
+        for _ in range(2):
+            try:
+                Sweeper().sweep(settings, lake, MARKED, SweepOptions())
+                return
+            except Killed:
+                pass
+            finally:
+                script.there.readable()
 
 
 class Script:
-    """The operations of a run of the model, each waiting for its moment."""
+    """The operations and faults of a run of the model, each waiting for its moment; but wrong answers wait for their
+    request."""
 
-    def __init__(self, there: SandboxWorld, run: ModelRun) -> None:
-        self.there, self.run, self.waiting = there, run, list(run.done)
+    def __init__(self, there: SandboxWorld, run: ModelRun, server: FaultyServer) -> None:
+        self.there, self.run, self.server = there, run, server
+        self.waiting = [each for each in run.done if not isinstance(each[1], Fault) or each[1].at is None]
+        self.asked: list[Counter[Asked]] = []
+        self._hidden = ExitStack()
+
+    def begin(self, *, sweep: bool) -> None:
+        """Begin to count the requests of a mark or sweep."""
+        if sweep:
+            self.asked.append(Counter(self.server.counted))
+        self.server.begin()
+        for one in self.run.faults:
+            if one.at is not None and one.sweep == sweep:
+                self.server.planned[one.at] = self.there.wrong_answer(one)
 
     def now(self, step: str) -> None:
-        while self.waiting and self.waiting[0][0].step == step:
+        if step == "sweep: a round begins":
+            self.asked.append(Counter(self.server.counted))
+        self._hidden.close()
+        while self.waiting and self.step_of(self.waiting[0]) == step:
             event, each = self.waiting.pop(0)
-            assert isinstance(event.what, Operation)
-            self.there.do(event.what, self.run.universe.worlds[each.world])
+            if isinstance(each, Successor):
+                assert isinstance(event.what, Operation)
+                self.there.do(event.what, self.run.universe.worlds[each.world])
+            elif each.what.fault == "killed task":
+                raise Killed
+            else:
+                self._hidden.enter_context(self.there.without_slice(each.question[1]))
+
+    def step_of(self, each: tuple[Event, Successor | Fault]) -> str:
+        """The step at whose moment something happens."""
+        event, what = each
+        if isinstance(what, Successor):
+            return event.step
+        slices = "mark: lists slice 1 of the store" if self.run.incremental else "mark: lists slice 0 of the store"
+        return "sweep: a round begins" if what.sweep else slices
 
     @contextmanager
     def listening(self, moments: dict[str, str]) -> Iterator[None]:
@@ -377,7 +668,7 @@ class Script:
                 if words and message.startswith(words):
                     self.now(step)
 
-        with listening(listen):
+        with listening(listen), self._hidden:
             yield
 
 
@@ -392,27 +683,40 @@ def difference(run: ModelRun, real: RealRun) -> str:
     return ""
 
 
-def compared(seed: int, *, operations: int, sweep: bool) -> tuple[ModelRun, RealRun, str]:
-    run = random_run(Random(seed), operations=operations, sweep=sweep)
-    with tempfile.TemporaryDirectory() as folder:
-        real = real_run(run, Path(folder))
-    return run, real, "" if real.left else difference(run, real)
+def random_runs(seed: int, number: int, *, operations: int = 2, faults: int = 1) -> Iterator[ModelRun]:
+    """Runs of the model, of full and incremental marks, every second one with a sweep."""
+    for each in range(seed, seed + number):
+        yield random_run(
+            Random(each), operations=operations, faults=faults, sweep=each % 2 == 1, incremental=each % 4 > 1
+        )
+
+
+def varied_runs(number: int) -> Iterator[ModelRun]:
+    """A few runs, each with another kind of fault."""
+    kinds = set[tuple[str, str]]()
+    for run in random_runs(0, MOST_TRIED):
+        found = {one.kind for one in run.faults} - kinds
+        if found and len(kinds) < number:
+            kinds |= found
+            yield run
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.exhaustive.replay", description="The model against the sandbox.")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--operations", type=int, default=3)
+    parser.add_argument("--operations", type=int, default=2)
+    parser.add_argument("--faults", type=int, default=1)
     options = parser.parse_args(arguments)
     wrong = unfinished = 0
     began = time.monotonic()
-    for number in range(options.runs):
-        run, real, why = compared(
-            options.seed * 100_000 + number, operations=options.operations, sweep=bool(number % 2)
-        )
+    runs = random_runs(options.seed * 100_000, options.runs, operations=options.operations, faults=options.faults)
+    for number, run in enumerate(runs):
+        with tempfile.TemporaryDirectory() as where:
+            real = real_run(run, Path(where))
+        why = "" if real.left else difference(run, real)
         wrong, unfinished = wrong + bool(why), unfinished + bool(real.left)
-        state = why or ("a moment never came" if real.left else "agree")
+        state = why or (f"this moment never came: {real.left[0]}" if real.left else "agree")
         print(f"{number} ({time.monotonic() - began:.0f} s) {run}: {state}", flush=True)
     print(f"{options.runs} runs, {unfinished} in which a moment never came, {wrong} that differ")
     return wrong

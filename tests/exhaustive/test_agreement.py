@@ -15,25 +15,47 @@ from pyspark.sql import SparkSession
 
 from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.keep_reasons import KEEP_REASONS
+from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import SERVED
+from spark_resources.sstable import Entry as StoredEntry
 from tests.exhaustive import decisions
 from tests.exhaustive.collector import Collector
-from tests.exhaustive.explore import Exploration, Scope
-from tests.exhaustive.replay import difference, random_run, real_run
+from tests.exhaustive.explore import FAULTS, Exploration, Scope
+from tests.exhaustive.faulty_server import DIFF, LIST, STAT
+from tests.exhaustive.operations import successors
+from tests.exhaustive.replay import SandboxWorld, difference, random_run_of, random_runs, real_run, varied_runs
 from tests.exhaustive.scenarios import SCENARIOS
-from tests.exhaustive.world import SIZES, Commit, Entry, Universe, addresses, bit
+from tests.exhaustive.world import (
+    LATELY,
+    LONG_AGO,
+    OLD,
+    OURS,
+    PATHS,
+    SIZES,
+    Branch,
+    Commit,
+    Entry,
+    Repository,
+    Universe,
+    World,
+    addresses,
+    bit,
+)
 from tests.support.mark_runs import SharedSpark, environment
 
+MERGES = 25
+FEW_RUNS = 20
 RUNS = int(os.environ.get("LAKEGC_MODEL_REPLAYS", "8"))
 
 
 @pytest.mark.timeout(0)  # as long as the number of runs takes
 def test_random_runs_of_the_model_end_as_real_ones_in_the_sandbox(tmp_path: Path) -> None:
-    """The same objects expire, and the same are deleted, with the same operations at the same moments."""
+    """The same objects expire, and the same are deleted, with the same operations at the same moments, and the same
+    faults of the same requests. By default a few runs, each with another kind of fault."""
+    runs = varied_runs(RUNS) if RUNS <= FEW_RUNS else random_runs(0, RUNS)
     different, whole = [], 0
-    for number in range(RUNS):
-        run = random_run(Random(number), operations=3, sweep=number % 4 == 3)
+    for number, run in enumerate(runs):
         (folder := tmp_path / f"{number}").mkdir()
         real = real_run(run, folder)
         if not real.left:
@@ -42,6 +64,66 @@ def test_random_runs_of_the_model_end_as_real_ones_in_the_sandbox(tmp_path: Path
 
     assert different == []
     assert whole > RUNS // 2
+
+
+def test_runs_of_the_model_have_every_kind_of_fault() -> None:
+    """But lost answers and delays, which take a store that answers late, and what was altered or forged."""
+    kinds = {one.kind for run in varied_runs(100) for one in run.faults}
+
+    assert {fault for fault, _ in kinds} == set(FAULTS) - {"lost answer", "delay", "altered mark", "forged base"}
+    assert {("404", DIFF), ("404", LIST), ("404", STAT), ("swallowed error", DIFF), ("swallowed error", LIST)} <= kinds
+
+
+def test_a_quiet_mark_and_sweep_send_the_requests_of_the_model(tmp_path: Path) -> None:
+    """As many lists, diffs, listings of branches and lookups of each path: only so is a fault at the same request."""
+    scenario = SCENARIOS["garbage beside another repository"]
+    run = random_run_of(scenario, Random(0), operations=0, sweep=True)
+
+    real = real_run(run, tmp_path)
+
+    assert difference(run, real) == ""
+    assert len(run.asked) == 2
+    assert real.asked[:2] == run.asked  # then comes the closing re-verification
+
+
+PLACES = [None, Entry(0, 0), Entry(1, 0), Entry(2, 2)]  # the second and third have the same content
+
+
+def test_merges_of_the_model_are_those_of_the_server(tmp_path: Path) -> None:
+    """The same paths with the same addresses, whichever sides changed what."""
+    rng, universe = Random(3), Universe(contents=OBJECTS)
+    for number in range(MERGES):
+        base = rng.choice(PLACES), rng.choice(PLACES)
+        mine, theirs = (tuple(changed(before, rng.choice(PLACES)) for before in base) for _ in range(2))
+        root = universe.commit(Commit((), base, LONG_AGO))
+        heads = [universe.commit(Commit((root,), tree, LATELY)) for tree in (mine, theirs)]
+        main, dev = (Branch(one, (None, None)) for one in heads)
+        world = World((OLD, OLD, OLD), (Repository((main, dev), frozenset((root, *heads))),))
+        found = [each for each in successors(universe, universe.world(world), ["merge"]) if each.operation.arguments[1]]
+        if found:
+            after = universe.worlds[found[0].world]
+            with Sandbox(tmp_path / f"{number}") as sandbox:
+                there = SandboxWorld(sandbox, universe, world)
+                there.do(found[0].operation, after)
+
+                assert served(there) == tree_of(universe, after), (base, mine, theirs)
+
+
+def changed(before: Entry | None, entry: Entry | None) -> Entry | None:
+    """The entry after a commit, which drops what has the same content as before."""
+    return before if before is not None and entry is not None and before.content == entry.content else entry
+
+
+def tree_of(universe: Universe, world: World) -> list[str | None]:
+    main = world.repositories[OURS].branches[0]
+    assert main is not None
+    return [None if one is None else decisions.key(one.address) for one in universe.commits[main.head].tree]
+
+
+def served(there: SandboxWorld) -> list[str | None]:
+    listed, _ = there.lake.listing("main")
+    found = {one.path.decode(): one.address for one in listed if isinstance(one, StoredEntry)}
+    return [found.get(path) for path in PATHS]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +150,9 @@ def test_the_paths_that_the_model_probes_are_those_of_the_rule(spark: SparkSessi
         found = path_probes.probes(*frames(spark, universe, commits, objects)).collect()
 
         assert {(int(row["branch"]), int(row["path"])) for row in found} == expected
+        for one in commits:
+            probed = {row["size"] for row in found if int(row["branch"]) == one}
+            assert probed == decisions.probed_sizes(universe, [one], sizes)
 
 
 def frames(spark: SparkSession, universe: Universe, commits: Sequence[int], objects: Sequence[int]) -> Any:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakegc_assets.rules import garbage
 from spark_resources.errors import DamagedData, LakegcError
-from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace, old_enough_before
+from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace, cutoff_for
 from spark_resources.spark import arrow_shuffle
 from spark_resources.spark.arrow_shuffle import (
     Grouped,
@@ -485,5 +485,5 @@ def test_superfluous_rows_of_an_address_are_dropped_while_rows_arrive(
 
 def test_objects_are_old_enough_if_they_were_modified_the_minimum_age_before_the_start() -> None:
     """A cutoff after the start would make every new upload garbage."""
-    assert old_enough_before(CUTOFF, timedelta(hours=24)) == datetime(2026, 11, 19, 8, tzinfo=UTC)
-    assert old_enough_before(CUTOFF, timedelta(0)) == CUTOFF
+    assert cutoff_for(CUTOFF, timedelta(hours=24)) == datetime(2026, 11, 19, 8, tzinfo=UTC)
+    assert cutoff_for(CUTOFF, timedelta(0)) == CUTOFF
