@@ -20,7 +20,7 @@ from starlette.responses import Response
 from tests.exhaustive.server import Question
 from tests.exhaustive.world import BRANCHES, OURS, PATHS
 from tests.support.replay_server import serving
-from tests.support.tampering_proxy import Between
+from tests.support.tampering_proxy import TamperingProxy
 
 REPOSITORIES = ("lake", "other")
 LIST, DIFF, STAT, HEADS = "list", "diff", "stat", "heads"
@@ -117,7 +117,7 @@ def with_body(right: Response, body: Mapping[str, Any]) -> Response:
     return Response(json.dumps(body), right.status_code, sent)
 
 
-class FaultyServer(Between):
+class FaultyServer(TamperingProxy):
     """Forwards to the sandbox; `planned` are the wrong answers, which are taken out once they were given.
 
     A 404 for a path whose branch is there is also given to the listing with which a client confirms it.
