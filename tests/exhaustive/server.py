@@ -162,9 +162,10 @@ def begin(server: Server, world: World) -> Answer:
 
 @answers
 def truth(server: Server, world: World) -> Answer:
-    """What is live, without objects that were written since a mark listed old ones at their keys."""
+    """What is stored and live, and those of it that are young: written since a mark listed old ones at their keys."""
+    there = sum(bit(address) for address, kind in enumerate(world.stored) if kind in STORED)
     new = sum(bit(address) for address, kind in enumerate(world.stored) if kind == NEW)
-    return server.universe.reasons(server.universe.world(world)).live, new
+    return server.universe.reasons(server.universe.world(world)).live & there, new
 
 
 @answers

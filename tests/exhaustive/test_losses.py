@@ -115,6 +115,13 @@ def test_an_exploration_for_a_given_time_ends_with_it_and_finds_losses() -> None
     assert found.losses
 
 
+def test_a_mark_does_not_lose_what_another_tool_deleted_before() -> None:
+    """A stale listing still shows it, and a new branch makes it live: a sweep then finds nothing to delete."""
+    scope = Scope(2, 1, of=("sweep_by_another_tool", "create_branch"), kinds=("stale listing",))
+
+    assert Exploration(SCENARIOS["an expired commit"], scope).run().losses == []
+
+
 def test_every_operation_is_tried() -> None:
     tried = {
         each.operation.name
