@@ -32,7 +32,7 @@ NOT_OURS = {
     "--check", "--no-dev",  # ruff's, uv's
     "--objects", "--commits", "--runs", "--size", "--factor", "--pairs", "--wait", "--files",  # of benchmarks
     "--operations", "--faults", "--mark", "--scenario", "--without", "--processes", "--progress",  # of the model
-    "--seed",
+    "--seed", "--minutes",
 }  # fmt: skip
 
 # one process for all: what tests import is imported once
