@@ -464,7 +464,7 @@ class SandboxWorld:
         self.repositories[repository].hard_reset(branch, self.commits[repository, commit])
 
     def revert(self, repository: int, branch: str) -> None:
-        self.repositories[repository].revert(branch, branch, allow_empty=True)
+        self.repositories[repository].revert(branch, branch, parent_number=1, allow_empty=True)
 
     def merge(self, repository: int, branch: str, into: int) -> None:
         self.repositories[repository].merge(branch, self.branch(repository, into), strategy="source-wins")
