@@ -20,6 +20,7 @@ from lakegc_assets.mark import (
 from lakegc_assets.mark.candidates import recorded_candidates
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.mark.expiry_reasons import ATTRIBUTED, Attributions
+from lakegc_assets.mark.keep_facts import ObjectsToDecide
 from lakegc_assets.mark.reference_status import STATUS, ReferenceStatus, compare
 from lakegc_assets.mark.writer import write_mark
 from lakegc_assets.rules import garbage
@@ -63,6 +64,7 @@ def finish(run: MarkRun) -> None:
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
     """Write stored − committed − uncommitted − young − kept for other reasons."""
     candidates = recorded_candidates(run)
+    run.spark()  # if it can't start, that fails every mark, also one that is too small to need it
     run.log_message("comparing stored objects with live addresses")
     status = compare(run, candidates)
     notes.facts |= status.counts
@@ -70,8 +72,7 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     dot_segments.record_names(run, notes, status.dot_segments)
     run.log_message(f"determining expiry reasons for {plural(status.counts['unreferenced'], 'object')}")
     attributions = expiry_reasons.attribute(run, notes, candidates.chain, status)
-    sizes = sizes_of_unreferenced(run, status, attributions)
-    facts = keep_lookups.look_up(run, notes, sizes, candidates.chain)
+    facts = keep_lookups.look_up(run, notes, unreferenced_objects(run, status, attributions), candidates.chain)
     run.log_message("writing the expired set")
     written, report = write_mark(run, notes, status, attributions, facts)
     addresses_on_hold.note_objects_on_hold(run, notes, candidates, report)
@@ -79,14 +80,14 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     holds_in_force.in_force(run)  # raises if they have changed since the mark began
 
 
-def sizes_of_unreferenced(run: MarkRun, status: ReferenceStatus, attributions: Attributions) -> pa.Array:
-    """The distinct sizes of the objects that expire unless a reason keeps them."""
-    rows, scope = status.grouped.rows, run.mark.record.scope
+def unreferenced_objects(run: MarkRun, status: ReferenceStatus, attributions: Attributions) -> ObjectsToDecide:
+    """The objects that expire unless a reason keeps them."""
+    found, scope = status.grouped, run.mark.record.scope
     if scope is Scope.COMMITTED:
 
         def only_in_scope(grouped: GroupedRows, _: TaskReport) -> pa.Table:
             return garbage.in_scope(grouped[STATUS], grouped[ATTRIBUTED]["address"], scope)
 
         inputs = [status.input, *attributions.inputs]
-        rows = co_group(run.spark, inputs, only_in_scope, REFERENCE_STATUS, run.persist).rows
-    return keep_lookups.distinct_sizes(rows, garbage.unreferenced)
+        found = co_group(run.spark, inputs, only_in_scope, REFERENCE_STATUS, run.persist)
+    return ObjectsToDecide(run, found, REFERENCE_STATUS, garbage.unreferenced)

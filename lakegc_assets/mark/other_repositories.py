@@ -46,7 +46,7 @@ from lakegc_assets.mark.earlier_references import (
     tables_without_references,
     trusted_tables,
 )
-from lakegc_assets.mark.keep_facts import KeepFacts
+from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.path_probes import ignoring_deleted, key_inside
 from lakegc_assets.mark.uncommitted_readings import BRANCHES_ON_DRIVER, staged_addresses
@@ -409,7 +409,7 @@ def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.
 # --- the reason to keep ---------------------------------------------------------------------------------------------
 
 
-def look_up(run: MarkRun, notes: StepNotes, sizes: pa.Array, chain: MarkChain) -> KeepFacts | None:
+def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
     """Keep the stored objects that other repositories refer to. They may also refer to objects deleted long ago."""
     recorded = run.mark.record.steps
     datasets: list[Dataset] = [

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark import holds_in_force, other_repositories
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.keep_facts import KeepFacts
+from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.retained_commits import dumped_graph
 from lakegc_assets.mark.uncommitted_readings import read_staged
@@ -30,7 +30,7 @@ STAGED_PART, DIFFS_PART = "staged_at_the_end", "diffs_at_the_end"
 NEW_RANGES_PART, NEW_ADDRESSES_PART = "ranges_at_the_end", "addresses_at_the_end"  # of new commits, if there are any
 
 
-def look_up(run: MarkRun, notes: StepNotes, sizes: pa.Array, chain: MarkChain) -> KeepFacts | None:
+def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
     """Keep the objects whose addresses are live at the end."""
     live = live_at_the_end(run, notes) if notes.facts["unreferenced"] else []
     if not any(dataset.rows for dataset in live):

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.keep_facts import KeepFacts
+from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
 from lakegc_assets.mark.metaranges import RecordedRanges
 from lakegc_assets.mark.path_probes import PROBED_PARTS, probe_batches
@@ -73,26 +73,28 @@ MAX_REASONS = 20  # maximum number of reasons for unclear probes in the facts; t
 LIMIT_REASON = "there are more paths to probe than LAKEGC_MAX_PROBES allows"
 
 
-def look_up(run: MarkRun, notes: StepNotes, sizes: pa.Array, chain: MarkChain) -> KeepFacts | None:
+def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
     """Keep the objects that branches serve, or may serve, at the probed paths.
 
     Paths are probed in two passes. Each also covers the heads and repositories that are new by then.
     """
     facts = notes.facts
     facts |= {"probes": 0, "probed_again": 0, "not_probed": 0, "probes_failed": 0, "served_inside": 0, "unclear": []}
-    paths, wanted, probed = PathsToProbe(run, notes, chain), Sizes(run, sizes), list[Dataset]()
-    doubtful = keep_reasons.DOUBTFUL_SIZES.empty_table()
+    paths, sizes, probed = PathsToProbe(run, notes, chain), Sizes(run, objects.sizes()), list[Dataset]()
     for again, parts in enumerate(PASSES):
-        probed += probe_paths(run, notes, paths.to_probe(wanted), parts, again=bool(again))
-        if facts["unclear"]:
-            doubtful = doubtful_sizes(run, probed)
-            is_doubtful = pc.is_in(sizes, value_set=doubtful["size"])
-            wanted = Sizes(run, sizes.filter(pc.invert(is_doubtful)))  # objects of the others are kept already
-    if not probed:
-        return None
-    name = keep_reasons.BRANCH.name
-    served = Input.selected(name, run.place, probed, SERVED, SERVED_INSIDE, served_inside)
-    return KeepFacts(keep_reasons.served(name, doubtful), (served,))
+        if facts["served_inside"] or facts["unclear"]:
+            sizes = Sizes(run, objects.given({keep_reasons.BRANCH: served(run, notes, probed)}).sizes())
+        probed += probe_paths(run, notes, paths.to_probe(sizes), parts, again=bool(again))
+    return served(run, notes, probed) if probed else None
+
+
+def served(run: MarkRun, notes: StepNotes, probed: Sequence[Dataset]) -> KeepFacts:
+    """Keep the objects that these probe results (SERVED) name, or leave unclear."""
+    name, doubtful = keep_reasons.BRANCH.name, keep_reasons.DOUBTFUL_SIZES.empty_table()
+    if notes.facts["unclear"]:
+        doubtful = doubtful_sizes(run, probed)
+    inside = Input.selected(name, run.place, probed, SERVED, SERVED_INSIDE, served_inside)
+    return KeepFacts(keep_reasons.served(name, doubtful), (inside,))
 
 
 def served_inside(probed: pa.Table) -> pa.Table:

@@ -3,21 +3,18 @@ retained commit refers to, with reasons, in one pass."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark import addresses_on_hold, expiry_reasons, sample_objects, totals
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.expiry_reasons import ATTRIBUTED, Attributions
-from lakegc_assets.mark.keep_facts import KeepFacts
-from lakegc_assets.mark.keep_lookups import attributions_of, inputs_of
+from lakegc_assets.mark.keep_facts import Facts, attributions_of, inputs_of
 from lakegc_assets.mark.mark_chain import can_be_base
 from lakegc_assets.mark.reference_status import STATUS, ReferenceStatus
 from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.expiry_reasons import best, explained
-from lakegc_assets.rules.keep_reasons import HOLD, OTHER_REPOSITORY, KeepReason
+from lakegc_assets.rules.keep_reasons import HOLD, OTHER_REPOSITORY
 from spark_resources.mark_store.foreign_layouts import reference_outputs
 from spark_resources.model import EXPIRED_OBJECTS, NOT_RETAINED
 from spark_resources.spark.arrow_shuffle import GroupedRows, even_cuts, shuffle
@@ -35,7 +32,7 @@ def write_mark(
     notes: StepNotes,
     status: ReferenceStatus,
     attributions: Attributions,
-    facts: Mapping[KeepReason, KeepFacts],
+    facts: Facts,
 ) -> tuple[Dataset, TaskReport]:
     """Write in one pass the expired set, sorted and with reasons, its totals and sample for review, the objects that
     only holds keep, and the reference collector's layout; if this mark can be a base, also all objects that no retained

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark.context import Limits, MarkRun, Target
+from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.sweep_outcomes import APPROVED
@@ -43,7 +44,7 @@ RESCUED = pa.schema(
         pa.field("why", pa.string(), nullable=False),
     ]
 )
-OBJECTS, ROUNDS, INTENDED, UNDONE, KEPT = "objects", "receipts", "intents", "receipts of undo and purge", "rescued"
+ROUNDS, INTENDED, UNDONE, KEPT = "receipts", "intents", "receipts of undo and purge", "rescued"
 """The names of inputs that are grouped by address."""
 
 

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.formatting import duration, plural
+from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.progress import logging_progress
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.delete_check import check_before_delete
-from lakegc_assets.sweep.context import INTENDED, KEPT, OBJECTS, RESCUED, ROUNDS, Reverification, SweepRun
+from lakegc_assets.sweep.context import INTENDED, KEPT, RESCUED, ROUNDS, Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.permit import PermitIssuer

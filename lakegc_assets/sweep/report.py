@@ -11,9 +11,10 @@ import pyarrow as pa
 from typing_extensions import TypedDict
 
 from lakegc_assets.formatting import plural
+from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.sweep_outcomes import APPROVED
-from lakegc_assets.sweep.context import OBJECTS, RESCUED, ROUNDS, UNDONE, Reverification, SweepRun
+from lakegc_assets.sweep.context import RESCUED, ROUNDS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.mark import mark_folder

@@ -8,8 +8,9 @@ import pyarrow as pa
 
 from lakegc_assets.backup.manifest import Backup
 from lakegc_assets.backup.usable_backup import find_required, listed_with_copies, split_by_backup
+from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules.sweep_outcomes import APPROVED
-from lakegc_assets.sweep.context import OBJECTS, SweepRun
+from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import pending_objects
 from spark_resources.deleting.receipts import receipt_rows
 from spark_resources.spark.arrow_shuffle import Input

@@ -21,13 +21,13 @@ from lakegc_assets.mark import (
     uncommitted_addresses,
 )
 from lakegc_assets.mark.context import MarkRun, ReleasedRepositories, StepNotes, step
-from lakegc_assets.mark.keep_facts import KeepFacts
+from lakegc_assets.mark.keep_facts import OBJECTS, KeepFacts, ObjectsToDecide, attributions_of, inputs_of
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import released_repositories, unread_in
 from lakegc_assets.rules.keep_reasons import KeepReason
-from lakegc_assets.sweep.context import OBJECTS, RESCUED, Reverification, SweepRun
+from lakegc_assets.sweep.context import RESCUED, Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import verified_ranges_and_commits
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import read_approval
@@ -118,23 +118,23 @@ def released_by_approval(run: SweepRun) -> ReleasedRepositories:
 
 def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Dataset:
     """Write RESCUED: the candidates that are referenced now, and why each is kept."""
-    sizes = keep_lookups.distinct_sizes(candidates.rows, with_sizes)
+    objects = ObjectsToDecide(run, candidates, CANDIDATES, with_sizes)
     notes.facts["unreferenced"] = candidates.count
     facts = {
         keep_reasons.STAGED: among(run, keep_reasons.STAGED, uncommitted_addresses.datasets(run), ADDRESSES),
         keep_reasons.COMMITTED: among(
             run, keep_reasons.COMMITTED, committed_addresses.live_datasets(run), RANGE_ADDRESSES
         ),
-        **keep_lookups.look_up(run, notes, sizes, MarkChain(run, ())),
+        **keep_lookups.look_up(run, notes, objects, MarkChain(run, ())),
     }
-    reasons = keep_lookups.attributions_of(facts)
+    reasons = attributions_of(facts)
 
     def combine(rows: GroupedRows, _: TaskReport) -> pa.Table:
         kept = keep_reasons.kept(keep_reasons.decided(with_sizes(rows[OBJECTS]), reasons, rows))
         return kept.append_column("why", keep_reasons.sentences(kept)).select(RESCUED.names)
 
     output = parquet(run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
-    inputs = [candidates.as_input(OBJECTS, CANDIDATES), *keep_lookups.inputs_of(facts)]
+    inputs = [candidates.as_input(OBJECTS, CANDIDATES), *inputs_of(facts)]
     (dataset,), _ = shuffle(run.spark, inputs).written(combine, run.place, [output])
     notes.add_dataset(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows

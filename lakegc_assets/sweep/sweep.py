@@ -18,8 +18,9 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.sweep.context import OBJECTS, ROUNDS, UNDONE, Reverification, SweepRun
+from lakegc_assets.sweep.context import ROUNDS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.foreign_marks import mark_approval_used, record_stored_objects, refuse_revoked
 from lakegc_assets.sweep.report import Report, write_report
 from lakegc_assets.sweep.require_backup import in_backup, required_backup

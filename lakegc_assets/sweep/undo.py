@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.sweep.context import INTENDED, OBJECTS, ROUNDS, UNDONE, SweepRun
+from lakegc_assets.sweep.context import INTENDED, ROUNDS, UNDONE, SweepRun
 from lakegc_assets.sweep.delete_rounds import (
     Tally,
     became_live,

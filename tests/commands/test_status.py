@@ -73,7 +73,7 @@ def test_status_lists_the_marks_of_all_repositories_or_of_the_given_one(
 
 def test_status_without_marks_names_the_command_that_makes_one(pond: str, hostile: Marked, lakegc: Lakegc) -> None:
     """An empty list would leave people without a hint."""
-    assert lakegc(hostile.settings, "status", pond).out == f"No marks yet. This makes one: lakegc mark {pond}\n"
+    assert lakegc(hostile.settings, "status", pond).out == f"There are no marks yet. To make one: lakegc mark {pond}\n"
     assert states(lakegc, hostile.settings, pond) == {}
 
 

@@ -82,7 +82,7 @@ def test_all_changes_after_a_non_utf8_path_are_read(lake: Lake) -> None:
     lakefs = LakeFS(LakeFSSettings.of(Settings.model_validate(lake.sandbox.settings)))
 
     with (
-        mock.patch("spark_resources.lakefs.client.LARGEST_PAGE", 3),
+        mock.patch("spark_resources.lakefs.client.MAX_PAGE_SIZE", 3),
         mock.patch("lakegc_assets.mark.path_probes.PATHS_AT_ONCE", 3),
     ):
         found = set(staged_addresses(lakefs, lake.name, "main"))

@@ -95,7 +95,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     "same bytes": (
         Edit(
             "lakegc_assets/mark/restaged_content.py",
-            "    return KeepFacts(keep_reasons.served(name, doubtful), (served,))\n",
+            "    return served(run, notes, probed) if probed else None\n",
             "    return None\n",
         ),
     ),

@@ -198,7 +198,7 @@ def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> 
     file.unlink()
     try:
         with pytest.raises(
-            DamagedData, match=f"table {on_hold_by_name['range_id']}, to which a hold refers, is missing"
+            DamagedData, match=f"table {on_hold_by_name['range_id']}, referenced by a hold, is missing"
         ) as caught:
             world.mark("no-range")
     finally:

@@ -8,8 +8,9 @@ from datetime import timedelta
 import pyarrow as pa
 
 from lakegc_assets.mark.context import Limits, Target
+from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules.sweep_outcomes import APPROVED
-from lakegc_assets.sweep.context import OBJECTS, SweepLimits, SweepRun, Verified
+from lakegc_assets.sweep.context import SweepLimits, SweepRun, Verified
 from lakegc_assets.sweep.delete_rounds import Tally, pending_objects, run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.sweep_task import Action

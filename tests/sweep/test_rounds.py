@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lakegc_assets.cli.sweep import show_report
 from lakegc_assets.sweep import undo as undoing
@@ -16,6 +15,10 @@ from lakegc_assets.sweep.context import SweepLimits, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally, expiry_time, no_progress_error
 from lakegc_assets.sweep.report import Report
 from spark_resources.errors import Refused
+from spark_resources.model import PENDING
+from spark_resources.spark.arrow_shuffle import Grouped
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Tasks
 from tests.approval.conftest import Lake, lake, sandbox
 
 __all__ = ["lake", "sandbox"]
@@ -71,27 +74,16 @@ def test_a_round_that_outlives_its_re_verification_names_the_setting_to_raise(la
     assert "clocks" in str(early)
 
 
-@dataclass
-class Rows:
-    """Rows that are only counted."""
-
-    objects: int
-
-    def persist(self) -> Rows:
-        return self
-
-    def count(self) -> int:
-        return self.objects
-
-    def unpersist(self) -> None:
-        pass
+def found(objects: int) -> Grouped:
+    """So many rows, which are only counted."""
+    return Grouped(Tasks(lambda: cast(SparkSession, None), PENDING, ()), objects, TaskReport())
 
 
 def test_undo_repeats_rounds_until_nothing_is_left(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round may leave keys without an outcome."""
-    left: Iterator[Rows] = iter([Rows(3), Rows(1), Rows(0)])
+    left = iter([found(3), found(1), found(0)])
     monkeypatch.setattr(undoing, "withdraw_reference_summary", lambda *_: False)
-    monkeypatch.setattr(undoing, "in_quarantine", lambda run, since: next(left))
+    monkeypatch.setattr(undoing, "in_quarantine", lambda *_: next(left))
     monkeypatch.setattr(undoing, "write_quarantine", lambda run: None)
     settled = iter([2, 1])
     monkeypatch.setattr(undoing, "run_round", lambda *_: Tally(objects={"restored": next(settled)}))  # type: ignore[arg-type]

@@ -10,20 +10,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakegc_assets.backup.manifest import BEGUN, Backup, Subject, begin
 from lakegc_assets.sweep import quarantine
 from lakegc_assets.sweep.report import Report
+from spark_resources.deleting.receipts import NUMBERED, Receipts, receipt_rows
 from spark_resources.host.processes import ProcessIdentity
 from spark_resources.mark_store.approval import Approval, ApprovalEnd
 from spark_resources.mark_store.lease import Holder
 from spark_resources.mark_store.mark import OWNER_KEY, claim_namespace
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord, digest_of
-from spark_resources.model import MarkState, Namespace, Rules, Scope
+from spark_resources.model import MarkState, Namespace, Outcome, Rules, Scope
 from spark_resources.records.json_records import record_bytes
 from spark_resources.records.signing import Seal, SigningKey, SigningKeys
+from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import Dataset, DatasetName, File
+from spark_resources.spark.persistence import Persisted
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
 from spark_resources.stores.probe import RECORD_KEY, recorded_capabilities
@@ -179,12 +183,15 @@ def files(place: Place) -> str:
 
 def counts(place: Place) -> str:
     """Written at the end of an undo, from its receipts."""
-    rows = [{"outcome": "restored", "count": 2}, {"outcome": "purged", "count": 1}]
-    grouped = SimpleNamespace(count=lambda: SimpleNamespace(collect=lambda: rows))
-    undone = SimpleNamespace(outcomes=lambda _: SimpleNamespace(groupBy=lambda _: grouped))
+    undone = Receipts(place, "undone/")
+    objects = pa.table({"address": ["a", "b", "c"], "size": [1, 1, 1]})
+    outcomes = pa.array([Outcome.RESTORED, Outcome.RESTORED, Outcome.PURGED], pa.string())
+    undone.write("receipt", 1, "0", receipt_rows(objects, outcome=outcomes, at=NOON))
     run: Any = SimpleNamespace(
-        undone=undone, spark=lambda: None, place=place, mark=SimpleNamespace(record=SimpleNamespace(mark_id="m1"))
-    )
+        undone=undone, spark=lambda: None, persist=Persisted(), place=place,
+        mark=SimpleNamespace(record=SimpleNamespace(mark_id="m1")),
+        outcomes=lambda name, receipts: Input.of_files(name, receipts.files("receipt"), NUMBERED),
+    )  # fmt: skip
     quarantine.write_quarantine(run)
     return "_lakefs/retention/gc/lakegc/m1/quarantine.json"
 
