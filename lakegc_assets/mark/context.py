@@ -233,13 +233,12 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
     started, began = run.store.now(), time.monotonic()
     notes = StepNotes()
     try:
-        yield notes
+        with run.persist:
+            yield notes
     except Exception as error:
         kind = "" if isinstance(error, LakegcError) else f"{type(error).__name__}: "
         run.mark.fail(f"{asset}: {kind}{error}")
-        run.persist.release()
         raise
-    run.persist.release()  # skipped after Ctrl-C: Spark would block until its job ends, and the session ends anyway
     notes.facts["seconds"] = round(time.monotonic() - began, 2)
     run.mark.add_step(asset, StepRecord(started, run.store.now(), 0, notes.datasets, notes.facts))
 

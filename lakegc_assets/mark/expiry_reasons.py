@@ -64,7 +64,7 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
     try:
         with errors_from_executors():
             ranges = ranges_only_expired(run, commits, ordered, chain)
-            found = [attributed_in(run, ranges, status), *attributed_before(run, chain, ordered)]
+            found = [attributed_in(run, ranges, status), *attributed_before(run, chain, ordered, status)]
             inputs = tuple(as_input(run, rows) for rows in found)
             write_explained(run, notes, ranges["range_id"].to_pylist())
             return Attributions(inputs, ordered)
@@ -152,11 +152,14 @@ def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> Ro
     return paths_of(tasks, run.place, ATTRIBUTIONS, rank_by=("verdict",), wanted=status.few_not_committed)
 
 
-def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table) -> list[Rows]:
-    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS)."""
-    commits = ordered["commit_id"].combine_chunks()
+def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table, status: ReferenceStatus) -> list[Rows]:
+    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS); of only those objects that no
+    retained commit refers to, unless there are too many."""
+    commits, wanted = ordered["commit_id"].combine_chunks(), status.few_not_committed
 
     def attributed(reasons: pa.Table) -> pa.Table:
+        if wanted is not None:
+            reasons = reasons.filter(pc.is_in(reasons["address"], value_set=wanted))
         verdict = pc.index_in(reasons["commit_id"], value_set=commits).cast(pa.int64())
         rows = pa.table([reasons["address"], verdict, reasons["path"]], ATTRIBUTIONS.names)
         return rows.filter(pc.is_valid(verdict)).cast(ATTRIBUTIONS)

@@ -12,8 +12,10 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.keep_reasons import Attribution, KeepReason
 from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input, co_group
+from spark_resources.spark.datasets import Dataset
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, collected
+from spark_resources.spark.tasks import Batches, Rows, collected
+from spark_resources.stores.place import Place
 
 OBJECTS = "objects"
 SIZES = pa.schema([pa.field("size", pa.int64())])
@@ -25,6 +27,12 @@ class KeepFacts:
 
     attribution: Attribution
     inputs: tuple[Input, ...] = ()
+
+
+def at_addresses(reason: KeepReason, place: Place, datasets: Sequence[Dataset], schema: pa.Schema) -> KeepFacts:
+    """Keep the objects at the addresses in these datasets (of `schema`)."""
+    addresses = Input.of_addresses(reason.name, place, datasets, schema)
+    return KeepFacts(keep_reasons.among(reason.name), (addresses,))
 
 
 Facts = Mapping[KeepReason, KeepFacts]
@@ -56,21 +64,25 @@ class ObjectsToDecide:
     def sizes(self) -> pa.Array:
         """The distinct sizes of the objects that these facts don't keep, on the driver (int64)."""
         objects_of, reasons = self.objects_of, attributions_of(self.facts)
-        rows, schema = self.grouped.rows, SIZES
-        if reasons:
+        if not reasons:
+            return distinct_on_driver(self.grouped.rows, objects_of)
 
-            def not_kept(grouped: GroupedRows, _: TaskReport) -> pa.Table:
-                decided = keep_reasons.decided(objects_of(grouped[OBJECTS]), reasons, grouped)
-                return distinct_sizes(keep_reasons.not_kept(decided))
+        def not_kept(rows: GroupedRows, _: TaskReport) -> pa.Table:
+            return distinct_sizes(keep_reasons.not_kept(keep_reasons.decided(objects_of(rows[OBJECTS]), reasons, rows)))
 
-            inputs = [self.grouped.as_input(OBJECTS, self.schema), *inputs_of(self.facts)]
-            rows, objects_of = co_group(self.run.spark, inputs, not_kept, SIZES, self.run.persist).rows, distinct_sizes
+        inputs = [self.grouped.as_input(OBJECTS, self.schema), *inputs_of(self.facts)]
+        sizes = co_group(self.run.spark, inputs, not_kept, SIZES, self.run.persist)
+        return distinct_on_driver(sizes.rows, lambda rows: rows)
 
-        def sizes(batches: Batches) -> Batches:
-            for batch in batches:
-                yield from distinct_sizes(objects_of(pa.Table.from_batches([batch]))).to_batches()
 
-        return pc.unique(collected(rows, sizes, schema)["size"])
+def distinct_on_driver(rows: Rows, objects_of: Callable[[pa.Table], pa.Table]) -> pa.Array:
+    """The distinct sizes of the objects that `objects_of` takes from rows (int64); each task sends each once."""
+
+    def sizes(batches: Batches) -> Batches:
+        of_batches = [distinct_sizes(objects_of(pa.Table.from_batches([batch]))) for batch in batches]
+        yield from distinct_sizes(pa.concat_tables([SIZES.empty_table(), *of_batches])).to_batches()
+
+    return pc.unique(collected(rows, sizes, SIZES)["size"])
 
 
 def distinct_sizes(objects: pa.Table) -> pa.Table:

@@ -46,7 +46,7 @@ from lakegc_assets.mark.earlier_references import (
     tables_without_references,
     trusted_tables,
 )
-from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide
+from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide, at_addresses
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.path_probes import ignoring_deleted, key_inside
 from lakegc_assets.mark.uncommitted_readings import BRANCHES_ON_DRIVER, staged_addresses
@@ -56,7 +56,6 @@ from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
 from spark_resources.lakefs.ranges import full_addresses_inside, prefetch, range_properties, read_table, table_ids
 from spark_resources.model import ADDRESSES, Namespace
-from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import (
     Dataset,
     Output,
@@ -420,5 +419,4 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
     ]
     if not datasets or not notes.facts["unreferenced"]:
         return None
-    name = keep_reasons.OTHER_REPOSITORY.name
-    return KeepFacts(keep_reasons.among(name), (Input.of_addresses(name, run.place, datasets, ADDRESSES),))
+    return at_addresses(keep_reasons.OTHER_REPOSITORY, run.place, datasets, ADDRESSES)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark import holds_in_force, other_repositories
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide
+from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide, at_addresses
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.retained_commits import dumped_graph
 from lakegc_assets.mark.uncommitted_readings import read_staged
@@ -22,7 +22,6 @@ from lakegc_assets.rules import keep_reasons
 from spark_resources.errors import Refused
 from spark_resources.lakefs.ranges import address_reader, check_all_read, distinct_refs, range_tasks, write_ranges_of
 from spark_resources.model import ADDRESSES, COMMIT_VERDICTS, RANGE_REFS, Commit
-from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import Dataset, all_batches, write_produced
 
 ASSET = "expired_set"
@@ -35,8 +34,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
     live = live_at_the_end(run, notes) if notes.facts["unreferenced"] else []
     if not any(dataset.rows for dataset in live):
         return None
-    name = keep_reasons.MEANWHILE.name
-    return KeepFacts(keep_reasons.among(name), (Input.of_addresses(name, run.place, live, ADDRESSES),))
+    return at_addresses(keep_reasons.MEANWHILE, run.place, live, ADDRESSES)
 
 
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:

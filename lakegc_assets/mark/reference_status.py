@@ -67,13 +67,10 @@ class ReferenceStatus:
         if self.few is not None:
             is_missing = pc.equal(self.few["status"], Status.MISSING.value)
             return self.few["address"].filter(pc.invert(is_missing)).combine_chunks()
-        return self._not_committed().toArrow()["address"].combine_chunks()
+        return self.not_committed.toArrow()["address"].combine_chunks()
 
-    def some_not_committed(self, share: float) -> pa.Array:
-        """The addresses of about this share of the same objects."""
-        return self._not_committed().sample(fraction=share, seed=0).toArrow()["address"].combine_chunks()
-
-    def _not_committed(self) -> DataFrame:
+    @property
+    def not_committed(self) -> DataFrame:
         """The addresses of the objects that no retained commit refers to, whatever else keeps them (column address)."""
         rows = as_frame(self.grouped.rows)
         return rows.where(rows["status"] != Status.MISSING.value).select("address")

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
-from lakegc_assets.mark import other_repository_heads
+from lakegc_assets.mark import keep_facts, other_repository_heads
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
@@ -66,7 +66,6 @@ FEW_PATHS = 10_000
 SERVED_INSIDE = pa.schema(
     [field.with_nullable(False) for field in map(SERVED.field, ("address", "repository", "branch"))]
 )
-SIZES_ONLY = pa.schema([SERVED.field("size")])
 PASSES = tuple(zip(PROBED_PARTS, ("not_probed", "not_probed_again"), strict=True))
 """For each pass, the parts with the probe results and with the paths beyond the limit."""
 MAX_REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
@@ -124,7 +123,7 @@ class Sizes:
     @cached_property
     def rows(self) -> DataFrame:
         """The same for joins (column size)."""
-        table = pa.table([self.every], schema=SIZES_ONLY)
+        table = pa.table([self.every], schema=keep_facts.SIZES)
         return row_tasks(self.run.spark, table, batch=MAX_SIZES).frame()
 
 

@@ -17,14 +17,13 @@ from lakegc_assets.rules.expiry_reasons import best, explained
 from lakegc_assets.rules.keep_reasons import HOLD, OTHER_REPOSITORY
 from spark_resources.mark_store.foreign_layouts import reference_outputs
 from spark_resources.model import EXPIRED_OBJECTS, NOT_RETAINED
-from spark_resources.spark.arrow_shuffle import GroupedRows, even_cuts, shuffle
+from spark_resources.spark.arrow_shuffle import GroupedRows, even_cuts, sampled_cuts, shuffle
 from spark_resources.spark.datasets import Dataset, Output, parquet, where_not_null
 from spark_resources.spark.task_report import TaskReport
 
 ASSET = "expired_set"
 NOT_RETAINED_PART = "not_retained"
 ROWS_PER_TASK, MIN_ROWS_PER_TASK = 250_000, 50_000
-SAMPLED_PER_TASK = 1_000  # addresses, to choose the range boundaries
 
 
 def write_mark(
@@ -94,9 +93,7 @@ def cuts_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
     if status.few is not None or not count:
         return pa.array([], pa.string())
     tasks = tasks_for(count, run.spark().sparkContext.defaultParallelism)
-    if tasks > 1 and few is None:
-        few = status.some_not_committed(min(1.0, SAMPLED_PER_TASK * tasks / count))
-    return even_cuts(few, tasks)
+    return sampled_cuts(status.not_committed, count, tasks) if few is None else even_cuts(few, tasks)
 
 
 def tasks_for(objects: int, cores: int) -> int:

@@ -120,15 +120,15 @@ def served(name: str, doubtful: pa.Table) -> Attribution:
     def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         in_order = rows[name].sort_by([(each, "ascending") for each in ("address", "repository", "branch")])
         first = first_of_each(in_order, "address")
-        serving = pc.binary_join_element_wise(
-            "branch ", first["branch"], " of repository ", first["repository"], " serves it", ""
+        serving = first.take(pc.index_in(objects["address"], value_set=first["address"]))
+        unclear = doubtful["unclear"].take(pc.index_in(objects["size"], value_set=doubtful["size"]))
+        serves = pc.binary_join_element_wise(
+            "branch ", serving["branch"], " of repository ", serving["repository"], " serves it", ""
         )
         may_serve = pc.binary_join_element_wise(
-            "a branch may serve it, since a path probe was inconclusive: ", doubtful["unclear"], ""
+            "a branch may serve it, since a path probe was inconclusive: ", unclear, ""
         )
-        by_address = serving.take(pc.index_in(objects["address"], value_set=first["address"]))
-        by_size = may_serve.take(pc.index_in(objects["size"], value_set=doubtful["size"]))
-        return pc.coalesce(by_address, by_size)
+        return pc.coalesce(serves, may_serve)
 
     return attribution
 

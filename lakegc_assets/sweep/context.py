@@ -126,15 +126,17 @@ class SweepRun:
         numbers = (name.rstrip("/").rpartition("/")[2] for name in names)
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
 
+    @property
+    def recorded_objects(self) -> tuple[Dataset, pa.Schema]:
+        """The objects that the mark, or the sweep of a foreign mark, recorded, and their schema."""
+        return self.mark.dataset("expired_set"), EXPIRED_OBJECTS if self.foreign is None else REFERENCE_OBJECTS
+
     def approved(self) -> Input:
         """The approved set (APPROVED).
 
         For a foreign mark, the sweep itself recorded sizes and checksums; the addresses are still the approved ones.
         """
-        dataset, schema = (
-            self.mark.dataset("expired_set"),
-            EXPIRED_OBJECTS if self.foreign is None else REFERENCE_OBJECTS,
-        )
+        dataset, schema = self.recorded_objects
         recorded = Input.selected(
             OBJECTS, self.place, [dataset], schema, APPROVED, lambda rows: rows.select(APPROVED.names).cast(APPROVED)
         )

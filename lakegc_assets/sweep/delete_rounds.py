@@ -178,9 +178,8 @@ def write_rescued(run: SweepRun, verification: Reverification, pending: Grouped)
             interrupted = receipts_of_interrupted(receipts.store, taken, mark_id, verified_at)
             receipts.write("receipt", number, f"rescued-{task_name()}", pa.concat_tables([rescued, interrupted]))
 
-    persist = Persisted()
-    run_tasks(became_live(run, pending, verification, persist).rows, write)
-    persist.release()
+    with Persisted() as persist:
+        run_tasks(became_live(run, pending, verification, persist).rows, write)
 
 
 def already_removed(store: Store, rows: pa.Table) -> pa.Table:

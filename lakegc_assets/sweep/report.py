@@ -13,7 +13,6 @@ from typing_extensions import TypedDict
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.rules.sweep_outcomes import APPROVED
 from lakegc_assets.sweep.context import RESCUED, ROUNDS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
 from spark_resources.errors import DamagedData, NotFound
@@ -21,11 +20,11 @@ from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.records.json_records import record_bytes
 from spark_resources.records.model import AsInJson, Count, Record, UtcTime
-from spark_resources.spark.arrow_shuffle import GroupedRows, Input, even_cuts, shuffle
+from spark_resources.spark.arrow_shuffle import GroupedRows, Input, sampled_cuts, shuffle
 from spark_resources.spark.datasets import DatasetName, parquet
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import as_frame, first_rows
+from spark_resources.spark.tasks import first_rows
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ REPORT_FORMAT = 2
 MAX_NAMED = 1_000  # maximum number of objects named in a summary; the dataset has all
 ASSET = "sweep_report"
 ROWS_PER_TASK = 250_000
-SAMPLED_PER_TASK = 1_000  # addresses, to divide them evenly
 MAX_REFUSALS = 3  # maximum number of reasons for failures in a summary
 
 
@@ -175,9 +173,8 @@ def write_report(
     def reported(rows: GroupedRows, report: TaskReport) -> pa.Table:
         found = sweep_outcomes.reported(rows[OBJECTS], rows[ROUNDS], rows[UNDONE])
         report.count(approved=len(rows[OBJECTS]))
-        for group in (
-            found.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")]).to_pylist()
-        ):
+        groups = found.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
+        for group in groups.to_pylist():
             report.count_for(group["outcome"], objects=group["size_count"], bytes=group["size_sum"])
         return found
 
@@ -230,6 +227,4 @@ def cuts_for(run: SweepRun, approved: Input) -> pa.Array:
     tasks = 1 + approved.count // ROWS_PER_TASK
     if tasks == 1:
         return pa.array([], pa.string())
-    rows = as_frame(run.grouped([approved], lambda rows: rows[OBJECTS], APPROVED).rows)
-    share = min(1.0, SAMPLED_PER_TASK * tasks / approved.count)
-    return even_cuts(rows.select("address").sample(fraction=share, seed=0).toArrow()["address"].combine_chunks(), tasks)
+    return sampled_cuts(run.read(*run.recorded_objects), approved.count, tasks)

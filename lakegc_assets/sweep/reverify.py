@@ -21,12 +21,12 @@ from lakegc_assets.mark import (
     uncommitted_addresses,
 )
 from lakegc_assets.mark.context import MarkRun, ReleasedRepositories, StepNotes, step
-from lakegc_assets.mark.keep_facts import OBJECTS, KeepFacts, ObjectsToDecide, attributions_of, inputs_of
+from lakegc_assets.mark.keep_facts import OBJECTS, ObjectsToDecide, at_addresses, attributions_of, inputs_of
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import released_repositories, unread_in
-from lakegc_assets.rules.keep_reasons import KeepReason
+from lakegc_assets.rules.keep_reasons import COMMITTED, STAGED
 from lakegc_assets.sweep.context import RESCUED, Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import verified_ranges_and_commits
 from spark_resources.errors import Refused
@@ -35,7 +35,7 @@ from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT
 from spark_resources.model import ADDRESSES, PENDING, RANGE_ADDRESSES, MarkState
-from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input, shuffle
+from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, shuffle
 from spark_resources.spark.datasets import Dataset, parquet
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
@@ -121,10 +121,8 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Datase
     objects = ObjectsToDecide(run, candidates, CANDIDATES, with_sizes)
     notes.facts["unreferenced"] = candidates.count
     facts = {
-        keep_reasons.STAGED: among(run, keep_reasons.STAGED, uncommitted_addresses.datasets(run), ADDRESSES),
-        keep_reasons.COMMITTED: among(
-            run, keep_reasons.COMMITTED, committed_addresses.live_datasets(run), RANGE_ADDRESSES
-        ),
+        STAGED: at_addresses(STAGED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
+        COMMITTED: at_addresses(COMMITTED, run.place, committed_addresses.live_datasets(run), RANGE_ADDRESSES),
         **keep_lookups.look_up(run, notes, objects, MarkChain(run, ())),
     }
     reasons = attributions_of(facts)
@@ -139,11 +137,6 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Datase
     notes.add_dataset(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows
     return dataset
-
-
-def among(run: MarkRun, reason: KeepReason, datasets: list[Dataset], schema: pa.Schema) -> KeepFacts:
-    addresses = Input.of_addresses(reason.name, run.place, datasets, schema)
-    return KeepFacts(keep_reasons.among(reason.name), (addresses,))
 
 
 def with_sizes(candidates: pa.Table) -> pa.Table:

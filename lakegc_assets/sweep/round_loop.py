@@ -33,30 +33,29 @@ def run_rounds(run: SweepRun, approved: Input) -> Tally:
     tally, since, fruitless, first_delete_done = Tally(), run.next_number(), 0, False
     action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
     while True:
-        persist = Persisted()
-        pending = pending_objects(run, approved, since, persist)
-        if not pending.count:
-            return tally
-        verification = reverify(run, pending)
-        tally.reverifications.append(verification)
-        write_rescued(run, verification, pending)
-        found = still_garbage(run, pending, verification, persist)
-        garbage, objects = found.rows, found.count
-        if objects:
-            until, number, done = expiry_time(run, verification), verification.number, Tally()
-            heads = HeadWatch.of(run, verification.verified)
-            if not first_delete_done:
-                first = delete_first(run, garbage, action, verification, heads)
-                done.add(first.tally)
-                first_delete_done, number = first.address is not None, run.next_number()
-                if first.address is not None:
-                    garbage, objects = without_address(garbage, first.address), objects - 1
-            if objects and not (done.total and run.store.now() >= until):
-                done.add(run_round(run, garbage, action, run.receipts, number, until, objects, heads))
-            fruitless = 0 if done.total else fruitless + 1
-            refuse_fruitless(run, fruitless)
-            tally.add(done)
-        persist.release()
+        with Persisted() as persist:
+            pending = pending_objects(run, approved, since, persist)
+            if not pending.count:
+                return tally
+            verification = reverify(run, pending)
+            tally.reverifications.append(verification)
+            write_rescued(run, verification, pending)
+            found = still_garbage(run, pending, verification, persist)
+            garbage, objects = found.rows, found.count
+            if objects:
+                until, number, done = expiry_time(run, verification), verification.number, Tally()
+                heads = HeadWatch.of(run, verification.verified)
+                if not first_delete_done:
+                    first = delete_first(run, garbage, action, verification, heads)
+                    done.add(first.tally)
+                    first_delete_done, number = first.address is not None, run.next_number()
+                    if first.address is not None:
+                        garbage, objects = without_address(garbage, first.address), objects - 1
+                if objects and not (done.total and run.store.now() >= until):
+                    done.add(run_round(run, garbage, action, run.receipts, number, until, objects, heads))
+                fruitless = 0 if done.total else fruitless + 1
+                refuse_fruitless(run, fruitless)
+                tally.add(done)
 
 
 def without_address(rows: Rows, address: str) -> Rows:

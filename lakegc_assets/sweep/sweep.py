@@ -49,11 +49,10 @@ def sweep(run: SweepRun) -> Report:
         refuse_revoked(run.place, run.foreign.approval)
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
     approved = run.approved()
-    with errors_from_executors():
+    with run.persist, errors_from_executors():
         tally = run_rounds(run, approved if backup is None else in_backup(run, approved, backup))
         closing = closing_reverification(run, approved)
         report = write_report(run, approved, tally, closing, began)
-    run.persist.release()
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)
     if run.foreign is not None and report.success:
         mark_approval_used(run.place, run.foreign.approval, who=run.by, now=run.store.now())

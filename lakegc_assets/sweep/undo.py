@@ -54,17 +54,16 @@ def undo(run: SweepRun) -> Tally:
     """Restore every quarantined object to its original key, byte for byte, without overwriting anything."""
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
     tally, since = Tally(), run.next_number()
-    with errors_from_executors():
+    with run.persist, errors_from_executors():
         while True:
-            persist = Persisted()
-            found = in_quarantine(run, since, persist)
-            if not found.count:
-                write_quarantine(run)
-                return tally
-            write_begun(run)
-            until = run.store.now() + RESTORE_TIME
-            tally.add(run_round(run, found.rows, Action.RESTORE, run.undone, run.next_number(), until, found.count))
-            persist.release()
+            with Persisted() as persist:
+                found = in_quarantine(run, since, persist)
+                if not found.count:
+                    write_quarantine(run)
+                    return tally
+                write_begun(run)
+                until = run.store.now() + RESTORE_TIME
+                tally.add(run_round(run, found.rows, Action.RESTORE, run.undone, run.next_number(), until, found.count))
 
 
 def purge(run: SweepRun) -> Tally:
@@ -73,7 +72,7 @@ def purge(run: SweepRun) -> Tally:
 
     Stray copies, whose originals were never deleted, are purged in the same way.
     """
-    with errors_from_executors():
+    with run.persist, errors_from_executors():
         tally = purged(run, signed_in_quarantine, run.undone)
         write_quarantine(run)
         freed = purged(run, stray_copies, run.freed)
@@ -87,26 +86,25 @@ def purged(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Ta
     """Purge objects (PENDING), round by round, each under a re-verification, until none remain."""
     tally, since, fruitless = Tally(), run.next_number(), 0
     while True:
-        persist = Persisted()
-        objects = objects_since(run, since, persist)
-        if not objects.count:
-            return tally
-        verification = reverify(run, objects)
-        tally.reverifications.append(verification)
-        if verification.rescued.rows:
-            write_begun(run)
-            live = became_live(run, objects, verification, persist)
-            until = run.store.now() + RESTORE_TIME
-            tally.add(run_round(run, live.rows, Action.RESTORE, receipts, run.next_number(), until, live.count))
-        garbage = still_garbage(run, objects, verification, persist)
-        if garbage.count:
-            until, number = expiry_time(run, verification), run.next_number()
-            heads = HeadWatch.of(run, verification.verified)
-            done = run_round(run, garbage.rows, Action.PURGE, receipts, number, until, garbage.count, heads)
-            fruitless = 0 if done.total else fruitless + 1
-            refuse_fruitless(run, fruitless)
-            tally.add(done)
-        persist.release()
+        with Persisted() as persist:
+            objects = objects_since(run, since, persist)
+            if not objects.count:
+                return tally
+            verification = reverify(run, objects)
+            tally.reverifications.append(verification)
+            if verification.rescued.rows:
+                write_begun(run)
+                live = became_live(run, objects, verification, persist)
+                until = run.store.now() + RESTORE_TIME
+                tally.add(run_round(run, live.rows, Action.RESTORE, receipts, run.next_number(), until, live.count))
+            garbage = still_garbage(run, objects, verification, persist)
+            if garbage.count:
+                until, number = expiry_time(run, verification), run.next_number()
+                heads = HeadWatch.of(run, verification.verified)
+                done = run_round(run, garbage.rows, Action.PURGE, receipts, number, until, garbage.count, heads)
+                fruitless = 0 if done.total else fruitless + 1
+                refuse_fruitless(run, fruitless)
+                tally.add(done)
 
 
 def stray_copies(run: SweepRun, since: int, persist: Persisted) -> Grouped:

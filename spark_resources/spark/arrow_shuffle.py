@@ -39,6 +39,7 @@ ROWS_HERE = 25_000  # at most, to be grouped on the driver
 ROWS_A_BATCH = 50_000
 ROWS_PER_FILE = 5_000  # opening a file takes as long as reading so many rows
 ROWS_TO_REDUCE = 500_000
+SAMPLED_PER_TASK = 1_000  # addresses, to divide rows evenly among tasks
 _BATCHES = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
@@ -371,6 +372,13 @@ def even_cuts(addresses: pa.Array, tasks: int) -> pa.Array:
     ordered = addresses.sort()
     places = [len(ordered) * task // tasks for task in range(1, tasks)] if len(ordered) else []
     return pc.unique(ordered.take(pa.array(places, pa.int64())))
+
+
+def sampled_cuts(rows: DataFrame, count: int, tasks: int) -> pa.Array:
+    """The same for the `address` of these `count` rows, from a sample of them."""
+    share = min(1.0, SAMPLED_PER_TASK * tasks / max(count, 1))
+    sample = rows.select("address").sample(fraction=share, seed=0).toArrow()
+    return even_cuts(sample["address"].combine_chunks(), tasks)
 
 
 @functools.cache

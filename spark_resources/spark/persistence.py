@@ -23,6 +23,15 @@ class Persisted:
         self._frames.append(frame.persist())
         return frame
 
+    def __enter__(self) -> Persisted:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Unpersist all at the end of the work, but not after Ctrl-C: Spark would block until its job ends, and the
+        session ends anyway."""
+        if error is None or issubclass(error, Exception):
+            self.release()
+
     def release(self) -> None:
         """Unpersist all, newest first: later ones are computed from earlier ones."""
         while self._frames:

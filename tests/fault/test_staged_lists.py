@@ -103,7 +103,7 @@ def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects:
 
 def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
     """Otherwise the re-verification would miss an object that was garbage when it was marked, and is staged now."""
-    restaged = lake.add_garbage("came back")
+    restaged = lake.add_garbage("restaged")
     lake.repository.create_branch("without-changes", "main")
     assert restaged in lake.mark().expired
     Sweeper().approve(lake.settings, "lake", "m1")
@@ -113,7 +113,7 @@ def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
 
     Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
 
-    assert lake.repository.read("main", "z/staged again")[1] == b"came back"
+    assert lake.repository.read("main", "z/staged again")[1] == b"restaged"
     assert not lake.garbage & {one.key for each in lake.store.pages("data/") for one in each.objects}
 
 
@@ -173,11 +173,11 @@ def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_
     lake: Lake, written: str
 ) -> None:
     """The server leaves such an address out of its list, or lists it undecoded, but its branch serves the object."""
-    key = "a client's file" if written == "s3://" else lake.add_garbage("came back")
-    lake.store.write(key, b"came back")
+    key = "a client's file" if written == "s3://" else lake.add_garbage("restaged")
+    lake.store.write(key, b"restaged")
     location = quote(lake.repository.objects.location(key).removeprefix("s3://"), safe="/")
-    lake.repository.stage_address("main", "linked", written + location, size=len(b"came back"), checksum="a checksum")
-    assert lake.repository.read("main", "linked")[1] == b"came back"
+    lake.repository.stage_address("main", "linked", written + location, size=len(b"restaged"), checksum="a checksum")
+    assert lake.repository.read("main", "linked")[1] == b"restaged"
 
     # an undecoded address in the list looks like a lost object
     assert key not in lake.mark(accept_missing=(quote(key),)).expired
@@ -208,7 +208,7 @@ def test_a_damaged_record_after_many_unchanged_ones_stops_the_mark(lake: Lake) -
     lake.repository.put_many("main", [(path, b"the same") for path in same])
     lake.repository.put("main", "table/broken", b"broken")
     lake.sandbox.faults.broken = {("main", "table/broken")}
-    restaged = lake.add_garbage("came back")
+    restaged = lake.add_garbage("restaged")
     lake.stage_again(restaged)
 
     with pytest.raises(LakegcError, match="some staged objects are unknown"):
@@ -228,7 +228,7 @@ def test_staged_objects_are_kept_although_scans_repeatedly_end_early(lake: Lake)
 
 def test_a_reading_without_staged_objects_that_an_earlier_one_had_stops_the_mark(lake: Lake) -> None:
     """A record long after the first page breaks between two readings; an object re-staged after it is on no list."""
-    restaged = lake.add_garbage("came back")
+    restaged = lake.add_garbage("restaged")
 
     def break_and_stage() -> None:
         lake.sandbox.faults.broken = {("main", "staged/4")}
@@ -243,7 +243,7 @@ def test_a_reading_without_staged_objects_that_an_earlier_one_had_stops_the_mark
 
 def test_a_re_verification_without_staged_objects_that_the_mark_had_stops_the_sweep(lake: Lake) -> None:
     """A record breaks after the mark, so all readings of the sweep end before an object that was re-staged."""
-    restaged = lake.add_garbage("came back")
+    restaged = lake.add_garbage("restaged")
     assert restaged in lake.mark().expired
     Sweeper().approve(lake.settings, "lake", "m1")
     lake.stage_again(restaged)
@@ -251,7 +251,7 @@ def test_a_re_verification_without_staged_objects_that_the_mark_had_stops_the_sw
 
     with pytest.raises(LakegcError, match="some staged objects are unknown"):
         Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
-    assert lake.store.read(restaged) == b"came back"
+    assert lake.store.read(restaged) == b"restaged"
 
 
 def test_a_constantly_changing_branch_can_be_marked(lake: Lake) -> None:

@@ -159,7 +159,7 @@ def test_an_object_that_appeared_since_the_listing_counts_as_changed() -> None:
 
 
 def test_the_reported_size_is_that_of_the_mark_or_else_that_of_the_object_found() -> None:
-    """A report that counts other bytes than those that were approved misleads whoever reads it."""
+    """A report that counts other bytes than those that were approved misleads its readers."""
     rows = [pending("a"), pending("b", size=None), pending("c", size=None), pending("d")]
     result = checked(rows, [there("a", size=7), there("b", size=7)])
 

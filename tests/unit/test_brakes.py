@@ -188,7 +188,7 @@ SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None
 
 @pytest.mark.parametrize("why", SENTENCES)
 def test_each_brake_says_what_was_measured_and_what_is_allowed(why: str) -> None:
-    """Whoever approves a mark decides by these sentences and figures."""
+    """People decide by these sentences and figures whether to approve a mark."""
     name, trips, measured, bound, given = SENTENCES[why]
     brake = (first() if given is None else found(**given))[name]
 

@@ -67,8 +67,8 @@ def test_a_later_failure_replaces_an_earlier_outcome() -> None:
 
 
 def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> None:
-    """A restored or purged object was quarantined before. Objects without an outcome are left out, and counted by
-    whoever reports."""
+    """A restored or purged object was quarantined before. Objects without an outcome are left out; the report
+    counts them."""
     objects = approved("deleted", "restored", "purged", "quarantined", "failed_undo", "none")
     given = outcomes(
         deleted=(Outcome.DELETED, 1), unapproved=(Outcome.DELETED, 1),
