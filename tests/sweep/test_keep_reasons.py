@@ -11,7 +11,16 @@ import pytest
 
 from lakegc_assets.mark.keep_lookups import LOOKUPS
 from lakegc_assets.mark.options import MarkOptions
-from lakegc_assets.rules.keep_reasons import BRANCH, HOLD, KEEP_REASONS, MEANWHILE, OTHER_REPOSITORY, KeepReason
+from lakegc_assets.rules.keep_reasons import (
+    BRANCH,
+    COMMITTED,
+    HOLD,
+    KEEP_REASONS,
+    MEANWHILE,
+    OTHER_REPOSITORY,
+    STAGED,
+    KeepReason,
+)
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
@@ -85,6 +94,17 @@ def put_on_hold(lake: Lake) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def staged(lake: Lake) -> AbstractContextManager[None]:
+    lake.repository.stage("main", [replace(lake.kept, path=b"staged again")])
+    return nullcontext()
+
+
+def committed(lake: Lake) -> AbstractContextManager[None]:
+    staged(lake)
+    lake.repository.commit("main", "commit it after all")
+    return nullcontext()
+
+
 CASES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[None]], str]] = {
     OTHER_REPOSITORY: (imported, "another repository refers to it"),
     BRANCH: (re_staged, "branch main of repository lake serves it"),
@@ -92,6 +112,11 @@ CASES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[None]],
     HOLD: (put_on_hold, "it is on hold by audit"),
 }
 """For each reason how it comes about, and what a sweep's report says: a new reason needs an entry here."""
+REFERENCES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[None]], str]] = {
+    STAGED: (staged, "it is staged on a branch"),
+    COMMITTED: (committed, "a retained commit or a branch refers to it"),
+}
+"""The same for references, which a mark has subtracted already and a re-verification reads again."""
 
 
 @pytest.mark.parametrize("reason", KEEP_REASONS, ids=lambda reason: reason.name)
@@ -104,13 +129,13 @@ def test_each_reason_keeps_an_object_out_of_the_expired_set(lake: Lake, reason: 
     assert marked.expired == {lake.free}
 
 
-@pytest.mark.parametrize("reason", KEEP_REASONS, ids=lambda reason: reason.name)
+@pytest.mark.parametrize("reason", [*REFERENCES, *KEEP_REASONS], ids=lambda reason: reason.name)
 def test_each_reason_rescues_an_object_in_a_sweep(lake: Lake, reason: KeepReason) -> None:
     """It came about after the mark was approved: the re-verification keeps the object, and the report says why."""
     marked = Marker().mark(lake.sandbox.settings, "lake", "m1", NO_AGE)
     assert marked.expired == {lake.kept.address, lake.free}
     Sweeper().approve(lake.sandbox.settings, "lake", "m1")
-    comes_about, sentence = CASES[reason]
+    comes_about, sentence = {**REFERENCES, **CASES}[reason]
     with comes_about(lake):
         report = Sweeper().sweep(lake.sandbox.settings, "lake", "m1", SweepOptions())
     place = target_of(lake.sandbox.settings, "lake").place
