@@ -20,10 +20,20 @@ APPROVED = pa.schema([field for field in PENDING if field.name != "intended"])
 """The approved objects, as far as the mark recorded them."""
 
 
+DONE = (Outcome.DELETED, Outcome.QUARANTINED, Outcome.RESTORED, Outcome.PURGED)
+"""What a task did itself, and didn't just find."""
+
+
 def latest(receipts: pa.Table) -> pa.Table:
-    """The receipt of the last round for each address, and of one round the last one."""
-    rounds = [("address", "ascending"), ("round", "descending"), ("at", "descending")]
-    return first_of_each(receipts.sort_by(rounds), "address")
+    """The receipt of the last round for each address.
+
+    Of one round, it is the last one that says what a task did, if any: a second attempt of a task that had deleted an
+    object finds it already gone, and must not hide that this sweep deleted it.
+    """
+    order = [("address", "ascending"), ("round", "descending"), ("done", "descending"), ("at", "descending")]
+    done = is_one_of(receipts["outcome"], DONE).cast(pa.int8())
+    rows = receipts.append_column("done", done).sort_by(order).drop_columns("done")
+    return first_of_each(rows, "address")
 
 
 def pending(approved: pa.Table, receipts: pa.Table, intents: pa.Table, *, since: int) -> pa.Table:

@@ -77,8 +77,9 @@ def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(mine: P
 def test_a_signal_that_ends_the_process_lets_it_clean_up(number: signal.Signals) -> None:
     """A closed terminal, or a service manager that stops it, has the same effect as Ctrl-C."""
     script = (
+        "import signal, time\n"
+        f"signal.signal({number:d}, signal.SIG_DFL)\n"  # under `nohup`, the tests' processes ignore SIGHUP
         "from spark_resources.host.processes import interrupt_on_termination as it; it()\n"
-        "import time\n"
         "try:\n print('ready', flush=True)\n for _ in range(1200): time.sleep(0.05)\nfinally:\n print('gave back')"
     )  # many short waits: a signal right before a single long one would only be handled after it
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, stderr=-3, text=True) as process:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
@@ -64,6 +64,19 @@ def test_a_later_failure_replaces_an_earlier_outcome() -> None:
 
     assert addresses(sweep_outcomes.pending(approved("a"), given, ADDRESSES.empty_table(), since=3)) == ["a"]
     assert addresses(sweep_outcomes.pending(approved("a"), given, ADDRESSES.empty_table(), since=2)) == []
+
+
+def test_a_second_attempt_of_a_task_hides_no_delete_of_the_first() -> None:
+    """It finds the object already gone, or fails. The object was deleted by this sweep all the same, and is looked for
+    by the closing re-verification."""
+    objects = approved("gone", "failed")
+    first = outcomes(gone=(Outcome.DELETED, 1), failed=(Outcome.QUARANTINED, 1))
+    second = outcomes(gone=(Outcome.ALREADY_GONE, 1), failed=(Outcome.FAILED, 1))
+    later = [{**row, "at": AT + timedelta(seconds=1)} for row in second.to_pylist()]
+    given = pa.concat_tables([pa.Table.from_pylist(later, OUTCOMES), first])
+
+    assert addresses(sweep_outcomes.deleted(objects, given, OUTCOMES.empty_table())) == ["failed", "gone"]
+    assert addresses(sweep_outcomes.pending(objects, given, ADDRESSES.empty_table(), since=2)) == []
 
 
 def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> None:
