@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from spark_resources.errors import WrongUsage
 from spark_resources.stores import Capabilities, Store
 from spark_resources.stores.probe import RECORD_KEY, SCRATCH, probe, recorded_capabilities
-from tests.support.store_providers import Provider, all_keys
+from tests.support.store_providers import Provider, all_keys, local
 
 
 def test_the_probe_finds_exactly_the_declared_capabilities(provider: Provider) -> None:
@@ -32,14 +33,27 @@ def test_a_probe_outside_its_own_folder_is_refused(store: Store, prefix: str) ->
     assert all_keys(store) == []
 
 
+def test_recorded_capabilities_that_are_impossible_are_probed_again(store: Store) -> None:
+    """With a negative time resolution, young objects would look old."""
+    probed = recorded_capabilities(store, "here", token="one")
+    damage_record(store, {"time_resolution": -3600.0})
+
+    assert recorded_capabilities(store, "here", token="two") == probed
+
+
 @pytest.mark.parametrize(
     "damage", [{"time_resolution": -3600.0}, {"time_resolution": float("nan")}, {"delete_batch": 0}]
 )
-def test_recorded_capabilities_that_are_impossible_are_probed_again(store: Store, damage: dict[str, Any]) -> None:
-    """With a negative time resolution, young objects would look old."""
-    found = recorded_capabilities(store, "here", token="one")
-    plain = json.loads(store.read(RECORD_KEY))
-    plain["capabilities"] |= damage
-    store.write(RECORD_KEY, json.dumps(plain).encode())
+def test_impossible_capabilities_of_any_kind_are_not_used(tmp_path: Path, damage: dict[str, Any]) -> None:
+    here = local(tmp_path)
+    store = here.open(here.uri())
+    probed = recorded_capabilities(store, "here", token="one")
+    damage_record(store, damage)
 
-    assert recorded_capabilities(store, "here", token="two") == found
+    assert recorded_capabilities(store, "here", token="two") == probed
+
+
+def damage_record(store: Store, damage: dict[str, Any]) -> None:
+    recorded = json.loads(store.read(RECORD_KEY))
+    recorded["capabilities"] |= damage
+    store.write(RECORD_KEY, json.dumps(recorded).encode())

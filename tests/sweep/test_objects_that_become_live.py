@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.progress import listening
 from lakegc_assets.sweep import head_watch, other_head_watch, round_loop
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox
@@ -365,23 +366,36 @@ class SlowSweep:
     def sweep(
         self, act: Callable[[], object], undo: Callable[[], object], until: Callable[[], bool] | None = None
     ) -> set[str]:
-        """Sweep, act, and undo it once `until`, by default without a permit, or once none are left. The objects that
-        are stored in the end."""
-        stopped = until or self.without_permit
+        """Sweep, act, and undo it once `until`, by default without a permit, or once none are left; at the latest when
+        the objects are re-verified again. The objects that are stored in the end."""
+        stopped, lock = until or self.without_permit, threading.Lock()
+        acted, undone = threading.Event(), threading.Event()
+
+        def undo_once() -> None:
+            with lock:
+                if not undone.is_set():
+                    undo()
+                    undone.set()
 
         def work() -> None:
             wait_for_some_deletes(self.store, self.addresses)
             act()
             self.there = self.addresses & stored(self.store)
+            acted.set()
             give_up = time.monotonic() + LIMIT_S
             while self.addresses & stored(self.store) and not stopped():
                 assert time.monotonic() < give_up, "deletes neither stop nor end"
                 time.sleep(0.05)  # the step of a poll with a limit
-            undo()
+            undo_once()
+
+        def at_next_re_verification(message: str) -> None:
+            if message.startswith("reading staged addresses (first") and acted.is_set():
+                undo_once()
 
         worker = threading.Thread(target=work, daemon=True)
         worker.start()
-        Sweeper().sweep(self.settings, "lake", "m1", SweepOptions(rate=RATE))
+        with listening(at_next_re_verification):
+            Sweeper().sweep(self.settings, "lake", "m1", SweepOptions(rate=RATE))
         worker.join(LIMIT_S)
         assert len(self.there) > SEEN_LATE, "it came too late to tell anything"
         return stored(self.store)
