@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -70,10 +71,23 @@ class Lake:
 
 
 @pytest.fixture
-def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with lake_in(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def lake_in_s3(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
+    """For addresses that only servers with a bucket accept."""
     seaweedfs.make_bucket("staged")
-    place, requests = StorePlace(f"s3://staged/{tmp_path.name}", seaweedfs.settings()), list[str]()
-    with Sandbox(tmp_path, place=place, uncommitted_page=3, request_log=requests.append) as sandbox:
+    with lake_in(tmp_path, StorePlace(f"s3://staged/{tmp_path.name}", seaweedfs.settings())) as made:
+        yield made
+
+
+@contextmanager
+def lake_in(folder: Path, place: StorePlace | None = None) -> Iterator[Lake]:
+    requests: list[str] = []
+    with Sandbox(folder, place=place, uncommitted_page=3, request_log=requests.append) as sandbox:
         repository = sandbox.create("lake")
         made = Lake(sandbox, requests, repository, target_of(sandbox.settings, "lake").place.store())
         repository.put("main", "committed", b"what is committed")
@@ -170,9 +184,10 @@ def test_a_reading_of_staged_objects_takes_a_few_requests_per_branch(lake: Lake)
 
 @pytest.mark.parametrize("written", ["s3://user@", "s3://"], ids=["with a user", "escaped"])
 def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_expired(
-    lake: Lake, written: str
+    lake_in_s3: Lake, written: str
 ) -> None:
     """The server leaves such an address out of its list, or lists it undecoded, but its branch serves the object."""
+    lake = lake_in_s3
     key = "a client's file" if written == "s3://" else lake.add_garbage("restaged")
     lake.store.write(key, b"restaged")
     location = quote(lake.repository.objects.location(key).removeprefix("s3://"), safe="/")
