@@ -128,6 +128,11 @@ def full_stop(text: object) -> str:
     return f"{str(text).rstrip('. ')}."
 
 
+def capitalized(text: str) -> str:
+    """The text with its first letter in upper case. Names in it keep their case, unlike with `str.capitalize`."""
+    return f"{text[:1].upper()}{text[1:]}"
+
+
 def plural(count: int, thing: str, things: str = "") -> str:
     """A count with its noun: 0 objects, 1 object, 1,000 objects, 2 entries, 2 branches."""
     if not things:

@@ -386,10 +386,10 @@ def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
 
 
 _EXPECTED = {
-    "endpoint_url": "http(s)://host[:port], with or without /api/v1, without user name and password",
-    "s3_endpoint_url": "http(s)://host[:port], without user name and password",
-    "azure_endpoint_url": "http(s)://account.host or http(s)://host[:port]/account, without user name and password",
-    "gcs_endpoint_url": "http(s)://host[:port], without user name and password",
+    "endpoint_url": "http(s)://host[:port], with or without /api/v1, without a user name or password",
+    "s3_endpoint_url": "http(s)://host[:port], without a user name or password",
+    "azure_endpoint_url": "http(s)://account.host or http(s)://host[:port]/account, without a user name or password",
+    "gcs_endpoint_url": "http(s)://host[:port], without a user name or password",
     "min_age": "a duration such as 24h, 90m or 1d12h",
     "max_clock_skew": "a duration such as 5m or 90s",
     "max_missing": "a whole number, 0 or more",

@@ -32,7 +32,7 @@ from lakegc_assets.approval.preconditions import (
     earlier_status,
     refuse_unlocked,
 )
-from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, refuse_foreign_unfinished, refuse_used
+from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, refuse_unusable_foreign_mark, refuse_used
 from lakegc_assets.approval.verify_files import check_files, foreign_files
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.brakes import BrakeLimits, dated
@@ -306,6 +306,6 @@ def verify_foreign(target: Target, foreign: ReferenceMark, approval: Approval | 
 
 def check_foreign_approved(target: Target, foreign: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:
     """Like `check_approved`, for a mark of the reference collector."""
-    refuse_foreign_unfinished(target, foreign)
+    refuse_unusable_foreign_mark(target, foreign)
     status = foreign_approval_status(approval, layout=foreign.layout, now=now)
     check_status(target.repository.id, f"{foreign.layout}/{foreign.mark_id}", status, approval)

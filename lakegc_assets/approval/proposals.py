@@ -92,7 +92,7 @@ def propose(target: Target, name: str, *, now: datetime) -> Proposal:
     foreign = reference_mark(place, name, ours=own_marks(place))
     if foreign is None:
         raise WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists the marks.")
-    refuse_foreign_unfinished(target, foreign)
+    refuse_unusable_foreign_mark(target, foreign)
     files = foreign_files(target, foreign)
     return Proposal(target, record_of_foreign(target, foreign, files.addresses), files.digest, foreign=foreign)
 
@@ -103,7 +103,7 @@ def refuse_unfinished(record: MarkRecord) -> None:
         raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state}){reason}")
 
 
-def refuse_foreign_unfinished(target: Target, foreign: ReferenceMark) -> None:
+def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None:
     """Raise if a foreign mark didn't finish successfully, or is older than the repository."""
     if foreign.written < target.repository.created:
         raise Refused(

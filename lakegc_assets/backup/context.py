@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from lakegc_assets.approval.approve import verify_recorded_files
 from lakegc_assets.approval.foreign_marks import cutoff_of
-from lakegc_assets.approval.proposals import refuse_foreign_unfinished, refuse_unfinished
+from lakegc_assets.approval.proposals import refuse_unfinished, refuse_unusable_foreign_mark
 from lakegc_assets.approval.verify_files import foreign_files
-from lakegc_assets.backup.destination import create_place, folder_of, parse_place, refuse_overlap, refuse_owned
+from lakegc_assets.backup.destination import create_place, folder_of, parse_place, refuse_namespace, refuse_overlap
 from lakegc_assets.backup.manifest import Subject, begin
 from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark.context import Target, find_target, user_and_machine, with_probed_capabilities
@@ -132,7 +132,7 @@ def open_backup(
     log_message("verifying the mark's files")
     marked = marked_set(target, name)
     place = create_place(place)
-    refuse_owned(place)
+    refuse_namespace(place)
     resumed = begin(place, folder, marked.subject)
     return BackupRun(target, marked, place, folder, resumed, spark, limits, user_and_machine(), log_message)
 
@@ -150,7 +150,7 @@ def refuse_early(lakefs: LakeFS, settings: Settings, repository: str, name: str,
     foreign = reference_mark(place, name, ours=own_marks(place))
     if foreign is None:
         raise no_mark_error(target, name)
-    refuse_foreign_unfinished(target, foreign)
+    refuse_unusable_foreign_mark(target, foreign)
 
 
 def no_mark_error(target: Target, name: str) -> WrongUsage:
@@ -169,7 +169,7 @@ def marked_set(target: Target, name: str) -> MarkedSet:
     foreign = reference_mark(place, name, ours=own_marks(place))
     if foreign is None:
         raise no_mark_error(target, name)
-    refuse_foreign_unfinished(target, foreign)
+    refuse_unusable_foreign_mark(target, foreign)
     files = foreign_files(target, foreign)
     subject = _subject(target, foreign.mark_id, files.digest, foreign.layout)
     return MarkedSet(subject, None, files.addresses, cutoff_of_foreign(target, foreign))
@@ -205,5 +205,5 @@ def progress_sentence(done: int, objects: int, copied: int, size: int | None, se
     """A sentence with progress, rate and remaining time, by bytes if they are known."""
     share = copied / size if size else done / objects
     time_left = f", {duration(timedelta(seconds=seconds * (1 - share) / share))} left" if 0 < share <= 1 else ""
-    rate = f"{done / seconds:,.0f} and {copied / seconds / 2**20:,.1f} MiB a second"
+    rate = f"{done / seconds:,.0f} objects/s, {copied / seconds / 2**20:,.1f} MiB/s"
     return f"{done:,} of {plural(objects, 'object')}, {rate}{time_left}"

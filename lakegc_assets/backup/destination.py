@@ -98,7 +98,7 @@ def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) ->
             )
 
 
-def refuse_owned(place: Place) -> None:
+def refuse_namespace(place: Place) -> None:
     """Raise `Refused` for a place in which lakegc stores marks: it is a namespace, even if its name doesn't show
     that."""
     try:
@@ -106,7 +106,7 @@ def refuse_owned(place: Place) -> None:
     except NotFound:
         return
     raise Refused(
-        f"{place.store().where} is the namespace of a repository: {OWNER_KEY} is there. Choose another bucket, "
+        f"{place.store().where} is the namespace of a repository: it contains {OWNER_KEY}. Choose another bucket, "
         "container or folder for the backup.",
         invariant=5,
     )

@@ -9,7 +9,7 @@ from typing import Annotated
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.copying.restore_task import BACKED_UP
 from spark_resources.errors import DamagedData, NotFound, Refused
-from spark_resources.records.model import Count, Record, UtcTime, known_format
+from spark_resources.records.model import Count, Record, UtcTime, require_format
 from spark_resources.spark.datasets import Dataset, DatasetName, open_dataset
 from spark_resources.stores.base import AlreadyExists
 from spark_resources.stores.place import Place
@@ -39,7 +39,7 @@ class Begun(Subject):
 
     may_be_missing = frozenset({"format"})
 
-    format: Annotated[int, known_format(BACKUP_FORMAT)] = BACKUP_FORMAT
+    format: Annotated[int, require_format(BACKUP_FORMAT)] = BACKUP_FORMAT
 
     @classmethod
     def damaged(cls, where: str, why: str) -> DamagedData:
@@ -66,7 +66,7 @@ class Backup(Record):
     sizes: Mapping[str, Count]
     seconds: float
     dataset: DatasetName
-    format: Annotated[int, known_format(BACKUP_FORMAT)] = BACKUP_FORMAT
+    format: Annotated[int, require_format(BACKUP_FORMAT)] = BACKUP_FORMAT
 
     @property
     def copied(self) -> int:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakegc_assets.backup.destination import create_place, parse_place, refuse_overlap, refuse_owned
+from lakegc_assets.backup.destination import create_place, parse_place, refuse_namespace, refuse_overlap
 from lakegc_assets.backup.restore import RestoreRun, Selection, has_copy, wanted_rows
 from lakegc_assets.formatting import plural
 from spark_resources.copying.backup_task import properties_from_json
@@ -127,7 +127,7 @@ def scratch_place(run: RestoreRun, uri: str, settings: StoreSettings) -> Iterato
         place = parse_place(uri, settings)
         refuse_overlap(place, run.target, "lakegc-drill/", run.lakefs)
         place = create_place(place)
-        refuse_owned(place)
+        refuse_namespace(place)
         yield place
         return
     with tempfile.TemporaryDirectory(prefix="lakegc-drill-") as folder:

@@ -95,11 +95,12 @@ def show_summary(summary: Backup, to: str) -> None:
         ),
     )
     not_copied = summary.marked - summary.copied
-    why = f". The list of objects gives the reason for each of the other {not_copied:,}" if not_copied else ""
+    listed = f"the backup's list of objects, {summary.dataset['folder']} below {to}"
+    why = f". The reason for each of the other {not_copied:,} is in {listed}" if not_copied else ""
     is_are = "is" if summary.copied == 1 else "are"
     print_sentence(
-        f"{summary.copied:,} of {plural(summary.marked, 'object')} of the mark {is_are} in the backup, each compared "
-        f"with its original{why}. Took {summary.seconds:,.1f} s."
+        f"{summary.copied:,} of the mark's {plural(summary.marked, 'object')} {is_are} in the backup; each copy was "
+        f"verified against its original{why}. The backup took {summary.seconds:,.1f} s."
     )
     repository_and_mark = (summary.subject.repository, summary.subject.mark_id)
     sample_size = str(min(100, max(1, summary.copied)))

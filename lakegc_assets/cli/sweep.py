@@ -97,9 +97,9 @@ def summary_sentences(report: Report, left: int) -> Iterator[str]:
     """Sentences on duration, freed space, and objects that became live too late. `left` objects are in quarantine."""
     deleted, quarantined = (report.objects.get(outcome.value, 0) for outcome in (Outcome.DELETED, Outcome.QUARANTINED))
     if taken := report.taken:
-        how = "quarantining" if report.quarantine else "deleting"
-        rate = f", {plural(round(taken / report.seconds), 'object')} a second" if report.seconds >= 1 else ""
-        yield f"Took {report.seconds:,.1f} s of {how}{rate}, with {plural(report.requests, 'request')}."
+        how = "Quarantining" if report.quarantine else "Deleting"
+        rate = f"{taken / report.seconds:,.0f} objects/s, " if report.seconds >= 1 else ""
+        yield f"{how} took {report.seconds:,.1f} s: {rate}{plural(report.requests, 'request')}."
     if earlier := max(0, deleted + quarantined - taken):
         yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} handled by earlier runs."
     if verifications := len(report.verifications) + bool(deleted + quarantined):

@@ -321,5 +321,5 @@ def staged_on(context: Context, addresses: set[str]) -> dict[str, list[tuple[str
                 if key in addresses:
                     places_by_address.setdefault(key, []).append((branch, path))
         except LakegcError as error:
-            context.report.not_verified.append(f"Paths of lost objects that are staged on branch {branch}: {error}")
+            context.report.not_verified.append(f"Which staged paths on branch {branch} refer to lost objects: {error}")
     return places_by_address

@@ -25,7 +25,10 @@ STAGED, COMMITTED, EXPIRED = "uncommitted_addresses", "committed_addresses", "ex
 STAGED_PARTS = ("first_elsewhere", "second_elsewhere")  # a rename during one scan hides an address from it
 AT_THE_END_PART, CARRIED_AT_THE_END_PART = "elsewhere_at_the_end", "carried_at_the_end"
 COMMITTED_PART, CARRIED_PART = "elsewhere", "carried_elsewhere"  # carried over from earlier marks
-CLEAN_PART, KNOWN_PART = "clean_elsewhere", "known_elsewhere"  # tables without an address of this namespace
+WITHOUT_REFERENCES_PART, KNOWN_PART = (
+    "clean_elsewhere",
+    "known_elsewhere",
+)  # tables without an address of this namespace
 COMMITTED_AT_THE_END_PART, CLEAN_AT_THE_END_PART = "committed_elsewhere_since", "clean_elsewhere_since"
 FACTS = "elsewhere"
 
@@ -49,7 +52,7 @@ def trusted_tables(run: MarkRun, before: Mark | None) -> pa.ChunkedArray:
     if run.place.seal is None and run.trusted_ranges is not None:
         return tables_read_by_approved_mark(run)
     trusted = run.place.seal is not None or run.mark.record.incremental
-    return tables_without_references(run, before if trusted else None, (CLEAN_PART, KNOWN_PART))
+    return tables_without_references(run, before if trusted else None, (WITHOUT_REFERENCES_PART, KNOWN_PART))
 
 
 def tables_read_by_approved_mark(run: MarkRun) -> pa.ChunkedArray:
@@ -62,7 +65,9 @@ def tables_read_by_approved_mark(run: MarkRun) -> pa.ChunkedArray:
         approved = Mark.open(run.place, run.mark.record.mark_id)
     except NotFound:
         return tables_without_references(run, None, ())  # a foreign mark records none
-    return tables_without_references(run, approved if same_spellings(run, approved.record) else None, (CLEAN_PART,))
+    return tables_without_references(
+        run, approved if same_spellings(run, approved.record) else None, (WITHOUT_REFERENCES_PART,)
+    )
 
 
 def tables_without_references(run: MarkRun, mark: Mark | None, parts: Sequence[str]) -> pa.ChunkedArray:

@@ -196,8 +196,8 @@ class MarkChain:
         return addresses_by_outcome(self.run, self.base.mark_id, "receipts/", REMOVED)
 
     def restored_objects(self) -> DataFrame:
-        """The expired sets of all marks from which objects were restored since, by undo or from a backup, with the
-        recorded reasons (columns address, commit_id, path)."""
+        """The expired sets of all marks from which objects were restored since the base mark, by undo or from a backup,
+        with the recorded reasons (columns address, commit_id, path)."""
         datasets = [self._restored(mark_id) for mark_id in self.restored_marks]
         return read_datasets(self.spark, self.run.place, datasets, EXPIRED_OBJECTS).select(
             "address", "commit_id", "path"

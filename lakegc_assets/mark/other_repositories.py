@@ -29,7 +29,6 @@ from lakegc_assets.mark.earlier_references import (
     CARRIED_AT_THE_END_PART,
     CARRIED_PART,
     CLEAN_AT_THE_END_PART,
-    CLEAN_PART,
     COMMITTED,
     COMMITTED_AT_THE_END_PART,
     COMMITTED_PART,
@@ -39,6 +38,7 @@ from lakegc_assets.mark.earlier_references import (
     STAGED,
     STAGED_PARTS,
     TABLES,
+    WITHOUT_REFERENCES_PART,
     earlier_addresses,
     is_trusted,
     marks_with_these_spellings,
@@ -270,7 +270,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
             f"reading {plural(len(unread), 'table')} of other repositories; those without references to this one are "
             "not read again by later marks"
         )
-        addresses, _ = read_tables(run, notes, listing, unread, COMMITTED, (COMMITTED_PART, CLEAN_PART))
+        addresses, _ = read_tables(run, notes, listing, unread, COMMITTED, (COMMITTED_PART, WITHOUT_REFERENCES_PART))
         notes.facts[FACTS]["addresses"] = addresses.rows
     in_unread = pc.is_in(placed["repository"], value_set=pa.array(listing.unread, pa.string()))
     run.other_repositories.tables = pc.unique(placed.filter(pc.invert(in_unread))["table_id"])
@@ -286,7 +286,7 @@ def read_new_tables(run: MarkRun, notes: StepNotes, listing: OtherRepositories) 
     `read_committed` ran in another process, tables in which it found addresses are read again."""
     tables, known = distinct_tables(tables_of(run, listing)), run.other_repositories.tables
     if known is None:
-        known = tables_without_references(run, run.mark, (CLEAN_PART, KNOWN_PART))
+        known = tables_without_references(run, run.mark, (WITHOUT_REFERENCES_PART, KNOWN_PART))
     new = tables.filter(pc.invert(pc.is_in(tables["table_id"], value_set=known)))
     notes.facts["new_tables_elsewhere"] = len(new)
     if not len(new):

@@ -89,9 +89,9 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
 
 def served(run: MarkRun, notes: StepNotes, probed: Sequence[Dataset]) -> KeepFacts:
     """Keep the objects that these probe results (SERVED) name, or leave unclear."""
-    name, doubtful = keep_reasons.BRANCH.name, keep_reasons.DOUBTFUL_SIZES.empty_table()
+    name, doubtful = keep_reasons.BRANCH.name, keep_reasons.INCONCLUSIVE_SIZES.empty_table()
     if notes.facts["unclear"]:
-        doubtful = doubtful_sizes(run, probed)
+        doubtful = inconclusive_sizes(run, probed)
     inside = Input.selected(name, run.place, probed, SERVED, SERVED_INSIDE, served_inside)
     return KeepFacts(keep_reasons.served(name, doubtful), (inside,))
 
@@ -101,11 +101,11 @@ def served_inside(probed: pa.Table) -> pa.Table:
     return probed.filter(pc.is_valid(probed["address"])).select(SERVED_INSIDE.names).cast(SERVED_INSIDE)
 
 
-def doubtful_sizes(run: MarkRun, probed: Sequence[Dataset]) -> pa.Table:
-    """The sizes for which a probe has no clear result (DOUBTFUL_SIZES)."""
-    columns = keep_reasons.DOUBTFUL_SIZES
-    by_file = read_rows(run.spark, run.place, probed, SERVED, keep_reasons.doubtful_sizes, columns)
-    return keep_reasons.doubtful_sizes(collected(by_file, lambda batches: batches, columns))
+def inconclusive_sizes(run: MarkRun, probed: Sequence[Dataset]) -> pa.Table:
+    """The sizes for which at least one probe was inconclusive (INCONCLUSIVE_SIZES)."""
+    columns = keep_reasons.INCONCLUSIVE_SIZES
+    by_file = read_rows(run.spark, run.place, probed, SERVED, keep_reasons.inconclusive_sizes, columns)
+    return keep_reasons.inconclusive_sizes(collected(by_file, lambda batches: batches, columns))
 
 
 @dataclass(frozen=True)

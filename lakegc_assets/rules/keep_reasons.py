@@ -75,7 +75,7 @@ def not_kept(decided_objects: pa.Table) -> pa.Table:
 
 
 def kept(decided_objects: pa.Table, reason: KeepReason | None = None) -> pa.Table:
-    """The objects that are kept, by this reason or by any."""
+    """The objects kept for this reason, or for any reason if None."""
     by = decided_objects[_KEPT_BY]
     return decided_objects.filter(pc.is_valid(by) if reason is None else pc.equal(by, reason.name))
 
@@ -99,7 +99,7 @@ def sentences(decided_objects: pa.Table) -> Column:
 
 # --- the facts that each reason decides from ------------------------------------------------------------------------
 
-DOUBTFUL_SIZES = pa.schema([SERVED.field("size"), SERVED.field("unclear")])
+INCONCLUSIVE_SIZES = pa.schema([SERVED.field("size"), SERVED.field("unclear")])
 """Sizes for which a path probe has no clear result, each once, with the reason."""
 
 
@@ -115,7 +115,7 @@ def among(name: str) -> Attribution:
 
 def served(name: str, doubtful: pa.Table) -> Attribution:
     """Keep objects that a branch serves (rows of SERVED), and those that one may serve because a path probe for their
-    size has no clear result (`doubtful`, DOUBTFUL_SIZES)."""
+    size has no clear result (`doubtful`, INCONCLUSIVE_SIZES)."""
 
     def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         in_order = rows[name].sort_by([(each, "ascending") for each in ("address", "repository", "branch")])
@@ -133,11 +133,11 @@ def served(name: str, doubtful: pa.Table) -> Attribution:
     return attribution
 
 
-def doubtful_sizes(probed: pa.Table) -> pa.Table:
-    """The sizes of these probes (columns size and unclear) that have no clear result (DOUBTFUL_SIZES)."""
-    unclear = probed.filter(pc.is_valid(probed["unclear"])).select(DOUBTFUL_SIZES.names)
+def inconclusive_sizes(probed: pa.Table) -> pa.Table:
+    """The sizes of these probes (columns size and unclear) that have no clear result (INCONCLUSIVE_SIZES)."""
+    unclear = probed.filter(pc.is_valid(probed["unclear"])).select(INCONCLUSIVE_SIZES.names)
     by_size = unclear.group_by("size", use_threads=False).aggregate([("unclear", "min")])
-    return by_size.select(["size", "unclear_min"]).rename_columns(DOUBTFUL_SIZES.names).cast(DOUBTFUL_SIZES)
+    return by_size.select(["size", "unclear_min"]).rename_columns(INCONCLUSIVE_SIZES.names).cast(INCONCLUSIVE_SIZES)
 
 
 def on_hold(name: str, prefixes: Sequence[tuple[str, str]]) -> Attribution:

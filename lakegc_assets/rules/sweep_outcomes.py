@@ -68,7 +68,7 @@ def quarantined(approved: pa.Table, receipts: pa.Table) -> pa.Table:
     return only(approved, with_outcome(receipts, Outcome.QUARANTINED))
 
 
-def not_taken(approved: pa.Table, receipts: pa.Table, intents: pa.Table) -> pa.Table:
+def left_in_place(approved: pa.Table, receipts: pa.Table, intents: pa.Table) -> pa.Table:
     """The approved objects (APPROVED) that a sweep left in place and won't retry, although it had begun to delete
     them."""
     left = with_outcome(receipts, Outcome.RESCUED, Outcome.CHANGED)

@@ -271,6 +271,6 @@ def reporting_progress(
         seconds = time.monotonic() - started
         rate = done / seconds
         time_left = f", {duration(timedelta(seconds=(rows - done) / rate))} left" if done else ""
-        return f"{done:,} of {plural(rows, 'object')} done, {rate:,.0f} a second{time_left}"
+        return f"{done:,} of {plural(rows, 'object')} done, {rate:,.0f} objects/s{time_left}"
 
     return logging_progress(run.log_message, f"{verb} {plural(rows, 'object')}", progress)

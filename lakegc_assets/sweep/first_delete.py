@@ -16,7 +16,7 @@ from lakegc_assets.sweep.delete_rounds import Tally, delete_check, expiry_time, 
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import Action
-from spark_resources.errors import Forbidden
+from spark_resources.errors import Forbidden, capitalized
 from spark_resources.model import PENDING, RECEIPTS, Outcome
 from spark_resources.spark.tasks import Rows, Tasks, first_rows
 from spark_resources.stores.permissions import MISSING_PERMISSIONS, delete_permission, identity
@@ -71,7 +71,7 @@ def refuse_missing_permissions(run: SweepRun, action: Action, receipts: pa.Table
     response = " ".join(filter(None, (example["code"], example["why"]))).rstrip(".")
     raise Forbidden(
         f"the store refused to delete {example['address']!r}, the first object of the sweep of mark {record.mark_id} "
-        f"of {record.repository}: {response}. {identity(scheme, place.settings).capitalize()} lacks a permission in "
+        f"of {record.repository}: {response}. {capitalized(identity(scheme, place.settings))} lacks a permission in "
         f"{run.store.where}: {delete_permission(scheme)}{also}. Grant it, or set credentials that have it, and run the "
         f"same command again: lakegc sweep {record.repository} {record.mark_id}"
         f"{' --quarantine' if quarantine else ''}. No other delete was sent, and nothing was deleted."

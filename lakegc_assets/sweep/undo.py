@@ -116,7 +116,7 @@ def stray_copies(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     may_retry = run.mark.record.state is MarkState.SWEEPING
 
     def kept(rows: GroupedRows) -> pa.Table:
-        left = sweep_outcomes.not_taken(rows[OBJECTS], rows[ROUNDS], rows[INTENDED])
+        left = sweep_outcomes.left_in_place(rows[OBJECTS], rows[ROUNDS], rows[INTENDED])
         left = left.slice(0, 0) if may_retry else left
         return sweep_outcomes.pending(left, rows[FREED], rows[UNDONE], since=since)
 

@@ -93,8 +93,8 @@ class Log:
             return table_of(store.read(key), _NAME.search(key), LOGGED)
         except (ValueError, OSError) as error:
             raise DamagedData(
-                f"{key} in {store.where} can't be read as a log of copies ({error}). Move the file away, and run the "
-                "same command again, which compares its objects again.",
+                f"{key} in {store.where} is not a readable copy log ({error}). Move it elsewhere and run the same "
+                "command again; it will re-verify the objects listed in it.",
                 invariant=10,
             ) from error
 

@@ -47,7 +47,7 @@ class Throttle:
 
     max_rate: float | None
     clock: Callable[[], float] = time.monotonic
-    wait: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] = time.sleep
     _busy_until: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -59,7 +59,7 @@ class Throttle:
             now = self.clock()
             starts_at = max(now, self._busy_until)
             self._busy_until = starts_at + size / self.max_rate
-        self.wait(max(0.0, starts_at - now))
+        self.sleep(max(0.0, starts_at - now))
 
     def limit(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         for piece in pieces:
@@ -171,7 +171,7 @@ class Copier:
         before = self._from.properties(found.key)
         sha256 = self._sha256_if_identical(found.key, before, key, copy)
         if sha256 is None:
-            raise Taken(f"another object is at {key!r} in {self.target.where}")
+            raise Taken(f"a different object already exists at {key!r} in {self.target.where}")
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None, before)
 
     def require_existing(self, found: StoredObject, key: str) -> Copy:

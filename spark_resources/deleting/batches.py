@@ -65,13 +65,13 @@ class Sender:
 
     `may_send` is called before every request and raises a `LakegcError` if no more may be sent. `recheck` looks up
     keys again, before a retry and whenever the last lookup is too old by `clock` (seconds); None if the
-    objects can't have changed. `wait` sleeps for a number of seconds; `jitter` is a random number in [0, 1).
+    objects can't have changed. `sleep` waits for a number of seconds; `jitter` is a random number in [0, 1).
     """
 
     store: Store
     pace: Pace
     may_send: Callable[[], None]
-    wait: Callable[[float], None]
+    sleep: Callable[[float], None]
     jitter: Callable[[], float]
     tries: int = TRIES
     in_flight: int = IN_FLIGHT
@@ -125,7 +125,7 @@ class Sender:
             if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # as the last request has shown
                 alone = (self._send_batch([key], prefix, stop, NEVER, attempt - 1) for key in waiting)
                 return [*done, *(sent for each in alone for sent in each)]
-            self.wait(self.pace.take(prefix, len(waiting)))
+            self.sleep(self.pace.take(prefix, len(waiting)))
             slow = 0  # lookups of a single key
             try:
                 if stop:
@@ -164,7 +164,7 @@ class Sender:
             if not again:
                 break
             waiting, looked_up = again, NEVER
-            self.wait(min(LONGEST_WAIT_S, 0.1 * 2**attempt) * (0.5 + self.jitter()))
+            self.sleep(min(LONGEST_WAIT_S, 0.1 * 2**attempt) * (0.5 + self.jitter()))
         return done
 
     def _send_in_halves(

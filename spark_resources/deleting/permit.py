@@ -151,10 +151,10 @@ class PermitWatch:
         every_s: float,
         now: Callable[[], datetime],
         clock: Callable[[], float] = boottime_s,
-        wait: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._receipts, self._round, self._secret, self._every_s = receipts, round_number, secret, every_s
-        self._now, self._clock, self._wait = now, clock, wait
+        self._now, self._clock, self._sleep = now, clock, sleep
         self._permit, self._read_at = Permit(), -float("inf")
         self._expired_at: float | None = None
         self._revived: set[str] = set()
@@ -181,7 +181,7 @@ class PermitWatch:
                         "the driver has not listed the branch heads in time, so nothing more is deleted in this round",
                         invariant=1,
                     )
-                self._wait(self._every_s)
+                self._sleep(self._every_s)
 
     def is_valid(self) -> bool:
         """Whether the permit that was read last is still valid."""

@@ -83,7 +83,7 @@ def each_in_threads(
     def one(key: str) -> DeleteResult | None:
         if stopped.is_set():
             return None
-        sender.wait(sender.copying.take(prefix, 1))
+        sender.sleep(sender.copying.take(prefix, 1))
         try:
             sender.may_send()
         except LakegcError:

@@ -166,8 +166,8 @@ class _Task:
         def may_send() -> None:
             while True:
                 if config.action.needs_permit:
-                    permit.check()  # first, since it may wait
-                lease.check(at_least=config.request_time)  # so may this, if the store responds slowly
+                    permit.check()  # first, because it may block
+                lease.check(at_least=config.request_time)  # may also block, if the store is slow
                 if now() >= config.verified_until:
                     raise ReverificationTooOld("the last re-verification of these objects is too old")
                 if permit.is_valid() or not config.action.needs_permit:

@@ -96,7 +96,8 @@ def drop_hold(place: Place, hold_id: str) -> None:
         known = [] if data is None else [each.id for each in parse_holds(data, holds_location(place))]
         if data is None or hold_id not in known:
             raise WrongUsage(
-                f"there is no hold '{hold_id}' in {holds_location(place)}. Known: {', '.join(known) or 'none'}."
+                f"there is no hold '{hold_id}' in {holds_location(place)}. "
+                f"Existing holds: {', '.join(known) or 'none'}."
             )
         return without_hold(data, hold_id, holds_location(place))
 

@@ -22,7 +22,7 @@ from pydantic import Field
 from spark_resources.errors import LakegcError, NotFound, Refused
 from spark_resources.host.processes import ProcessIdentity, is_known_dead, this_process
 from spark_resources.records.json_records import to_json_value
-from spark_resources.records.model import AsInJson, Record, UtcTime, known_format
+from spark_resources.records.model import AsInJson, Record, UtcTime, require_format
 from spark_resources.stores.base import AlreadyExists, Changed, Store
 
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
@@ -43,7 +43,7 @@ class Holder(Record):
     __pydantic_config__: ClassVar = {**Record.__pydantic_config__, "extra": "ignore"}
     may_be_missing = frozenset({"format", "process", "tasks_stop_after_s"})
 
-    format: Annotated[int, known_format(LEASE_FORMAT)] = field(default=LEASE_FORMAT, kw_only=True)
+    format: Annotated[int, require_format(LEASE_FORMAT)] = field(default=LEASE_FORMAT, kw_only=True)
     who: str
     mark_id: str
     token: str
@@ -249,7 +249,7 @@ def take_lease(
     token: str,
     single_deployment: bool,
     clock: Callable[[], float] = boottime_s,
-    wait: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = time.sleep,
     log_message: Callable[[str], None] = lambda _: None,
 ) -> Lease:
     """Take the lease of a namespace, or raise `Refused` with the current holder and the end of its lease.
@@ -289,12 +289,12 @@ def take_lease(
             ) from error
     lease = Lease(store, own_holder, tag, began + LEASE_TIME.total_seconds(), clock)
     if dead_holder is not None:
-        wait_for_tasks_to_end(lease, dead_holder, store, wait, log_message)
+        wait_for_tasks_to_end(lease, dead_holder, store, sleep, log_message)
     return lease
 
 
 def wait_for_tasks_to_end(
-    lease: Lease, dead_holder: Holder, store: Store, wait: Callable[[float], None], log_message: Callable[[str], None]
+    lease: Lease, dead_holder: Holder, store: Store, sleep: Callable[[float], None], log_message: Callable[[str], None]
 ) -> None:
     """Wait until no task of a dead holder can still send a delete. The lease is kept at least that long."""
     seconds = seconds_until_tasks_end(dead_holder, store)
@@ -306,7 +306,7 @@ def wait_for_tasks_to_end(
         "its tasks can be running"
     )
     try:
-        wait(seconds)
+        sleep(seconds)
     except BaseException:
         lease.release()
         raise

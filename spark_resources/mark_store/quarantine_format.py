@@ -12,7 +12,7 @@ from typing import Annotated
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.mark import MARKS_ROOT
 from spark_resources.records.json_records import check_format
-from spark_resources.records.model import Count, Record, known_format
+from spark_resources.records.model import Count, Record, require_format
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
 
@@ -26,7 +26,7 @@ class QuarantineCounts(Record):
     """How many quarantined objects were restored or purged since the sweep, by outcome."""
 
     objects: Mapping[str, Count]
-    format: Annotated[int, known_format(QUARANTINE_FORMAT)] = QUARANTINE_FORMAT
+    format: Annotated[int, require_format(QUARANTINE_FORMAT)] = QUARANTINE_FORMAT
 
     @classmethod
     def damaged(cls, where: str, why: str) -> DamagedData:

@@ -4,7 +4,7 @@
     class Stock(Record):
         counted: UtcTime
         objects: Mapping[str, Count]
-        format: Annotated[int, known_format(1)] = 1
+        format: Annotated[int, require_format(1)] = 1
 
 Nothing is coerced: neither "1" nor true is read as 1. A record with an undeclared or a missing field is damaged, even
 if the field has a default, which is only for code. A class lists exceptions in `may_be_missing`.
@@ -129,8 +129,8 @@ AsInJson = Annotated[T, _AsInJson()]
 """A tuple, a set, an enum, or a dataclass that isn't a record, read from a JSON array, text or object."""
 
 
-def known_format(supported: int) -> BeforeValidator:
-    """For the field `format`: raises `UnknownFormat` for any other number before other fields are checked."""
+def require_format(supported: int) -> BeforeValidator:
+    """Validate the field `format` before all others: raise `UnknownFormat` unless it is `supported`."""
 
     def check(found: object, info: ValidationInfo) -> object:
         check_format(found, supported, str(info.context))

@@ -363,7 +363,7 @@ def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Ta
         found = f"{table.num_rows} rows of {', '.join(table.schema.names)}"
     except (pa.ArrowException, ValueError, OSError) as error:
         found = str(error)
-    raise _another_file(place, folder, file, schema, found)
+    raise _mismatch_error(place, folder, file, schema, found)
 
 
 def file_batches(
@@ -383,7 +383,7 @@ def file_batches(
         for batch in parquet.iter_batches(rows, columns=wanted, use_threads=False):
             yield pa.Table.from_batches([batch]).select(wanted).cast(types)
     except (pa.ArrowException, ValueError, OSError) as error:
-        raise _another_file(place, folder, file, schema, str(error)) from error
+        raise _mismatch_error(place, folder, file, schema, str(error)) from error
 
 
 def verified_bytes(place: Place, folder: str, file: File) -> bytes:
@@ -398,7 +398,7 @@ def verified_bytes(place: Place, folder: str, file: File) -> bytes:
     return data
 
 
-def _another_file(place: Place, folder: str, file: File, schema: pa.Schema, found: str) -> DamagedData:
+def _mismatch_error(place: Place, folder: str, file: File, schema: pa.Schema, found: str) -> DamagedData:
     return DamagedData(
         f"{folder}{file.name} in {place.store().where} doesn't match its file list, which expects {file.rows} rows "
         f"of {', '.join(schema.names)}: {found}. Make a new mark."

@@ -252,7 +252,7 @@ def records(table: Table) -> Iterator[Record]:
         block = read_block(table.data, handle)
         raw += len(block)
         if raw > MAX_BYTES:
-            raise InvalidTable(f"it has more than {MAX_BYTES} bytes")
+            raise InvalidTable(f"it decompresses to more than {MAX_BYTES} bytes")
         for stored, value in block_records(block):
             if stored[-KEY_TRAILER:] != SET_TRAILER:
                 raise InvalidTable("a record is of an unknown kind")

@@ -42,9 +42,9 @@ ADDRESS, ADDRESS_LENGTH, TIME, TIME_LENGTH, HAS_TIME, SIZE, CHECKSUM, CHECKSUM_L
 
 
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Compile a function that creates no arrays at its first call, or load it from numba's cache.
+    """Compile a function on its first call, or load it from numba's cache. It must not allocate arrays.
 
-    All arrays belong to the caller, so `_nrt` is off. This avoids reference counting for each entry, which took more
+    The caller allocates all arrays, so `_nrt` is off. This avoids reference counting for each entry, which took more
     than half of the time.
     """
     options: dict[str, bool] = {"_nrt": False}  # missing in numba's type stubs
@@ -52,7 +52,7 @@ def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def compiled_with_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The same for a function that creates arrays."""
+    """The same for a function that allocates arrays."""
     return cast(Callable[_P, _R], numba.njit(cache=True, nogil=True)(function))
 
 

@@ -251,10 +251,10 @@ class TableBuilder:
         }
 
     def _write_block(self, contents: bytes, compress: Callable[[bytes], tuple[bytes, int]]) -> Handle:
-        stored, kind = compress(contents)
+        stored, compression_type = compress(contents)
         handle = Handle(len(self._out), len(stored))
-        checked = stored + bytes([kind])
-        self._out += checked + struct.pack("<I", masked_crc(checked))
+        checksummed = stored + bytes([compression_type])
+        self._out += checksummed + struct.pack("<I", masked_crc(checksummed))
         return handle
 
 

@@ -40,10 +40,10 @@ def identity(scheme: str, settings: StoreSettings) -> str:
         case "gs" if settings.gcs_credentials_file:
             return f"the account of {settings.gcs_credentials_file}"
         case "https" | "http" if settings.azure_sas_token is not None:
-            return "the SAS token of the settings"
+            return "the configured SAS token"
         case "https" | "http" if settings.azure_account_key is not None:
-            return "the account key of the settings"
+            return "the configured account key"
         case "local":
             return "the user that lakegc runs as"
         case _:
-            return "the identity that this machine has for the store"
+            return "this machine's default credentials for the store"

@@ -16,7 +16,7 @@ def poll(
     first_wait_s: float,
     longest_wait_s: float | None = None,
     waited: Callable[[float], None] = lambda _: None,
-    seconds: Callable[[], float] = time.monotonic,
+    monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _T | None:
     """The first result of `check` that isn't None; None after `timeout_s` seconds without one.
@@ -24,12 +24,12 @@ def poll(
     The wait doubles each time up to `longest_wait_s`; without that limit it is constant. The last call is made when
     the time is up. `waited` is called after each wait with the seconds since the start.
     """
-    began, wait_s = seconds(), first_wait_s
+    start, wait_s = monotonic(), first_wait_s
     while (found := check()) is None:
-        left = began + timeout_s - seconds()
+        left = start + timeout_s - monotonic()
         if left <= 0:
             return None
         sleep(min(wait_s, left))
-        waited(seconds() - began)
+        waited(monotonic() - start)
         wait_s = wait_s if longest_wait_s is None else min(2 * wait_s, longest_wait_s)
     return found

@@ -86,7 +86,7 @@ def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
     write_objects(lake, ADDRESSES)
     (folder / "objects" / "data" / "s").mkdir(parents=True)
     (folder / "objects" / "data" / "s" / "a").write_bytes(b"2")
-    commands.fails(4, ["1 of 4 objects", "'data/s/a'", "another object"], "backup", "m1", to)
+    commands.fails(4, ["1 of 4 objects", "'data/s/a'", "a different object already exists"], "backup", "m1", to)
 
     assert "backup.json" not in files(folder)
     commands.fails(1, ["no complete backup", "backup.json"], "restore", "m1", to)

@@ -161,7 +161,7 @@ def test_a_duplicate_id_and_an_unknown_id_are_refused(held: Held) -> None:
     assert held("add", "h", "--tags", "*", *WHOSE).code == 0
 
     held("add", "h", "--paths", "*", *WHOSE).stopped(2, "the hold 'h' already exists")
-    held("drop", "g").stopped(2, "there is no hold 'g'", "Known: h")
+    held("drop", "g").stopped(2, "there is no hold 'g'", "Existing holds: h")
 
 
 @pytest.mark.parametrize("command", [("list",), ("check",), ("drop", "h"), ("add", "g", "--tags", "*", *WHOSE)])

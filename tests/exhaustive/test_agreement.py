@@ -181,7 +181,7 @@ def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule() -> N
             expected = (bit(served) if served is not None else 0) | decisions.of_sizes(universe, everything, sizes)
 
             results = pa.Table.from_pylist([dict(zip(SERVED.names, row, strict=True)) for row in probed], SERVED)
-            rule = keep_reasons.served("served", keep_reasons.doubtful_sizes(results))
+            rule = keep_reasons.served("served", keep_reasons.inconclusive_sizes(results))
             found = rule(objects, {"served": results.filter(results["address"].is_valid())})
 
             kept = objects.filter(found.is_valid())["address"].to_pylist()

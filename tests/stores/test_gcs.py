@@ -678,7 +678,7 @@ def test_an_object_whose_checksum_is_not_listed_has_none() -> None:
     assert [found.checksum for found in page.objects] == [None]
 
 
-def test_a_store_without_a_date_has_no_clock() -> None:
+def test_a_response_without_a_valid_date_gives_no_store_time() -> None:
     """This machine's time isn't used instead."""
     with (
         replying(200, listing(), {**JSON, "Date": "whenever"}) as fixed_server,

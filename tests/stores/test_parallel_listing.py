@@ -74,16 +74,16 @@ def plain_listing(store: Store, part: Part) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def cuttable_store(store: Store, provider: Provider) -> Store:
+def splittable_store(store: Store, provider: Provider) -> Store:
     provider.needs("byte_order", has=provider.capabilities.byte_order)
     return store
 
 
-def test_ranges_list_every_key_once_for_any_split_of_a_folder(cuttable_store: Store, provider: Provider) -> None:
+def test_ranges_list_every_key_once_for_any_split_of_a_folder(splittable_store: Store, provider: Provider) -> None:
     """Nothing else is listed."""
-    write_all(cuttable_store, NAMES)
+    write_all(splittable_store, NAMES)
     wanted = {
-        part: plain_listing(cuttable_store, part)
+        part: plain_listing(splittable_store, part)
         for part in (Part(""), Part("", flat=True), Part("data/"), Part("a/", True))
     }
     texts = st.sampled_from(NAMES) | st.text(st.sampled_from("0Aab-/dt1zé~"), min_size=1, max_size=6)
@@ -92,7 +92,7 @@ def test_ranges_list_every_key_once_for_any_split_of_a_folder(cuttable_store: St
     @given(st.sampled_from(sorted(wanted, key=repr)), st.lists(texts, max_size=5, unique=True), st.integers(2, 5))
     @example(Part("", flat=True), ["data/", "data/z", "a/"], 2)
     def run(part: Part, cuts: list[str], page_size: int) -> None:
-        assert listed_keys(cuttable_store, ranges(part, cuts), at_once=2, page_size=page_size) == wanted[part]
+        assert listed_keys(splittable_store, ranges(part, cuts), at_once=2, page_size=page_size) == wanted[part]
 
     run()
 
@@ -100,14 +100,16 @@ def test_ranges_list_every_key_once_for_any_split_of_a_folder(cuttable_store: St
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("at_once", [2, 8])
 def test_a_listing_that_is_split_while_it_runs_lists_every_key_once(
-    cuttable_store: Store, flat: bool, at_once: int
+    splittable_store: Store, flat: bool, at_once: int
 ) -> None:
     """Idle threads take over a part of what another one lists, again and again."""
     names = [f"{one:x}{two:x}" for one in range(12) for two in range(12)]
-    write_all(cuttable_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
-    small, part = SmallPages(cuttable_store, size=6), Part("", flat=flat)
+    write_all(splittable_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
+    small, part = SmallPages(splittable_store, size=6), Part("", flat=flat)
 
-    assert listed_keys(small, [part], at_once=at_once, pages_before_first_cut=1) == plain_listing(cuttable_store, part)
+    assert listed_keys(small, [part], at_once=at_once, pages_before_first_cut=1) == plain_listing(
+        splittable_store, part
+    )
 
 
 def test_folders_listed_in_parallel_give_each_row_its_folder(store: Store) -> None:
@@ -122,20 +124,20 @@ def test_folders_listed_in_parallel_give_each_row_its_folder(store: Store) -> No
     assert listed_keys(store, []) == []
 
 
-def test_a_long_folder_is_split_into_the_wanted_number_of_ranges(cuttable_store: Store) -> None:
+def test_a_large_folder_is_split_into_about_the_requested_number_of_ranges(splittable_store: Store) -> None:
     """They list each of its keys once."""
-    write_all(cuttable_store, [*LONG[:60], *(f"{number:02}" for number in range(60))])
+    write_all(splittable_store, [*LONG[:60], *(f"{number:02}" for number in range(60))])
 
     for part in (Part(""), Part("", flat=True), Part("data/")):
-        parts = split_part(cuttable_store, part, count=6, page_size=10)
-        if not can_be_split(cuttable_store):
+        parts = split_part(splittable_store, part, count=6, page_size=10)
+        if not can_be_split(splittable_store):
             assert parts == [part]
             continue
 
         assert 3 <= len(parts) <= 6
-        assert listed_keys(cuttable_store, parts) == plain_listing(cuttable_store, part)
-        assert sum(1 for one in parts if listed_keys(cuttable_store, [one])) >= len(parts) - 1
-        assert split_part(cuttable_store, part, count=6) == [part]  # it is no whole page
+        assert listed_keys(splittable_store, parts) == plain_listing(splittable_store, part)
+        assert sum(1 for one in parts if listed_keys(splittable_store, [one])) >= len(parts) - 1
+        assert split_part(splittable_store, part, count=6) == [part]  # it is no whole page
 
 
 def test_ranges_are_refused_if_listings_are_not_in_byte_order(store: Store, provider: Provider) -> None:

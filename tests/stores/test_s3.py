@@ -526,7 +526,7 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch() -> None:
     with replying(501, body, XML) as fixed_server:
         results = delete_keys(
             s3_client(fixed_server.settings()), "b", ["a", "b"], to_full_key=str, batch_size=2,
-            seconds=lambda: ONE_BY_ONE_TIMEOUT_S * len(fixed_server.seen),
+            monotonic=lambda: ONE_BY_ONE_TIMEOUT_S * len(fixed_server.seen),
         )  # fmt: skip
 
         assert [method for method, _ in fixed_server.seen] == ["POST"]
@@ -544,14 +544,14 @@ def test_deleting_key_by_key_stops_within_the_time_of_one_request() -> None:
             ["a", "b", "c"],
             to_full_key=str,
             batch_size=3,
-            seconds=lambda: next(clock),
+            monotonic=lambda: next(clock),
         )
 
         assert [method for method, _ in fixed_server.seen] == ["POST", "DELETE"]
     assert [result.code for result in results] == ["NotImplemented", NOT_SENT, NOT_SENT]
 
 
-def test_a_store_without_a_date_has_no_clock() -> None:
+def test_a_response_without_a_valid_date_gives_no_store_time() -> None:
     """This machine's time isn't used instead."""
     with (
         replying(200, listing(), {**XML, "Date": "whenever"}) as fixed_server,

@@ -86,8 +86,9 @@ def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> N
     refused, left = lake.sweep(), lake.left
     requests = [keys for keys in lake.changes if keys]
     status = lake.lakegc.output(lake.settings, "status", "lake")
+    access_key = f". The access key {lake.settings['s3_access_key_id']} lacks"
 
-    refused.stopped(1, repr(first), "AccessDenied", "s3:DeleteObject", "access key", "lakegc sweep lake m1", "Grant")
+    refused.stopped(1, repr(first), "AccessDenied", "s3:DeleteObject", access_key, "lakegc sweep lake m1", "Grant")
     assert requests == [{first}]
     assert left == set(lake.keys)
     assert lake.state is MarkState.SWEEPING

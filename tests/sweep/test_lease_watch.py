@@ -137,7 +137,7 @@ def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake:
         lake.pass_time(timedelta(seconds=seconds) - LAST_LOOK)
         waited.append(seconds)
 
-    lake.take("Grace", wait=wait).check()
+    lake.take("Grace", sleep=wait).check()
 
     assert waited == [(LAST_LOOK + REQUEST).total_seconds()]
 
@@ -151,7 +151,7 @@ def test_an_interrupted_takeover_keeps_the_lease_taken_until_the_dead_processs_t
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        lake.take("Grace", wait=wait)
+        lake.take("Grace", sleep=wait)
     with pytest.raises(Refused, match="Grace is working on"):
         lake.take("Alan")
     lake.pass_time(REQUEST)
@@ -170,10 +170,10 @@ def test_a_takeover_after_a_killed_takeover_still_waits_for_the_first_processs_t
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        lake.take("Grace", wait=killed)
+        lake.take("Grace", sleep=killed)
     lake.write(replace(seen[0], process=first.process).to_json())  # as it lies there where nothing of her could end
     waited: list[float] = []
-    lake.take("Alan", wait=waited.append)
+    lake.take("Alan", sleep=waited.append)
 
     watch.check(at_least=REQUEST)  # the first one's task still relies on what it read
     assert waited == [(LAST_LOOK + REQUEST).total_seconds()]

@@ -46,7 +46,7 @@ class Time:
 def watching(task: Task) -> tuple[PermitWatch, PermitIssuer, Time]:
     time = Time(task.store.now())
     watch = PermitWatch(
-        task.receipts, 1, SECRET, every_s=EVERY_S, now=time.now, clock=lambda: time.seconds, wait=time.wait
+        task.receipts, 1, SECRET, every_s=EVERY_S, now=time.now, clock=lambda: time.seconds, sleep=time.wait
     )
     return watch, task.permit(), time
 

@@ -136,5 +136,5 @@ def test_a_resumed_sweep_reports_the_rate_of_its_last_run(capsys: pytest.Capture
     show_report(report(objects={"deleted": 50_000}, approved=50_000, taken=10, seconds=2.0), as_json=False)
     shown = " ".join(capsys.readouterr().out.split())
 
-    assert "5 objects a second" in shown
+    assert "5 objects/s" in shown
     assert "49,990 objects were handled by earlier runs" in shown

@@ -207,7 +207,7 @@ def test_the_servers_list_has_each_retained_commit_with_its_metarange(tmp_path: 
     assert list_of(tmp_path, text.encode()) == [(HEAD.id, metarange)]
 
 
-def test_a_repository_without_rules_has_no_list(tmp_path: Path) -> None:
+def test_a_repository_without_rules_has_no_list_of_retained_commits(tmp_path: Path) -> None:
     """All of its commits are retained."""
     assert list_of(tmp_path, None, rules=None, located=False) is None
 

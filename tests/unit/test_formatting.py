@@ -9,7 +9,7 @@ import pytest
 from lakegc_assets.cli.diff import differing_settings, holds_in_words
 from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark.context import Clocks
-from spark_resources.errors import Refused, full_stop, with_article
+from spark_resources.errors import Refused, capitalized, full_stop, with_article
 from tests.support.finished_marks import finished_record
 
 
@@ -61,3 +61,9 @@ def test_without_holds_the_word_none_replaces_their_checksum() -> None:
     """The file of holds remains after the last one was dropped, but its checksum would be of no use."""
     assert holds_in_words(finished_record(holds={"ids": [], "sha256": "b3103bb84b9d" * 5})) == "none"
     assert holds_in_words(finished_record(holds={"ids": ["legal"], "sha256": "ab" * 32})) == "legal (abababababab)"
+
+
+def test_a_sentence_that_begins_with_a_name_keeps_the_case_of_the_name() -> None:
+    """An access key in lower case is not the one to look for."""
+    assert capitalized("the access key AKIA123") == "The access key AKIA123"
+    assert capitalized("") == ""

@@ -13,18 +13,18 @@ from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.keep_reasons import (
     BRANCH,
     COMMITTED,
-    DOUBTFUL_SIZES,
     HOLD,
+    INCONCLUSIVE_SIZES,
     OTHER_REPOSITORY,
     Attribution,
     KeepReason,
     decided,
-    doubtful_sizes,
+    inconclusive_sizes,
 )
 from spark_resources.model import ADDRESSES, ADDRESSES_ON_HOLD, SERVED
 
 OBJECTS = pa.schema([*ADDRESSES, pa.field("size", pa.int64())])
-NO_DOUBT = DOUBTFUL_SIZES.empty_table()
+NO_DOUBT = INCONCLUSIVE_SIZES.empty_table()
 Rows = Mapping[str, pa.Table]
 
 
@@ -86,7 +86,7 @@ def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size() -> None
         ],
     )
     served = probed.filter(probed["address"].is_valid())
-    reasons = [(BRANCH, keep_reasons.served("served", doubtful_sizes(probed)))]
+    reasons = [(BRANCH, keep_reasons.served("served", inconclusive_sizes(probed)))]
     rows = decided(objects("a", "b", "cc", "dd", "eee"), reasons, {"served": served})
     unclear = "a branch may serve it, since a path probe was inconclusive: answered 503"
 

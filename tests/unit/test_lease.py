@@ -65,11 +65,11 @@ class Lake:
         self.clock.seconds += span.total_seconds()
 
     def take(
-        self, who: str, *, token: str = "", mark_id: str = "m1", wait: Callable[[float], None] = no_waiting
+        self, who: str, *, token: str = "", mark_id: str = "m1", sleep: Callable[[float], None] = no_waiting
     ) -> Lease:
         lease = take_lease(
             self.store, who=who, mark_id=mark_id, token=token or who, single_deployment=False, clock=self.clock,
-            wait=wait,
+            sleep=sleep,
         )  # fmt: skip
         self._stack.callback(lease.release)
         return lease

@@ -120,7 +120,7 @@ def test_a_mark_changes_its_state_only_as_the_table_allows(place: Place, old: Ma
         assert place.store().read(KEY) == before
 
 
-def test_only_a_running_and_a_failed_mark_are_unfinished() -> None:
+def test_only_running_and_failed_marks_are_unfinished() -> None:
     """Only a mark at work and one that stopped are unfinished."""
     assert {MarkState.MARKING, MarkState.FAILED} == UNFINISHED
 

@@ -22,7 +22,7 @@ class Clock:
 
 def polled(results: Iterator[str | None], **more: Any) -> tuple[str | None, list[float]]:
     clock = Clock()
-    found = poll(lambda: next(results), seconds=clock.seconds, sleep=clock.waits.append, **more)
+    found = poll(lambda: next(results), monotonic=clock.seconds, sleep=clock.waits.append, **more)
     return found, clock.waits
 
 

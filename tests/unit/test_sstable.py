@@ -381,7 +381,7 @@ def test_intact_metadata_is_read() -> None:
     ]
 
 
-@pytest.mark.parametrize(("largest", "words"), [(5000, "has more than"), (30, "keys of one block")])
+@pytest.mark.parametrize(("largest", "words"), [(5000, "decompresses to more than"), (30, "keys of one block")])
 def test_the_memory_for_reading_a_table_is_bounded(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of its blocks and keys is checked before they are read."""
     data = assemble([data_block(*NUMBERED[at : at + 10]) for at in range(0, 100, 10)])

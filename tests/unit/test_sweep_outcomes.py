@@ -104,7 +104,7 @@ def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> Non
     ]
 
 
-def test_each_set_of_outcomes_has_exactly_its_own_objects() -> None:
+def test_objects_are_grouped_by_their_outcome() -> None:
     """Deleted and quarantined objects are gone from their keys; rescued and changed ones are left there for good."""
     given = every_outcome()
     objects, nothing = approved(*(each.name for each in Outcome)), OUTCOMES.empty_table()
@@ -116,7 +116,7 @@ def test_each_set_of_outcomes_has_exactly_its_own_objects() -> None:
     assert addresses(gone) == ["DELETED", "QUARANTINED"]
     assert addresses(sweep_outcomes.deleted(objects, given, undone)) == ["QUARANTINED"]
     assert addresses(sweep_outcomes.quarantined(objects, given)) == ["QUARANTINED"]
-    assert addresses(sweep_outcomes.not_taken(objects, given, intents)) == ["CHANGED", "RESCUED"]
-    assert addresses(sweep_outcomes.not_taken(objects, given, intents.slice(0, 0))) == []
+    assert addresses(sweep_outcomes.left_in_place(objects, given, intents)) == ["CHANGED", "RESCUED"]
+    assert addresses(sweep_outcomes.left_in_place(objects, given, intents.slice(0, 0))) == []
     assert addresses(sweep_outcomes.deleted(approved(), given, nothing)) == []
     assert addresses(sweep_outcomes.quarantined(approved(), given)) == []

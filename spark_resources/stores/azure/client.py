@@ -27,7 +27,16 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import BlobServiceClient, ContainerClient, ExponentialRetry
 from requests.adapters import HTTPAdapter
 
-from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage
+from spark_resources.errors import (
+    Forbidden,
+    LakegcError,
+    NotFound,
+    Transient,
+    Unavailable,
+    WrongUsage,
+    capitalized,
+    full_stop,
+)
 from spark_resources.model import Namespace
 from spark_resources.stores.base import PARSE_ERRORS
 from spark_resources.stores.extras import needs_extra
@@ -76,7 +85,7 @@ def container_of(namespace: Namespace, endpoint_url: str | None) -> Container:
     if host is None or not _CONTAINER.match(name) or re.search(r"[%?#]", namespace.path):
         raise WrongUsage(
             f"{namespace.uri} can't be a namespace in Azure: expected https://<account>.{DOMAINS[0]}/<container>/"
-            "<path>, without user name, port or percent-encoded characters"
+            "<path>, without a user name, a port, or percent-encoded characters"
         )
     account, domain = host.groups()
     endpoint = endpoint_url.rstrip("/") if endpoint_url is not None else f"https://{account}.{domain}"
@@ -172,9 +181,8 @@ def translated_errors(where: str, action: str, key: str | None = None) -> Iterat
     except AzureError as error:  # `from None`, because a cause's message may contain a token in a URL
         raise as_lakegc_error(error, where, action, key) from None
     except PARSE_ERRORS as error:  # the response lacks a field that Azure always sends
-        raise Unavailable(
-            f"could not {action} {where}: {_without_secrets(str(error))}  Check that this is an Azure endpoint."
-        ) from None
+        cause = full_stop(_without_secrets(str(error)))
+        raise Unavailable(f"could not {action} {where}: {cause} Check that this is an Azure endpoint.") from None
 
 
 def as_lakegc_error(error: AzureError, where: str, action: str, key: str | None) -> LakegcError:
@@ -204,7 +212,7 @@ def _error_of_response(error: HttpResponseError, what: str, where: str, key: str
         return NotFound(f"{key!r} does not exist in {where}")
     failure = f"{what}: {code}: {message_of(error)}"
     if status in (401, 403) or code in _ADVICE:
-        return Forbidden(f"{failure}. {_sentence(_ADVICE.get(code, _PERMISSIONS))}")
+        return Forbidden(f"{failure}. {capitalized(_ADVICE.get(code, _PERMISSIONS))}.")
     if 300 <= (status or 0) < 400:
         target = redirect_target(headers.get("Location", ""))
         return Unavailable(
@@ -213,10 +221,6 @@ def _error_of_response(error: HttpResponseError, what: str, where: str, key: str
         )
     failure = f"{failure} (HTTP {status}). Try again. If the error persists, check the account's logs."
     return Transient(failure, after_s=retry_after_s(headers)) if is_transient(error) else Unavailable(failure)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def code_of(error: AzureError) -> str:

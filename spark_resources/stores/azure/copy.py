@@ -22,27 +22,27 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 5.0
 
 def copy_blob(
     source: BlobClient, target: BlobClient, tag: str, *, token: str = "", where: str,
-    timeout_s: float = TIMEOUT_S, seconds: Callable[[], float] = time.monotonic,
-    wait: Callable[[float], None] = time.sleep,
+    timeout_s: float = TIMEOUT_S, monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:  # fmt: skip
     """Copy a blob with its metadata, provided it still has this ETag, and wait until the copy is complete.
 
-    Returns the ETag of the copy, None if the store doesn't report it. `token` is the SAS token for reading the source,
-    if any, because Azure does not use the request's own token for that. Raises the library's errors, and `Unavailable`
-    for a copy that fails or takes longer than `timeout_s` seconds.
+    Returns the ETag of the copy, or None if the store doesn't report it. `token` is the SAS token for reading the
+    source, if any, because Azure does not use the request's own token for that. Raises the library's errors, and
+    `Unavailable` for a copy that fails or takes longer than `timeout_s` seconds.
     """
     response: dict[str, Any] = target.start_copy_from_url(
         f"{source.url}?{token}" if token else source.url,
         source_etag=tag,
         source_match_condition=MatchConditions.IfNotModified,
     )
-    copy, etag = response["copy_id"], response.get("etag")
+    copy_id, etag = response["copy_id"], response.get("etag")
 
     def final_status() -> tuple[str, str] | None:
         nonlocal etag
         properties = target.get_blob_properties()
         state, etag = properties.copy, properties.etag
-        if state.id != copy:
+        if state.id != copy_id:
             raise Unavailable(f"{target.blob_name!r} in {where} was overwritten during a copy to it")
         return None if state.status == "pending" else (str(state.status), state.status_description or "")
 
@@ -50,18 +50,18 @@ def copy_blob(
     if response["copy_status"] == "pending":
         outcome = poll(
             final_status, timeout_s=timeout_s, first_wait_s=_FIRST_WAIT_S, longest_wait_s=_LONGEST_WAIT_S,
-            seconds=seconds, sleep=wait,
+            monotonic=monotonic, sleep=sleep,
         )  # fmt: skip
     if outcome is None:
-        _abort(target, copy)
-        raise Unavailable(f"{source.blob_name!r} in {where} was not copied in {timeout_s:.0f} seconds. Try again.")
-    if outcome[0] != "success":
-        raise Unavailable(
-            f"{source.blob_name!r} in {where} could not be copied: the copy ended as {' '.join(outcome)}".rstrip()
-        )
+        _abort(target, copy_id)
+        raise Unavailable(f"{source.blob_name!r} in {where} was not copied within {timeout_s:.0f} seconds. Try again.")
+    status, description = outcome
+    if status != "success":
+        failure = f"the copy ended with status '{status}': {description}".rstrip(": ")
+        raise Unavailable(f"{source.blob_name!r} in {where} could not be copied: {failure}")
     return etag or None
 
 
-def _abort(target: BlobClient, copy: str) -> None:
+def _abort(target: BlobClient, copy_id: str) -> None:
     with suppress(AzureError):  # the copy may have ended just now, or may still succeed; the caller raises in any case
-        target.abort_copy(copy)
+        target.abort_copy(copy_id)

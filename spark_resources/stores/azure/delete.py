@@ -30,7 +30,7 @@ _ToResult = Callable[[str], DeleteResult]
 
 def delete_keys(
     client: ContainerClient, keys: Sequence[str], *, to_full_key: Callable[[str], str], batch_size: int,
-    on_batches_unsupported: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
+    on_batches_unsupported: Callable[[], None] = lambda: None, monotonic: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
     """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
@@ -49,7 +49,7 @@ def delete_keys(
         if batch_size == 1:
             responses = {chunk[0]: _delete_one(client, chunk[0])}
         else:
-            responses = _Batch(client, chunk, on_batches_unsupported, seconds).responses()
+            responses = _Batch(client, chunk, on_batches_unsupported, monotonic).responses()
         results.update((names[name], to_result(names[name])) for name, to_result in responses.items())
     return [results[key] for key in keys]
 
@@ -74,7 +74,7 @@ class _Batch:
     client: ContainerClient
     names: Sequence[str]
     on_batches_unsupported: Callable[[], None]
-    seconds: Callable[[], float]
+    monotonic: Callable[[], float]
 
     def responses(self) -> dict[str, _ToResult]:
         seen: list[SubResponses] = []
@@ -83,7 +83,7 @@ class _Batch:
             http = response.http_response
             seen.append(sub_responses(http.headers.get("Content-Type", ""), http.body()))
 
-        deadline = self.seconds() + ONE_BY_ONE_TIMEOUT_S
+        deadline = self.monotonic() + ONE_BY_ONE_TIMEOUT_S
         try:
             self.client.delete_blobs(
                 *self.names, delete_snapshots="include", raise_on_any_failure=False, raw_response_hook=record_response
@@ -112,7 +112,7 @@ class _Batch:
             "the store refused the batch, and there wasn't enough time to delete all blobs individually",
             transient=True,
         )
-        if self.seconds() >= deadline:
+        if self.monotonic() >= deadline:
             return dict.fromkeys(self.names, not_sent)
         first, *others = self.names
         of_first = _delete_one(self.client, first)
@@ -121,7 +121,7 @@ class _Batch:
         code = to_result(first).code.lower()
         if status in _BATCHES_UNSUPPORTED or "notsupported" in code or "notyetsupported" in code:
             self.on_batches_unsupported()
-        rest = {name: _delete_one(self.client, name) if self.seconds() < deadline else not_sent for name in others}
+        rest = {name: _delete_one(self.client, name) if self.monotonic() < deadline else not_sent for name in others}
         return {first: of_first} | rest
 
 

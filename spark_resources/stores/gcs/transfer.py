@@ -82,7 +82,9 @@ class GCSStreams:
         hashed = HashingIterator(pieces)
         yield from require_size(hashed, properties.size, key, self.where)
         if properties.checksum not in (None, hashed.crc32c):
-            raise Transient(f"{key!r} in {self.where} was received with a CRC32C other than the stored one. Try again.")
+            raise Transient(
+                f"{key!r} in {self.where} was received with a CRC32C that doesn't match the stored one. Try again."
+            )
 
     @contextmanager
     def _open_at(self, key: str, properties: ObjectProperties, start: int) -> Iterator[Callable[[], bytes]]:

@@ -111,13 +111,13 @@ class Folder:
 
     @contextmanager
     def writing(self, action: str, key: str, pieces: Iterable[bytes]) -> Iterator[tuple[Changes, bytes]]:
-        """The locked folder, and the name of a staged file with this content, ready to be moved to the key."""
+        """The locked folder, and the name of a temporary file with this content, ready to be moved to the key."""
         with (
             self.changing(action, key) as changes,
-            changes.staged(pieces, self.modification_time()) as staged,
+            changes.temp_file(pieces, self.modification_time()) as temp_file,
             changes.lock(),
         ):
-            yield changes, staged
+            yield changes, temp_file
 
     @contextmanager
     def reading(self, action: str, key: str) -> Iterator[None]:

@@ -18,10 +18,10 @@ def copy_object(folder: Folder, source: str, target: str) -> None:
     with (
         folder.changing("copy to", target) as changes,
         folder.file("copy", source) as descriptor,
-        changes.staged(_pieces(descriptor), folder.modification_time()) as staged,
+        changes.temp_file(_pieces(descriptor), folder.modification_time()) as temp_file,
         changes.lock(),
     ):
-        changes.move_into_place(staged, target)
+        changes.move_into_place(temp_file, target)
 
 
 def _pieces(descriptor: int) -> Iterator[bytes]:

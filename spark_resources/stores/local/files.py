@@ -81,7 +81,7 @@ class Changes:
             os.close(descriptor)  # and the lock with it
 
     @contextmanager
-    def staged(self, content: Iterable[bytes], modification_time: float | None) -> Iterator[bytes]:
+    def temp_file(self, content: Iterable[bytes], modification_time: float | None) -> Iterator[bytes]:
         """The name of a complete hidden file with this content, synced to disk; removed afterwards.
 
         Its time is `modification_time` in seconds since the epoch, or now if None.
@@ -100,19 +100,19 @@ class Changes:
             with suppress(FileNotFoundError):  # moved into place
                 os.unlink(name, dir_fd=self.hidden)
 
-    def move_into_place(self, staged: bytes, key: str) -> None:
-        """Move a staged file to the key, replacing any object there."""
+    def move_into_place(self, temp_file: bytes, key: str) -> None:
+        """Move a temporary file to the key, replacing any object there."""
         with self._parent(key) as (folder, name):
             self._refuse_occupied(folder, name)
-            os.replace(staged, name, src_dir_fd=self.hidden, dst_dir_fd=folder)
+            os.replace(temp_file, name, src_dir_fd=self.hidden, dst_dir_fd=folder)
             os.fsync(folder)
 
-    def move_if_absent(self, staged: bytes, key: str) -> bool:
-        """Move a staged file to the key; False if it already exists."""
+    def move_if_absent(self, temp_file: bytes, key: str) -> bool:
+        """Move a temporary file to the key; False if it already exists."""
         with self._parent(key) as (folder, name):
             self._refuse_occupied(folder, name)
             try:  # atomic: the file system refuses the link if any program has created a file of this name
-                os.link(staged, name, src_dir_fd=self.hidden, dst_dir_fd=folder, follow_symlinks=False)
+                os.link(temp_file, name, src_dir_fd=self.hidden, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
                 return False
             os.fsync(folder)

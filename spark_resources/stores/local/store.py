@@ -105,18 +105,18 @@ class LocalStore:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def write(self, key: str, data: bytes) -> str:
-        with self.folder.writing("write", key, [data]) as (changes, staged):
-            changes.move_into_place(staged, key)
+        with self.folder.writing("write", key, [data]) as (changes, temp_file):
+            changes.move_into_place(temp_file, key)
         return _tag(data)
 
     def write_if_absent(self, key: str, data: bytes) -> str:
-        with self.folder.writing("write", key, [data]) as (changes, staged):
-            if not changes.move_if_absent(staged, key):
+        with self.folder.writing("write", key, [data]) as (changes, temp_file):
+            if not changes.move_if_absent(temp_file, key):
                 raise AlreadyExists(f"{key!r} already exists in {self.where}")
         return _tag(data)
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
-        with self.folder.writing("replace", key, [data]) as (changes, staged):
+        with self.folder.writing("replace", key, [data]) as (changes, temp_file):
             try:
                 current = _tag(self.read(key))
             except NotFound:
@@ -124,7 +124,7 @@ class LocalStore:
             if current != tag:
                 what = "no longer exists" if current is None else "was replaced in the meantime"
                 raise Changed(f"{key!r} in {self.where} {what}, so it was not overwritten")
-            changes.move_into_place(staged, key)
+            changes.move_into_place(temp_file, key)
         return _tag(data)
 
     def copy(self, source: str, target: str) -> None:

@@ -44,11 +44,11 @@ class LocalStreams:
                 raise Changed(f"{key!r} in {self.where} was modified while it was being read")
 
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
-        with self._folder.writing("write", key, pieces) as (changes, staged):
+        with self._folder.writing("write", key, pieces) as (changes, temp_file):
             tag = _properties(
-                os.stat(staged, dir_fd=changes.hidden)
+                os.stat(temp_file, dir_fd=changes.hidden)
             ).tag  # the tag depends on the file, not on its name
-            if not changes.move_if_absent(staged, key):
+            if not changes.move_if_absent(temp_file, key):
                 raise AlreadyExists(f"{key!r} already exists in {self.where}")
         return WrittenObject(tag)
 

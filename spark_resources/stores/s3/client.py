@@ -32,7 +32,16 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnection
 from botocore.parsers import ResponseParserError
 
-from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage, full_stop
+from spark_resources.errors import (
+    Forbidden,
+    LakegcError,
+    NotFound,
+    Transient,
+    Unavailable,
+    WrongUsage,
+    capitalized,
+    full_stop,
+)
 from spark_resources.stores.base import PARSE_ERRORS
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 from spark_resources.stores.settings import StoreSettings
@@ -188,9 +197,9 @@ def _error_of_response(error: ClientError, what: str, where: str, key: str | Non
         return NotFound(f"{key!r} does not exist in {where}")
     message = f"{what}: {code}: {message}" if message and message != code else f"{what}: {code}"
     if status == 403 or code in _CREDENTIAL_CODES:
-        return Forbidden(f"{message}. {_sentence(_ADVICE.get(code, _PERMISSIONS))}")
+        return Forbidden(f"{message}. {capitalized(_ADVICE.get(code, _PERMISSIONS))}.")
     if code in _ADVICE:
-        return Unavailable(f"{message}. {_sentence(_ADVICE[code])}")
+        return Unavailable(f"{message}. {capitalized(_ADVICE[code])}.")
     if code == "KeyTooLongError":
         return WrongUsage(message)
     message = f"{message} (HTTP {status}). Try again. If the error persists, check the store's logs."
@@ -214,10 +223,6 @@ def _is_malformed(error: BaseException) -> bool:
 def _headers(error: ClientError) -> Mapping[str, str]:
     headers: Mapping[str, str] = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     return headers
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def code_of(error: ClientError) -> str:

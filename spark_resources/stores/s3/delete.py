@@ -24,7 +24,7 @@ _DELETE_ONE_BY_ONE = _BATCHES_UNSUPPORTED | {"MalformedXML", "InvalidRequest"}
 
 def delete_keys(
     client: S3Client, bucket: str, keys: Sequence[str], *, to_full_key: Callable[[str], str], batch_size: int,
-    on_batches_unsupported: Callable[[], None] = lambda: None, seconds: Callable[[], float] = time.monotonic,
+    on_batches_unsupported: Callable[[], None] = lambda: None, monotonic: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
     """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
 
@@ -43,7 +43,7 @@ def delete_keys(
             continue
         (batched if batch_size > 1 and is_xml_safe(full_key) else single)[full_key] = key
     for chunk in _chunks(list(batched), batch_size):
-        results_of = _delete_batch(client, bucket, chunk, on_batches_unsupported, seconds)
+        results_of = _delete_batch(client, bucket, chunk, on_batches_unsupported, monotonic)
         results.update((batched[full_key], to_result(batched[full_key])) for full_key, to_result in results_of.items())
     for full_key, key in single.items():
         results[key] = _delete_one(client, bucket, full_key)(key)
@@ -58,9 +58,9 @@ def _delete_batch(
     bucket: str,
     full_keys: Sequence[str],
     on_batches_unsupported: Callable[[], None],
-    seconds: Callable[[], float],
+    monotonic: Callable[[], float],
 ) -> dict[str, _ToResult]:  # fmt: skip
-    deadline = seconds() + ONE_BY_ONE_TIMEOUT_S
+    deadline = monotonic() + ONE_BY_ONE_TIMEOUT_S
     try:
         response = client.delete_objects(
             Bucket=bucket, Delete={"Objects": [{"Key": full_key} for full_key in full_keys], "Quiet": False}
@@ -69,7 +69,7 @@ def _delete_batch(
         if code_of(error) in _BATCHES_UNSUPPORTED:
             on_batches_unsupported()
         if code_of(error) in _DELETE_ONE_BY_ONE:
-            return _delete_one_by_one(client, bucket, full_keys, lambda: seconds() < deadline)
+            return _delete_one_by_one(client, bucket, full_keys, lambda: monotonic() < deadline)
         return dict.fromkeys(full_keys, _failure(error))
     except (BotoCoreError, ResponseParserError, *PARSE_ERRORS) as error:
         return dict.fromkeys(full_keys, _failure(error))
