@@ -62,7 +62,7 @@ class Shell:
     """Runs the steps one after the other on one repository, up to those that are requested."""
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
-        self._sandbox, self._lakegc = sandbox, Lakegc(folder / "dagster")
+        self._sandbox, self._lakegc = sandbox, Lakegc(folder / "dagster", on_disk=True)
         cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
         (folder / "home").touch()
         places = {

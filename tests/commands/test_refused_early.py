@@ -8,7 +8,6 @@ from unittest import mock
 import dagster as dg
 import pytest
 
-from lakegc_assets.cli.dagster_runs import open_instance
 from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
 from lakegc_assets.resources import MarksResource
 from spark_resources.lakefs.resource import LakeFSResource
@@ -111,7 +110,7 @@ def test_a_refused_command_leaves_no_run_and_no_partition_in_dagster(
 
     lakegc({**lake.sandbox.settings, **settings}, name, lake.name, *rest).stopped(code, words)
 
-    with open_instance(lakegc.home) as instance:
+    with lakegc.instance(lakegc.home) as instance:
         partitions = instance.get_dynamic_partitions(str(PARTITIONS.name))
         runs = instance.get_runs(dg.RunsFilter(tags={REPOSITORY_TAG: lake.name}))
     assert (runs, [key for key in partitions if key.startswith(f"{lake.name}|")]) == ([], [])

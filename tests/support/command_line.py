@@ -7,12 +7,13 @@ import io
 import os
 import unicodedata
 from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import dagster as dg
 import pytest
 
 from lakegc_assets.cli import dagster_runs, main
@@ -47,7 +48,7 @@ def check_terminal_safe(shown: str) -> None:
     assert strange <= {"\n"}
 
 
-RUN_JOB = dagster_runs.run_job
+RUN_JOB, OPEN_INSTANCE = dagster_runs.run_job, dagster_runs.open_instance
 
 
 def run_with(resources: Mapping[str, Any], *arguments: Any) -> None:
@@ -58,11 +59,24 @@ def run_with(resources: Mapping[str, Any], *arguments: Any) -> None:
 class Lakegc:
     """Runs the command line in this process, with a Dagster home for tests.
 
-    Its jobs share one Spark session, because starting one takes longer than most tests.
+    Its jobs share one Spark session, because starting one takes longer than most tests. Dagster keeps its history in
+    memory: on disk it sets up a database for each run, which takes longer than the runs of tests. With `on_disk`, the
+    history is where other processes with this home find it.
     """
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, *, on_disk: bool = False) -> None:
+        self.home, self._on_disk = home, on_disk
+
+    @functools.cached_property
+    def in_memory(self) -> dg.DagsterInstance:
+        return dg.DagsterInstance.ephemeral()
+
+    def instance(self, home: Path) -> AbstractContextManager[dg.DagsterInstance]:
+        """The Dagster instance of the home, for a `with` statement."""
+        if self._on_disk:
+            return OPEN_INSTANCE(home)
+        dagster_runs.prepare_home(home)
+        return nullcontext(self.in_memory)
 
     def __call__(self, settings: Mapping[str, str], *arguments: str) -> Outcome:
         out, err = io.StringIO(), io.StringIO()
@@ -71,6 +85,7 @@ class Lakegc:
             os.environ["DAGSTER_HOME"] = str(self.home)
             with (
                 mock.patch.object(dagster_runs, "run_job", shared),
+                mock.patch.object(dagster_runs, "open_instance", self.instance),
                 mock.patch("spark_resources.spark.resource.SparkResource", SharedSpark),
             ):
                 code = main.run(list(arguments))

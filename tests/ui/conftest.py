@@ -86,7 +86,7 @@ def cut_short(namespace: Path) -> None:
 def dagster_home(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home in which the command line has made the mark `night-a|by-cli`."""
     home = tmp_path_factory.mktemp("dagster")
-    made = Lakegc(home)(sandbox.settings, "mark", "night-a", "--mark-id", "by-cli", *NO_AGE)
+    made = Lakegc(home, on_disk=True)(sandbox.settings, "mark", "night-a", "--mark-id", "by-cli", *NO_AGE)
     assert made.code == 0, made.err
     return home
 
