@@ -316,12 +316,17 @@ def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
         for field in cls.model_fields
         if environ.get(name := PREFIX + field.upper(), "").strip()
     }
-    try:
-        found = source()
-    except SettingsError as error:
-        name = next((each for each in cls.model_fields if f'"{each}"' in str(error)), "spark_conf")
-        raise WrongUsage(f"variable {PREFIX}{name.upper()} is invalid: expected {_expected_form(cls, name)}") from None
-    return {name: (value, f"variable {PREFIX}{name.upper()}") for name, value in found.items()}
+    given: _Source = {}
+    for name in (name.removeprefix(PREFIX) for name in source.env_vars):
+        # the source itself would look at every field, which takes longer than all else that is done here
+        field, variable = cls.model_fields[name], PREFIX + name.upper()
+        try:
+            value, _, is_complex = source.get_field_value(field, name)
+            value = source.prepare_field_value(name, field, value, is_complex)
+        except (SettingsError, ValueError):
+            raise WrongUsage(f"variable {variable} is invalid: expected {_expected_form(cls, name)}") from None
+        given[name] = value, f"variable {variable}"
+    return given
 
 
 def _refuse_unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -> None:
