@@ -193,7 +193,7 @@ class Churn:
     def _run(self) -> None:
         repository = self.lake.repository
         try:
-            while not self._stop.is_set():
+            while not self._stop.wait(0.01):  # a pace at which the server still has time for the mark
                 branch, data = f"churn-{self.turns}", f"staged {self.turns}".encode()
                 repository.create_branch(branch, "main")
                 if self.turns % 2:
