@@ -45,7 +45,7 @@ def age(span: timedelta) -> str:
 
 
 def escaped_name(name: str) -> str:
-    """A key that is safe to show on a terminal: characters that would move the cursor or change colours are escaped."""
+    """A key that is safe to show on a terminal: characters that would move the cursor or change colors are escaped."""
     if name.isprintable():
         return name
     return "".join(

@@ -271,7 +271,7 @@ def valid_approval(proposal: Proposal, *, now: datetime) -> Approval:
 
 
 def verify_approved(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
-    """Raise `Refused` unless this approval is valid now for this mark of lakegc's, and the mark hasn't changed since.
+    """Raise `Refused` unless this approval is valid now for this mark of lakegc's, and the mark is unchanged.
 
     Called right before a sweep: rows, files and record must be the approved ones. Rules and holds may have changed
     since, because a sweep uses the current ones and can only keep more. `now` by the store's clock.

@@ -62,8 +62,8 @@ class ApprovalRequest:
     """A person's request to approve a mark. `when` is by the store's clock; `how` is the interface (terminal or UI);
     `released` are brakes, each with the reason.
 
-    `until` None means until the mark is too old. `digest` is the one that was reviewed, None if it couldn't be given.
-    """
+    `until` is None if it is valid until the mark is too old. `digest` is the one that was reviewed, or None if it
+    couldn't be given."""
 
     who: str
     how: str

@@ -1,5 +1,5 @@
 """The only output path to a terminal. Keys, hold files and server messages can contain sequences that move the
-cursor, change colours or hide text, so all output is escaped here, and no other module prints."""
+cursor, change colors or hide text, so all output is escaped here, and no other module prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 from lakegc_assets.formatting import escaped_name
 from spark_resources.errors import LakegcWarning
 
-_COLOURS = {"red": "\x1b[31m", "yellow": "\x1b[33m"}
+_COLORS = {"red": "\x1b[31m", "yellow": "\x1b[33m"}
 
 
 def escaped(text: str) -> str:
@@ -24,10 +24,10 @@ def print_text(text: str = "", *, end: str = "\n", file: TextIO | None = None) -
     print(escaped(text), end=end, file=file, flush=file is not None)
 
 
-def print_error(text: str, *, colour: str = "") -> None:
-    """Print a message to standard error, in a colour if one is given and standard error is a terminal."""
-    if colour and sys.stderr.isatty():
-        print(f"{_COLOURS[colour]}{escaped(text)}\x1b[0m", file=sys.stderr, flush=True)  # noqa: T201
+def print_error(text: str, *, color: str = "") -> None:
+    """Print a message to standard error, in a color if one is given and standard error is a terminal."""
+    if color and sys.stderr.isatty():
+        print(f"{_COLORS[color]}{escaped(text)}\x1b[0m", file=sys.stderr, flush=True)  # noqa: T201
     else:
         print_text(text, file=sys.stderr)
 
@@ -45,7 +45,7 @@ def show_warnings() -> None:
         line: str | None = None,
     ) -> None:
         if issubclass(category, LakegcWarning):
-            print_error(f"lakegc: {message}", colour="yellow")
+            print_error(f"lakegc: {message}", color="yellow")
         else:
             others(message, category, filename, lineno, file, line)
 

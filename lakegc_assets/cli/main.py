@@ -84,7 +84,7 @@ def _failed(message: str, code: int) -> int:
         import traceback
 
         print_error(traceback.format_exc())
-    print_error(f"lakegc: {as_invoked(message, command_names())}", colour="red" if code == 1 else "yellow")
+    print_error(f"lakegc: {as_invoked(message, command_names())}", color="red" if code == 1 else "yellow")
     return code
 
 

@@ -78,7 +78,7 @@ def spark_tasks() -> tuple[int, int]:
     try:
         tracker = context.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    except Exception:  # harmless: the session may end at any moment, and the bar then stands still
+    except Exception:  # harmless: the session may end at any moment, and the bar then stops moving
         return 0, 0
     known = [stage for stage in stages if stage is not None]
     return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)

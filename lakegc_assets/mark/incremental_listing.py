@@ -100,7 +100,7 @@ def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
 
 def addresses_to_look_up(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:
     """Addresses outside these folders that may be garbage (columns address, slice): those that no retained commit
-    referred to at the base mark, those in ranges that are no longer retained, and those restored since."""
+    referred to at the base mark, those in ranges that are no longer retained, and those restored since then."""
     not_retained = chain.not_retained().select("address").transform(garbage.without(chain.removed_by_sweep()))
     in_ranges = chain.addresses(ranges)
     addresses = union([not_retained, in_ranges, chain.restored_objects().select("address")]).dropDuplicates()

@@ -109,7 +109,7 @@ def is_branch(lakefs: LakeFS, repository: str, branch: str) -> bool:
 
 
 def served_addresses(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) -> dict[str, str | None]:
-    """The physical address that a branch serves at each path, None if nothing is served.
+    """The physical address that a branch serves at each path, or None if nothing is served.
 
     Dense paths are probed by pages of `ls`, scattered ones by `stat`.
     """

@@ -2,9 +2,9 @@
 
 A new branch retains more than its head: the rule also retains the parents on its main line whose children are young. So
 the rule is applied again, with the current branches, to the commit graph that the re-verification read and to the
-commits made since. A branch that only moved forward on its main line newly retains only its new commits, because the
-rest of its line was already decided on. Deleting a branch can retain more commits, because the default rule then
-applies to them.
+commits made since the re-verification. A branch that only moved forward on its main line newly retains only its new
+commits, because the rest of its line was already decided on. Deleting a branch can retain more commits, because the
+default rule then applies to them.
 
 Commits that no branch reaches, such as those of a branch that was squashed into another one and deleted, appear in no
 listing of branches, only in a dump of all commits.
@@ -53,7 +53,7 @@ class NewlyRetained:
         return cls(run, set(retained), dict(run.decided.commits), run.decided.branches)
 
     def refuse_changes(self) -> None:
-        """Raise `TooMuchChanged` if the rules or holds have changed since, or if a hold names a new tag."""
+        """Raise `TooMuchChanged` if the rules or holds have changed since then, or if a hold names a new tag."""
         run, decided = self.run, self.run.decided
         assert decided is not None
         repository, record = run.partition.repository, run.mark.record

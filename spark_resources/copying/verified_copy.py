@@ -30,9 +30,8 @@ class Taken(Differs):
 class Copy:
     """A verified copy. `checksum` is the copy's in its store, `source_checksum` the source's.
 
-    `sha256` is that of the bytes, None if they weren't read. `kept` are the headers and metadata, None if the store
-    copied them itself.
-    """
+    `sha256` is that of the bytes, or None if they weren't read. `kept` are the headers and metadata, or None if the
+    store copied them itself."""
 
     size: int
     checksum: str | None

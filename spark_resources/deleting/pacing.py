@@ -40,7 +40,7 @@ class Pace:
     """The pace of one task. Thread-safe. `clock` returns seconds.
 
     `max_rate` is its share of the ceiling in keys per second, None for no ceiling. `ramp` is its share of the store's
-    initial rate, None if the store needs no ramp-up.
+    initial rate, or None if the store needs no ramp-up.
     """
 
     clock: Callable[[], float]

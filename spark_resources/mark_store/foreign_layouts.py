@@ -44,7 +44,7 @@ def _encode_lines(table: pa.Table) -> tuple[bytes, int]:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceMark:
-    """A mark of the reference collector. `summary` is its final file, None if it is missing.
+    """A mark of the reference collector. `summary` is its final file, or None if it is missing.
 
     `written` is the time of its newest file, by the store's clock.
     """

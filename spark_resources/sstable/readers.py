@@ -36,7 +36,7 @@ def read_entries(
     columns: Sequence[str] = ("address", "address_type"),
     decoder: Decoder | None = None,
 ) -> pa.RecordBatch:
-    """The requested columns (of `ENTRY_SCHEMA`) of all entries of the range `name`, in the order of their paths.
+    """The requested columns (of `ENTRY_SCHEMA`) of all entries of the range `name`, in path order.
 
     Checks every block's checksum, the order of keys, the number of entries and the structure of every entry. A column's
     values are decoded and checked only if it is requested. Raises `DamagedData`, and `WrongUsage` for unknown columns.

@@ -77,7 +77,7 @@ _FIXED_PROPERTIES = {
 
 
 def write_range(entries: Sequence[Entry]) -> WrittenTable:
-    """A range of entries in byte order of their paths. Raises `WrongUsage` for another order."""
+    """A range of entries ordered by path, byte by byte. Raises `WrongUsage` for another order."""
     records = [Record(entry.path, put_value(entry_identity(entry), put_entry(entry))) for entry in entries]
     return write_table(records, {"type": "ranges"})
 

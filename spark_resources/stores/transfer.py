@@ -50,7 +50,7 @@ class ObjectProperties:
 
 @dataclass(frozen=True, slots=True)
 class WrittenObject:
-    """A written object: its `tag` as in `ObjectProperties`, None if the store didn't report it.
+    """A written object: its `tag` as in `ObjectProperties`, or None if the store didn't report it.
 
     `checksums` are those that a listing may show for exactly these bytes; empty if it shows none.
     """

@@ -166,7 +166,7 @@ def test_a_restore_drill_names_altered_copies_and_leaves_nothing_behind(
 def test_foreign_marks_of_each_layout_are_backed_up_and_restored(
     commands: Commands, lake: ApprovalLake, tmp_path: Path, layout: str
 ) -> None:
-    """Objects younger than the mark's cutoff have changed since."""
+    """Objects younger than the mark's cutoff have changed since the mark."""
     folder = write_foreign_mark(lake, layout, ("data/s/a", "data/s/b"), ("data/right-here", "legacy", "data/s/gone"),
                    summary={**SUMMARY, "cutoff_time": lake.now.isoformat()})  # fmt: skip
     write_objects(lake, ("data/s/a", "data/right-here", "legacy"), b"12", lake.now)

@@ -265,7 +265,7 @@ def test_an_object_that_replaced_a_copy_before_the_comparison_is_not_removed(
 
 @pytest.mark.parametrize("size", [0, 3])
 def test_a_copy_that_differs_is_removed(task: Task, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """The store wrote other bytes than it received."""
+    """The store wrote different bytes from those it received."""
     source, target = task.to.store(), task.store
     source.write("data/s/a", b"abc")
     streams, put = type(target.streams), type(target.streams).put

@@ -206,7 +206,7 @@ def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
 # --- the whole list -------------------------------------------------------------------------------------------------
 
 
-def test_every_format_lists_every_object_in_the_order_of_addresses(
+def test_every_format_lists_every_object_in_address_order(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """JSON, JSON lines and CSV have every column; people get one line for each object."""

@@ -129,7 +129,9 @@ class Outages:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seconds", OUTAGES_S)
-def test_an_outage_in_any_phase_changes_no_result(lake: Lake, lakegc: Lakegc, tmp_path: Path, seconds: float) -> None:
+def test_an_outage_in_any_phase_does_not_change_the_result(
+    lake: Lake, lakegc: Lakegc, tmp_path: Path, seconds: float
+) -> None:
     """A store or server that is away for a moment neither stops a run nor falsifies its counts."""
     sandbox, before = lake.sandbox, lake.stored()
     to = f"s3://{BUCKET}/{tmp_path.name}-backup"
@@ -208,7 +210,9 @@ class Churn:
 
 
 @pytest.mark.timeout(600)
-def test_branches_created_and_deleted_in_any_phase_change_no_result(lake: Lake, lakegc: Lakegc, tmp_path: Path) -> None:
+def test_branches_created_and_deleted_in_any_phase_do_not_change_the_result(
+    lake: Lake, lakegc: Lakegc, tmp_path: Path
+) -> None:
     """A server skips what it would list when a branch is gone as its turn comes: staged objects must not be deleted for
     that."""
     settings, before = lake.sandbox.settings, lake.stored()

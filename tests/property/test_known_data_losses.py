@@ -155,7 +155,7 @@ def test_delete_and_readd_same_address_stays_live(quiet: Quiet) -> None:
     assert quiet.garbage <= quiet.mark.expired
 
 
-def test_address_forms_normalised_before_difference(quiet: Quiet) -> None:
+def test_address_forms_normalized_before_difference(quiet: Quiet) -> None:
     """Relative, behind either full form of the namespace, or by prefix, staged or committed, it is one and the same
     object.
 

@@ -50,7 +50,7 @@ def options(file: Path, taken: datetime) -> MarkOptions:
 
 
 def test_a_mark_from_an_inventory_expires_the_garbage_of_the_inventorys_time(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Later objects don't expire, and the sweep leaves objects that changed since."""
+    """Later objects don't expire, and the sweep leaves objects that changed since the mark."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     store = target_of(sandbox.settings, "lake").place.store()
     addresses = {name: garbage(lake, name) for name in ("a", "b", "c")}

@@ -164,7 +164,7 @@ def test_outdated_holds_keep_nothing(world: World) -> None:
     assert outdated.record.digest != without.record.digest
 
 
-def test_missing_objects_on_hold_are_counted_and_stop_no_mark(world: World) -> None:
+def test_missing_objects_on_hold_are_counted_and_do_not_stop_the_mark(world: World) -> None:
     """They were deleted before they were put on hold."""
     world.hold(EVERY_KIND)
     gone = next(address for address, name in world.named.items() if name == "a, second")

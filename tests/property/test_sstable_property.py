@@ -117,7 +117,7 @@ def test_entries_are_read_back_as_written(entries: list[Entry]) -> None:
 def test_a_table_has_the_same_id_and_rows_in_any_order_of_its_blocks(
     paths: list[bytes], step: int, parts: int, gap: int, data: st.DataObject
 ) -> None:
-    """Rows are in the order of their paths."""
+    """Rows are in path order."""
     records = [(path, put_value(b"", message(b"data/" + path.hex().encode()))) for path in paths]
     blocks = [data_block(*records[at : at + step]) for at in range(0, len(records), step)]
     order = data.draw(st.permutations(range(len(blocks) + parts + 3)))

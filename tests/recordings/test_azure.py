@@ -33,7 +33,7 @@ def test_a_sweep_in_azure_deletes_exactly_the_expired_set(azurite: Azurite, tmp_
             "secret_access_key": SECRET_ACCESS_KEY,
             "azure_endpoint_url": azurite.endpoint_url,
             "azure_account_key": azurite.account_key,
-            "max_clock_skew": "5000w",  # the recorded server's clock stands still
+            "max_clock_skew": "5000w",  # the recorded server's clock is paused
         }
         options = MarkOptions(min_age=timedelta(0), allow_young=True)
         marked = Marker().mark(settings, recording.repository, "m1", options)

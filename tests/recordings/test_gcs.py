@@ -34,7 +34,7 @@ def test_a_sweep_in_cloud_storage_quarantines_exactly_the_expired_set(fake_gcs: 
             "secret_access_key": SECRET_ACCESS_KEY,
             "gcs_endpoint_url": fake_gcs.endpoint_url,
             "gcs_anonymous": "true",
-            "max_clock_skew": "5000w",  # the recorded server's clock stands still
+            "max_clock_skew": "5000w",  # the recorded server's clock is paused
         }
         options = MarkOptions(min_age=timedelta(0), allow_young=True)
         marked = Marker().mark(settings, recording.repository, "m1", options)

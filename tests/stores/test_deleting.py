@@ -42,7 +42,7 @@ def test_deleting_a_key_leaves_keys_that_begin_with_it(store: Store) -> None:
     assert sorted(all_keys(store)) == ["data/x-1", "data/x/1", "data/x/2", "data/xy"]
 
 
-def test_deleting_a_missing_object_is_no_failure(store: Store, provider: Provider) -> None:
+def test_deleting_a_missing_object_is_not_a_failure(store: Store, provider: Provider) -> None:
     """A killed sweep has to converge when it is run again."""
     store.write("data/x", b"")
 

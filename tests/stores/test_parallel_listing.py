@@ -56,7 +56,7 @@ class SmallPages:
 
 
 def listed_keys(store: Any, parts: Sequence[Part], **how: Any) -> list[tuple[str, str]]:
-    """Folder and key of each object, in the order of bytes."""
+    """Folder and key of each object, in byte order."""
     pages = pages_of_parts(store, parts, **how)
     rows = [(folder, key) for folder, page in pages for key in page.objects.column("address").to_pylist()]
     return sorted(rows, key=lambda row: (row[0].encode(), row[1].encode()))
@@ -125,7 +125,7 @@ def test_folders_listed_in_parallel_give_each_row_its_folder(store: Store) -> No
 
 
 def test_a_large_folder_is_split_into_about_the_requested_number_of_ranges(splittable_store: Store) -> None:
-    """They list each of its keys once."""
+    """Together they list each key exactly once."""
     write_all(splittable_store, [*LONG[:60], *(f"{number:02}" for number in range(60))])
 
     for part in (Part(""), Part("", flat=True), Part("data/")):
@@ -137,7 +137,7 @@ def test_a_large_folder_is_split_into_about_the_requested_number_of_ranges(split
         assert 3 <= len(parts) <= 6
         assert listed_keys(splittable_store, parts) == plain_listing(splittable_store, part)
         assert sum(1 for one in parts if listed_keys(splittable_store, [one])) >= len(parts) - 1
-        assert split_part(splittable_store, part, count=6) == [part]  # it is no whole page
+        assert split_part(splittable_store, part, count=6) == [part]  # less than one full page
 
 
 def test_ranges_are_refused_if_listings_are_not_in_byte_order(store: Store, provider: Provider) -> None:
@@ -212,7 +212,7 @@ _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.sampled_from(["", "data/", "é"]), _texts, st.none() | _texts)
 def test_between_returns_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
-    """It is between them in the order of bytes, and has their common beginning."""
+    """It is between them in byte order, and has their common beginning."""
     low, high = shared + low, None if high is None else shared + high
     middle = key_between(low, high, len(shared))
 

@@ -232,7 +232,7 @@ def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)
     """
     limit = time.monotonic() + 30
     while (now := store.now()) <= (moment or now - timedelta(days=1)) + store.capabilities.time_resolution + by:
-        assert time.monotonic() < limit, "the store's clock stands still"
+        assert time.monotonic() < limit, "the store's clock isn't moving"
         time.sleep(0.05)  # the step of a poll with a limit
     return now
 

@@ -100,12 +100,12 @@ def inside(kind: int, address: str, spellings: Iterable[str]) -> str | None:
         if address.startswith(namespace.rstrip("/") + "/"):
             return address[len(namespace.rstrip("/")) + 1 :]
     for namespace in spellings:
-        if _normalised(address).startswith(_normalised(namespace) + "/"):
+        if _normalized(address).startswith(_normalized(namespace) + "/"):
             raise Stop(address)
     return None
 
 
-def _normalised(uri: str) -> str:
+def _normalized(uri: str) -> str:
     """A URI without its scheme and repeated slashes, with the host in lower case."""
     rest = re.sub(r"/+", "/", uri.split("://", 1)[-1]).strip("/") + ("/" if uri.endswith("/") else "")
     host, slash, path = rest.partition("/")

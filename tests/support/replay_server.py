@@ -149,7 +149,7 @@ def settings_over(endpoint: str, server: S3Server) -> dict[str, str]:
         "s3_access_key_id": server.access_key,
         "s3_secret_access_key": server.secret_key,
         "s3_region": "us-east-1",
-        "max_clock_skew": "5000w",  # the recorded server's clock stands still
+        "max_clock_skew": "5000w",  # the recorded server's clock is paused
     }
 
 
@@ -158,7 +158,7 @@ def wait_until_passed(written: datetime, now: Callable[[], datetime]) -> None:
     limit = time.monotonic() + _WAIT_LIMIT_S
     while now() <= written + timedelta(seconds=1):
         if time.monotonic() > limit:
-            raise TimeoutError(f"the store's clock stands still at {written}")
+            raise TimeoutError(f"the store's clock isn't moving at {written}")
         time.sleep(0.05)
 
 
@@ -324,7 +324,7 @@ class Replay:
         return self.recording.recorded_bytes(f"_lakefs/{table_id}")
 
     def _objects(self, ref: str) -> list[dict[str, Any]] | None:
-        """The objects that a ref serves, in the order of paths; None if there is no such ref."""
+        """The objects that a ref serves, in path order; None if there is no such ref."""
         with self._lock:
             if ref not in self._served:
                 found = self._find_objects(ref)

@@ -48,7 +48,7 @@ def expired(address: str, size: int = 1, old: float = 50, path: str | None = Non
 
 
 def tables(rows: Iterable[Mapping[str, Any]], *, each: int = 1_000_000) -> list[pa.Table]:
-    """Tables of an expired set in the order of addresses, each with up to `each` rows."""
+    """Tables of an expired set in address order, each with up to `each` rows."""
     whole = sorted(rows, key=lambda row: str(row["address"]).encode())
     return [pa.Table.from_pylist(whole[i : i + each], schema=EXPIRED_OBJECTS) for i in range(0, len(whole), each)]
 

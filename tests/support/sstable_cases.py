@@ -279,7 +279,7 @@ WHOLE = [
     Whole("an empty path", a_range((b"", message())), [(b"", *ROW[1:])]),
     Whole("a path that is not UTF-8", a_range((b"\xff\xfe", message())), [(b"\xff\xfe", *ROW[1:])]),
     Whole(
-        "a path that goes on where another ends",
+        "a path that begins with another one",
         a_range((b"a", message()), (b"a\x00", message()), (b"a\x01\x00\x00\x00\x00\x00\x00\x00", message())),
         [(path, *ROW[1:]) for path in (b"a", b"a\x00", b"a\x01\x00\x00\x00\x00\x00\x00\x00")],
     ),
@@ -489,7 +489,7 @@ def _indexes() -> list[Damaged]:
         Damaged("no block at all", assemble([], like=[block()])),
         named("an index with one block twice", lambda handles: [*handles[:2], *handles[1:]]),
         named("an index in another order", lambda handles: handles[::-1]),
-        named("an index that goes on", lambda handles: [*handles, Handle(handles[-1].end, 8)]),
+        named("an index with an entry too many", lambda handles: [*handles, Handle(handles[-1].end, 8)]),
         named("an index of the whole", lambda handles: [Handle(0, handles[-1].end - 5)]),
         named("an empty index", lambda handles: []),
         named("an index with a negative block", lambda handles: [Handle(0, (1 << 64) - 5), *handles]),

@@ -80,7 +80,7 @@ def test_lookups_return_the_same_objects_as_a_full_listing(store: Store, share: 
 
 
 def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Store, provider: Provider) -> None:
-    """The store lists in the order of bytes, and the keys are close together."""
+    """The store lists in byte order, and the keys are close together."""
     provider.needs("byte_order", has=provider.capabilities.byte_order)
     every = [f"data/one/{number:04}" for number in range(120)]
     write_all(store, every)

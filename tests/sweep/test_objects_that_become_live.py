@@ -422,7 +422,7 @@ def quickly(settings: dict[str, str]) -> dict[str, str]:
 def test_an_unreadable_repository_hides_no_new_commit_of_another_one_during_a_round(
     sandbox: Sandbox,
 ) -> None:
-    """They take turns together, and deletes go on for a minute without the one that can't be read."""
+    """They take turns together, and deletes continue for a minute without the one that can't be read."""
     other, _ = sandbox.create("other"), sandbox.create("third")
     swept, entries = slow_sweep(sandbox)
 

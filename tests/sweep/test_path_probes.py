@@ -64,7 +64,7 @@ def settings(sandbox: Sandbox, server: TamperingProxy) -> dict[str, str]:
     return {**sandbox.settings, "endpoint_url": server.endpoint, "retry_total_s": "0"}
 
 
-def test_a_branch_deleted_while_paths_are_probed_keeps_no_object(
+def test_a_branch_deleted_while_paths_are_probed_does_not_keep_any_object(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """Only the probes of that branch are dropped: the mark and the sweep expire all garbage."""

@@ -255,7 +255,7 @@ def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) 
 
 
 def test_the_stores_clock_is_read_again_after_the_machine_was_suspended(task: Task, tmp_path: Path) -> None:
-    """Its own clock may stand still meanwhile. By that clock, an old re-verification and an old permit would be young.
+    """Its own clock may be paused meanwhile. By that clock, an old re-verification and an old permit would be young.
 
     The store's clock is never taken for earlier than it is: its times are rounded up."""
     seconds, began, hour = [1000.0], task.store.now(), timedelta(hours=1)

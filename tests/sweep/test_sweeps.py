@@ -72,8 +72,8 @@ def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
 def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_set(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """Before, a sweep is refused and nothing is deleted; the message about a lease says who and until when. Afterwards
-    the report adds up, everything that is served is still served, and the approval is used."""
+    """Before approval, a sweep is refused and nothing is deleted. The message about a lease names its holder and when
+    it expires. Afterwards the report adds up, everything that is served is still served, and the approval is used."""
     store, before = target_of(sandbox.settings, lake.id).place.store(), keys(sandbox, lake)
     record = shown(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
     lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "not approved")

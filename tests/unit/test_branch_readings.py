@@ -199,7 +199,7 @@ def test_a_list_with_a_page_without_a_file_is_repeated_unless_nothing_is_staged(
     assert why_list_again(lists, changed) == again
 
 
-def test_a_list_that_a_deleted_branch_interrupted_is_no_list() -> None:
+def test_a_list_that_a_deleted_branch_interrupted_is_not_used() -> None:
     """It has no pages, so it is requested again. Other errors are not hidden."""
     whole = UncommittedLists("run", {}, 1)
 

@@ -1,4 +1,4 @@
-"""What is printed to a terminal: no text of a key, a file of holds or a server moves its cursor or colours it."""
+"""What is printed to a terminal: no text of a key, a file of holds or a server moves its cursor or colors it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lakegc's dependencies: ranges of versions that work at both ends, and licences that were checked."""
+"""lakegc's dependencies: ranges of versions that work at both ends, and licenses that were checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def locked(name: str) -> Version:
     return Version(found)
 
 
-def test_lakefs_sdk_is_allowed_only_while_it_is_under_the_apache_licence() -> None:
+def test_lakefs_sdk_is_allowed_only_while_it_is_under_the_apache_license() -> None:
     """From 1.87 on it is under BUSL-1.1, which forbids offering it as a service."""
     for version, taken in (("1.71.0", False), ("1.72.0", True), ("1.86.0", True), ("1.87.0", False), ("2.0.0", False)):
         assert (version in BOUNDS["lakefs-sdk"]) == taken, version
@@ -35,8 +35,8 @@ def test_incompatible_versions_of_urllib3_are_excluded() -> None:
     assert "2.6.3" in BOUNDS["urllib3"]
 
 
-def test_ci_tests_the_lowest_versions_and_checks_the_licences_of_the_lock() -> None:
-    """Only permitted licences are listed, so a new one stops it."""
+def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_the_lock() -> None:
+    """Only permitted licenses are listed, so a new one stops it."""
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
     assert "--resolution lowest-direct '.[azure,gcs]'\n" in steps

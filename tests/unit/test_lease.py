@@ -36,7 +36,7 @@ from tests.support.s3_servers import MotoServer
 
 
 class Clock:
-    """A monotonic clock that stands still until a test moves it."""
+    """A monotonic clock that is paused until a test moves it."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -59,7 +59,7 @@ class Lake:
         self.clock = Clock()
 
     def pass_time(self, span: timedelta) -> None:
-        """Let time go on, for the store and for the process alike."""
+        """Let time pass, for the store and for the process alike."""
         offset = (self.store.clock_offset + span).total_seconds()
         (self._folder / CLOCK_FILE).write_text(json.dumps({"offset_seconds": offset}))
         self.clock.seconds += span.total_seconds()
@@ -158,7 +158,7 @@ def test_a_second_run_of_the_same_person_and_mark_is_refused(lake: Lake) -> None
         lake.take("ann", token="two")
 
 
-def test_a_run_recognises_its_own_lease_by_the_token(lake: Lake) -> None:
+def test_a_run_recognizes_its_own_lease_by_the_token(lake: Lake) -> None:
     """The response to its write was lost, so it was repeated and found the lease taken."""
     lake.write(Holder("ann", "m1", "mine", lake.store.now() + LEASE_TIME).to_json())
 
@@ -400,8 +400,8 @@ def test_a_store_without_conditional_writes_needs_a_single_deployment(moto_serve
 def test_the_clock_continues_while_the_machine_sleeps(
     monkeypatch: pytest.MonkeyPatch, platform: str, clocks: tuple[str, ...], read: str
 ) -> None:
-    """On Linux CLOCK_MONOTONIC stands still meanwhile; on macOS it is the clock that doesn't, unlike Python's own
-    `time.monotonic`, which on Windows goes on. A lease would seem to last longer than it does."""
+    """CLOCK_MONOTONIC pauses during sleep on Linux but keeps running on macOS. `time.monotonic` pauses on macOS but
+    keeps running on Windows. With a paused clock, a lease would seem to last longer than it does."""
     times = {"clock_gettime": lambda name: name, "monotonic": lambda: "monotonic", **{name: name for name in clocks}}
     monkeypatch.setattr(lease_module, "time", SimpleNamespace(**times))
     monkeypatch.setattr(lease_module, "sys", SimpleNamespace(platform=platform))

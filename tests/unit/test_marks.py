@@ -121,7 +121,6 @@ def test_a_mark_changes_its_state_only_as_the_table_allows(place: Place, old: Ma
 
 
 def test_only_running_and_failed_marks_are_unfinished() -> None:
-    """Only a mark at work and one that stopped are unfinished."""
     assert {MarkState.MARKING, MarkState.FAILED} == UNFINISHED
 
 
@@ -202,7 +201,7 @@ def test_a_record_that_another_process_changed_is_not_overwritten(place: Place) 
     assert Mark.open(place, "m1").record == another.record
 
 
-def test_a_repeated_write_whose_response_was_lost_is_recognised(place: Place) -> None:
+def test_a_repeated_write_whose_response_was_lost_is_recognized(place: Place) -> None:
     """The first write arrived, and the mark knows it to be its own."""
     first = begun(place)
     again = Mark.open(place, "m1")

@@ -120,7 +120,7 @@ def test_a_secret_on_the_command_line_is_refused(given: str, capsys: pytest.Capt
     assert "LAKEGC_" in capsys.readouterr().err
 
 
-def test_every_secret_setting_is_recognised_by_its_type() -> None:
+def test_every_secret_setting_is_recognized_by_its_type() -> None:
     """So a secret that is added later is refused on the command line, too."""
     assert {name for name in Settings.model_fields if Settings.is_secret(name, "")} >= {
         given.partition("=")[0] for given in SECRETS[:-1]

@@ -95,7 +95,8 @@ def test_a_file_that_is_not_a_json_record_is_refused(name: str, data: bytes) -> 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_each_missing_field_is_named(name: str) -> None:
-    """A default is for code. Only what earlier versions didn't write may be missing."""
+    """Defaults apply only to records created in code. When a record is read, only fields that earlier versions didn't
+    write may be missing."""
     kind, plain = type(RECORDS[name]), json.loads(recorded(name))
     for field in plain.keys() - kind.may_be_missing:
         rest = {key: value for key, value in plain.items() if key != field}

@@ -428,7 +428,7 @@ ENDS = pa.schema([("first", pa.string()), ("last", pa.string()), ("objects", pa.
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 @pytest.mark.parametrize("old", [True, False])
-def test_tasks_follow_each_other_in_the_order_of_addresses(
+def test_tasks_follow_each_other_in_address_order(
     spark: SparkSession, persist: Persisted, tasks: int, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All rows of an address are in one task, also with a Spark that can't partition by id."""

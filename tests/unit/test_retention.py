@@ -411,6 +411,6 @@ def test_two_metaranges_of_one_commit_are_an_error(listed: list[tuple[str, str]]
         server_and_rule(*listed)
 
 
-def test_an_empty_list_of_the_server_changes_no_verdict() -> None:
+def test_an_empty_list_of_the_server_does_not_change_any_verdict() -> None:
     """It adds nothing and removes nothing."""
     assert {name for name, verdict in server_and_rule().items() if verdict.retained} == {"b", "c"}

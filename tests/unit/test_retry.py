@@ -129,14 +129,14 @@ def test_a_transient_error_can_be_pickled() -> None:
 
 
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
-def test_a_conditional_write_whose_response_was_lost_is_recognised_by_its_bytes(refused: Unavailable) -> None:
-    """Otherwise a run that has the lease would refuse itself."""
+def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_bytes(refused: Unavailable) -> None:
+    """Otherwise a run that holds the lease would lock itself out."""
     act = failing(Transient("the response was lost"), refused)
     assert write_conditionally(SOON, act, lambda: (b"mine", "tag"), b"mine") == "tag"
 
 
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
-def test_another_runs_write_is_never_recognised_as_ones_own(refused: Unavailable) -> None:
+def test_another_runs_write_is_never_recognized_as_ones_own(refused: Unavailable) -> None:
     act = failing(Transient("the response was lost"), refused)
     with pytest.raises(type(refused)):
         write_conditionally(SOON, act, lambda: (b"another's", "tag"), b"mine")

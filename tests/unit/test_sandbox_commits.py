@@ -246,7 +246,7 @@ def test_a_conflict_is_refused_unless_a_strategy_names_the_winner(
     assert merged.metadata[".lakefs.merge.strategy"] == strategy
 
 
-def test_identical_content_at_another_address_is_no_conflict(lake: SandboxRepository) -> None:
+def test_identical_content_at_another_address_is_not_a_conflict(lake: SandboxRepository) -> None:
     """The branch that only moved it hasn't changed it, so the change of the other branch stands."""
     branched(lake, {"a": b"base", "b": b"base"})
     changed(lake, "dev", a=None)

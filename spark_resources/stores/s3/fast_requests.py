@@ -79,7 +79,7 @@ class FastRequests:
         return cls(client, settings, bucket)
 
     def copy(self, source: Mapping[str, str], key: str, conditions: Mapping[str, str]) -> str | None:
-        """Copy from `source` (`Bucket`, `Key`) with conditions as headers; returns the copy's tag, None if unknown."""
+        """Copy from `source` (`Bucket`, `Key`) with conditions as headers; returns the copy's tag, if known."""
         copy_source = f"{source['Bucket']}/{quote(source['Key'], safe='/~')}"
         headers = {"x-amz-copy-source": copy_source, **conditions}
         try:
