@@ -160,8 +160,8 @@ class Namespace:
 
     def overlaps(self, other: Namespace) -> bool:
         """Whether one of two namespaces is, or may be, inside the other, by any of their URIs."""
-        pairs = [(one, two) for one in self._folders() for two in other._folders()]
-        return any(one.startswith(two) or two.startswith(one) for one, two in pairs)
+        pairs = [(mine, theirs) for mine in self._folders() for theirs in other._folders()]
+        return any(mine.startswith(theirs) or theirs.startswith(mine) for mine, theirs in pairs)
 
     def _folders(self) -> set[str]:
         return {f"/{place}/".replace("//", "/") for place in map(self._normalized, (self.uri, *self.aliases))}

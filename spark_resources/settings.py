@@ -302,7 +302,7 @@ class Settings(BaseSettings):
     def signing(self) -> SigningKeys | None:
         """The keys that records are signed and verified with; None if none is set."""
         current = None if self.signing_key is None else self.signing_key.get_secret_value()
-        return parse_keys(current, [one.get_secret_value() for one in self.retired_signing_keys])
+        return parse_keys(current, [key.get_secret_value() for key in self.retired_signing_keys])
 
 
 _Source = dict[str, tuple[Any, str]]
@@ -438,7 +438,7 @@ def _validation_error(
 ) -> WrongUsage:
     """An error with one sentence per setting: its source, its value (unless it may be secret), the expected value."""
     sentences = []
-    for name in dict.fromkeys(str(each["loc"][0]) for each in error.errors(include_input=False, include_url=False)):
+    for name in dict.fromkeys(str(detail["loc"][0]) for detail in error.errors(include_input=False, include_url=False)):
         given = "" if name in _NEVER_SHOWN else f" is '{values.get(name)}'"
         sentences.append(f"{origins.get(name, name)}{given or ' is invalid'}: expected {_expected_form(cls, name)}")
     return WrongUsage("; ".join(sentences))

@@ -163,8 +163,8 @@ def count_by_hold(objects: pa.Table, report: TaskReport) -> None:
     report.count(bytes_on_hold=pc.sum(objects["size"], min_count=0).as_py())
     groups = objects.group_by("hold", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
     for group in groups.to_pylist():
-        for one in group["hold"].split(HOLD_SEPARATOR):
-            report.count_for(one, objects=group["size_count"], bytes=group["size_sum"])
+        for hold_id in group["hold"].split(HOLD_SEPARATOR):
+            report.count_for(hold_id, objects=group["size_count"], bytes=group["size_sum"])
 
 
 def note_objects_on_hold(run: MarkRun, notes: StepNotes, candidates: Candidates, report: TaskReport) -> None:

@@ -136,7 +136,7 @@ class Incremental(Candidates):
         return incremental_comparison.of_whole_repository(counts, self.chain.base)
 
     def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
-        rows = [{"range_id": one} for one in ranges if one in self.chain.refs]
+        rows = [{"range_id": range_id} for range_id in ranges if range_id in self.chain.refs]
         folder = self.run.mark.folder(COMMITTED, FROM_BASE_PART)
         notes.add_dataset(write_rows(self.run.place, folder, rows, RANGE_IDS), FROM_BASE_PART)
 

@@ -67,7 +67,7 @@ def write_candidates(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -
     inventory = recorded_inventory(run, known)
     run.log_message(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
     prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
-    files, local_adapter = {one.key: one for one in inventory.files}, run.local_adapter
+    files, local_adapter = {file.key: file for file in inventory.files}, run.local_adapter
     unsupported_keys = run.store.capabilities.unsupported_keys
 
     def produce(batches: Batches, report: TaskReport) -> Batches:

@@ -171,7 +171,7 @@ class MarkChain:
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
         rows = [file.rows for dataset in datasets for file in dataset.files]
         # a file may have an address as before, live, or both
-        most = None if only is None else sum(min(each, 3 * len(only)) for each in rows)
+        most = None if only is None else sum(min(count, 3 * len(only)) for count in rows)
         return Input.selected(KNOWN, self.run.place, datasets, RANGE_ADDRESSES, KNOWN_ADDRESSES, select, max_rows=most)
 
     @property

@@ -26,8 +26,8 @@ def bars(totals: Totals, kind: str) -> list[tuple[str, Sum]]:
     ordered = totals.ordered(kind)
     known = [entry for entry in ordered if entry[0] != EVERYTHING_ELSE]
     others = Sum()
-    for _, one in [*known[MAX_BARS:], *(one for one in ordered if one[0] == EVERYTHING_ELSE)]:
-        others.add(one.objects, one.bytes)
+    for _, total in [*known[MAX_BARS:], *(entry for entry in ordered if entry[0] == EVERYTHING_ELSE)]:
+        others.add(total.objects, total.bytes)
     shown = [(escaped_name(label_in_words(kind, label)), total) for label, total in known[:MAX_BARS]]
     return [*shown, ("all others", others)] if others.objects else shown
 

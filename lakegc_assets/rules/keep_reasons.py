@@ -83,17 +83,17 @@ def kept(decided_objects: pa.Table, reason: KeepReason | None = None) -> pa.Tabl
 def kept_by(decided_objects: pa.Table) -> dict[str, int]:
     """How many objects each reason keeps, by its name."""
     counted = pc.value_counts(decided_objects[_KEPT_BY].drop_null())
-    return {one["values"]: one["counts"] for one in counted.to_pylist()}
+    return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
 
 
 def sentences(decided_objects: pa.Table) -> Column:
     """Why each decided object is kept, as text for people; null if it isn't kept."""
     by, found = decided_objects[_KEPT_BY], decided_objects[_FOUND]
     text = pa.chunked_array([pa.nulls(len(decided_objects), pa.string())])
-    for one in (STAGED, COMMITTED, *KEEP_REASONS):
-        start, gap, end = one.sentence.partition("{}")
+    for reason in (STAGED, COMMITTED, *KEEP_REASONS):
+        start, gap, end = reason.sentence.partition("{}")
         sentence = pc.binary_join_element_wise(start, found, end, "") if gap else start
-        text = pc.if_else(pc.equal(by, one.name), sentence, text)
+        text = pc.if_else(pc.equal(by, reason.name), sentence, text)
     return text
 
 
@@ -118,7 +118,7 @@ def served(name: str, doubtful: pa.Table) -> Attribution:
     size has no clear result (`doubtful`, INCONCLUSIVE_SIZES)."""
 
     def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
-        in_order = rows[name].sort_by([(each, "ascending") for each in ("address", "repository", "branch")])
+        in_order = rows[name].sort_by([(column, "ascending") for column in ("address", "repository", "branch")])
         first = first_of_each(in_order, "address")
         serving = first.take(pc.index_in(objects["address"], value_set=first["address"]))
         unclear = doubtful["unclear"].take(pc.index_in(objects["size"], value_set=doubtful["size"]))
@@ -155,8 +155,10 @@ def on_hold(name: str, prefixes: Sequence[tuple[str, str]]) -> Attribution:
         ids += [pc.if_else(pc.starts_with(addresses, prefix), hold_id, "") for hold_id, prefix in prefixes]
         joined = pc.binary_join_element_wise(*ids, HOLD_SEPARATOR)
         distinct = pc.unique(joined)
-        in_order = [HOLD_SEPARATOR.join(sorted(set(one.split(HOLD_SEPARATOR)) - {""})) for one in distinct.to_pylist()]
-        found = pa.array([one or None for one in in_order], pa.string())
+        in_order = [
+            HOLD_SEPARATOR.join(sorted(set(holds.split(HOLD_SEPARATOR)) - {""})) for holds in distinct.to_pylist()
+        ]
+        found = pa.array([holds or None for holds in in_order], pa.string())
         return found.take(pc.index_in(joined, value_set=distinct))
 
     return attribution

@@ -82,7 +82,7 @@ def with_outcome(receipts: pa.Table, *outcomes: Outcome) -> pa.Table:
 
 
 def is_one_of(outcome: pa.ChunkedArray, outcomes: Collection[Outcome]) -> pa.ChunkedArray:
-    return pc.is_in(outcome, value_set=pa.array([one.value for one in outcomes], pa.string()))
+    return pc.is_in(outcome, value_set=pa.array([expected.value for expected in outcomes], pa.string()))
 
 
 def without(rows: pa.Table, others: pa.Table) -> pa.Table:

@@ -73,8 +73,8 @@ def write_quarantine(run: SweepRun) -> None:
     """Write how many quarantined objects were restored and purged so far."""
 
     def counted(rows: GroupedRows, report: TaskReport) -> pa.Table:
-        for one in sweep_outcomes.latest(rows[UNDONE])["outcome"].value_counts().to_pylist():
-            report.count_for(one["values"], objects=one["counts"])
+        for entry in sweep_outcomes.latest(rows[UNDONE])["outcome"].value_counts().to_pylist():
+            report.count_for(entry["values"], objects=entry["counts"])
         return ADDRESSES.empty_table()
 
     counts = co_group(run.spark, [run.outcomes(UNDONE, run.undone)], counted, ADDRESSES, run.persist)

@@ -124,7 +124,7 @@ class Sender:
         for attempt in range(tried + 1, self.tries + 1):
             if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # as the last request has shown
                 alone = (self._send_batch([key], prefix, stop, NEVER, attempt - 1) for key in waiting)
-                return [*done, *(sent for each in alone for sent in each)]
+                return [*done, *(sent for batch in alone for sent in batch)]
             self.sleep(self.pace.take(prefix, len(waiting)))
             slow = 0  # lookups of a single key
             try:
@@ -147,17 +147,19 @@ class Sender:
             waiting = [key for key in waiting if not self.revived(key)]
             if slow == MAX_SLOW_LOOKUPS:
                 too_slow = (DeleteResult(key, Deletion.FAILED, "TooSlow", TOO_SLOW) for key in waiting)
-                return [*done, *(SendResult(each.key, each, attempt - 1) for each in too_slow)]
+                return [*done, *(SendResult(result.key, result, attempt - 1) for result in too_slow)]
             if not waiting:
                 break
             with self._lock:
                 self.requests += 1
             results = self.store.delete_many(waiting)
-            again = [each.key for each in results if each.transient and attempt < self.tries]
+            again = [result.key for result in results if result.transient and attempt < self.tries]
             done += [
-                SendResult(each.key, each, attempt) for each in results if not (each.transient and attempt < self.tries)
+                SendResult(result.key, result, attempt)
+                for result in results
+                if not (result.transient and attempt < self.tries)
             ]
-            if any(each.transient and each.code not in _NOT_THROTTLING for each in results):
+            if any(result.transient and result.code not in _NOT_THROTTLING for result in results):
                 self.pace.throttled(prefix)
             elif not again:
                 self.pace.succeeded(prefix)
@@ -188,5 +190,5 @@ class Sender:
         done += [SendResult(key, DeleteResult(key, gone), attempts) for key in found.gone]
         done += [SendResult(key, DeleteResult(key, Deletion.DELETED), attempts) for key in found.interrupted]
         changed = (DeleteResult(key, Deletion.FAILED, "", CHANGED) for key in found.changed)
-        done += [SendResult(each.key, each, attempts, changed=True) for each in changed]
+        done += [SendResult(result.key, result, attempts, changed=True) for result in changed]
         return list(found.unchanged)

@@ -48,7 +48,7 @@ class Lookup:
         """
         self.began = self.clock()
         slices = pc.unique(wanted["slice"]).to_pylist()
-        by_slice = [(one, wanted.filter(pc.equal(wanted["slice"], one))["address"].to_pylist()) for one in slices]
+        by_slice = [(name, wanted.filter(pc.equal(wanted["slice"], name))["address"].to_pylist()) for name in slices]
         jobs = by_slice
         parts: list[pa.Table] = []
         if jobs and self._must_list_slice(*jobs[-1]):
@@ -64,7 +64,9 @@ class Lookup:
         if not any(folder in FLAT for folder in slices) and self.store.capabilities.byte_order:
             return Lookup(self.store, self.clock).look_up(wanted)
         with ThreadPoolExecutor(max_workers=STATS_AT_ONCE) as pool:
-            return as_table(one for one in pool.map(self._stat, wanted["address"].to_pylist()) if one is not None)
+            return as_table(
+                stored for stored in pool.map(self._stat, wanted["address"].to_pylist()) if stored is not None
+            )
 
     def _must_list_slice(self, folder: str, keys: list[str]) -> bool:
         return folder == self._slice or (len(keys) > FEW and (folder in FLAT or not self.store.capabilities.byte_order))
@@ -80,7 +82,7 @@ class Lookup:
         if self._must_list_slice(folder, keys):
             return self._list_slice(folder)
         if len(keys) <= FEW:
-            return as_table(one for one in map(self._stat, keys) if one is not None)
+            return as_table(stored for stored in map(self._stat, keys) if stored is not None)
         return pa.Table.from_batches(_list_by_jumps(self.store, folder, sorted(keys, key=str.encode)), schema=FOUND)
 
     def _list_slice(self, folder: str) -> pa.Table:

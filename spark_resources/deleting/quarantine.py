@@ -129,8 +129,8 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
         return DeleteResult(key, Deletion.DELETED)
 
     results, not_begun = each_in_threads(sender, keys, prefix, copied_to_quarantine)
-    succeeded = [each.key for each in results if each.deletion is Deletion.DELETED]
-    failed = [SendResult(each.key, each, 1) for each in results if each.deletion is Deletion.FAILED]
+    succeeded = [result.key for result in results if result.deletion is Deletion.DELETED]
+    failed = [SendResult(result.key, result, 1) for result in results if result.deletion is Deletion.FAILED]
     sent, _ = sender.send(succeeded, prefix)
     return [*sent, *failed, *(SendResult(key, None, 0) for key in not_begun)]
 
@@ -149,12 +149,14 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
         return restore_key(store, key, sizes[key], mark_id)
 
     results, not_begun = each_in_threads(sender, list(sizes), "", restored)
-    succeeded = {quarantine_key(mark_id, each.key): each for each in results if each.deletion is Deletion.DELETED}
+    succeeded = {
+        quarantine_key(mark_id, result.key): result for result in results if result.deletion is Deletion.DELETED
+    }
     removed, _ = sender.send(list(succeeded), "")
     # a copy that couldn't be removed is harmless: the object itself is restored
     return [
-        *(SendResult(succeeded[each.key].key, succeeded[each.key], max(1, each.attempts)) for each in removed),
-        *(SendResult(each.key, each, 1) for each in results if each.deletion is not Deletion.DELETED),
+        *(SendResult(succeeded[result.key].key, succeeded[result.key], max(1, result.attempts)) for result in removed),
+        *(SendResult(result.key, result, 1) for result in results if result.deletion is not Deletion.DELETED),
         *(SendResult(key, None, 0) for key in not_begun),
     ]
 
@@ -208,4 +210,4 @@ def purge_keys(sender: Sender, keys: Sequence[str], mark_id: str) -> list[SendRe
         sent, _ = sender.send(list(in_quarantine), "")
     finally:
         sender.revived = revived
-    return [SendResult(in_quarantine[each.key], each.result, each.attempts) for each in sent]
+    return [SendResult(in_quarantine[result.key], result.result, result.attempts) for result in sent]

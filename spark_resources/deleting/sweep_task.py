@@ -217,7 +217,7 @@ class _Task:
         receipts = pa.concat_tables([prepared.others, receipts_of(sent, rows, _DONE[self.config.action], self.now())])
         if len(receipts):
             self.config.receipts.write("receipt", self.config.round, prepared.stem, receipts)
-        unprocessed = sum(1 for each in sent if each.result is None)
+        unprocessed = sum(1 for result in sent if result.result is None)
         report.count(unprocessed=unprocessed, requests=self.sender.requests - before)
         count_receipts(receipts, report)
 
@@ -285,16 +285,16 @@ def receipts_of_check(found: DeleteCheck, at: datetime) -> pa.Table:
 
 def receipts_of(sent: list[SendResult], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:
     """Receipts of the keys that were sent and have a result; the others get none."""
-    answered = [each for each in sent if each.result is not None]
-    addresses = pa.array([each.key for each in answered], pa.string())
+    answered = [result for result in sent if result.result is not None]
+    addresses = pa.array([result.key for result in answered], pa.string())
     index = pc.index_in(addresses, value_set=garbage["address"].combine_chunks())
-    results = [each.result for each in answered if each.result is not None]
+    results = [result.result for result in answered if result.result is not None]
     return receipt_rows(
         pa.table({"address": addresses, "size": garbage["size"].combine_chunks().take(index)}),
-        outcome=pa.array([_outcome(each, done).value for each in answered], pa.string()),
-        code=pa.array([each.code for each in results], pa.string()),
-        why=pa.array([each.message for each in results], pa.string()),
-        attempts=pa.array([each.attempts for each in answered], pa.int32()),
+        outcome=pa.array([_outcome(result, done).value for result in answered], pa.string()),
+        code=pa.array([result.code for result in results], pa.string()),
+        why=pa.array([result.message for result in results], pa.string()),
+        attempts=pa.array([result.attempts for result in answered], pa.int32()),
         at=at,
     )
 

@@ -134,9 +134,9 @@ class LakeFS:
 
     def _references(self, call: ApiCall, **arguments: Any) -> dict[str, str]:
         return {
-            each.nonempty_text("id"): each.nonempty_text("commit_id")
+            listed.nonempty_text("id"): listed.nonempty_text("commit_id")
             for page in pagination.pages(self.connection, call, **arguments)
-            for each in page
+            for listed in page
         }
 
     def commit(self, repository: str, commit_id: str) -> Commit:
@@ -230,14 +230,14 @@ class LakeFS:
         )
         objects = tuple(map(responses.served, page))
         before = after
-        for each in filter(lambda one: responses.is_exact(one.path), objects):
+        for listed in filter(lambda listed: responses.is_exact(listed.path), objects):
             # A page out of order can't be trusted to contain every path between its first and last.
-            if before and each.path.encode() <= before.encode():
+            if before and listed.path.encode() <= before.encode():
                 raise DamagedData(
-                    f"{call.what} are out of order: '{each.path}' after '{before}'. Check the server's log.",
+                    f"{call.what} are out of order: '{listed.path}' after '{before}'. Check the server's log.",
                     invariant=3,
                 )
-            before = each.path
+            before = listed.path
         return ServedPage(objects, offset)
 
     def uncommitted_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
@@ -268,7 +268,7 @@ class LakeFS:
             if offset is None:
                 return
             if not responses.is_exact(offset):  # it may sort far after the true path; better to repeat than to skip
-                offset = responses.require_last_exact(responses.last_exact(one.path for one in changes), after)
+                offset = responses.require_last_exact(responses.last_exact(change.path for change in changes), after)
             if offset.encode() <= after.encode():
                 raise DamagedData(
                     f"{call.what}: the server returned the offset '{offset}' twice. Check its log.", invariant=3

@@ -177,7 +177,7 @@ def range_tasks(spark: Callable[[], SparkSession], ranges: pa.Table, *, order_by
     """
     entries = pc.fill_null(ranges["entries"], 0).to_pylist()
     batch = min(RANGES_PER_TASK, len(ranges) * ENTRIES_PER_TASK // max(sum(entries), 1))
-    weights = [each + RANGE_OVERHEAD_ENTRIES for each in entries]
+    weights = [count + RANGE_OVERHEAD_ENTRIES for count in entries]
     here = 1 if sum(entries) <= ENTRIES_PER_TASK else 0
     return row_tasks(spark, ranges, batch=max(batch, 1), order_by=order_by, weights=weights, here=here)
 
@@ -331,7 +331,7 @@ def write_addresses(
     file.
     """
     numbers_with_sizes = frozenset(map(range_number, sizes_wanted))
-    schema = pa.schema([pa.field(each.name, each.type) for each in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])
+    schema = pa.schema([pa.field(field.name, field.type) for field in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         refs = (row for batch in batches for row in batch.to_pylist())

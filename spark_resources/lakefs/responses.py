@@ -108,7 +108,7 @@ class ServedPage:
     @property
     def last_exact(self) -> str | None:
         """The last exact path (see `is_exact`): the page is known to be complete up to it."""
-        return last_exact(one.path for one in self.objects)
+        return last_exact(listed.path for listed in self.objects)
 
     def next_start(self, after: str) -> str:
         """The path after which to request the next page, given that this one starts after `after`.
@@ -207,7 +207,7 @@ class Body:
 
     def objects(self, name: str) -> list[Body]:
         """A list of JSON objects, which must be present."""
-        return [Body.of(each, f"{self.what} ({name})") for each in self._get(name, list, False)]
+        return [Body.of(item, f"{self.what} ({name})") for item in self._get(name, list, False)]
 
     def maybe_objects(self, name: str) -> list[Body]:
         """A list of JSON objects that the server writes as null when it is empty."""
@@ -232,7 +232,7 @@ def server(body: Body) -> Server:
     version = body.maybe_inner("version_config")
     several = body.maybe_objects("storage_config_list")
     if several:
-        stores = {each.maybe_text("blockstore_id"): each.nonempty_text("blockstore_type") for each in several}
+        stores = {store.maybe_text("blockstore_id"): store.nonempty_text("blockstore_type") for store in several}
         # Repositories from before the second block store have no storage id: `storage_config` applies to them.
         if single := body.maybe_inner("storage_config"):
             stores.setdefault("", single.nonempty_text("blockstore_type"))
@@ -255,14 +255,14 @@ def repository(body: Body) -> Repository:
 def rules(body: Body) -> Rules:
     """`GET …/settings/gc_rules`. The server writes `branches: null` if no branch has a rule of its own."""
     days: dict[str, int] = {}
-    for each in body.maybe_objects("branches"):
-        branch = each.nonempty_text("branch_id")
+    for rule in body.maybe_objects("branches"):
+        branch = rule.nonempty_text("branch_id")
         if branch in days:
             raise DamagedData(
                 f"{body.what} name branch '{branch}' twice, so its retention is unclear. Give it one rule in lakeFS.",
                 invariant=3,
             )
-        days[branch] = each.number("retention_days")
+        days[branch] = rule.number("retention_days")
     return Rules(body.number("default_retention_days"), days)
 
 
@@ -270,7 +270,7 @@ def commit(body: Body) -> Commit:
     parents = body.fields.get("parents")
     if parents is None:
         parents = []
-    if not isinstance(parents, list) or not all(isinstance(each, str) and each for each in parents):
+    if not isinstance(parents, list) or not all(isinstance(parent, str) and parent for parent in parents):
         raise _invalid(body.what, "'parents' is not a list of commit ids")
     version = body.maybe_number("version")
     if version is None and len(parents) > 1:

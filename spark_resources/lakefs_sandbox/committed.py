@@ -110,14 +110,14 @@ class Committed:
 
         As on the server, identical content at another address isn't a change, nor is a tombstone for a missing path.
         """
-        for each in staged:
-            before = self.value(metarange_id, each.path)
-            if each.value is None:
+        for entry in staged:
+            before = self.value(metarange_id, entry.path)
+            if entry.value is None:
                 changed = before is not None
             else:
-                changed = before is None or identity(before) != identity(each.value)
+                changed = before is None or identity(before) != identity(entry.value)
             if changed:
-                yield each, before
+                yield entry, before
 
     def differences(self, before: str, after: str) -> dict[bytes, ValuePair]:
         """Every path with different values in two metaranges. Ranges that are in both aren't read."""

@@ -105,15 +105,15 @@ class Body:
 
     def texts(self, name: str) -> list[str]:
         found = self._field(name, list, None)
-        if not all(isinstance(each, str) for each in found):
+        if not all(isinstance(text, str) for text in found):
             raise bad_request(f"request body has an error: {name} must be a list of strings")
         return found
 
     def bodies(self, name: str) -> list[Body]:
         found = self._field(name, list, [])
-        if not all(isinstance(each, dict) for each in found):
+        if not all(isinstance(item, dict) for item in found):
             raise bad_request(f"request body has an error: {name} must be a list of objects")
-        return [Body(each) for each in found]
+        return [Body(item) for item in found]
 
     def body(self, name: str) -> Body:
         """A nested object; an empty one if the field is missing."""
@@ -121,7 +121,7 @@ class Body:
 
     def mapping(self, name: str) -> dict[str, str]:
         found = self._field(name, dict, {})
-        if not all(isinstance(each, str) for each in found.values()):
+        if not all(isinstance(text, str) for text in found.values()):
             raise bad_request(f"request body has an error: the values of {name} must be strings")
         return found
 

@@ -134,9 +134,9 @@ class Views(References):
 
     def _staged_from(self, branch: str, start: bytes) -> Iterator[Staged]:
         while page := self._state.staged(self.id, branch, at_least=start, limit=_STAGED_PAGE):
-            for each in page:
-                self.faults.check_readable(branch, each.path)
-                yield each
+            for entry in page:
+                self.faults.check_readable(branch, entry.path)
+                yield entry
             if len(page) < _STAGED_PAGE:
                 return
             start = page[-1].path + b"\x00"

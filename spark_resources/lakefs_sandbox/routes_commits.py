@@ -51,12 +51,12 @@ def log_commits(call: Call) -> Response:
     commits = repository.log(call.path["ref"], first_parent=call.flag("first_parent"))
     if after := call.text("after"):
         after_id = repository.resolve(after).commit.id
-        for each in commits:
-            if each.id == after_id:
+        for commit in commits:
+            if commit.id == after_id:
                 break
     page = list(islice(commits, amount + 1))
     more = len(page) > amount and not call.flag("limit")
-    return page_response([_commit(each) for each in page[:amount]], more, "id")
+    return page_response([_commit(commit) for commit in page[:amount]], more, "id")
 
 
 def merge(call: Call) -> Response:
@@ -116,7 +116,7 @@ def start_import(call: Call) -> Response:
     """Run the import immediately. Later requests for the status return its outcome."""
     repository, branch, body = call.repository, call.path["branch"], call.json()
     commit = body.body("commit")
-    if not (sources := [_source(each) for each in body.bodies("paths")]):
+    if not (sources := [_source(path) for path in body.bodies("paths")]):
         raise bad_request("request body has an error: paths is empty")
     repository.check_writable()
     repository.branch(branch)

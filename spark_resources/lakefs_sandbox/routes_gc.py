@@ -27,7 +27,7 @@ def set_rules(call: Call) -> Response:
     body = call.json()
     days = {rule.text("branch_id"): rule.number("retention_days") for rule in body.bodies("branches")}
     default = body.number("default_retention_days")
-    if default < 0 or any(each < 0 for each in days.values()):
+    if default < 0 or any(count < 0 for count in days.values()):
         raise bad_request("request body has an error: retention days must not be negative")
     gc_api.set_rules(call.repository, Rules(default, days))
     return empty_response()

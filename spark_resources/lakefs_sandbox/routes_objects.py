@@ -147,7 +147,9 @@ def _diff(call: Call, changes: Iterator[Change], *, stats_of_right: bool = False
         changes, prefix=call.text("prefix"), after=call.text("after"), delimiter=call.text("delimiter")
     )
     page = list(islice(grouped_changes, amount + 1))
-    return page_response([_change_fields(each, stats_of_right) for each in page[:amount]], len(page) > amount, "path")
+    return page_response(
+        [_change_fields(change, stats_of_right) for change in page[:amount]], len(page) > amount, "path"
+    )
 
 
 def _change_fields(change: Change | PrefixChange, stats_of_right: bool) -> dict[str, Any]:

@@ -173,7 +173,7 @@ class StagingArea(Views):
             metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
             hidden = [
                 Staged(path, None)
-                for path in (_key(each) for each in paths)
+                for path in map(_key, paths)
                 if self._state.staged_at(self.id, branch, path) or self.committed.value(metarange, path) is not None
             ]
             self._state.stage(self.id, branch, hidden)
@@ -201,14 +201,14 @@ class StagingArea(Views):
         with self._state.writing():
             self.branch(branch)
             staged = self._state.staged(self.id, branch, at_least=start)
-            self._unstage(branch, [each for each in staged if each.path.startswith(start)])
+            self._unstage(branch, [entry for entry in staged if entry.path.startswith(start)])
 
     def _unstage(self, branch: str, staged: Iterable[Staged]) -> None:
         """Unstage entries. As on the server, those with the committed content at another address stay."""
         metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
-        for each in staged:
-            if each.value is None or not same_content(self.committed.value(metarange, each.path), each.value):
-                self._state.unstage(self.id, branch, each.path)
+        for entry in staged:
+            if entry.value is None or not same_content(self.committed.value(metarange, entry.path), entry.value):
+                self._state.unstage(self.id, branch, entry.path)
 
 
 def _entry(

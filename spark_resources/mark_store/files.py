@@ -52,7 +52,7 @@ def unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> 
     own, foreign = mark_folder(record.mark_id), reference_folder(record.mark_id)
     known |= {own + name for name in LATER_FILES} | {foreign + SUMMARY}
     later = tuple(own + folder for folder in (*LATER_FOLDERS, *EARLIER_FOLDERS))
-    found = (one.key for folder in (own, foreign) for page in place.store().pages(folder) for one in page.objects)
+    found = (listed.key for folder in (own, foreign) for page in place.store().pages(folder) for listed in page.objects)
     return sorted(key for key in found if key not in known and not key.startswith(later))
 
 

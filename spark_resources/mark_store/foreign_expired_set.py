@@ -31,9 +31,11 @@ def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> Referenc
 
     Raises `WrongUsage` if several layouts have one, and `DamagedData` if its Parquet files are missing.
     """
-    found = [one for one in reference_marks(place, ours=ours) if name in (one.mark_id, f"{one.layout}/{one.mark_id}")]
+    found = [
+        mark for mark in reference_marks(place, ours=ours) if name in (mark.mark_id, f"{mark.layout}/{mark.mark_id}")
+    ]
     if len(found) > 1:
-        names = ", ".join(f"'{one.layout}/{one.mark_id}'" for one in found)
+        names = ", ".join(f"'{mark.layout}/{mark.mark_id}'" for mark in found)
         raise WrongUsage(f"the reference collector has {len(found)} marks named {name}. Choose one of {names}")
     if found or name in ours or "/" in name:
         return found[0] if found else None
@@ -90,7 +92,7 @@ def objects_of(place: Place, found: ReferenceMark) -> Iterator[pa.Table]:
         for address in chunk.to_pylist():
             by_folder.setdefault(folder_of(address), []).append(address)
     for folder, wanted in sorted(by_folder.items()):
-        stored = {one.key: one for one in stored_objects(place, folder, frozenset(wanted))}
+        stored = {listed.key: listed for listed in stored_objects(place, folder, frozenset(wanted))}
         rows = [
             {
                 "address": address,
@@ -118,6 +120,6 @@ def stored_objects(place: Place, folder: str, wanted: frozenset[str]) -> Iterato
     flat = "/" if folder.count("/") < 2 else None
     try:
         for page in place.store().pages(folder, delimiter=flat):
-            yield from (one for one in page.objects if one.key in wanted)
+            yield from (listed for listed in page.objects if listed.key in wanted)
     except WrongUsage:
         return

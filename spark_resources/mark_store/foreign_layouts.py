@@ -71,10 +71,10 @@ def reference_marks(place: Place, *, ours: frozenset[str]) -> Iterator[Reference
     """The reference's marks in any of its layouts. `ours` are the ids of lakegc's marks, which have the same layout."""
     found: dict[tuple[str, str], list[tuple[str, datetime]]] = {}
     for page in (page for root in _ROOTS for page in place.store().pages(GC_ROOT + root)):
-        for one in page.objects:
+        for listed in page.objects:
             for layout, pattern in _LAYOUTS.items():
-                if (match := pattern.match(one.key)) and match.group(1) not in ours:
-                    found.setdefault((layout, match.group(1)), []).append((one.key, one.modified))
+                if (match := pattern.match(listed.key)) and match.group(1) not in ours:
+                    found.setdefault((layout, match.group(1)), []).append((listed.key, listed.modified))
     for (layout, mark_id), files in sorted(found.items()):
         keys = tuple(sorted(key for key, _ in files))
         folder = keys[0].rsplit("/", 1)[0] + "/"

@@ -229,7 +229,7 @@ class PrefixHold(Hold):
         return f"stored objects {self.prefix}…"
 
 
-KINDS: Mapping[str, type[Hold]] = {each.kind: each for each in (TagHold, CommitHold, BranchHold, PathHold, PrefixHold)}
+KINDS: Mapping[str, type[Hold]] = {kind.kind: kind for kind in (TagHold, CommitHold, BranchHold, PathHold, PrefixHold)}
 
 
 def parse_hold(fields: Mapping[str, Any]) -> Hold:
@@ -240,7 +240,7 @@ def parse_hold(fields: Mapping[str, Any]) -> Hold:
     try:
         return KINDS[kinds[0]].model_validate(dict(fields))
     except ValidationError as error:
-        problem = (_sentence(one, KINDS[kinds[0]]) for one in error.errors(include_url=False))
+        problem = (_sentence(detail, KINDS[kinds[0]]) for detail in error.errors(include_url=False))
         raise WrongUsage("invalid hold: " + "; ".join(problem)) from None
 
 
@@ -261,7 +261,7 @@ class BadHolds(Refused):
     def __init__(self, where: str, problems: Iterable[HoldProblem]) -> None:
         self.problems = sorted(problems, key=lambda one: one.line)
         self.where = where
-        lines = "".join(f"\n  line {one.line}: {one.what}" for one in self.problems)
+        lines = "".join(f"\n  line {problem.line}: {problem.what}" for problem in self.problems)
         super().__init__(
             f"{where} is not a valid holds file:{lines}\nNothing is marked until it is corrected, because it is "
             "unknown what should be on hold. Check it again with 'lakegc holds REPO check'.",
@@ -383,9 +383,9 @@ def _parse_hold_node(item: yaml.Node, problems: list[HoldProblem]) -> Hold | Non
     try:
         hold = kind.model_validate(plain)
     except ValidationError as error:
-        for one in error.errors(include_url=False):
-            location = one["loc"] if one["loc"] in lines else ()
-            problems.append(HoldProblem(lines[location], _sentence(one, kind)))
+        for detail in error.errors(include_url=False):
+            location = detail["loc"] if detail["loc"] in lines else ()
+            problems.append(HoldProblem(lines[location], _sentence(detail, kind)))
         return None
     return hold if len(problems) == before else None
 

@@ -80,7 +80,7 @@ def add_hold(place: Place, hold: Hold) -> None:
     """Add a hold. Raises `WrongUsage` if its id is taken, and `Refused` if another process has changed the file."""
 
     def edit(data: bytes | None) -> bytes:
-        if data is not None and hold.id in {each.id for each in parse_holds(data, holds_location(place))}:
+        if data is not None and hold.id in {known.id for known in parse_holds(data, holds_location(place))}:
             raise WrongUsage(
                 f"the hold '{hold.id}' already exists in {holds_location(place)}. Drop it first, or choose another id."
             )
@@ -93,7 +93,7 @@ def drop_hold(place: Place, hold_id: str) -> None:
     """Remove a hold. Raises `WrongUsage` if there is none with this id."""
 
     def edit(data: bytes | None) -> bytes:
-        known = [] if data is None else [each.id for each in parse_holds(data, holds_location(place))]
+        known = [] if data is None else [hold.id for hold in parse_holds(data, holds_location(place))]
         if data is None or hold_id not in known:
             raise WrongUsage(
                 f"there is no hold '{hold_id}' in {holds_location(place)}. "
@@ -127,7 +127,7 @@ def read_unsigned(place: Place) -> UnsignedHolds:
     holds = found.parse(place).holds
     known = {hold.id for hold in holds}
     newest = newest_recorded(place)
-    return UnsignedHolds(holds, tuple(one for one in newest.ids if one not in known), found)
+    return UnsignedHolds(holds, tuple(hold_id for hold_id in newest.ids if hold_id not in known), found)
 
 
 def sign_holds(place: Place, seen: UnsignedHolds) -> None:
@@ -165,7 +165,7 @@ def signed_marks(place: Place) -> Iterator[Mark]:
 
     roots = [folder + below for folder in folders_in(place.store(), MARKS_ROOT) for below in ROOTS]
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-        yield from (one for one in pool.map(open_if_signed, roots) if one is not None)
+        yield from (opened for opened in pool.map(open_if_signed, roots) if opened is not None)
 
 
 def refuse_older(place: Place, number: int) -> None:

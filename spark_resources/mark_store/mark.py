@@ -268,7 +268,7 @@ def own_marks(place: Place) -> frozenset[str]:
     for folder in folders_in(store, MARKS_ROOT):
         inside: set[str] = set()
         for page in store.pages(folder, delimiter="/"):
-            inside |= {one.key for one in page.objects} | set(page.prefixes)
+            inside |= {listed.key for listed in page.objects} | set(page.prefixes)
         if {f"{folder}mark.json", *(f"{folder}{asset}/" for asset in CHAIN)} & inside:
             found.add(folder.removeprefix(MARKS_ROOT).rstrip("/"))
     return frozenset(found)

@@ -65,7 +65,7 @@ def to_json_value(value: object) -> object:
         case Mapping():
             return dict(value)
     if is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in fields(value)}
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     raise TypeError(f"{value!r} can't be stored in a record")
 
 

@@ -99,19 +99,19 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     problems = []
-    for one in error.errors(include_url=False)[:MAX_PROBLEMS]:
-        name = ".".join(map(str, one["loc"])) or "it"
-        match one["type"]:
+    for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
+        name = ".".join(map(str, detail["loc"])) or "it"
+        match detail["type"]:
             case "dataclass_type":
-                problems.append(f"{name} is {one['input']!r:.80}, not a JSON object")
+                problems.append(f"{name} is {detail['input']!r:.80}, not a JSON object")
             case "missing":
                 problems.append(f"{name} is missing")
             case "unexpected_keyword_argument" | "extra_forbidden":
                 problems.append(f"{name} is unknown")
             case "value_error":
-                problems.append(f"{name}: {one['ctx']['error']}")
+                problems.append(f"{name}: {detail['ctx']['error']}")
             case _:
-                problems.append(f"{name} is {one['input']!r:.80}: {one['msg']}")
+                problems.append(f"{name} is {detail['input']!r:.80}: {detail['msg']}")
     return "; ".join(problems) + (" …" if error.error_count() > MAX_PROBLEMS else "")
 
 

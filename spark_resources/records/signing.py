@@ -130,7 +130,7 @@ class Seal:
             )
         key = keys.by_id(signature.key)
         if key is None:
-            known = ", ".join(one.id for one in (keys.current, *keys.retired))
+            known = ", ".join(key.id for key in (keys.current, *keys.retired))
             raise Untrusted(
                 f"{where} is signed with key {signature.key}, which is not among the known keys ({known}). If it is an "
                 f"older key of yours, add it to {RETIRED_VARIABLE}."
@@ -159,7 +159,7 @@ class Seal:
 
 def parse_keys(current: str | None, retired: Iterable[str]) -> SigningKeys | None:
     """Parse keys; None if none is given. Raises `ValueError` for an invalid one, without showing it."""
-    others = tuple(_parse_key(one, RETIRED_VARIABLE) for one in retired)
+    others = tuple(_parse_key(key, RETIRED_VARIABLE) for key in retired)
     if current is None:
         if others:
             raise ValueError(f"{RETIRED_VARIABLE} is only used for verification: also set {VARIABLE}")

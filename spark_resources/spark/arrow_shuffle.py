@@ -216,7 +216,7 @@ class Shuffled:
         return datasets, report
 
     def _producer(self, combine: Combine) -> Producer:
-        inputs = [(one.name, one.schema, one.reduced) for one in self.inputs]  # without files and rows
+        inputs = [(given.name, given.schema, given.reduced) for given in self.inputs]  # without files and rows
 
         def produce(batches: Batches, report: TaskReport) -> Batches:
             found = combine(rows_by_input(batches, inputs, report), report)
@@ -239,11 +239,11 @@ def co_group(
 def shuffle(spark: Callable[[], SparkSession], inputs: Sequence[Input], *, cuts: pa.Array | None = None) -> Shuffled:
     """Divide the rows of the inputs among buckets: by the hash of the address, or, given `cuts`, by ranges of
     addresses, each of which begins at one of these sorted addresses. Few rows are not divided."""
-    rows = sum(one.grouped_rows for one in inputs)
+    rows = sum(given.grouped_rows for given in inputs)
     files = [(number, file) for number, one in enumerate(inputs) for file in one.files]
     with_rows = [(number, one, one.rows) for number, one in enumerate(inputs) if one.rows is not None and one.count]
     on_driver = all(isinstance(rows, Tasks) and rows.is_here for _, _, rows in with_rows)
-    if on_driver and sum(one.count for one in inputs) <= ROWS_HERE:
+    if on_driver and sum(given.count for given in inputs) <= ROWS_HERE:
         buckets = 1
     elif cuts is not None:
         buckets = len(cuts) + 1
@@ -275,8 +275,8 @@ def shuffle(spark: Callable[[], SparkSession], inputs: Sequence[Input], *, cuts:
 
 def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int, buckets: int) -> None:
     """Raise `DamagedData` (invariant 3) if a bucket, or any row of an input, was lost between the tasks."""
-    for name in dict.fromkeys(one.name for one in inputs):
-        count = sum(one.count for one in inputs if one.name == name)
+    for name in dict.fromkeys(given.name for given in inputs):
+        count = sum(given.count for given in inputs if given.name == name)
         read, sent, received = (total.by_key[what][name] for what in ("read", "sent", "received"))
         if not 0 < tasks <= buckets or read != count or received != sent:
             raise DamagedData(
@@ -394,7 +394,7 @@ def check_same_hash(hashed: pa.Array) -> None:
 
     Otherwise rows of one address would get into different tasks, and live objects would look like garbage.
     """
-    if any(one != hash_fingerprint() for one in pc.unique(hashed).to_pylist()):
+    if any(fingerprint != hash_fingerprint() for fingerprint in pc.unique(hashed).to_pylist()):
         raise LakegcError(
             "two machines of the cluster hash addresses differently, so lakegc can't co-group their rows. Nothing was "
             "marked. Install the same package versions on all of them, and run the same command again."
@@ -414,7 +414,7 @@ def _file_tasks(spark: Callable[[], SparkSession], rows: Sequence[int]) -> Tasks
     here = FILES_HERE if sum(rows) <= ROWS_HERE else 0
     numbers = pa.table({"file": pa.array(range(len(rows)), pa.int64())})
     batch = -(-len(rows) // FILES_HERE) if here else 1
-    return row_tasks(spark, numbers, batch=batch, weights=[each + ROWS_PER_FILE for each in rows], here=here)
+    return row_tasks(spark, numbers, batch=batch, weights=[count + ROWS_PER_FILE for count in rows], here=here)
 
 
 def _by_bucket(split: DataFrame, buckets: int, *, in_order: bool) -> DataFrame:

@@ -75,7 +75,7 @@ def on_executor(
 
 def as_text(error: LakegcError, nonce: str) -> str:
     """An error as text that survives in Spark's messages: the nearest known class, message and invariant, encoded."""
-    kind = next(each.__name__ for each in type(error).__mro__ if each is _KNOWN.get(each.__name__))
+    kind = next(base.__name__ for base in type(error).__mro__ if base is _KNOWN.get(base.__name__))
     invariant = error.invariant if isinstance(error, Refused) else None
     packed = json.dumps({"class": kind, "message": str(error)[:_MAX_MESSAGE], "invariant": invariant})
     return f"lakegc-error[{nonce}:{base64.b64encode(packed.encode()).decode()}]"
@@ -111,7 +111,9 @@ def lost_attempts(spark: SparkSession) -> tuple[int, int] | None:
         context.listenerBus().waitUntilEmpty(5_000)  # milliseconds; raises if it isn't empty
         found = context.statusStore().executorList(False)
         executors = [found.apply(number) for number in range(found.size())]
-        return sum(one.failedTasks() for one in executors), sum(not one.isActive() for one in executors)
+        return sum(executor.failedTasks() for executor in executors), sum(
+            not executor.isActive() for executor in executors
+        )
     except Exception:  # whatever it is, the numbers are not known
         return None
 

@@ -245,7 +245,7 @@ def collector(settings: Mapping[str, str], overrides: Mapping[str, str], environ
     objects on 2 cores: about 200 MiB less than with Java's default, in the same time.
     """
     configured = [environment.get(name, "") for name in JAVA_VARIABLES] + list(overrides.values())
-    chosen = HEAP in overrides or any(_COLLECTOR.search(one) for one in configured)
+    chosen = HEAP in overrides or any(_COLLECTOR.search(options) for options in configured)
     small = not chosen and int(settings[HEAP].removesuffix("m")) <= SMALL_HEAP_MB
     return "-XX:+UseSerialGC" if small else ""
 

@@ -531,8 +531,8 @@ def add_columns(scratch: Scratch, end: int, out: Columns) -> bool:
 @compiled
 def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
     """Fill the columns of a range from data blocks with verified checksums; returns whether the range is valid."""
-    for each in range(len(blocks)):
-        offset, length = blocks[each, 0], blocks[each, 1]
+    for block in range(len(blocks)):
+        offset, length = blocks[block, 0], blocks[block, 1]
         end = load(data, offset, length, announced_length(data, offset, length), scratch.block)
         if end < 0 or not add_columns(scratch, end, out):
             return False
@@ -543,8 +543,8 @@ def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
 def content(data: Bytes, blocks: Ints, scratch: Scratch, out: Bytes) -> int:
     """Write the records as they are hashed for the table's id; returns the length, or BROKEN. Else like `columns`."""
     to = _int(0)
-    for each in range(len(blocks)):
-        offset, length = blocks[each, 0], blocks[each, 1]
+    for block in range(len(blocks)):
+        offset, length = blocks[block, 0], blocks[block, 1]
         end = load(data, offset, length, announced_length(data, offset, length), scratch.block)
         if end < 0:
             return BROKEN

@@ -165,7 +165,7 @@ def _check_type(table: Table, kind: str, entity: str) -> Table:
     found = table.properties
     if (found.type, found.entity) != (kind, entity):
         actual, expected = (
-            f"{each[0]} of {each[1] or 'objects'}" for each in ((found.type, found.entity), (kind, entity))
+            f"{pair[0]} of {pair[1] or 'objects'}" for pair in ((found.type, found.entity), (kind, entity))
         )
         raise InvalidTable(f"it contains {actual}, not {expected}")
     return table

@@ -96,10 +96,10 @@ class _Message:
         return text(self.bytes(number), f"field {number} of {self.what}")
 
     def texts(self, number: int) -> tuple[str, ...]:
-        return tuple(text(each, f"field {number} of {self.what}") for each in self._bytes.get(number, ()))
+        return tuple(text(data, f"field {number} of {self.what}") for data in self._bytes.get(number, ()))
 
     def text_map(self, number: int) -> dict[str, str]:
-        pairs = [_Message(each, _PAIR_FIELDS, f"a pair of {self.what}") for each in self._bytes.get(number, ())]
+        pairs = [_Message(data, _PAIR_FIELDS, f"a pair of {self.what}") for data in self._bytes.get(number, ())]
         found = {pair.text(1): pair.text(2) for pair in pairs}
         if len(found) != len(pairs):
             raise InvalidTable(f"field {number} of {self.what} has a key twice")

@@ -154,7 +154,7 @@ def _inventory_of_manifest(place: Place, key: str, location: str) -> Inventory:
         manifest = json.loads(data)
         file_format, schema = str(manifest["fileFormat"]).upper(), str(manifest.get("fileSchema", ""))
         taken = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(manifest["creationTimestamp"]))
-        files = tuple(InventoryFile(str(one["key"]), str(one["MD5checksum"]).lower()) for one in manifest["files"])
+        files = tuple(InventoryFile(str(file["key"]), str(file["MD5checksum"]).lower()) for file in manifest["files"])
         bucket = str(manifest["sourceBucket"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DamagedData(f"{location} is not a valid S3 Inventory manifest ({error!r})") from error
@@ -169,9 +169,9 @@ def _inventory_files(store: Store, key: str) -> list[tuple[InventoryFile, int, s
     """The file at this key, or the files in the folder of this name, with size and checksum."""
     prefix = key if key.endswith("/") or not key else f"{key}/"
     named = [found for page in store.pages(key) for found in page.objects if found.key == key]
-    found = named or [one for page in store.pages(prefix) for one in page.objects]
-    wanted = sorted((one for one in found if one.key.endswith(EXTENSIONS)), key=lambda one: one.key)
-    return [(InventoryFile(one.key), one.size, one.checksum or str(one.modified)) for one in wanted]
+    found = named or [listed for page in store.pages(prefix) for listed in page.objects]
+    wanted = sorted((listed for listed in found if listed.key.endswith(EXTENSIONS)), key=lambda listed: listed.key)
+    return [(InventoryFile(listed.key), listed.size, listed.checksum or str(listed.modified)) for listed in wanted]
 
 
 # --- reading it -----------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Tab
 def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     if name.endswith(".parquet"):
         file = pq.ParquetFile(io.BytesIO(data))
-        wanted = [one for one in file.schema_arrow.names if _meaning_of(one) is not None]
+        wanted = [column for column in file.schema_arrow.names if _meaning_of(column) is not None]
         for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
             yield _select_known_columns(pa.Table.from_batches([batch]))
         if not file.metadata.num_rows:
@@ -210,7 +210,7 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
     with pa_csv.open_csv(open_data(), read_options, parse_options, convert_options) as reader:
         for batch in reader:
             table = _select_known_columns(pa.Table.from_batches([batch]))
-            if guessed := [each.name for each in table.schema if each.type != pa.string()]:
+            if guessed := [field.name for field in table.schema if field.type != pa.string()]:
                 raise ValueError(
                     f"its first row is not a valid header, so {', '.join(guessed)} would have to be guessed"
                 )

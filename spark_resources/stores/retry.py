@@ -146,7 +146,7 @@ def delete_own_files(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
 
     def attempt() -> None:
         nonlocal remaining
-        results = {each.key: each for each in _delete_all(store, remaining)}
+        results = {result.key: result for result in _delete_all(store, remaining)}
         for key in remaining:
             failed.pop(key, None)
         failed.update(results)

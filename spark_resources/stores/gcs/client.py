@@ -169,7 +169,7 @@ def error_in(status: int, body: bytes | str) -> tuple[str, str]:
     """The store's code and message in an error body. For a transient status, the status itself is the code."""
     try:
         found = json.loads(body)["error"]
-        reasons = [str(each["reason"]) for each in found.get("errors") or () if each.get("reason")]
+        reasons = [str(detail["reason"]) for detail in found.get("errors") or () if detail.get("reason")]
         code, message = (reasons or [str(status)])[0], str(found.get("message", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
         code, message = str(status), ""

@@ -69,7 +69,7 @@ def crc32c_of(data: bytes) -> str:
 
 
 def _crc32c_header(header: str) -> str | None:
-    sums = dict(each.strip().split("=", 1) for each in header.split(",") if "=" in each)
+    sums = dict(part.strip().split("=", 1) for part in header.split(",") if "=" in part)
     return sums.get("crc32c")
 
 

@@ -66,7 +66,7 @@ def delete_keys(
         )
     gone = [result for result in results.values() if result.deletion is Deletion.ALREADY_GONE]
     if gone:
-        results.update((each.key, each) for each in _if_bucket_exists(gone, check_bucket))
+        results.update((result.key, result) for result in _if_bucket_exists(gone, check_bucket))
     return [results[key] for key in keys]
 
 
@@ -123,8 +123,8 @@ def _if_bucket_exists(gone: Sequence[DeleteResult], check_bucket: Callable[[], N
         cause = error.__cause__
         code = code_and_message(cause)[0] if isinstance(cause, Exception) else type(error).__name__
         transient = isinstance(cause, Exception) and is_transient(cause)
-        return [DeleteResult(each.key, Deletion.FAILED, code, str(error), transient) for each in gone]
-    return [DeleteResult(each.key, Deletion.ALREADY_GONE) for each in gone]
+        return [DeleteResult(deletion.key, Deletion.FAILED, code, str(error), transient) for deletion in gone]
+    return [DeleteResult(deletion.key, Deletion.ALREADY_GONE) for deletion in gone]
 
 
 def _failed(code: str, message: str, *, transient: bool) -> _ToResult:

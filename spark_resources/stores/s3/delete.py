@@ -73,8 +73,10 @@ def _delete_batch(
         return dict.fromkeys(full_keys, _failure(error))
     except (BotoCoreError, ResponseParserError, *PARSE_ERRORS) as error:
         return dict.fromkeys(full_keys, _failure(error))
-    results_of: dict[str, _ToResult] = {one["Key"]: _deleted for one in response.get("Deleted", ()) if "Key" in one}
-    for failed in (one for one in response.get("Errors", ()) if "Key" in one):
+    results_of: dict[str, _ToResult] = {
+        deleted["Key"]: _deleted for deleted in response.get("Deleted", ()) if "Key" in deleted
+    }
+    for failed in (error for error in response.get("Errors", ()) if "Key" in error):
         code = failed.get("Code", UNKNOWN)
         results_of[failed["Key"]] = _failed_with(
             code, failed.get("Message", ""), transient=code in {*TRANSIENT_ERROR_CODES, UNKNOWN}

@@ -115,7 +115,7 @@ def _parsed_columns(found: Sequence[ElementTree.Element], namespace: str) -> _Co
     have the same length, and no value can move to another object's row.
     """
     key, size, time, tag = (
-        pa.array([each.findtext(f"{namespace}{name}") for each in found], pa.string())
+        pa.array([element.findtext(f"{namespace}{name}") for element in found], pa.string())
         for name in ("Key", "Size", "LastModified", "ETag")
     )
     return key, size, time, pc.replace_substring_regex(tag, pattern='^"|"$', replacement="")
