@@ -1,0 +1,46 @@
+"""Fill the caches that every process of the tests would otherwise fill for itself, at the same time as the others:
+Spark's classes and the compiled decoder. `python -m tests.support.warm_caches`, once before the tests on a machine."""
+
+from __future__ import annotations
+
+import time
+
+from pyspark import SparkContext
+
+from spark_resources.host.user_folders import cache_folder
+from spark_resources.spark.class_archive import COMPLETE_AFTER_S, adopt_finished
+from spark_resources.spark.session import start_session
+from spark_resources.sstable import ENTRY_SCHEMA, Entry, read_entries
+from spark_resources.sstable.readers import table_id
+from spark_resources.sstable.vectorised_decoder import VectorisedDecoder
+from spark_resources.sstable.writer import write_range
+
+LIMIT_S = 120.0
+
+
+def archive_classes() -> None:
+    """Run a query and wait for the archive of Spark's classes, which its JVM writes as it ends."""
+    session = start_session({"spark.master": "local[1]"})
+    session.range(4).repartition(2).groupBy("id").count().mapInArrow(
+        lambda batches: batches, "id long, n long"
+    ).toArrow()
+    session.stop()
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(LIMIT_S)
+    for written in cache_folder().glob("spark-*.jsa.*"):
+        adopt_finished(written.with_suffix(""), time.time() + COMPLETE_AFTER_S + 1)
+
+
+def compile_decoder() -> None:
+    """Decode a table, and compute its content hash, with the compiled decoder."""
+    data, decoder = write_range([Entry(b"path", "data/s/key", checksum="c")]).data, VectorisedDecoder()
+    read_entries(data, name="a range", columns=ENTRY_SCHEMA.names, decoder=decoder)
+    table_id(data, name="a range", decoder=decoder)
+
+
+if __name__ == "__main__":
+    archive_classes()
+    compile_decoder()
