@@ -6,8 +6,9 @@ import unicodedata
 from datetime import timedelta
 
 from spark_resources.errors import duration, plural
+from spark_resources.model import Rules
 
-__all__ = ["age", "duration", "escaped_name", "fraction", "money", "monthly_cost", "plural", "size"]
+__all__ = ["age", "duration", "escaped_name", "fraction", "money", "monthly_cost", "plural", "rules_in_words", "size"]
 
 
 def size(count: int) -> str:
@@ -42,6 +43,14 @@ def age(span: timedelta) -> str:
         if seconds >= length:
             return plural(seconds // length, unit)
     return plural(seconds, "second")
+
+
+def rules_in_words(rules: Rules | None) -> str:
+    """Retention rules as text: default 7 days, main 21."""
+    if rules is None:
+        return "none"
+    branches = [f"{branch} {days}" for branch, days in sorted(rules.branch_days.items())]
+    return ", ".join([f"default {rules.default_days} days", *branches])
 
 
 def escaped_name(name: str) -> str:

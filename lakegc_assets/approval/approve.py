@@ -30,7 +30,7 @@ from lakegc_assets.approval.preconditions import (
     check_status,
     check_unchanged,
     earlier_status,
-    refuse_unlocked,
+    refuse_store_without_locks,
 )
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, refuse_unusable_foreign_mark, refuse_used
 from lakegc_assets.approval.verify_files import check_files, foreign_files
@@ -76,7 +76,7 @@ def approve(
     Raises `WrongUsage` or `Refused` with the cause: the mark's state, a request older than the mark, a different
     digest, changed rules or holds, a tripped brake, or an altered file or row. Nothing is written in that case.
     """
-    refuse_unlocked(proposal, single_deployment=single_deployment)
+    refuse_store_without_locks(proposal, single_deployment=single_deployment)
     claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
     earlier, approval = check_and_build(proposal, request, lakefs, limits, now=now)
     if earlier in (ApprovalStatus.EXPIRED, ApprovalStatus.INCOMPLETE):
@@ -95,7 +95,7 @@ def check(
     single_deployment: bool,
 ) -> None:
     """Raise the errors that `approve` would raise, and write nothing. Called before asking for confirmation."""
-    refuse_unlocked(proposal, single_deployment=single_deployment)
+    refuse_store_without_locks(proposal, single_deployment=single_deployment)
     check_and_build(proposal, request, lakefs, limits, now=now)
 
 
@@ -171,7 +171,7 @@ def grant(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
     write_named(proposal.mark, approval)
     if approval.for_reference:
         write_reference_summary(place, proposal.mark.record)
-        refuse_overtaken(proposal.mark, approval)
+        refuse_conflicting_change(proposal.mark, approval)
 
 
 def write_named(mark: Mark, approval: Approval) -> None:
@@ -179,7 +179,7 @@ def write_named(mark: Mark, approval: Approval) -> None:
     for last in (*[False] * (MAX_TRIES - 1), True):
         replacing = read_with_version(mark.place, approval.mark_id)
         if Mark.open(mark.place, approval.mark_id).record.approval != approval.sha256:
-            raise overtaken_error(mark)
+            raise conflict_error(mark)
         try:
             write_approval(mark.place, approval, replacing=replacing)
         except ApprovalConflict:  # a revoke of an earlier approval recorded its end in the meantime
@@ -189,15 +189,15 @@ def write_named(mark: Mark, approval: Approval) -> None:
             return
 
 
-def refuse_overtaken(mark: Mark, approval: Approval) -> None:
+def refuse_conflicting_change(mark: Mark, approval: Approval) -> None:
     """Remove the summary again if the approval was revoked while the summary was being written."""
     record = Mark.open(mark.place, approval.mark_id).record
     if record.state is not MarkState.APPROVED or record.approval != approval.sha256:
         withdraw_reference_summary(mark.place, approval.mark_id)
-        raise overtaken_error(mark)
+        raise conflict_error(mark)
 
 
-def overtaken_error(mark: Mark) -> ApprovalConflict:
+def conflict_error(mark: Mark) -> ApprovalConflict:
     return ApprovalConflict(
         f"mark {mark.record.mark_id} of {mark.record.repository} was revoked, or is being swept, while this "
         "approval was being written. 'lakegc status' shows its current state.",

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, read_if_intact, refuse_used
 from lakegc_assets.approval.verify_files import check_files, foreign_files
-from lakegc_assets.formatting import plural
+from lakegc_assets.formatting import plural, rules_in_words
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
 from spark_resources.errors import NothingToDo, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
@@ -16,10 +16,9 @@ from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.mark import own_marks
 from spark_resources.mark_store.record import MarkRecord, digest_of
-from spark_resources.model import Rules
 
 
-def refuse_unlocked(proposal: Proposal, *, single_deployment: bool) -> None:
+def refuse_store_without_locks(proposal: Proposal, *, single_deployment: bool) -> None:
     if not (proposal.store.capabilities.conditional_writes or single_deployment):
         raise Refused(
             f"{proposal.store.where} has no conditional writes, so lakegc can't prevent two people from approving at "
@@ -155,12 +154,6 @@ def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
             f"({', '.join(changes) or 'same ids, different definitions'}). Make a new mark.",
             invariant=7,
         )
-
-
-def rules_in_words(rules: Rules | None) -> str:
-    if rules is None:
-        return "none"
-    return ", ".join([f"{rules.default_days} days", *(f"{b}: {days}" for b, days in sorted(rules.branch_days.items()))])
 
 
 def check_set(proposal: Proposal) -> None:

@@ -137,7 +137,7 @@ def open_backup(
     return BackupRun(target, marked, place, folder, resumed, spark, limits, user_and_machine(), log_message)
 
 
-def refuse_early(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
+def refuse_backup_early(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
     """Raise the error that would refuse a backup, reading small records only: the mark is missing or unfinished, or the
     destination is invalid or inside a namespace."""
     target = with_probed_capabilities(find_target(lakefs, repository, settings))

@@ -17,7 +17,7 @@ from spark_resources.stores.place import Place
 BACKUP_FORMAT = 1
 SUMMARY = "backup.json"
 BEGUN = "begun.json"
-INCOMPLETE = (CopyStatus.FAILED.value, CopyStatus.TAKEN.value)  # outcomes that no complete backup has
+INCOMPLETE = (CopyStatus.FAILED.value, CopyStatus.KEY_CONFLICT.value)  # outcomes that no complete backup has
 SCHEMA = BACKED_UP
 
 

@@ -107,7 +107,7 @@ class Restored:
         """True if every wanted object is stored at its key and readable."""
         return not (self.unknown or self.unread) and not any(
             self.objects[status.value]
-            for status in (CopyStatus.VANISHED, CopyStatus.TAKEN, CopyStatus.FAILED, CopyStatus.COLD)
+            for status in (CopyStatus.VANISHED, CopyStatus.KEY_CONFLICT, CopyStatus.FAILED, CopyStatus.COLD)
         )
 
 
@@ -251,7 +251,7 @@ def verify(run: RestoreRun, rows: DataFrame, number: int, result: Restored) -> N
         return lines.where(F.col("outcome") == status.value).orderBy("address").take(MAX_NAMED)
 
     result.lacking = tuple(row["address"] for row in rows_with_status(CopyStatus.VANISHED))
-    result.taken = tuple(row["address"] for row in rows_with_status(CopyStatus.TAKEN))
+    result.taken = tuple(row["address"] for row in rows_with_status(CopyStatus.KEY_CONFLICT))
     result.failed = {
         row["address"]: row["why"]
         for status in (CopyStatus.FAILED, CopyStatus.COLD)

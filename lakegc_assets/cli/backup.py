@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lakegc_assets.backup.context import CopyLimits, refuse_early
+from lakegc_assets.backup.context import CopyLimits, refuse_backup_early
 from lakegc_assets.backup.destination import folder_of, parse_place
 from lakegc_assets.backup.manifest import Backup, read_backup
 from lakegc_assets.backup.restore import Restored, RestoreRun, Selection, open_source
@@ -61,7 +61,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
     to = to or settings.backup_to or ""
     if not to:
         raise WrongUsage("no backup destination is given: name one after the mark, or set LAKEGC_BACKUP_TO")
-    refuse_early(server.lakefs, settings, repository, name, to)
+    refuse_backup_early(server.lakefs, settings, repository, name, to)
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup
 
     config = {"to": to, "at_once": limits.at_once, "bandwidth": limits.bandwidth or 0.0, "layout": layout}
@@ -228,7 +228,7 @@ def problems(result: Restored) -> Iterator[str]:
             [repr(key) for key in result.lacking],
         ),
         (
-            result.objects[CopyStatus.TAKEN.value],
+            result.objects[CopyStatus.KEY_CONFLICT.value],
             "keys are in use by other objects, which are kept",
             [repr(key) for key in result.taken],
         ),

@@ -157,7 +157,7 @@ def mark(
     start_spark_ahead(context)
     from lakegc_assets.cli import mark as marks
 
-    marks.refuse_early(partition, options)
+    marks.refuse_mark_early(partition, options)
     with progress() as status:
         status("starting")
         record = marks.make_mark(partition, options)

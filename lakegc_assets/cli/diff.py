@@ -17,7 +17,7 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import expired_tables, open_mark
 from lakegc_assets.cli.object_list import list_rows
 from lakegc_assets.cli.tables import amount_fields, show_totals, totals_document
-from lakegc_assets.formatting import duration
+from lakegc_assets.formatting import duration, rules_in_words
 from lakegc_assets.mark.incremental_listing import FOLDERS
 from lakegc_assets.mark.listed_objects import ASSET as SLICES
 from lakegc_assets.mark.listed_objects import COMPARED_PART, FOLDERS_PART, LOOKED_UP_PART
@@ -26,7 +26,7 @@ from lakegc_assets.rules.set_diff import Change, changes
 from spark_resources.errors import DamagedData, NotFound, WrongUsage
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord, finished_at, refuse_earlier_format
-from spark_resources.model import ADDRESSES, OBJECTS_ON_HOLD, STORED_OBJECTS, Rules
+from spark_resources.model import ADDRESSES, OBJECTS_ON_HOLD, STORED_OBJECTS
 from spark_resources.spark.datasets import all_rows, file_batches
 
 SLICES_PARTS = ("", LOOKED_UP_PART)
@@ -215,13 +215,6 @@ def differing_settings(before: MarkRecord, after: MarkRecord) -> dict[str, tuple
         "holds": (holds_in_words(before), holds_in_words(after)),
     }
     return {name: pair for name, pair in settings.items() if pair[0] != pair[1]}
-
-
-def rules_in_words(rules: Rules | None) -> str:
-    if rules is None:
-        return "none"
-    branches = [f"{branch} {days}" for branch, days in sorted(rules.branch_days.items())]
-    return ", ".join([f"default {rules.default_days} days", *branches])
 
 
 def holds_in_words(record: MarkRecord) -> str:

@@ -65,7 +65,7 @@ class Server:
 # --- making a mark --------------------------------------------------------------------------------------------------
 
 
-def refuse_early(partition: Partition, options: Mapping[str, Any]) -> None:
+def refuse_mark_early(partition: Partition, options: Mapping[str, Any]) -> None:
     """Raise the error that would refuse a mark, before its partition or run exists, reading small records only: its id
     is in use by one of lakegc's marks or a foreign one, or its base mark is missing or unfinished."""
     target = Server.configured().target(partition.repository)

@@ -17,7 +17,7 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server, expired_tables, open_mark, show_late_uploads
 from lakegc_assets.cli.object_list import as_json, list_rows
 from lakegc_assets.cli.tables import show_totals, totals_document
-from lakegc_assets.formatting import fraction, money, monthly_cost, plural
+from lakegc_assets.formatting import fraction, money, monthly_cost, plural, rules_in_words
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.sample_objects import Commit, commits_of, samples_by_kind
 from lakegc_assets.mark.totals import Totals, count_totals
@@ -162,7 +162,7 @@ def overview(review: Review) -> list[str]:
     origin = (
         f"{listing_in_words(record)} {record.start:%Y-%m-%d %H:%M:%S} UTC. Objects modified after "
         f"{record.cutoff:%Y-%m-%d %H:%M:%S} are kept. "
-        f"Retention rules: {diff.rules_in_words(record.rules)}. Holds: {diff.holds_in_words(record)}."
+        f"Retention rules: {rules_in_words(record.rules)}. Holds: {diff.holds_in_words(record)}."
     )
     if record.incremental:
         origin += f" It is incremental, based on mark {record.basis['chain'][0]}."
@@ -274,7 +274,7 @@ def document(review: Review) -> dict[str, Any]:
         "cutoff": record.cutoff.isoformat(),
         "finished": as_json(record.finished),
         "digest": record.digest,
-        "rules": diff.rules_in_words(record.rules),
+        "rules": rules_in_words(record.rules),
         "holds": list(record.holds.get("ids", ())),
         "basis": dict(record.basis),
         "candidates": facts["candidates"],

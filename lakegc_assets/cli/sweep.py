@@ -30,7 +30,7 @@ from lakegc_assets.mark.context import with_probed_capabilities
 from lakegc_assets.rules.brakes import sentence_about
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
-from lakegc_assets.sweep.preconditions import SweepOptions, open_swept, refuse_early
+from lakegc_assets.sweep.preconditions import SweepOptions, open_swept, refuse_sweep_early
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report
 from spark_resources.deleting.quarantine import quarantine_key
@@ -53,7 +53,9 @@ def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, SweptWit
     """Run the job `sweep` for one approved mark. Returns its report, and the error if the sweep had failures."""
     server = Server.configured()
     backup_to = server.settings.backup_to
-    refuse_early(with_probed_capabilities(server.target(partition.repository)), partition.mark_id, backup_to=backup_to)
+    refuse_sweep_early(
+        with_probed_capabilities(server.target(partition.repository)), partition.mark_id, backup_to=backup_to
+    )
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_sweep
 
     config = {"rate": options.rate or 0.0, "quarantine": options.quarantine}

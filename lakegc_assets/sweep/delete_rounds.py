@@ -51,7 +51,7 @@ VERBS = {
     Action.PURGE: "purging",
 }
 MIN_ROWS_PER_TASK = 1_000
-MAX_FRUITLESS_ROUNDS = (
+MAX_ROUNDS_WITHOUT_PROGRESS = (
     3  # consecutive rounds that ended before anything was deleted, because of new heads, rules or holds
 )
 
@@ -78,9 +78,9 @@ class Tally:
         self.seconds += other.seconds
 
 
-def refuse_fruitless(run: SweepRun, rounds: int) -> None:
+def refuse_rounds_without_progress(run: SweepRun, rounds: int) -> None:
     """Raise `Refused` if too many consecutive rounds deleted nothing because the repository kept changing."""
-    if rounds >= MAX_FRUITLESS_ROUNDS:
+    if rounds >= MAX_ROUNDS_WITHOUT_PROGRESS:
         raise Refused(
             f"mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified {rounds} times in a row, "
             "and each time the repository changed too much before anything could be deleted: its rules, its holds, "

@@ -76,7 +76,7 @@ class HeadWatch:
     fault: Exception | None = None
     moved: bool = False
     _permit: PermitIssuer | None = None
-    _revived: list[pa.Array] = field(default_factory=list)
+    _became_live: list[pa.Array] = field(default_factory=list)
     _entries: int = 0
     _dump_due_at: float = 0.0
     _dump_failure: str = ""
@@ -105,8 +105,8 @@ class HeadWatch:
         """Watch while a round runs. Raises the errors of the first listings, and any unexpected error that ended the
         watch."""
         self._permit, self._ended, self.failure = permit, threading.Event(), ""
-        if self._revived:
-            permit.revive(pa.concat_arrays(self._revived))
+        if self._became_live:
+            permit.exclude(pa.concat_arrays(self._became_live))
         self.list_all_others()
         self.dump_commits()
         self.check_heads()
@@ -205,7 +205,7 @@ class HeadWatch:
     def _keep_referred(self, keys: pa.Array) -> None:
         if len(keys):
             self.moved = True
-            self._revive(keys)
+            self._exclude(keys)
             self.log_message("other repositories have new commits: objects here that they refer to are kept")
 
     def _watch(self, check: Callable[[], None], failed: Callable[[str], None]) -> None:
@@ -243,10 +243,10 @@ class HeadWatch:
             self.moved = True
             self._stop(str(error))
 
-    def _revive(self, keys: pa.Array) -> None:
+    def _exclude(self, keys: pa.Array) -> None:
         """Keep these objects in this round and in the next ones under the same re-verification."""
-        self._revived.append(keys)
-        self.permit.revive(keys)
+        self._became_live.append(keys)
+        self.permit.exclude(keys)
 
     def _list_heads(self) -> None:
         """Keep the objects of newly retained commits, in ranges that were not read before. Raises `TooMuchChanged`."""
@@ -272,7 +272,7 @@ class HeadWatch:
         if self._entries > MAX_ENTRIES:
             raise TooMuchChanged(f"{what} reach {self._entries:,} entries that have not been read")
         if refs:
-            self._revive(self._addresses(refs))
+            self._exclude(self._addresses(refs))
             self.log_message(f"objects of {what} are kept")
         self.ranges = pa.concat_arrays([self.ranges, pa.array([ref["range_id"] for ref in refs], pa.string())])
 

@@ -95,7 +95,7 @@ def partition_and_target(marks: MarksResource, partition_key: str) -> tuple[Part
     return partition, target
 
 
-def refuse_early(target: Target, mark_id: str, *, backup_to: str | None) -> None:
+def refuse_sweep_early(target: Target, mark_id: str, *, backup_to: str | None) -> None:
     """Raise the error that would refuse a sweep, reading small records only: the mark's state, approval and backup.
 
     The sweep verifies all of this again, as well as every file of the mark.

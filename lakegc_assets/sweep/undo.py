@@ -19,7 +19,7 @@ from lakegc_assets.sweep.delete_rounds import (
     Tally,
     became_live,
     expiry_time,
-    refuse_fruitless,
+    refuse_rounds_without_progress,
     run_round,
     still_garbage,
 )
@@ -84,7 +84,7 @@ def purge(run: SweepRun) -> Tally:
 
 def purged(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Tally:
     """Purge objects (PENDING), round by round, each under a re-verification, until none remain."""
-    tally, since, fruitless = Tally(), run.next_number(), 0
+    tally, since, without_progress = Tally(), run.next_number(), 0
     while True:
         with Persisted() as persist:
             objects = objects_since(run, since, persist)
@@ -102,8 +102,8 @@ def purged(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Ta
                 until, number = expiry_time(run, verification), run.next_number()
                 heads = HeadWatch.of(run, verification.verified)
                 done = run_round(run, garbage.rows, Action.PURGE, receipts, number, until, garbage.count, heads)
-                fruitless = 0 if done.total else fruitless + 1
-                refuse_fruitless(run, fruitless)
+                without_progress = 0 if done.total else without_progress + 1
+                refuse_rounds_without_progress(run, without_progress)
                 tally.add(done)
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_resources.copying.backup_keys import name_in, own_name, safe_name
 from spark_resources.copying.copy_log import LOGGED, CopyStatus, Log
-from spark_resources.copying.verified_copy import Copier, Copy, Taken, Throttle
+from spark_resources.copying.verified_copy import Copier, Copy, KeyConflict, Throttle
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import chunks
 from spark_resources.errors import LakegcError, NotFound, WrongUsage
@@ -213,8 +213,8 @@ def run_copy(work: Callable[[], LogLine], address: str, properties: Mapping[str,
         outcome, why = CopyStatus.CHANGED, str(error)
     except InArchiveTier as error:
         outcome, why = CopyStatus.COLD, str(error)
-    except Taken as error:
-        outcome, why = CopyStatus.TAKEN, str(error)
+    except KeyConflict as error:
+        outcome, why = CopyStatus.KEY_CONFLICT, str(error)
     except LakegcError as error:
         why = str(error)
     else:

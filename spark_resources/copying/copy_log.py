@@ -34,7 +34,7 @@ class CopyStatus(StrEnum):
     CHANGED = "changed"  # another object is at its key: size, time or checksum
     COLD = "cold"  # in an archive tier: it can't be read until it is restored there
     FAILED = "failed"
-    TAKEN = "taken"  # another object is at the target key
+    KEY_CONFLICT = "taken"  # another object is at the target key
 
 
 HAS_COPY = (CopyStatus.COPIED.value, CopyStatus.ALREADY_THERE.value)

@@ -22,7 +22,7 @@ class Differs(LakegcError):
     """Raised when a copy differs from its source."""
 
 
-class Taken(Differs):
+class KeyConflict(Differs):
     """Raised when another object is at the target key."""
 
 
@@ -90,8 +90,8 @@ class Copier:
 
         `kept` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyExists`,
         `Changed`, `NotFound` and `InArchiveTier` as streams do, and `Differs` for a copy that isn't identical, which is
-        removed. If another object has replaced it by then, that object stays, and `Taken` is raised. If a SHA-256 is
-        given, streamed bytes that don't match it are never written.
+        removed. If another object has replaced it by then, that object stays, and `KeyConflict` is raised. If a SHA-256
+        is given, streamed bytes that don't match it are never written.
         """
         return self.source.retry.call(lambda: self._copy_once(found, key, kept, sha256))
 
@@ -141,28 +141,28 @@ class Copier:
     def _removed_if_different(self, key: str, written: WrittenObject) -> Iterator[None]:
         """Removes the copy if it turns out to differ from its source, but never another object.
 
-        Raises `Taken` if another object may have replaced the copy.
+        Raises `KeyConflict` if another object may have replaced the copy.
         """
         try:
             yield
         except (Differs, Changed) as error:
-            taken = Taken(
+            conflict = KeyConflict(
                 f"{key!r} in {self.target.where} was replaced by another object after the copy; that object was "
                 "not touched"
             )
             if written.tag is None:
-                raise taken from error
+                raise conflict from error
             with suppress(Unavailable):  # `error` is more informative
                 try:
                     self._to.remove(key, written.tag)
                 except Changed:
-                    raise taken from error
+                    raise conflict from error
             raise
 
     # --- existing copies --------------------------------------------------------------------------------------------
 
     def existing_copy(self, found: StoredObject, key: str) -> Copy | None:
-        """The existing copy at the key; None if no object exists there. Raises `Taken` for a different object."""
+        """The existing copy at the key; None if no object exists there. Raises `KeyConflict` for a different object."""
         try:
             copy = self._to.properties(key)
         except NotFound:
@@ -170,7 +170,7 @@ class Copier:
         before = self._from.properties(found.key)
         sha256 = self._sha256_if_identical(found.key, before, key, copy)
         if sha256 is None:
-            raise Taken(f"a different object already exists at {key!r} in {self.target.where}")
+            raise KeyConflict(f"a different object already exists at {key!r} in {self.target.where}")
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None, before)
 
     def require_existing(self, found: StoredObject, key: str) -> Copy:

@@ -76,7 +76,7 @@ class Sender:
     tries: int = TRIES
     in_flight: int = IN_FLIGHT
     recheck: Callable[[Sequence[str]], RecheckedKeys] | None = None
-    revived: Callable[[str], bool] = lambda _: False  # whether a key became live, as of the last `may_send`
+    became_live: Callable[[str], bool] = lambda _: False  # whether a key became live, as of the last `may_send`
     clock: Callable[[], float] = boottime_s
     requests: int = 0
     copying: Pace = field(init=False)  # the pace of copies, which have the same ceiling
@@ -143,8 +143,8 @@ class Sender:
                 with self._lock:
                     stop.append(error)
                 return [*done, *(SendResult(key, None, attempt - 1) for key in waiting)]
-            done += [SendResult(key, None, attempt - 1) for key in waiting if self.revived(key)]
-            waiting = [key for key in waiting if not self.revived(key)]
+            done += [SendResult(key, None, attempt - 1) for key in waiting if self.became_live(key)]
+            waiting = [key for key in waiting if not self.became_live(key)]
             if slow == MAX_SLOW_LOOKUPS:
                 too_slow = (DeleteResult(key, Deletion.FAILED, "TooSlow", TOO_SLOW) for key in waiting)
                 return [*done, *(SendResult(result.key, result, attempt - 1) for result in too_slow)]

@@ -1,7 +1,7 @@
 """The permit to delete, which the driver grants to the tasks of a round for a few seconds at a time.
 
     <folder of receipts>/<round>/permit.json             until when deletes may be sent, or why the round was stopped
-    <folder of receipts>/<round>/revived-<number>.parquet   addresses that became live during the round
+    <folder of receipts>/<round>/became-live-<number>.parquet   addresses that became live during the round
 
 It carries an HMAC with a secret that the driver makes for the round and gives to its tasks, never to the store: anyone
 who can write to the namespace can take a permit away, but not give one. An earlier permit that is put back expires when
@@ -39,11 +39,11 @@ PERMIT_WAIT_S = 60.0  # how long a task waits for a renewed permit before it lea
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Deletes may be sent before `until`, by the store's clock. `revived` has the hashes of the files of addresses that
-    became live during the round. `stopped` is why the round was stopped, "" if it wasn't."""
+    """Deletes may be sent before `until`, by the store's clock. `became_live` has the hashes of the files with the
+    addresses that became live during the round. `stopped` is why the round was stopped, "" if it wasn't."""
 
     until: datetime = NEVER
-    revived: tuple[str, ...] = ()
+    became_live: tuple[str, ...] = ()
     stopped: str = ""
 
     def to_json(self, secret: bytes, key: str) -> bytes:
@@ -57,7 +57,7 @@ class Permit:
             check_format(plain["format"], FORMAT, where)  # written in this round, so by this version of lakegc
             if not hmac.compare_digest(str(plain.pop("hmac")), _hmac(secret, key, plain)):
                 raise ValueError("the driver of this round didn't write it")
-            return cls(time_of(plain["until"]), tuple(map(str, plain["revived"])), str(plain["stopped"]))
+            return cls(time_of(plain["until"]), tuple(map(str, plain["became_live"])), str(plain["stopped"]))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise DamagedData(
                 f"{where} can't be read as permission to delete ({error}). Run the same command again."
@@ -72,8 +72,8 @@ def permit_key(receipts: Receipts, round_number: int) -> str:
     return f"{receipts.folder}{round_number:04d}/permit.json"
 
 
-def revived_key(receipts: Receipts, round_number: int, number: int) -> str:
-    return f"{receipts.folder}{round_number:04d}/revived-{number:04d}.parquet"
+def became_live_key(receipts: Receipts, round_number: int, number: int) -> str:
+    return f"{receipts.folder}{round_number:04d}/became-live-{number:04d}.parquet"
 
 
 class PermitIssuer:
@@ -92,11 +92,11 @@ class PermitIssuer:
     def give(self, until: datetime) -> None:
         """Permit deletes until then, by the store's clock. Does nothing once the round is stopped.
 
-        First writes the addresses that `revive` could not write. Raises, without a permit, if that fails again.
+        First writes the addresses that `exclude` could not write. Raises, without a permit, if that fails again.
         """
         with self._lock:
             if not self.is_stopped:
-                self._write_revived()
+                self._write_excluded()
                 self._write(replace(self._issued, until=until))
 
     def pause(self) -> None:
@@ -110,7 +110,7 @@ class PermitIssuer:
             if not self.is_stopped:
                 self._write(replace(self._issued, until=NEVER, stopped=why))
 
-    def revive(self, addresses: pa.Array) -> None:
+    def exclude(self, addresses: pa.Array) -> None:
         """Exclude these addresses from deletion in this round, as soon as tasks read the permit again.
 
         If they can't be written, nothing is permitted until they are.
@@ -118,16 +118,21 @@ class PermitIssuer:
         with self._lock:
             self._unwritten.append(addresses)
             try:
-                self._write_revived()
+                self._write_excluded()
             except LakegcError:
                 self._write(replace(self._issued, until=NEVER))
                 raise
 
-    def _write_revived(self) -> None:
+    def _write_excluded(self) -> None:
         while self._unwritten:
-            number, data = len(self._issued.revived), parquet_bytes(pa.table([self._unwritten[0]], schema=ADDRESSES))
-            self._receipts.store.write(revived_key(self._receipts, self._round, number), data)
-            self._write(replace(self._issued, revived=(*self._issued.revived, hashlib.sha256(data).hexdigest())))
+            number, data = (
+                len(self._issued.became_live),
+                parquet_bytes(pa.table([self._unwritten[0]], schema=ADDRESSES)),
+            )
+            self._receipts.store.write(became_live_key(self._receipts, self._round, number), data)
+            self._write(
+                replace(self._issued, became_live=(*self._issued.became_live, hashlib.sha256(data).hexdigest()))
+            )
             del self._unwritten[0]
 
     def _write(self, permit: Permit) -> None:
@@ -157,7 +162,7 @@ class PermitWatch:
         self._now, self._clock, self._sleep = now, clock, sleep
         self._permit, self._read_at = Permit(), -float("inf")
         self._expired_at: float | None = None
-        self._revived: set[str] = set()
+        self._became_live: set[str] = set()
         self._lock = threading.Lock()
 
     def check(self) -> None:
@@ -187,16 +192,16 @@ class PermitWatch:
         """Whether the permit that was read last is still valid."""
         return self._now() < self._permit.until
 
-    def revived(self, key: str) -> bool:
+    def became_live(self, key: str) -> bool:
         """Whether a key became live during this round, as of the last `check`."""
-        return key in self._revived
+        return key in self._became_live
 
     def _read(self) -> None:
         began, store = self._clock(), self._receipts.store
         key = permit_key(self._receipts, self._round)
         permit = Permit.from_json(_read_permit_file(store, key), f"{key} in {store.where}", self._secret, key)
-        for number, sha256 in list(enumerate(permit.revived))[len(self._permit.revived) :]:
-            self._revived.update(_addresses(store, revived_key(self._receipts, self._round, number), sha256))
+        for number, sha256 in list(enumerate(permit.became_live))[len(self._permit.became_live) :]:
+            self._became_live.update(_addresses(store, became_live_key(self._receipts, self._round, number), sha256))
         self._permit, self._read_at = permit, began
 
 

@@ -204,10 +204,10 @@ def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> Delet
 
 def purge_keys(sender: Sender, keys: Sequence[str], mark_id: str) -> list[SendResult]:
     """Delete the quarantined copies of these keys for good, except of keys that have become live."""
-    in_quarantine, revived = {quarantine_key(mark_id, key): key for key in keys}, sender.revived
-    sender.revived = lambda key: revived(in_quarantine.get(key, key))  # the permit names original keys
+    in_quarantine, became_live = {quarantine_key(mark_id, key): key for key in keys}, sender.became_live
+    sender.became_live = lambda key: became_live(in_quarantine.get(key, key))  # the permit names original keys
     try:
         sent, _ = sender.send(list(in_quarantine), "")
     finally:
-        sender.revived = revived
+        sender.became_live = became_live
     return [SendResult(in_quarantine[result.key], result.result, result.attempts) for result in sent]

@@ -179,7 +179,7 @@ class _Task:
             may_send,
             time.sleep,
             random.SystemRandom().random,
-            revived=permit.revived,
+            became_live=permit.became_live,
             clock=boottime_s,
         )
         return cls(config, store, Lookup(store, boottime_s), sender, now)

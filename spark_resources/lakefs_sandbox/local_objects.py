@@ -29,7 +29,7 @@ from spark_resources.stores.keys import (
     check_key,
 )
 from spark_resources.stores.local.files import open_object, split_key
-from spark_resources.stores.local.listing import open_folder, refuse_link, walk
+from spark_resources.stores.local.listing import open_folder, refuse_symlink, walk
 
 LOCAL = "local://"
 _UNSUPPORTED_KEYS = frozenset({EMPTY_SEGMENT, LEADING_SLASH, TRAILING_SLASH, DOT_SEGMENT, NUL, LONG_SEGMENT, LONG_KEY})
@@ -178,7 +178,7 @@ class _OpenFolder:
             descriptor = os.open(name, _WRITE, 0o666, dir_fd=self._descriptor)
         except OSError as error:
             if error.errno == errno.ELOOP:
-                refuse_link(name, self._descriptor)
+                refuse_symlink(name, self._descriptor)
             raise
         try:
             view = memoryview(data)

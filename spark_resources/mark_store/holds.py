@@ -63,7 +63,7 @@ def read_holds(place: Place) -> Holds:
     """
     found = _read_signed(place)
     if place.seal is not None:
-        refuse_older(place, found.number)
+        refuse_older_holds(place, found.number)
     return found.parse(place)
 
 
@@ -168,7 +168,7 @@ def signed_marks(place: Place) -> Iterator[Mark]:
         yield from (opened for opened in pool.map(open_if_signed, roots) if opened is not None)
 
 
-def refuse_older(place: Place, number: int) -> None:
+def refuse_older_holds(place: Place, number: int) -> None:
     """Raise `Untrusted` if a mark used a newer version of the file than this number; 0 stands for no file."""
     newest = newest_recorded(place)
     if number < newest.number:
@@ -244,7 +244,7 @@ def _change(place: Place, found: _HoldFile, edit: Callable[[bytes | None], bytes
             "and run the command again."
         )
     if place.seal is not None:
-        refuse_older(place, found.number)
+        refuse_older_holds(place, found.number)
     _write(place, found, edit(found.content))
 
 

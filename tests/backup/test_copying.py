@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_resources.copying.copy_log import CopyStatus
-from spark_resources.copying.verified_copy import Copier, Differs, Taken, Throttle
+from spark_resources.copying.verified_copy import Copier, Differs, KeyConflict, Throttle
 from spark_resources.model import Namespace
 from spark_resources.stores import StoreSettings
 from spark_resources.stores.base import Store, StoredObject
@@ -257,7 +257,7 @@ def test_an_object_that_replaced_a_copy_before_the_comparison_is_not_removed(
     found = source.stat("data/s/a")
     if provider.name != "local":  # without a checksum the copy is compared
         found = StoredObject(found.key, found.size, found.modified)
-    with pytest.raises(Taken, match="not touched"):
+    with pytest.raises(KeyConflict, match="not touched"):
         copier.copy(found, "data/s/a")
 
     assert target.read("data/s/a") == data

@@ -98,13 +98,13 @@ class Collector(Marking):
         if self.has_others and self.has("other repositories are watched"):
             self.step("the watch of other repositories begins", ("absence",), self.since(Since.ELSEWHERE))
             self.step("the watch lists the other repository's tables",
-                      self.unless_unread(("tables",)), self.revive_elsewhere,
+                      self.unless_unread(("tables",)), self.find_live_elsewhere,
                       self.no_answer)  # fmt: skip
         elif self.has_others:
             self.step("no watch of other repositories", ("absence",), self.since(Since.ELSEWHERE))
         self.step("the watch's dump begins", ("absence",), self.since(Since.DUMP))
         if self.dump and self.has("commits on no branch are watched"):
-            self.step("the watch dumps all commits", ("dump",), self.revive_dumped)
+            self.step("the watch dumps all commits", ("dump",), self.find_live_in_dump)
         self.label("sweep: permit")
         self.step("a permit begins", ("absence",), self.since(Since.HEADS, Since.BEHIND, Since.HELD))
         if self.has("heads are watched"):
@@ -112,7 +112,7 @@ class Collector(Marking):
             self.step("the watch reads rules", ("rules",), self.refuse_changed("rules"))
             self.step("the watch reads holds", ("holds",), self.refuse_changed("held"))
             self.step("the watch reads tags", ("tags",), self.refuse_tags)
-            self.local("the permit is given", self.revive_retained)
+            self.local("the permit is given", self.find_newly_retained)
 
     def begin_watch(self, memory: Memory) -> tuple[Memory, str]:
         decided, read = self.value(memory.decided)
@@ -122,12 +122,12 @@ class Collector(Marking):
     def since(self, *parts: Since) -> Take:
         return lambda memory, now: (memory._replace(absence=begun(memory.absence, now, *parts)), NEXT)
 
-    def revive_elsewhere(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
+    def find_live_elsewhere(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         if answer == NO_ANSWER:
             return (memory, STOPPED) if self.has("an unread repository counts") else (memory, NEXT)
         return memory._replace(candidates=memory.candidates & ~answer), NEXT
 
-    def revive_dumped(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
+    def find_live_in_dump(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         commits, watch = self.retention.by_dump(self.value(memory.watch), answer)
         left = memory.candidates & ~self.reached(commits)
         return memory._replace(candidates=left, watch=self.number(watch)), NEXT
@@ -146,7 +146,7 @@ class Collector(Marking):
             return memory, NEXT
         return memory, "sweep: re-verification"
 
-    def revive_retained(self, memory: Memory) -> tuple[Memory, str]:
+    def find_newly_retained(self, memory: Memory) -> tuple[Memory, str]:
         watch, heads = self.value(memory.watch), self.value(memory.before)
         if heads == watch.branches:
             return memory._replace(before=0), NEXT

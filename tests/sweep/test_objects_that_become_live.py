@@ -40,7 +40,7 @@ SEEN_LATE = 30  # of 60 objects, that may go before a task hears of the branch: 
 
 @pytest.fixture
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with Sandbox(tmp_path_factory.mktemp("revived")) as server:
+    with Sandbox(tmp_path_factory.mktemp("live")) as server:
         yield server
 
 
@@ -439,7 +439,7 @@ def test_objects_that_became_live_are_kept_although_recording_them_failed_at_fir
     """Without the list of what another repository took in, tasks get no permit to delete."""
     other = sandbox.create("other")
     swept, entries = slow_sweep(sandbox)
-    in_the_way = swept.lake.objects.file(mark_folder("m1") + "receipts/0002/revived-0000.parquet")
+    in_the_way = swept.lake.objects.file(mark_folder("m1") + "receipts/0002/became-live-0000.parquet")
 
     def take_in() -> None:
         in_the_way.mkdir()

@@ -1,4 +1,4 @@
-"""The permit to delete: it lasts for seconds, ends if stopped or not renewed, and never covers revived objects."""
+"""The permit to delete: it lasts for seconds, ends if stopped or not renewed, and never covers live objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_resources.deleting.permit import PERMIT_WAIT_S, Permit, PermitIssuer, PermitWatch, permit_key, revived_key
+from spark_resources.deleting.permit import (
+    PERMIT_WAIT_S,
+    Permit,
+    PermitIssuer,
+    PermitWatch,
+    became_live_key,
+    permit_key,
+)
 from spark_resources.deleting.sweep_task import Action, store_clock
 from spark_resources.errors import DamagedData, LakegcError, Refused
 from spark_resources.mark_store.lease import REREAD_INTERVAL_S, LeaseWatch
@@ -124,7 +131,7 @@ def altered(data: bytes, **changes: Any) -> bytes:
 FORGERIES: dict[str, Callable[[Task, bytes, datetime], bytes]] = {
     "no stop": lambda task, given, until: altered(given, until=until.isoformat(), stopped=""),
     "no HMAC": lambda task, given, until: json.dumps(
-        {"format": 1, "until": until.isoformat(), "revived": [], "stopped": ""}
+        {"format": 1, "until": until.isoformat(), "became_live": [], "stopped": ""}
     ).encode(),
     "an empty HMAC": lambda task, given, until: altered(given, until=until.isoformat(), stopped="", hmac=None),
     "another alphabet": lambda task, given, until: altered(given, until=until.isoformat(), stopped="", hmac="é"),
@@ -154,27 +161,27 @@ def test_a_forged_list_of_keys_that_became_live_stops_the_task(task: Task) -> No
     """With an empty one, the task would delete what a new head reaches."""
     rows, config = task.write("a"), task.config()
     permit = task.permit()
-    permit.revive(pa.array(["data/s/a"]))
+    permit.exclude(pa.array(["data/s/a"]))
     permit.give(task.store.now() + timedelta(minutes=30))
-    task.store.write(revived_key(task.receipts, 1, 0), parquet_bytes(ADDRESSES.empty_table()))
+    task.store.write(became_live_key(task.receipts, 1, 0), parquet_bytes(ADDRESSES.empty_table()))
 
     assert task.run(rows, config) == {"unprocessed": 1}
     assert task.left() == {"a"}
 
 
 def test_an_older_permit_that_is_restored_expires_at_its_original_time(task: Task) -> None:
-    """It is genuine, so it counts for its few seconds; a task that knows of revived keys doesn't forget them."""
+    """It is genuine, so it counts for its few seconds; a task that knows of live keys doesn't forget them."""
     watch, permit, time = watching(task)
     permit.give(time.now() + timedelta(seconds=13))
     older, key = task.store.read(permit_key(task.receipts, 1)), permit_key(task.receipts, 1)
-    permit.revive(pa.array(["data/s/a"]))
+    permit.exclude(pa.array(["data/s/a"]))
     watch.check()
     permit.stop("branch 'x' has a new head")
     task.store.write(key, older)
     time.seconds += EVERY_S
     watch.check()
 
-    assert watch.revived("data/s/a")
+    assert watch.became_live("data/s/a")
     time.seconds = 13.0
     with pytest.raises(Refused, match="has not listed the branch heads in time"):
         watch.check()
@@ -184,8 +191,8 @@ def test_keys_that_became_live_during_the_round_are_not_deleted(task: Task) -> N
     """A new head reaches them: they get no outcome, and the other keys are deleted."""
     rows, config = task.write("a", "b", "c"), task.config()
     permit = task.permit()
-    permit.revive(pa.array(["data/s/a"]))
-    permit.revive(pa.array(["data/s/c", "data/s/other"]))
+    permit.exclude(pa.array(["data/s/a"]))
+    permit.exclude(pa.array(["data/s/c", "data/s/other"]))
     permit.give(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"deleted": 1, "unprocessed": 2}
@@ -195,9 +202,9 @@ def test_keys_that_became_live_during_the_round_are_not_deleted(task: Task) -> N
 def test_no_permit_is_given_before_the_keys_that_became_live_are_recorded(task: Task) -> None:
     """The first attempt to write them may fail, and the watch doesn't find the same keys again."""
     rows, config = task.write("a", "b"), task.config()
-    permit, key = task.permit(), revived_key(task.receipts, 1, 0)
+    permit, key = task.permit(), became_live_key(task.receipts, 1, 0)
     task.store.write(f"{key}/in the way", b"")
-    for attempt in (lambda: permit.revive(pa.array(["data/s/a"])), lambda: permit.give(task.store.now())):
+    for attempt in (lambda: permit.exclude(pa.array(["data/s/a"])), lambda: permit.give(task.store.now())):
         with pytest.raises(LakegcError):
             attempt()
     task.store.delete_many([f"{key}/in the way"])
@@ -214,7 +221,7 @@ def test_keys_that_became_live_during_a_purge_keep_their_quarantined_copies(task
         task.store.copy(f"data/s/{name}", folder + name)
     task.store.delete_many(["data/s/a", "data/s/b"])
     permit = task.permit()
-    permit.revive(pa.array(["data/s/a"]))
+    permit.exclude(pa.array(["data/s/a"]))
     permit.give(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"purged": 1, "unprocessed": 1}
@@ -242,12 +249,14 @@ def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
 def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) -> None:
     """Absence is never an empty set."""
     watch, permit, time = watching(task)
-    permit.revive(pa.array(["data/s/a"]))
+    permit.exclude(pa.array(["data/s/a"]))
     permit.give(time.now() + timedelta(seconds=10))
-    [key] = [one.key for page in task.store.pages(task.receipts.folder) for one in page.objects if "revived" in one.key]
+    [key] = [
+        one.key for page in task.store.pages(task.receipts.folder) for one in page.objects if "became-live" in one.key
+    ]
     task.store.write(key, b"PAR1")
 
-    with pytest.raises(DamagedData, match="revived"):
+    with pytest.raises(DamagedData, match="became-live"):
         watch.check()
     task.store.delete_many([key])
     with pytest.raises(Refused, match="is gone"):

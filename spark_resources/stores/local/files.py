@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from spark_resources.stores.local.listing import HIDDEN, open_chain, open_folder, open_path, refuse_link
+from spark_resources.stores.local.listing import HIDDEN, open_chain, open_folder, open_path, refuse_symlink
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,7 +40,7 @@ def open_object(root: int, key: str) -> Iterator[int]:
     folders, name = split_key(key)
     folder = open_path(root, folders)
     try:
-        refuse_link(name, folder)
+        refuse_symlink(name, folder)
         descriptor = os.open(name, _READ, dir_fd=folder)
     finally:
         os.close(folder)
@@ -72,7 +72,7 @@ class Changes:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        refuse_link(b"lock", self.hidden)
+        refuse_symlink(b"lock", self.hidden)
         descriptor = os.open(b"lock", _LOCK, 0o666, dir_fd=self.hidden)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -123,7 +123,7 @@ class Changes:
         folders, name = split_key(key)
         try:
             with open_chain(self.root, folders, create=False) as chain:
-                refuse_link(name, chain[-1])
+                refuse_symlink(name, chain[-1])
                 mode = os.stat(name, dir_fd=chain[-1], follow_symlinks=False).st_mode
                 if stat.S_ISDIR(mode):
                     return False  # a folder is part of other objects' keys, not an object
@@ -155,7 +155,7 @@ class Changes:
 
     @staticmethod
     def _refuse_occupied(folder: int, name: bytes) -> None:
-        refuse_link(name, folder)
+        refuse_symlink(name, folder)
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
                 raise NotAnObject("there is a folder of that name")

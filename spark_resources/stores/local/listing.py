@@ -43,11 +43,11 @@ def open_folder(name: bytes, parent: int) -> int:
         return os.open(name, _FOLDER, dir_fd=parent)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            refuse_link(name, parent)
+            refuse_symlink(name, parent)
         raise
 
 
-def refuse_link(name: bytes, parent: int) -> None:
+def refuse_symlink(name: bytes, parent: int) -> None:
     """Raise `Refused` if the name is a symbolic link. The caller handles other file types and missing files."""
     try:
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
