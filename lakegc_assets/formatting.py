@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from spark_resources.errors import duration, plural
-from spark_resources.model import Rules
+
+if TYPE_CHECKING:
+    from spark_resources.model import Rules
 
 __all__ = ["age", "duration", "escaped_name", "fraction", "money", "monthly_cost", "plural", "rules_in_words", "size"]
 

@@ -483,7 +483,7 @@ def test_an_approval_is_refused_if_rules_changed_since_the_mark(lake: Lake) -> N
     """The refusal names the old and new rules. Rules that change after the approval don't invalidate it."""
     lake.add_mark()
     set_rules(lake.sandbox.repository(lake.name), Rules(7, {"dev": 3}))
-    assert_refused(lake, Refused, "rules", "from none to 7 days, dev: 3")
+    assert_refused(lake, Refused, "rules", "from none to default 7 days, dev 3")
 
     lake.add_mark(mark_id="m2", rules=Rules(7, {"dev": 3}))
     lake.approve("m2")
