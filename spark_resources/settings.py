@@ -309,24 +309,19 @@ _Source = dict[str, tuple[Any, str]]
 
 
 def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
+    # an empty variable counts as not given
+    given = {name: text for name in cls.model_fields if (text := environ.get(PREFIX + name.upper(), "")).strip()}
     source = EnvSettingsSource(cls, case_sensitive=True)
-    # The source expects names in the case of the fields. An empty variable counts as not given.
-    source.env_vars = {
-        PREFIX + field: environ[name]
-        for field in cls.model_fields
-        if environ.get(name := PREFIX + field.upper(), "").strip()
-    }
-    given: _Source = {}
-    for name in (name.removeprefix(PREFIX) for name in source.env_vars):
-        # the source itself would look at every field, which takes longer than all else that is done here
+    source.env_vars = {PREFIX + name: text for name, text in given.items()}  # in the case of the fields
+    values: _Source = {}
+    for name in given:  # calling the source would inspect all other fields, too, which takes three times as long
         field, variable = cls.model_fields[name], PREFIX + name.upper()
         try:
             value, _, is_complex = source.get_field_value(field, name)
-            value = source.prepare_field_value(name, field, value, is_complex)
+            values[name] = source.prepare_field_value(name, field, value, is_complex), f"variable {variable}"
         except (SettingsError, ValueError):
             raise WrongUsage(f"variable {variable} is invalid: expected {_expected_form(cls, name)}") from None
-        given[name] = value, f"variable {variable}"
-    return given
+    return values
 
 
 def _refuse_unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -> None:

@@ -25,11 +25,10 @@ STAGED, COMMITTED, EXPIRED = "uncommitted_addresses", "committed_addresses", "ex
 STAGED_PARTS = ("first_elsewhere", "second_elsewhere")  # a rename during one scan hides an address from it
 AT_THE_END_PART, CARRIED_AT_THE_END_PART = "elsewhere_at_the_end", "carried_at_the_end"
 COMMITTED_PART, CARRIED_PART = "elsewhere", "carried_elsewhere"  # carried over from earlier marks
-WITHOUT_REFERENCES_PART, KNOWN_PART = (
-    "clean_elsewhere",
-    "known_elsewhere",
-)  # tables without an address of this namespace
-COMMITTED_AT_THE_END_PART, CLEAN_AT_THE_END_PART = "committed_elsewhere_since", "clean_elsewhere_since"
+# tables without an address of this namespace
+WITHOUT_REFERENCES_PART, KNOWN_PART = "clean_elsewhere", "known_elsewhere"
+COMMITTED_AT_THE_END_PART = "committed_elsewhere_since"
+WITHOUT_REFERENCES_AT_THE_END_PART = "clean_elsewhere_since"
 FACTS = "elsewhere"
 
 TABLES = pa.schema([pa.field("table_id", pa.string(), nullable=False)])

@@ -28,7 +28,6 @@ from lakegc_assets.mark.earlier_references import (
     AT_THE_END_PART,
     CARRIED_AT_THE_END_PART,
     CARRIED_PART,
-    CLEAN_AT_THE_END_PART,
     COMMITTED,
     COMMITTED_AT_THE_END_PART,
     COMMITTED_PART,
@@ -38,6 +37,7 @@ from lakegc_assets.mark.earlier_references import (
     STAGED,
     STAGED_PARTS,
     TABLES,
+    WITHOUT_REFERENCES_AT_THE_END_PART,
     WITHOUT_REFERENCES_PART,
     earlier_addresses,
     is_trusted,
@@ -292,7 +292,7 @@ def read_new_tables(run: MarkRun, notes: StepNotes, listing: OtherRepositories) 
     if not len(new):
         return []
     run.log_message(f"reading {plural(len(new), 'new table')} of other repositories")
-    parts = (COMMITTED_AT_THE_END_PART, CLEAN_AT_THE_END_PART)
+    parts = (COMMITTED_AT_THE_END_PART, WITHOUT_REFERENCES_AT_THE_END_PART)
     addresses, _ = read_tables(run, notes, listing, new, EXPIRED, parts)
     return [addresses]
 

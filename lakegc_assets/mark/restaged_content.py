@@ -89,11 +89,11 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
 
 def served(run: MarkRun, notes: StepNotes, probed: Sequence[Dataset]) -> KeepFacts:
     """Keep the objects that these probe results (SERVED) name, or leave unclear."""
-    name, doubtful = keep_reasons.BRANCH.name, keep_reasons.INCONCLUSIVE_SIZES.empty_table()
+    name, inconclusive = keep_reasons.BRANCH.name, keep_reasons.INCONCLUSIVE_SIZES.empty_table()
     if notes.facts["unclear"]:
-        doubtful = inconclusive_sizes(run, probed)
+        inconclusive = inconclusive_sizes(run, probed)
     inside = Input.selected(name, run.place, probed, SERVED, SERVED_INSIDE, served_inside)
-    return KeepFacts(keep_reasons.served(name, doubtful), (inside,))
+    return KeepFacts(keep_reasons.served(name, inconclusive), (inside,))
 
 
 def served_inside(probed: pa.Table) -> pa.Table:

@@ -113,15 +113,15 @@ def among(name: str) -> Attribution:
     return attribution
 
 
-def served(name: str, doubtful: pa.Table) -> Attribution:
+def served(name: str, inconclusive: pa.Table) -> Attribution:
     """Keep objects that a branch serves (rows of SERVED), and those that one may serve because a path probe for their
-    size has no clear result (`doubtful`, INCONCLUSIVE_SIZES)."""
+    size was inconclusive (`inconclusive`, INCONCLUSIVE_SIZES)."""
 
     def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         in_order = rows[name].sort_by([(column, "ascending") for column in ("address", "repository", "branch")])
         first = first_of_each(in_order, "address")
         serving = first.take(pc.index_in(objects["address"], value_set=first["address"]))
-        unclear = doubtful["unclear"].take(pc.index_in(objects["size"], value_set=doubtful["size"]))
+        unclear = inconclusive["unclear"].take(pc.index_in(objects["size"], value_set=inconclusive["size"]))
         serves = pc.binary_join_element_wise(
             "branch ", serving["branch"], " of repository ", serving["repository"], " serves it", ""
         )

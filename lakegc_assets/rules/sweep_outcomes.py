@@ -21,14 +21,14 @@ APPROVED = pa.schema([field for field in PENDING if field.name != "intended"])
 
 
 DONE = (Outcome.DELETED, Outcome.QUARANTINED, Outcome.RESTORED, Outcome.PURGED)
-"""What a task did itself, and didn't just find."""
+"""Outcomes of what a task did itself, as opposed to what it found."""
 
 
 def latest(receipts: pa.Table) -> pa.Table:
     """The receipt of the last round for each address.
 
-    Of one round, it is the last one that says what a task did, if any: a second attempt of a task that had deleted an
-    object finds it already gone, and must not hide that this sweep deleted it.
+    Within a round, receipts of what a task did come before those of what it found, and later ones before earlier ones:
+    a second attempt of a task finds objects already gone, which must not hide that the first one deleted them.
     """
     order = [("address", "ascending"), ("round", "descending"), ("done", "descending"), ("at", "descending")]
     done = is_one_of(receipts["outcome"], DONE).cast(pa.int8())

@@ -51,9 +51,8 @@ VERBS = {
     Action.PURGE: "purging",
 }
 MIN_ROWS_PER_TASK = 1_000
-MAX_ROUNDS_WITHOUT_PROGRESS = (
-    3  # consecutive rounds that ended before anything was deleted, because of new heads, rules or holds
-)
+# consecutive rounds that ended before anything was deleted, because of new heads, rules or holds
+MAX_ROUNDS_WITHOUT_PROGRESS = 3
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The permit to delete, which the driver grants to the tasks of a round for a few seconds at a time.
 
-    <folder of receipts>/<round>/permit.json             until when deletes may be sent, or why the round was stopped
+    <folder of receipts>/<round>/permit.json                    until when deletes may be sent, or why it was stopped
     <folder of receipts>/<round>/became-live-<number>.parquet   addresses that became live during the round
 
 It carries an HMAC with a secret that the driver makes for the round and gives to its tasks, never to the store: anyone
@@ -125,14 +125,9 @@ class PermitIssuer:
 
     def _write_excluded(self) -> None:
         while self._unwritten:
-            number, data = (
-                len(self._issued.became_live),
-                parquet_bytes(pa.table([self._unwritten[0]], schema=ADDRESSES)),
-            )
-            self._receipts.store.write(became_live_key(self._receipts, self._round, number), data)
-            self._write(
-                replace(self._issued, became_live=(*self._issued.became_live, hashlib.sha256(data).hexdigest()))
-            )
+            hashes, data = self._issued.became_live, parquet_bytes(pa.table([self._unwritten[0]], schema=ADDRESSES))
+            self._receipts.store.write(became_live_key(self._receipts, self._round, len(hashes)), data)
+            self._write(replace(self._issued, became_live=(*hashes, hashlib.sha256(data).hexdigest())))
             del self._unwritten[0]
 
     def _write(self, permit: Permit) -> None:

@@ -230,7 +230,7 @@ class LakeFS:
         )
         objects = tuple(map(responses.served, page))
         before = after
-        for listed in filter(lambda listed: responses.is_exact(listed.path), objects):
+        for listed in (served for served in objects if responses.is_exact(served.path)):
             # A page out of order can't be trusted to contain every path between its first and last.
             if before and listed.path.encode() <= before.encode():
                 raise DamagedData(

@@ -211,7 +211,7 @@ def add_to_backup(lake: ApprovalLake, to: str, *addresses: str) -> None:
 def test_keys_that_no_mark_can_name_are_not_restored(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
     """The list of a backup isn't signed. Anyone who can write to it could plant marks, approvals, holds, summaries of
     marks, or objects that other tools take for those."""
-    to, planted = str(tmp_path / "to"), PLANTED[0]
+    to, listed = str(tmp_path / "to"), tmp_path / "keys"
     lake.add_mark(ADDRESSES)
     write_objects(lake, ADDRESSES)
     commands("backup", "m1", to)
@@ -219,12 +219,11 @@ def test_keys_that_no_mark_can_name_are_not_restored(commands: Commands, lake: A
     for address in ADDRESSES:
         (lake.folder / address).unlink()
     before = files(lake.folder)
-    (tmp_path / "keys").write_text(f"{planted}\n")
-    commands.fails(3, [f"{lake.name}/m1/", "Nothing was restored"], "restore", "m1", to)
-    for key, chosen in [(each, ["--prefix", each]) for each in PLANTED] + [
-        (planted, ["--keys", str(tmp_path / "keys")])
-    ]:
-        commands.fails(3, [repr(key), f"{lake.name}/m1/", "Nothing was restored"], "restore", "m1", to, *chosen)
+    commands.fails(3, [repr(PLANTED[0]), f"{lake.name}/m1/", "Nothing was restored"], "restore", "m1", to)
+    for planted in PLANTED:
+        listed.write_text(f"{planted}\n")
+        for chosen in (["--prefix", planted], ["--keys", str(listed)]):
+            commands.fails(3, [repr(planted), f"{lake.name}/m1/", "Nothing was restored"], "restore", "m1", to, *chosen)
 
     assert files(lake.folder) - before == {LEASE_KEY}
     assert commands("restore", "m1", to, "--prefix", "data/s/")["objects"] == {"copied": 3}

@@ -26,7 +26,7 @@ class Invisible(NamedTuple):
 
 INVISIBLE = (
     Invisible(
-        "live since the last seconds",
+        "became live in the last seconds",
         "An old object becomes live by a new branch, a revert, a rule, a hold or a tag, after the last listing of "
         "heads.",
         "There is always some time between the last check and the delete: here a few seconds.",
@@ -79,11 +79,11 @@ INVISIBLE = (
 )
 REASONS = (
     (Since.STAGED, "staged by its old address"),
-    (Since.HEADS, "live since the last seconds"),
-    (Since.BEHIND, "live since the last seconds"),
+    (Since.HEADS, "became live in the last seconds"),
+    (Since.BEHIND, "became live in the last seconds"),
     (Since.DUMP, "committed and left within a minute"),
     (Since.ELSEWHERE, "imported elsewhere within a minute"),
-    (Since.HELD, "live since the last seconds"),
+    (Since.HELD, "became live in the last seconds"),
 )
 """For each reason of `world.Reasons`: the bound after which a life by this reason began too late, and its name."""
 

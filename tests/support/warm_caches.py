@@ -1,5 +1,8 @@
-"""Fill the caches that every process of the tests would otherwise fill for itself, at the same time as the others:
-Spark's classes and the compiled decoder. `python -m tests.support.warm_caches`, once before the tests on a machine."""
+"""Fill the caches of Spark's classes and of the compiled decoder, before the tests run in several processes: each of
+these would otherwise fill them by itself.
+
+    python -m tests.support.warm_caches
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,8 @@ LIMIT_S = 120.0
 def archive_classes() -> None:
     """Run a query and wait for the archive of Spark's classes, which its JVM writes as it ends."""
     session = start_session({"spark.master": "local[1]"})
-    session.range(4).repartition(2).groupBy("id").count().mapInArrow(
-        lambda batches: batches, "id long, n long"
-    ).toArrow()
+    counted = session.range(4).repartition(2).groupBy("id").count()
+    counted.mapInArrow(lambda batches: batches, counted.schema).toArrow()
     session.stop()
     gateway = SparkContext._gateway
     assert gateway is not None

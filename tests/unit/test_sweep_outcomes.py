@@ -66,9 +66,9 @@ def test_a_later_failure_replaces_an_earlier_outcome() -> None:
     assert addresses(sweep_outcomes.pending(approved("a"), given, ADDRESSES.empty_table(), since=2)) == []
 
 
-def test_a_second_attempt_of_a_task_hides_no_delete_of_the_first() -> None:
-    """It finds the object already gone, or fails. The object was deleted by this sweep all the same, and is looked for
-    by the closing re-verification."""
+def test_a_second_attempt_of_a_task_does_not_hide_what_the_first_one_deleted() -> None:
+    """The second attempt finds the object already gone, or fails. The closing re-verification has to check whether the
+    object became live, since this sweep removed it."""
     objects = approved("gone", "failed")
     first = outcomes(gone=(Outcome.DELETED, 1), failed=(Outcome.QUARANTINED, 1))
     second = outcomes(gone=(Outcome.ALREADY_GONE, 1), failed=(Outcome.FAILED, 1))
