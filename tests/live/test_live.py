@@ -22,7 +22,7 @@ from lakefs_sdk.client import LakeFSClient
 
 from spark_resources.model import Location
 from spark_resources.settings import Settings
-from tests.support.mark_runs import marked, target_of
+from tests.support.mark_runs import marked_by_job, target_of
 
 VARIABLES = {
     "endpoint_url": "LAKEGC_TEST_LAKEFS_ENDPOINT",
@@ -93,7 +93,7 @@ def test_a_mark_on_a_real_server_expires_exactly_the_overwritten_object(live: Li
     keys += [live.upload("same", b"the same bytes"), live.upload("staged", b"staged")]
     live.wait_until_old(keys)
 
-    mark = marked(live.settings, live.repository)
+    mark = marked_by_job(live.settings, live.repository)
 
     assert len(set(keys)) == len(keys)
     assert mark.expired == {orphan}

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from tests.support.mark_runs import NO_MINIMUM_AGE, marked
+from tests.support.mark_runs import NO_MINIMUM_AGE, marked_by_job
 from tests.support.recording_folders import recordings
 from tests.support.replay_server import Recording, replaying, settings_over, upload_to_s3
 from tests.support.s3_servers import SeaweedFS
@@ -20,6 +20,6 @@ def test_the_expired_set_of_a_recorded_repository_is_exactly_the_expected_one(
     upload_to_s3(recording, seaweedfs.client())
     with replaying(recording) as endpoint:
         settings = settings_over(endpoint, seaweedfs)
-        mark = marked(settings, recording.repository, f"replay-{uuid.uuid4().hex}", NO_MINIMUM_AGE)
+        mark = marked_by_job(settings, recording.repository, f"replay-{uuid.uuid4().hex}", NO_MINIMUM_AGE)
 
     assert recording.expired() == mark.expired

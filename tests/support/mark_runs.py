@@ -19,6 +19,7 @@ import dagster as dg
 
 from lakegc_assets.approval.approve import approve
 from lakegc_assets.approval.proposals import ApprovalRequest, propose
+from lakegc_assets.assets.mark import MarkConfig
 from lakegc_assets.cli.dagster_runs import run_mark
 from lakegc_assets.jobs import MARK_ASSETS
 from lakegc_assets.mark import (
@@ -121,6 +122,13 @@ def target_of(settings: Mapping[str, str], repository: str) -> Target:
 
 
 def marked(
+    settings: Mapping[str, str], repository: str, mark_id: str = "m1", options: Mapping[str, Any] = NO_MINIMUM_AGE
+) -> Marked:
+    """Run one mark with the options of the run configuration, without Dagster; raises the error that stopped it."""
+    return Marker().mark(settings, repository, mark_id, MarkConfig(**options).options())
+
+
+def marked_by_job(
     settings: Mapping[str, str], repository: str, mark_id: str = "m1", options: Mapping[str, Any] = NO_MINIMUM_AGE
 ) -> Marked:
     """Run the Dagster job for one mark in a fresh Dagster instance; raises the error that stopped it."""
