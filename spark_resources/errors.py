@@ -114,8 +114,8 @@ class Interrupted(Unavailable):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`Did you mean X?` for the known name that is closest to this one, ignoring case; "" if none is close."""
     by_lower_case = {known_name.lower(): known_name for known_name in known}
-    found = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.7)
-    return f"Did you mean {by_lower_case[found[0]]}?" if found else ""
+    matches = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.7)
+    return f"Did you mean {by_lower_case[matches[0]]}?" if matches else ""
 
 
 def with_article(thing: str) -> str:

@@ -79,9 +79,9 @@ def count_objects(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
         for page in store.pages(folder, delimiter=None if folder else "/"):
             for listed in page.objects:
                 if is_candidate(listed.key, local_adapter=local):
-                    taken = listed.key in wanted
+                    is_expired = listed.key in wanted
                     candidates, candidate_bytes = candidates + 1, candidate_bytes + listed.size
-                    stored, expired_bytes = stored + taken, expired_bytes + taken * listed.size
+                    stored, expired_bytes = stored + is_expired, expired_bytes + is_expired * listed.size
     return {
         "candidates": candidates,
         "candidate_bytes": candidate_bytes,

@@ -38,12 +38,12 @@ def single_line(text: str, what: str) -> str:
     return line
 
 
-def complete_digest(given: str, expected: str) -> str:
+def complete_digest(text: str, expected: str) -> str:
     """`expected` if a prefix of it was given, otherwise the given text. Raises `WrongUsage` if that is too short."""
-    given = given.strip().lower()
-    if len(given) < DIGEST_CHARACTERS:
+    text = text.strip().lower()
+    if len(text) < DIGEST_CHARACTERS:
         raise WrongUsage(
             f"give at least the first {DIGEST_CHARACTERS} characters of the digest, which identifies the reviewed "
             "set. The expired_set asset and 'lakegc review' show it."
         )
-    return expected if expected.startswith(given) else given
+    return expected if expected.startswith(text) else text

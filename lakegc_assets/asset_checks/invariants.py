@@ -115,8 +115,8 @@ def young_kept(record: MarkRecord) -> Measured:
 
 def nothing_missed(record: MarkRecord) -> Measured:
     facts = record.step("expired_set").facts
-    made = "since " + ", ".join(record.basis["chain"]) if record.incremental else f"full: {record.basis['why']}"
-    metadata = {"made": made, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
+    basis = "since " + ", ".join(record.basis["chain"]) if record.incremental else f"full: {record.basis['why']}"
+    metadata = {"made": basis, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
     if record.incremental:
         metadata["not_looked_for"] = f"{late_uploads(record)} To make it now: lakegc mark {record.repository} --full"
     return metadata["missed"] == 0, metadata | {"names": ", ".join(facts.get("missed_names", []))}

@@ -67,8 +67,8 @@ class MarkConfig(dg.Config):
         """Parse the options of a mark. Raises `WrongUsage` for invalid ones."""
         if self.clean is not None:
             raise WrongUsage("clean is now called full: set full in the run's configuration, and leave clean out")
-        min_age, taken = parse_min_age(self.min_age), parse_inventory_taken(self.inventory_taken, self.inventory)
-        missing = tuple(self.accept_missing)
+        min_age, missing = parse_min_age(self.min_age), tuple(self.accept_missing)
+        taken = parse_inventory_taken(self.inventory_taken, self.inventory)
         return MarkOptions(self.scope, min_age, self.allow_young, missing, self.inventory, taken, self.since, self.full)
 
 

@@ -188,10 +188,10 @@ def document(partition: Partition, result: Restored) -> dict[str, Any]:
         "never_held": result.not_in_backup,
         "unknown_keys": list(result.unknown),
         "lacking": list(result.lacking),
-        "taken": list(result.taken),
+        "taken": list(result.key_conflicts),
         "failed": dict(result.failed),
         "stored": result.stored,
-        "paths": {"known": result.paths, "asked": result.asked, "read": result.read, "unread": dict(result.unread)},
+        "paths": {"known": result.paths, "asked": result.requested, "read": result.read, "unread": dict(result.unread)},
         "success": result.success,
     }
 
@@ -206,10 +206,10 @@ def result_lines(result: Restored) -> Iterator[str]:
     )
     yield f"A new lookup found {result.stored:,} of them in the store."
     if result.paths:
-        out_of = f" of {result.paths:,}" if result.paths > result.asked else ""
+        out_of = f" of {result.paths:,}" if result.paths > result.requested else ""
         yield (
-            f"{result.asked:,}{out_of} of their paths in commits were requested from lakeFS, and {result.read:,} of "
-            "these could be read."
+            f"{result.requested:,}{out_of} of their paths in commits were requested from lakeFS, and {result.read:,} "
+            "of these could be read."
         )
     else:
         yield "The mark records no paths for them, so none were requested from lakeFS."
@@ -230,7 +230,7 @@ def problems(result: Restored) -> Iterator[str]:
         (
             result.objects[CopyStatus.KEY_CONFLICT.value],
             "keys are in use by other objects, which are kept",
-            [repr(key) for key in result.taken],
+            [repr(key) for key in result.key_conflicts],
         ),
         (
             result.objects[CopyStatus.FAILED.value] + result.objects[CopyStatus.COLD.value],

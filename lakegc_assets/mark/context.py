@@ -230,7 +230,7 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
     """Wrap the work of an asset: refuse a finished mark, record times by the store's clock, record failures."""
     run.mark.check_unfinished()
     check_order(run.mark.record, before=asset)
-    started, began = run.store.now(), time.monotonic()
+    started_at, started = run.store.now(), time.monotonic()
     notes = StepNotes()
     try:
         with run.persist:
@@ -239,8 +239,8 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
         kind = "" if isinstance(error, LakegcError) else f"{type(error).__name__}: "
         run.mark.fail(f"{asset}: {kind}{error}")
         raise
-    notes.facts["seconds"] = round(time.monotonic() - began, 2)
-    run.mark.add_step(asset, StepRecord(started, run.store.now(), 0, notes.datasets, notes.facts))
+    notes.facts["seconds"] = round(time.monotonic() - started, 2)
+    run.mark.add_step(asset, StepRecord(started_at, run.store.now(), 0, notes.datasets, notes.facts))
 
 
 @dataclass(slots=True)

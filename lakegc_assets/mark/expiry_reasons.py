@@ -64,8 +64,8 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
     try:
         with errors_from_executors():
             ranges = ranges_only_expired(run, commits, ordered, chain)
-            found = [attributed_in(run, ranges, status), *attributed_before(run, chain, ordered, status)]
-            inputs = tuple(as_input(run, rows) for rows in found)
+            attributions = [attributed_in(run, ranges, status), *attributed_before(run, chain, ordered, status)]
+            inputs = tuple(as_input(run, rows) for rows in attributions)
             write_explained(run, notes, ranges["range_id"].to_pylist())
             return Attributions(inputs, ordered)
     except DamagedData as error:
@@ -122,17 +122,17 @@ def judged_ranges(run: MarkRun, judged: pa.Table, chain: MarkChain) -> pa.Table:
         for batch in read(batches):
             yield from by_range(pa.Table.from_batches([batch])).to_batches()
 
-    found = mapped(metarange_tasks(run.spark, sorted(metaranges - known)), read_by_range, EXPIRED_RANGES)
-    new = found.table if isinstance(found, Tasks) else largest_on_executors(found)
+    result = mapped(metarange_tasks(run.spark, sorted(metaranges - known)), read_by_range, EXPIRED_RANGES)
+    new = result.table if isinstance(result, Tasks) else largest_on_executors(result)
     return largest_verdict(pa.concat_tables([by_range(written.described(known)), new]))
 
 
 def largest_verdict(ranges: pa.Table) -> pa.Table:
     """Each range once, with its largest verdict (EXPIRED_RANGES)."""
     refs = [(name, "first") for name in RANGE_REFS.names[1:]]
-    found = ranges.group_by("range_id", use_threads=False).aggregate([*refs, ("verdict", "max")])
+    grouped = ranges.group_by("range_id", use_threads=False).aggregate([*refs, ("verdict", "max")])
     columns = ["range_id", *(f"{name}_{how}" for name, how in (*refs, ("verdict", "max")))]
-    return found.select(columns).rename_columns(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
+    return grouped.select(columns).rename_columns(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
 
 
 def largest_on_executors(ranges: DataFrame) -> pa.Table:

@@ -39,11 +39,11 @@ Facts = Mapping[KeepReason, KeepFacts]
 
 
 def inputs_of(facts: Facts) -> list[Input]:
-    return [source for found in facts.values() for source in found.inputs]
+    return [source for reason_facts in facts.values() for source in reason_facts.inputs]
 
 
 def attributions_of(facts: Facts) -> Sequence[tuple[KeepReason, Attribution]]:
-    return [(reason, found.attribution) for reason, found in facts.items()]
+    return [(reason, reason_facts.attribution) for reason, reason_facts in facts.items()]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
     """The facts for every reason that may keep one of the objects."""
     facts: dict[KeepReason, KeepFacts] = {}
     for reason in KEEP_REASONS:
-        found = LOOKUPS[reason](run, notes, objects.given(facts), chain)
-        if found is not None:
-            facts[reason] = found
+        reason_facts = LOOKUPS[reason](run, notes, objects.given(facts), chain)
+        if reason_facts is not None:
+            facts[reason] = reason_facts
     return facts

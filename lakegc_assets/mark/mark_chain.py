@@ -164,8 +164,8 @@ class MarkChain:
             if only is not None:
                 table = table.filter(pc.is_in(table["address"], value_set=only))
             flags = [pc.is_in(table["range"], value_set=numbers[name]) for name in KNOWN_ADDRESSES.names[1:]]
-            found = pa.table([table["address"], *flags], schema=KNOWN_ADDRESSES)
-            relevant = found.filter(pc.or_(found["before"], found["live"]))
+            flagged = pa.table([table["address"], *flags], schema=KNOWN_ADDRESSES)
+            relevant = flagged.filter(pc.or_(flagged["before"], flagged["live"]))
             return relevant.group_by(KNOWN_ADDRESSES.names, use_threads=False).aggregate([])
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
@@ -207,14 +207,14 @@ class MarkChain:
     def restored_marks(self) -> tuple[str, ...]:
         """The ids of the marks that `restored_objects` covers. Raises `DamagedData` for a foreign mark, whose contents
         aren't known."""
-        found = tuple(restored_marks(self.run.store, self.base.start - CLOCK_MARGIN))
-        if found and (others := set(found) - own_marks(self.run.place)):
+        mark_ids = tuple(restored_marks(self.run.store, self.base.start - CLOCK_MARGIN))
+        if mark_ids and (others := set(mark_ids) - own_marks(self.run.place)):
             raise DamagedData(
                 f"some objects of foreign marks ({', '.join(sorted(others))}) were restored, and it is unknown which"
             )
-        for mark_id in found:
+        for mark_id in mark_ids:
             check_files(Mark.open(self.run.place, mark_id), ("expired_set", ""))
-        return found
+        return mark_ids
 
     def _restored(self, mark_id: str) -> Dataset:
         return Mark.open(self.run.place, mark_id).dataset("expired_set")
@@ -314,10 +314,10 @@ def restored_marks(store: Store, since: datetime) -> Iterator[str]:
         )
 
     with ThreadPoolExecutor(AT_ONCE) as pool:  # one request per existing mark
-        found = list(pool.map(has_restored_since, folders))
+        flags = list(pool.map(has_restored_since, folders))
     yield from (
         folder.removeprefix(MARKS_ROOT).rstrip("/")
-        for folder, has_restored in zip(folders, found, strict=True)
+        for folder, has_restored in zip(folders, flags, strict=True)
         if has_restored
     )
 

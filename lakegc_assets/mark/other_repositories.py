@@ -322,12 +322,16 @@ def read_tables(
 ) -> list[Dataset]:
     """Write the addresses inside this namespace that these tables contain (ADDRESSES), and the tables that contain none
     (TABLES), as these parts of an asset. Records which repositories could not be read."""
-    addresses, clean = (
+    addresses, without_addresses = (
         parquet(run.mark.folder(asset, part), schema) for part, schema in zip(parts, (ADDRESSES, TABLES), strict=True)
     )
     outputs = [
         Output(addresses.folder, addresses.suffix, lambda table: addresses.encode(table.filter(is_inside(table)))),
-        Output(clean.folder, clean.suffix, lambda table: clean.encode(table.filter(pc.invert(is_inside(table))))),
+        Output(
+            without_addresses.folder,
+            without_addresses.suffix,
+            lambda table: without_addresses.encode(table.filter(pc.invert(is_inside(table)))),
+        ),
     ]
     tasks = row_tasks(run.spark, unread, batch=16)
     datasets, report = write_outputs(tasks, tables_producer(run, listing), run.place, outputs)
@@ -359,7 +363,7 @@ def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
     def produce(batches: Batches, report: TaskReport) -> Batches:
         unread = report.errors
         where = {row["table_id"]: row["repositories"] for batch in batches for row in batch.to_pylist()}
-        clean: list[str] = []
+        without_addresses: list[str] = []
         report.count(tables=len(where))
 
         def fetch(table_id: str, repository: str) -> bytes:
@@ -378,10 +382,10 @@ def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
                         ids = pa.repeat(pa.scalar(table_id, pa.string()), len(keys))
                         yield pa.RecordBatch.from_arrays([ids, keys], schema=schema)
                     else:
-                        clean.append(table_id)
+                        without_addresses.append(table_id)
                     break
-        nothing = pa.nulls(len(clean), pa.string())
-        yield pa.RecordBatch.from_arrays([pa.array(clean, pa.string()), nothing], schema=schema)
+        nothing = pa.nulls(len(without_addresses), pa.string())
+        yield pa.RecordBatch.from_arrays([pa.array(without_addresses, pa.string()), nothing], schema=schema)
 
     return produce
 

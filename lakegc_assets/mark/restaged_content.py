@@ -200,7 +200,7 @@ class PathsToProbe:
     heads: list[Row] = field(default_factory=list)
     heads_elsewhere: set[tuple[str, str, str]] = field(default_factory=set)
     sizes: Sizes | None = None
-    found: FoundPaths | None = None
+    paths: FoundPaths | None = None
 
     def to_probe(self, sizes: Sizes) -> FoundPaths | None:
         """The paths where an entry has one of these sizes, which are those of the call before or fewer; None if there
@@ -215,14 +215,14 @@ class PathsToProbe:
         if new or sizes is not self.sizes:
             paths = [*self._known(sizes), *new]
             rows = self.run.persist(union(paths).dropDuplicates()) if paths else None
-            self.sizes, self.found = sizes, FoundPaths.of(rows) if rows is not None else None
-        return self.found
+            self.sizes, self.paths = sizes, FoundPaths.of(rows) if rows is not None else None
+        return self.paths
 
     def _known(self, sizes: Sizes) -> list[DataFrame]:
         """The paths found so far that have one of these sizes."""
-        if self.found is None:
+        if self.paths is None:
             return []
-        rows = self.found.rows
+        rows = self.paths.rows
         return [rows if sizes is self.sizes else rows.join(sizes.rows, "size", "left_semi").select(*PATH_COLUMNS)]
 
     def _new_heads(self) -> list[Row]:

@@ -48,9 +48,9 @@ def write_mark(
         on_hold = keep_reasons.kept(decided, HOLD).rename_columns({"found": "hold"})
         addresses_on_hold.count_by_hold(on_hold, report)
         objects = garbage.not_committed(rows[STATUS])
-        found = explained(objects, keep_reasons.not_kept(decided), known, verdicts, all_known=all_known)
-        report.count(bytes=pc.sum(found["size"].filter(pc.is_valid(found["reason"])), min_count=0).as_py())
-        return found.append_column("hold", on_hold["hold"].take(pc.index_in(found["address"], on_hold["address"])))
+        output = explained(objects, keep_reasons.not_kept(decided), known, verdicts, all_known=all_known)
+        report.count(bytes=pc.sum(output["size"].filter(pc.is_valid(output["reason"])), min_count=0).as_py())
+        return output.append_column("hold", on_hold["hold"].take(pc.index_in(output["address"], on_hold["address"])))
 
     outputs = outputs_of(run)
     inputs = [status.input, *attributions.inputs, *inputs_of(facts)]
@@ -58,8 +58,8 @@ def write_mark(
         combine, run.place, list(outputs.values())
     )
     datasets = dict(zip(outputs, written, strict=True))
-    for part, found in datasets.items():
-        notes.add_dataset(found, part)
+    for part, part_dataset in datasets.items():
+        notes.add_dataset(part_dataset, part)
     dataset, text, kept = datasets[""], datasets["deleted.text"], report.by_key["kept"]
     notes.facts |= {
         "expired": dataset.rows,

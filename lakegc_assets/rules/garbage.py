@@ -188,16 +188,16 @@ def _sum(values: pa.ChunkedArray) -> int:
 # --- its result -----------------------------------------------------------------------------------------------------
 
 
-def unreferenced(found: pa.Table) -> pa.Table:
+def unreferenced(statuses: pa.Table) -> pa.Table:
     """The objects among rows of REFERENCE_STATUS that expire unless another reason keeps them (STORED_OBJECTS)."""
-    return found.filter(pc.equal(found["status"], Status.UNREFERENCED.value)).select(STORED_OBJECTS.names)
+    return statuses.filter(pc.equal(statuses["status"], Status.UNREFERENCED.value)).select(STORED_OBJECTS.names)
 
 
-def not_committed(found: pa.Table) -> pa.Table:
+def not_committed(statuses: pa.Table) -> pa.Table:
     """The objects among rows of REFERENCE_STATUS that no retained commit refers to, whatever else keeps them
     (STORED_OBJECTS)."""
-    is_stored = pc.not_equal(found["status"], Status.MISSING.value)
-    return found.filter(is_stored).select(STORED_OBJECTS.names).cast(STORED_OBJECTS)
+    is_stored = pc.not_equal(statuses["status"], Status.MISSING.value)
+    return statuses.filter(is_stored).select(STORED_OBJECTS.names).cast(STORED_OBJECTS)
 
 
 def in_scope(objects: pa.Table, attributed: pa.ChunkedArray, scope: Scope) -> pa.Table:

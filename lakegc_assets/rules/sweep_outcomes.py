@@ -41,9 +41,9 @@ def pending(approved: pa.Table, receipts: pa.Table, intents: pa.Table, *, since:
     began (PENDING). `intended`: a round recorded the intent (column address) to delete the object."""
     last = latest(receipts)
     is_final = pc.or_(pc.not_equal(last["outcome"], Outcome.FAILED.value), pc.greater_equal(last["round"], since))
-    left = without(approved.select(APPROVED.names), last.filter(is_final))
-    intended = pc.is_in(left["address"], value_set=intents["address"])
-    return left.append_column("intended", intended).cast(PENDING)
+    unfinished = without(approved.select(APPROVED.names), last.filter(is_final))
+    intended = pc.is_in(unfinished["address"], value_set=intents["address"])
+    return unfinished.append_column("intended", intended).cast(PENDING)
 
 
 def reported(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
@@ -59,8 +59,8 @@ def reported(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Tab
 def deleted(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
     """The approved objects that this sweep removed from their keys and that were not restored (columns address and
     size)."""
-    taken = only(with_outcome(receipts, Outcome.DELETED, Outcome.QUARANTINED), approved)
-    return without(taken, with_outcome(undone, Outcome.RESTORED)).select(["address", "size"])
+    removed = only(with_outcome(receipts, Outcome.DELETED, Outcome.QUARANTINED), approved)
+    return without(removed, with_outcome(undone, Outcome.RESTORED)).select(["address", "size"])
 
 
 def quarantined(approved: pa.Table, receipts: pa.Table) -> pa.Table:
@@ -71,8 +71,8 @@ def quarantined(approved: pa.Table, receipts: pa.Table) -> pa.Table:
 def left_in_place(approved: pa.Table, receipts: pa.Table, intents: pa.Table) -> pa.Table:
     """The approved objects (APPROVED) that a sweep left in place and won't retry, although it had begun to delete
     them."""
-    left = with_outcome(receipts, Outcome.RESCUED, Outcome.CHANGED)
-    return only(only(approved, left), intents)
+    spared = with_outcome(receipts, Outcome.RESCUED, Outcome.CHANGED)
+    return only(only(approved, spared), intents)
 
 
 def with_outcome(receipts: pa.Table, *outcomes: Outcome) -> pa.Table:

@@ -107,9 +107,9 @@ class OtherHeads:
                 self._places, self._waiting = listing.places, sorted(listing.places)
                 unread |= listing.unread
             turn = self._waiting[:REPOSITORIES_PER_TURN]
-            began = boottime_s()
+            started = boottime_s()
             heads = {(repository, head) for repository, _, head in branch_heads(self.run, turn, unread)}
-            due = self._due(heads, began)
+            due = self._due(heads, started)
             new_keys = self._read(due, unread)
             self._found |= new_keys
             if new_keys:
@@ -118,7 +118,7 @@ class OtherHeads:
                 why = unread[repository]
                 raise Unavailable(f"repository {repository} may refer to objects here and can't be read: {why}")
             self.known |= heads
-            self._listed_at |= dict.fromkeys(map(self._where, due), began)
+            self._listed_at |= dict.fromkeys(map(self._where, due), started)
             self._waiting = self._waiting[len(turn) :]
 
     def _due(self, heads: Collection[tuple[str, str]], now: float) -> list[str]:

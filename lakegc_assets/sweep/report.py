@@ -166,17 +166,17 @@ def most_frequent_failures(outcomes: DataFrame) -> tuple[Refusal, ...]:
 
 
 def write_report(
-    run: SweepRun, approved: Input, tally: Tally, closing: Reverification | None, began: datetime
+    run: SweepRun, approved: Input, tally: Tally, closing: Reverification | None, started_at: datetime
 ) -> Report:
     """Write each object's outcome (RECEIPTS), then `sweep.json`. Raises if an object has no outcome."""
 
     def reported(rows: GroupedRows, report: TaskReport) -> pa.Table:
-        found = sweep_outcomes.reported(rows[OBJECTS], rows[ROUNDS], rows[UNDONE])
+        outcomes = sweep_outcomes.reported(rows[OBJECTS], rows[ROUNDS], rows[UNDONE])
         report.count(approved=len(rows[OBJECTS]))
-        groups = found.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
+        groups = outcomes.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
         for group in groups.to_pylist():
             report.count_for(group["outcome"], objects=group["size_count"], bytes=group["size_sum"])
-        return found
+        return outcomes
 
     inputs = [approved, run.outcomes(ROUNDS), run.outcomes(UNDONE, run.undone)]
     output = parquet(run.mark.folder(ASSET), RECEIPTS)
@@ -200,7 +200,7 @@ def write_report(
         repository=record.repository,
         digest=record.digest or "",
         by=run.by,
-        began=began,
+        began=started_at,
         ended=run.store.now(),
         approved=count,
         objects=dict(objects),
@@ -208,7 +208,7 @@ def write_report(
         seconds=round(tally.seconds, 2),
         requests=tally.requests,
         attempts=tally.attempts,
-        verifications=tuple(verification.began for verification in tally.reverifications),
+        verifications=tuple(verification.started_at for verification in tally.reverifications),
         late=tuple(named),
         late_objects=closing.rescued.rows if closing else 0,
         quarantine=run.limits.quarantine,

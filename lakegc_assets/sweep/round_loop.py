@@ -40,8 +40,8 @@ def run_rounds(run: SweepRun, approved: Input) -> Tally:
             verification = reverify(run, pending)
             tally.reverifications.append(verification)
             write_rescued(run, verification, pending)
-            found = still_garbage(run, pending, verification, persist)
-            garbage, objects = found.rows, found.count
+            grouped = still_garbage(run, pending, verification, persist)
+            garbage, objects = grouped.rows, grouped.count
             if objects:
                 until, number, done = expiry_time(run, verification), verification.number, Tally()
                 heads = HeadWatch.of(run, verification.verified)

@@ -68,7 +68,7 @@ class Log:
 
     def keys(self, below: str = "") -> Iterator[str]:
         for page in self.place.store().pages(self.folder + below):
-            yield from (found.key for found in page.objects if _NAME.search(found.key))
+            yield from (listed.key for listed in page.objects if _NAME.search(listed.key))
 
     def next_run(self) -> int:
         """One above the highest run number in use."""

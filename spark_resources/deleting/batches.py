@@ -184,11 +184,11 @@ class Sender:
     def _still_marked(self, keys: Sequence[str], attempts: int, done: list[SendResult]) -> list[str]:
         """The keys that still have the marked object after `attempts` requests; the others are added to `done`."""
         assert self.recheck is not None
-        found = self.recheck(keys)
+        rechecked = self.recheck(keys)
         # after a request: it deleted the object, and its response was lost
-        gone = Deletion.DELETED if attempts else Deletion.ALREADY_GONE
-        done += [SendResult(key, DeleteResult(key, gone), attempts) for key in found.gone]
-        done += [SendResult(key, DeleteResult(key, Deletion.DELETED), attempts) for key in found.interrupted]
-        changed = (DeleteResult(key, Deletion.FAILED, "", CHANGED) for key in found.changed)
+        deletion = Deletion.DELETED if attempts else Deletion.ALREADY_GONE
+        done += [SendResult(key, DeleteResult(key, deletion), attempts) for key in rechecked.gone]
+        done += [SendResult(key, DeleteResult(key, Deletion.DELETED), attempts) for key in rechecked.interrupted]
+        changed = (DeleteResult(key, Deletion.FAILED, "", CHANGED) for key in rechecked.changed)
         done += [SendResult(result.key, result, attempts, changed=True) for result in changed]
-        return list(found.unchanged)
+        return list(rechecked.unchanged)

@@ -48,7 +48,7 @@ class Pace:
     ramp: float | None = None
     _prefixes: dict[str, _Bucket] = field(default_factory=dict)
     _overall: _Bucket = field(init=False)
-    _began: float | None = None  # when the first keys were sent
+    _started: float | None = None  # when the first keys were sent
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -62,8 +62,8 @@ class Pace:
         """Reserve the next slot for this many keys. Returns the seconds to wait for it."""
         with self._lock:
             now = self.clock()
-            self._began = now if self._began is None else self._began
-            self._overall.rate = self._ceiling(now - self._began)
+            self._started = now if self._started is None else self._started
+            self._overall.rate = self._ceiling(now - self._started)
             return max(self._overall.take(keys, now), self._bucket(prefix).take(keys, now))
 
     def succeeded(self, prefix: str) -> None:

@@ -192,12 +192,12 @@ class PermitWatch:
         return key in self._became_live
 
     def _read(self) -> None:
-        began, store = self._clock(), self._receipts.store
+        started, store = self._clock(), self._receipts.store
         key = permit_key(self._receipts, self._round)
         permit = Permit.from_json(_read_permit_file(store, key), f"{key} in {store.where}", self._secret, key)
         for number, sha256 in list(enumerate(permit.became_live))[len(self._permit.became_live) :]:
             self._became_live.update(_addresses(store, became_live_key(self._receipts, self._round, number), sha256))
-        self._permit, self._read_at = permit, began
+        self._permit, self._read_at = permit, started
 
 
 def _read_permit_file(store: Store, key: str) -> bytes:
@@ -213,10 +213,10 @@ def _addresses(store: Store, key: str, sha256: str) -> list[str]:
         raise DamagedData(f"{key} in {store.where} was altered since the driver wrote it.")
     try:
         table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
-        found: list[str] = table["address"].to_pylist()
+        addresses: list[str] = table["address"].to_pylist()
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DamagedData(f"{key} in {store.where} can't be read as a list of addresses ({error}).") from error
-    return found
+    return addresses
 
 
 def permit_duration(every: timedelta) -> timedelta:

@@ -63,12 +63,12 @@ def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
     return _sha256(store, one) == _sha256(store, other)
 
 
-def _sha256(store: Store, found: StoredObject) -> str:
+def _sha256(store: Store, original: StoredObject) -> str:
     """The SHA-256 of the object that was found, read in pieces."""
-    properties = store.streams.properties(found.key)
-    if (properties.size, properties.checksum) != (found.size, found.checksum):
-        raise Changed(f"{found.key!r} in {store.where} was replaced in the meantime")
-    return HashingIterator(store.streams.pieces(found.key, properties)).drain().sha256
+    properties = store.streams.properties(original.key)
+    if (properties.size, properties.checksum) != (original.size, original.checksum):
+        raise Changed(f"{original.key!r} in {store.where} was replaced in the meantime")
+    return HashingIterator(store.streams.pieces(original.key, properties)).drain().sha256
 
 
 def each_in_threads(

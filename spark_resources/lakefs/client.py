@@ -118,14 +118,14 @@ class LakeFS:
         Raises `DamagedData` (invariant 3) if there are none: the default branch can't be deleted.
         """
         call = ApiCall("BranchesApi", "list_branches", f"the branches of repository '{repository}'", "fs:ListBranches")
-        found = self._references(call, repository=repository, show_hidden=True)
-        if not found:
+        heads = self._references(call, repository=repository, show_hidden=True)
+        if not heads:
             raise DamagedData(
                 f"{call.what}: the server lists none, but every repository has a default branch. Live objects can't "
                 "be determined. Check the server, and the permissions of these credentials.",
                 invariant=3,
             )
-        return found
+        return heads
 
     def tags(self, repository: str) -> dict[str, str]:
         """The commit of every tag."""

@@ -244,14 +244,14 @@ def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProp
     Raises `DamagedData` for a table of an unknown kind, because its contents may be live, and for another table that
     doesn't match its id, because the range with that id may be live.
     """
-    found = sstable.read_properties(data, name=name)
-    if found.type not in KNOWN_TABLES or found.entity not in KNOWN_ENTITIES:
+    properties = sstable.read_properties(data, name=name)
+    if properties.type not in KNOWN_TABLES or properties.entity not in KNOWN_ENTITIES:
         raise DamagedData(
-            f"table {name} in {where}/_lakefs/ contains {found.type} of {found.entity or 'objects'}, which this "
-            "version of lakegc doesn't support. Update lakegc."
+            f"table {name} in {where}/_lakefs/ contains {properties.type} of {properties.entity or 'objects'}, which "
+            "this version of lakegc doesn't support. Update lakegc."
         )
-    if (found.type, found.entity) == ("ranges", OBJECTS):
-        return found
+    if (properties.type, properties.entity) == ("ranges", OBJECTS):
+        return properties
     sstable.verify_table(data, name=name)
     return None
 
@@ -259,8 +259,8 @@ def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProp
 def table_ids(place: Place) -> Iterator[str]:
     """The id of every table under `_lakefs/`, whether or not anything refers to it."""
     for page in place.store().pages("_lakefs/", delimiter="/"):
-        for found in page.objects:
-            if match := _TABLE_KEY.match(found.key):
+        for listed in page.objects:
+            if match := _TABLE_KEY.match(listed.key):
                 yield match.group(1)
 
 
@@ -289,18 +289,18 @@ def verified_entries(data: bytes, ref: Ref, columns: Sequence[str], decoder: sst
 
     Raises `DamagedData` if the content doesn't match the range's id or its description in the metarange.
     """
-    batch, found = sstable.read_verified_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
-    check_range(found, ref)
+    batch, properties = sstable.read_verified_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
+    check_range(properties, ref)
     return batch
 
 
-def check_range(found: sstable.TableProperties, ref: Ref) -> None:
+def check_range(properties: sstable.TableProperties, ref: Ref) -> None:
     """Raise `DamagedData` if a range doesn't match the description in its metarange: count, first and last key."""
     name, expected = ref["range_id"], (ref["entries"], ref["min_key"], ref["max_key"])
-    if (found.count, found.min_key, found.max_key) != expected:
+    if (properties.count, properties.min_key, properties.max_key) != expected:
         raise DamagedData(
-            f"range {name} doesn't match the description in its metarange: {found.count} entries from "
-            f"{found.min_key!r} to {found.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to "
+            f"range {name} doesn't match the description in its metarange: {properties.count} entries from "
+            f"{properties.min_key!r} to {properties.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to "
             f"{ref['max_key']!r}. Nothing was deleted. Restore the range from a backup."
         )
 

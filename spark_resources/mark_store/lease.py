@@ -112,7 +112,7 @@ class Lease:
             self._renew(self._holder.tasks_stop_after_s)
 
     def _renew(self, tasks_stop_after_s: float) -> None:
-        began, until = self._clock(), self._store.now() + LEASE_TIME
+        started, until = self._clock(), self._store.now() + LEASE_TIME
         holder = replace(self._holder, until=until, tasks_stop_after_s=tasks_stop_after_s)
         try:
             self._tag = self._store.replace_if_unchanged(LEASE_KEY, holder.to_json(), self._tag)
@@ -123,7 +123,7 @@ class Lease:
                 "same command again.",
                 invariant=11,
             ) from error
-        self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
+        self._holder, self._valid_until = holder, started + LEASE_TIME.total_seconds()
 
     @contextmanager
     def watched(self, request: timedelta, all_tasks_ended: Callable[[], bool]) -> Iterator[None]:
@@ -214,7 +214,7 @@ class LeaseWatch:
                 )
 
     def _read(self) -> None:
-        began = self._clock()
+        started = self._clock()
         try:
             holder = _holder_of(self._store.read(LEASE_KEY), self._store)
         except NotFound:
@@ -229,7 +229,7 @@ class LeaseWatch:
         time_left = (
             holder.until - self._store.now() - max(self._store.capabilities.time_resolution, timedelta(seconds=1))
         )
-        self._valid_until, self._read_again_at = began + time_left.total_seconds(), began + REREAD_INTERVAL_S
+        self._valid_until, self._read_again_at = started + time_left.total_seconds(), started + REREAD_INTERVAL_S
 
 
 def current_holder(store: Store) -> Holder | None:
@@ -263,7 +263,7 @@ def take_lease(
             "deployment works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
             invariant=11,
         )
-    began = clock()
+    started = clock()
     own_holder = Holder(who, mark_id, token, store.now() + LEASE_TIME, this_process())
     dead_holder: Holder | None = None
     try:
@@ -287,7 +287,7 @@ def take_lease(
             raise Refused(
                 f"another run just took the lease on {store.where}. Try again later.", invariant=11
             ) from error
-    lease = Lease(store, own_holder, tag, began + LEASE_TIME.total_seconds(), clock)
+    lease = Lease(store, own_holder, tag, started + LEASE_TIME.total_seconds(), clock)
     if dead_holder is not None:
         wait_for_tasks_to_end(lease, dead_holder, store, sleep, log_message)
     return lease

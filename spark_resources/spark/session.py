@@ -49,10 +49,10 @@ def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, st
     # measured with 1.3 million objects on 2 cores: a heap of 4 GiB fills up, but 1 GiB is enough; the rest spills to
     # disk
     heap_mb = max(512, min(memory_bytes // (1 << 20) // 4, max(1024, 512 * cores), 4096))
-    found = {"spark.master": master, HEAP: f"{heap_mb}m"}
+    settings = {"spark.master": master, HEAP: f"{heap_mb}m"}
     if not is_local(master):
-        return found
-    return found | {
+        return settings
+    return settings | {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
@@ -311,12 +311,12 @@ def settings_by_file(conf: SparkConf) -> Iterator[None]:
     """
     file, name = own_folder() / "spark.properties", "PYSPARK_SUBMIT_ARGS"
     before = os.environ.get(name)
-    *given, what = shlex.split(before or "pyspark-shell")
-    if "--properties-file" in given:
+    *options, what = shlex.split(before or "pyspark-shell")
+    if "--properties-file" in options:
         raise WrongUsage(f"{name} names a --properties-file: put its settings into LAKEGC_SPARK_CONF instead")
     with open_private(file, os.O_TRUNC) as opened:
         opened.write(as_properties(conf.getAll()).encode("ascii"))
-    os.environ[name] = shlex.join([*given, "--load-spark-defaults", "--properties-file", str(file), what])
+    os.environ[name] = shlex.join([*options, "--load-spark-defaults", "--properties-file", str(file), what])
     try:
         yield
     finally:
@@ -340,11 +340,11 @@ def as_properties(settings: Iterable[tuple[str, str]]) -> str:
 
 def check_same_settings(context: SparkContext, overrides: Mapping[str, str]) -> None:
     """Raise `LakegcError` if a running context has other settings than these, before it is changed in any way."""
-    taken = context.getConf()
+    conf = context.getConf()
     wanted = {"spark.speculation": "false", **overrides}
-    found = {key: str(taken.get(key, "false" if key == "spark.speculation" else None)) for key in wanted}
+    actual = {key: str(conf.get(key, "false" if key == "spark.speculation" else None)) for key in wanted}
     # Spark puts its own options in front of those for the JVM
-    lost = [key for key, value in wanted.items() if not found[key].endswith(value)]
+    lost = [key for key, value in wanted.items() if not actual[key].endswith(value)]
     if lost:
         raise LakegcError(
             f"a SparkSession with other settings is already running in this process ({', '.join(sorted(lost))} "

@@ -127,7 +127,7 @@ class Tasks:
             return [pa.Table.from_batches([batch]).cast(schema) for batch in until_given_up]
 
         if len(self.pieces) == 1:
-            found = [process(0)]
+            results = [process(0)]
         else:
             with ThreadPoolExecutor(max(len(self.pieces), 1)) as pool:
                 processed = [pool.submit(process, number) for number in range(len(self.pieces))]
@@ -135,10 +135,10 @@ class Tasks:
                     ended, _ = wait(processed, return_when=FIRST_EXCEPTION)
                     for future in ended:
                         future.result()  # raises what it failed with
-                    found = [future.result() for future in processed]
+                    results = [future.result() for future in processed]
                 finally:  # after a failure or Ctrl-C, the other threads end at their next batch
                     given_up.set()
-        return pa.concat_tables([schema.empty_table(), *(table for tables in found for table in tables)])
+        return pa.concat_tables([schema.empty_table(), *(table for tables in results for table in tables)])
 
 
 def mapped(rows: Rows, step: Step, schema: pa.Schema) -> Rows:

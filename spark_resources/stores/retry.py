@@ -172,10 +172,10 @@ def _delete_all(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
 def _tag_if_identical(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str | None:
     """The object's tag if it contains exactly these bytes, otherwise None."""
     try:
-        found, tag = read_with_tag()
+        content, tag = read_with_tag()
     except NotFound:
         return None
-    return tag if found == data else None
+    return tag if content == data else None
 
 
 # --- shared by transports -------------------------------------------------------------------------------------------

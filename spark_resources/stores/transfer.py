@@ -85,8 +85,8 @@ class Streams(Protocol):
         """
         ...
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
-        """Copy an object on the same server with its headers and metadata, provided it is unchanged since `found`.
+    def copy(self, source: Streams, original: StoredObject, key: str) -> WrittenObject:
+        """Copy an object on the same server with its headers and metadata, provided it is unchanged since `original`.
 
         Raises `AlreadyExists` if the key exists (`copy_never_replaces` tests whether that check is atomic), and
         `Changed` or `NotFound` for the source. The checksum is the one that the store reports for the copy.
@@ -224,9 +224,9 @@ def copy_never_replaces(streams: Streams, store: Store, scratch: str, properties
     try:
         for key, data in ((one, b"one"), (two, b"two")):
             streams.put(key, [data], properties_for_data(data, properties))
-        found = store.stat(one)
+        original = store.stat(one)
         with suppress(AlreadyExists):
-            streams.copy(streams, found, two)
+            streams.copy(streams, original, two)
             return False
         return store.read(two) == b"two"
     except Unavailable:

@@ -159,16 +159,16 @@ def sub_responses(content_type: str, body: bytes) -> SubResponses:
     repeated: set[int] = set()
     whole_batch: SubResponse | None = None
     for part in parts if isinstance(parts, list) else []:
-        found = _sub_response(part) if isinstance(part, Message) else None
+        response = _sub_response(part) if isinstance(part, Message) else None
         number = str(part.get("Content-ID", "")).strip() if isinstance(part, Message) else ""
-        if found is None:
+        if response is None:
             continue
         if not number.isascii() or not number.isdigit():
-            whole_batch = found if found.status >= 400 else whole_batch
+            whole_batch = response if response.status >= 400 else whole_batch
             continue
         if int(number) in by_number:
             repeated.add(int(number))
-        by_number[int(number)] = found
+        by_number[int(number)] = response
     return SubResponses({number: each for number, each in by_number.items() if number not in repeated}, whole_batch)
 
 

@@ -54,14 +54,14 @@ class FastReads:
         try:
             import obstore
 
-            found: bytes = obstore.get(self._store(), key).bytes().to_bytes()
+            data: bytes = obstore.get(self._store(), key).bytes().to_bytes()
         except FileNotFoundError as error:
             raise FallBackToBoto3 from error
         except Exception as error:  # boto3 gets the same error, and reports it
             self._failures.add()
             raise FallBackToBoto3 from error
         self._failures.succeeded += 1
-        return found
+        return data
 
     def _store(self) -> S3Store:
         """Opened by the first read, because a forked process doesn't inherit the threads."""

@@ -86,8 +86,8 @@ class FastRequests:
             body = self._send("PUT", f"{self._path}/{quote(key, safe='/~')}", headers)
         except FallBackToBoto3:
             return None
-        found = _ETAG.search(body) if body is not None else None
-        return None if found is None else found.group(1).decode("ascii", "replace")
+        match = _ETAG.search(body) if body is not None else None
+        return None if match is None else match.group(1).decode("ascii", "replace")
 
     def list(self, parameters: Mapping[str, str]) -> bytes | None:
         """The response to ListObjectsV2 with these parameters; None if no request was sent.
