@@ -32,7 +32,8 @@ class LakegcError(Exception):
 
 
 class LakegcWarning(UserWarning):
-    """A problem that doesn't stop anything but that the user should know. The command line shows it like an error."""
+    """A problem that doesn't stop anything but that the user should know about. The command line shows it like an
+    error."""
 
 
 class WrongUsage(LakegcError):
@@ -90,7 +91,7 @@ class Unavailable(LakegcError):
 class Transient(Unavailable):
     """Raised for a temporary failure: the server or store is busy or unreachable, or its response was lost.
 
-    `after_s` is the wait in seconds that the server or store asks for. The retry policy handles this error, and raises
+    `after_s` is the wait in seconds that the server or store requests. The retry policy handles this error, and raises
     a plain `Unavailable` when it gives up.
     """
 

@@ -59,7 +59,7 @@ from spark_resources.stores.place import Place
 MAX_TRIES = 3
 
 
-# --- given ----------------------------------------------------------------------------------------------------------
+# --- approving ------------------------------------------------------------------------------------------------------
 
 
 def approve(
@@ -205,7 +205,7 @@ def conflict_error(mark: Mark) -> ApprovalConflict:
     )
 
 
-# --- revoked --------------------------------------------------------------------------------------------------------
+# --- revoking -------------------------------------------------------------------------------------------------------
 
 
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
@@ -255,7 +255,7 @@ def is_named_by_record(place: Place, mark_id: str, data: bytes) -> bool:
     return Mark.open(place, mark_id).record.approval == hashlib.sha256(data).hexdigest()
 
 
-# --- verified -------------------------------------------------------------------------------------------------------
+# --- verifying ------------------------------------------------------------------------------------------------------
 
 
 def valid_approval(proposal: Proposal, *, now: datetime) -> Approval:

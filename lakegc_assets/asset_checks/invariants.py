@@ -163,7 +163,7 @@ INVARIANTS = [
         3,
         "The store lists every live address.",
         live_is_listed,
-        violation="Live objects are missing that nobody has accepted as lost: either data is gone, or the listing "
+        violation="Live objects are missing that no one has accepted as lost: either data is gone, or the listing "
         "was incomplete. Find out which before anything is deleted.",
     ),
     Invariant(

@@ -85,7 +85,7 @@ class Restored:
     `not_in_backup` counts the wanted objects that were never in the backup, by reason. `unknown` names listed keys that
     are not in the backup, `lacking` names copies that are missing from it; both name at most MAX_NAMED. `size` is the
     number of bytes restored. `stored` counts the objects that a new lookup finds in the store. Of the `paths` that the
-    mark recorded, `requested` were requested from lakeFS, and `read` of these could be read.
+    mark recorded, `requested` were requested from lakeFS, and `read` of them could be read.
     """
 
     backup: Backup
@@ -232,7 +232,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restor
 def never_replaces(place: Place) -> bool:
     """Whether a server-side copy fails if the target exists.
 
-    This is tried out, because some S3-compatible stores ignore the condition.
+    Tested with two scratch objects, because some S3-compatible stores ignore the condition.
     """
     store, scratch = place.store(), f"{SCRATCH}{secrets.token_hex(8)}/"
     return copy_never_replaces(store.streams, store, scratch, ObjectProperties(0, store.now(), None, ""))

@@ -138,8 +138,8 @@ def restore(
 def restore_run(
     partition: Partition, source: str, limits: CopyLimits, *, with_lease: bool, spark: SparkResource | None = None
 ) -> Iterator[RestoreRun]:
-    """Open a backup of a mark, under the repository's lease if something will be written, and with a new Spark session
-    unless one is given."""
+    """Open a mark's backup, under the repository's lease if the restore writes to the repository, with a new Spark
+    session unless one is given."""
     from lakegc_assets.resources import MarksResource
     from lakegc_assets.sweep.preconditions import partition_and_target
     from spark_resources.lakefs.resource import LakeFSResource

@@ -58,7 +58,7 @@ UI_TAGS = {".dagster/repository": f"{REPOSITORY}@{LOCATION}"}
 """The tag by which the UI finds the runs of a job. Dagster itself sets it only on runs that a server launched."""
 
 DAGSTER_SETTINGS = f"""\
-# Written by lakegc because there was no such file. lakegc never changes it again, so edit it as you like.
+# Written by lakegc because this file didn't exist. lakegc never changes it again, so edit it as you like.
 telemetry:
   enabled: false
 nux:

@@ -97,7 +97,7 @@ def make_mark(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
 
 
 def basis_in_words(record: MarkRecord) -> str:
-    """Whether a mark is full, and why, or incremental, and how many objects it compared."""
+    """Whether a mark is full (and why) or incremental (and how many objects it compared)."""
     if record.incremental:
         compared = record.steps["expired_set"].facts["compared"]
         return f"incremental since mark {record.basis['chain'][0]}; {plural(compared, 'object')} compared"

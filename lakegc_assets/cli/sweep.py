@@ -45,7 +45,7 @@ REMEDIES = {
     **dict.fromkeys(TRANSIENT_CODES, "the store was busy or unreachable: try again later, or with a lower --rate"),
     "NotInBackup": "back the mark up again, then sweep again",
 }
-"""The remedy for a failure, by the code in its receipt. Missing permissions and other codes are not in here."""
+"""The remedy for a failure, by the code in its receipt. Missing permissions and other codes are handled elsewhere."""
 LATE_SHOWN = 20
 
 

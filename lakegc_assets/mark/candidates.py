@@ -52,8 +52,8 @@ class Candidates(ABC):
 
     @abstractmethod
     def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-        """The inputs to co-group for the reference status, which are these and possibly more, and the rule that is
-        applied to each group."""
+        """The inputs to co-group for the reference status (these, and possibly more), and the rule to apply to each
+        group."""
 
     @abstractmethod
     def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
@@ -70,7 +70,7 @@ class Candidates(ABC):
 
     @abstractmethod
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
-        """Drop the addresses (column address) that the mark had no reason to check."""
+        """Drop the addresses (column address) that the mark didn't have to check."""
 
     @abstractmethod
     def count_missed(self, notes: StepNotes, expired: Dataset) -> None:

@@ -184,7 +184,7 @@ class MarkRun:
         return self.read_datasets([dataset], schema)
 
     def read_datasets(self, datasets: Sequence[Dataset], schema: pa.Schema) -> DataFrame:
-        """The rows of all datasets, in fewer tasks than a union of each has."""
+        """The rows of all datasets, in fewer tasks than a union of DataFrames would have."""
         return read_datasets(self.spark(), self.place, datasets, schema)
 
 
@@ -266,7 +266,7 @@ def with_probed_capabilities(target: Target) -> Target:
 
 
 def user_and_machine() -> str:
-    """The user, machine and process, as shown to others who find the lease of a mark."""
+    """The user, machine and process, as shown to anyone who is blocked by the mark's lease."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

@@ -37,5 +37,5 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
 
 
 def document(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as JSON for scripts."""
+    """The number of these objects and the recorded names, for JSON output."""
     return {"objects": facts.get(COUNT, 0), "named": list(facts.get(NAMES, []))}

@@ -64,7 +64,7 @@ def finish(run: MarkRun) -> None:
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
     """Write stored − committed − uncommitted − young − kept for other reasons."""
     candidates = recorded_candidates(run)
-    run.spark()  # if it can't start, that fails every mark, also one that is too small to need it
+    run.spark()  # if Spark can't start, every mark fails, even one that is too small to need it
     run.log_message("comparing stored objects with live addresses")
     status = compare(run, candidates)
     notes.facts |= status.counts

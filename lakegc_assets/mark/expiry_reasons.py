@@ -48,7 +48,7 @@ class Attributions:
 
 
 def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: ReferenceStatus) -> Attributions:
-    """Attribute objects that no retained commit refers to, to the expired commits that did.
+    """Attribute each object that no retained commit refers to, to the expired commits that referred to it.
 
     For the scope `committed` these objects are the candidates, so a damaged table stops the mark. Otherwise they are
     only explanations: an unreadable table is reported, and its objects are left unexplained. Commits that the rules
@@ -77,7 +77,7 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
 
 
 def as_input(run: MarkRun, rows: Rows) -> Input:
-    """Read these attributions (ATTRIBUTIONS), so that one that can't be read is noticed now."""
+    """Read these attributions (ATTRIBUTIONS) now, so that unreadable ones are noticed here."""
     rows = rows if isinstance(rows, Tasks) else run.persist(rows)
     count = len(rows.table) if isinstance(rows, Tasks) else rows.count()
     return Input.of_rows(ATTRIBUTED, rows, ATTRIBUTIONS, count, reduced=best)
@@ -136,7 +136,7 @@ def largest_verdict(ranges: pa.Table) -> pa.Table:
 
 
 def largest_on_executors(ranges: DataFrame) -> pa.Table:
-    """The same, before the rows are collected: every task may have the same thousands of ranges."""
+    """Like `largest_verdict`, but before rows are collected: every task may have the same thousands of ranges."""
     from pyspark.sql import functions as F
 
     refs = [F.first(name).alias(name) for name in RANGE_REFS.names[1:]]
@@ -145,16 +145,16 @@ def largest_on_executors(ranges: DataFrame) -> pa.Table:
 
 
 def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> Rows:
-    """The addresses in EXPIRED_RANGES, with their attributions (ATTRIBUTIONS); of only those objects that no retained
-    commit refers to, unless there are too many."""
+    """The attributions of the addresses in EXPIRED_RANGES (ATTRIBUTIONS). Limited to objects that no retained commit
+    refers to, unless there are too many of those."""
     # versions of one range share most entries, so put them in one task, which reports the best attribution
     tasks = range_tasks(run.spark, ranges, order_by=("min_key", "max_key", "range_id"))
     return paths_of(tasks, run.place, ATTRIBUTIONS, rank_by=("verdict",), wanted=status.few_not_committed)
 
 
 def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table, status: ReferenceStatus) -> list[Rows]:
-    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS); of only those objects that no
-    retained commit refers to, unless there are too many."""
+    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS). Limited to objects that no
+    retained commit refers to, unless there are too many of those."""
     commits, wanted = ordered["commit_id"].combine_chunks(), status.few_not_committed
 
     def attributed(reasons: pa.Table) -> pa.Table:

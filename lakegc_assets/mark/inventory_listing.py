@@ -1,4 +1,4 @@
-"""Candidates from an inventory, that is, a past listing of the namespace, instead of from a listing by the mark itself.
+"""Candidates from an inventory (a past listing of the namespace), instead of from a new listing.
 
 The mark starts at the time of the inventory, so objects written since are young and aren't candidates. Objects that
 were deleted or replaced since are detected by the sweep, which checks each key again before it deletes it.

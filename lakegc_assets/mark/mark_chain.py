@@ -1,4 +1,4 @@
-"""What the marks of a chain recorded, for use by an incremental mark (see `lakegc_assets.rules.incremental`).
+"""The records of a chain of marks, for an incremental mark (see `lakegc_assets.rules.incremental`).
 
 Every mark records, as far as known: the objects that no retained commit refers to, the ranges of each metarange, the
 addresses of the ranges that it read, and the ranges of expired commits to which it attributed objects. If a mark of a

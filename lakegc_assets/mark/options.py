@@ -65,7 +65,7 @@ def check_min_age(min_age: timedelta, options: MarkOptions) -> timedelta:
         raise Refused(
             f"a minimum age of {duration(min_age)} is less than {duration(SAFE_MIN_AGE)}, the lifetime of a link "
             "token: an object that was uploaded but not linked yet would look like garbage. Add --allow-young if "
-            "nobody is writing to this repository.",
+            "nothing is writing to this repository.",
             invariant=6,
         )
     return min_age

@@ -7,9 +7,8 @@ store, every staged path is looked up and every table is read, whichever commit 
 decide what is retained there. Tables are immutable, so a table without addresses of this namespace is never read again.
 
 A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: it is
-recorded in the mark and fails a check, and the addresses that earlier marks and re-verifications found there stay
-live. With
-`require_other_repositories` it stops the mark.
+recorded in the mark and fails a check, and the addresses that earlier marks and re-verifications found there stay live.
+With `require_other_repositories`, it stops the mark.
 """
 
 from __future__ import annotations
@@ -175,10 +174,10 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
 
 
 def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
-    """Read the same once more after the path probes (ADDRESSES), because an object that was moved to another path
-    between the first readings and a probe is found by neither. It may also have been committed there since, so new
-    tables are read last. For repositories that became unreadable since `read_committed`, the addresses that earlier
-    marks recorded are carried over."""
+    """Read the staged addresses again after the path probes (ADDRESSES), because neither the first readings nor a probe
+    find an object that is moved to another path in between. It may also have been committed there since, so new tables
+    are read last. For repositories that became unreadable since `read_committed`, the addresses that earlier marks
+    recorded are carried over."""
     listing = list_other_repositories(run)
     datasets = []
     if listing.places:
@@ -352,10 +351,10 @@ def is_inside(table: pa.Table) -> pa.ChunkedArray:
 
 
 def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
-    """Rows of table and address inside this namespace; a table without one has a row with no address.
+    """Rows of table and address inside this namespace; a table without such addresses has one row with a null address.
 
-    A table that can't be read in one repository is read in the next one that has it. One that can't be read in any has
-    no row, so the next mark reads it again.
+    A table that can't be read in one repository is read in the next one that has it. A table that can't be read in any
+    has no row, so the next mark reads it again.
     """
     places, namespace, ahead = listing.places, run.place.namespace, run.place.settings.reading_requests
     schema = pa.schema([*TABLES, pa.field("address", pa.string())])

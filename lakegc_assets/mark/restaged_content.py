@@ -1,4 +1,4 @@
-"""Identical content re-staged: objects that a branch serves although no list contains them (formats §2; invariant 2).
+"""Re-staged identical content: objects that a branch serves although no list contains them (formats §2; invariant 2).
 
 The server's list of staged addresses is a diff by content. It omits a staged object that equals the committed one at
 its path, yet the branch serves the staged address. So every path whose committed entry has the size of an unreferenced
@@ -110,19 +110,19 @@ def inconclusive_sizes(run: MarkRun, probed: Sequence[Dataset]) -> pa.Table:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The distinct sizes of objects: `every` one, on the driver."""
+    """The distinct sizes of objects; `every` has all of them, on the driver."""
 
     run: MarkRun
     every: pa.Array
 
     @property
     def few(self) -> pa.Array | None:
-        """The same, unless there are too many to be sent to every task."""
+        """All sizes; None if there are too many to send to every task."""
         return self.every if len(self.every) <= MAX_SIZES else None
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The same for joins (column size)."""
+        """All sizes as a DataFrame, for joins (column size)."""
         table = pa.table([self.every], schema=keep_facts.SIZES)
         return row_tasks(self.run.spark, table, batch=MAX_SIZES).frame()
 
@@ -203,8 +203,8 @@ class PathsToProbe:
     paths: FoundPaths | None = None
 
     def to_probe(self, sizes: Sizes) -> FoundPaths | None:
-        """The paths where an entry has one of these sizes, which are those of the call before or fewer; None if there
-        are none. Heads are listed anew each time, and only new ones are read."""
+        """The paths where an entry has one of these sizes; None if there are none. `sizes` are those of the previous
+        call or fewer. Heads are listed on every call, but only new ones are read."""
         if not len(sizes.every):
             return None
         own_paths = paths_at_heads(self.run, self._new_heads(), sizes, self.chain)
@@ -219,7 +219,7 @@ class PathsToProbe:
         return self.paths
 
     def _known(self, sizes: Sizes) -> list[DataFrame]:
-        """The paths found so far that have one of these sizes."""
+        """The paths known so far that have one of these sizes."""
         if self.paths is None:
             return []
         rows = self.paths.rows

@@ -1,6 +1,6 @@
 """Objects and bytes of an expired set, grouped by reason, age, path and slice.
 
-Executors count the rows that they write; their counts are added up elsewhere without the rows.
+Executors count the rows that they write, so that totals are the sums of these counts and no row is read again.
 """
 
 from __future__ import annotations

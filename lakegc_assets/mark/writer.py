@@ -72,7 +72,7 @@ def write_mark(
 
 
 def outputs_of(run: MarkRun) -> dict[str, Output]:
-    """What is written, by part."""
+    """The outputs, by part."""
     record = run.mark.record
     of_expired = {
         "": parquet(run.mark.folder(ASSET), EXPIRED_OBJECTS),
@@ -88,7 +88,7 @@ def outputs_of(run: MarkRun) -> dict[str, Output]:
 
 
 def cuts_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
-    """Addresses that divide the objects that no retained commit refers to evenly among the tasks."""
+    """Addresses that divide evenly among the tasks the objects that no retained commit refers to."""
     count, few = status.not_committed_count, status.few_not_committed
     if status.few is not None or not count:
         return pa.array([], pa.string())
@@ -97,5 +97,5 @@ def cuts_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
 
 
 def tasks_for(objects: int, cores: int) -> int:
-    """Enough tasks that each can hold its rows, and at least one per core if there are enough rows."""
+    """Enough tasks for each to hold its rows in memory, and at least one per core if there are enough rows."""
     return max(1 + objects // ROWS_PER_TASK, min(cores, objects // MIN_ROWS_PER_TASK))

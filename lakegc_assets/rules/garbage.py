@@ -1,8 +1,8 @@
-"""The definition of garbage: stored objects, minus committed, minus uncommitted, minus young ones. All marks, full or
-incremental, use this one rule. Arrow tables in, a table out: nothing here reads, writes or starts a job.
+"""The definition of garbage: stored objects, minus committed, minus uncommitted, minus young ones. Full and incremental
+marks use this same rule. Arrow tables in, a table out: nothing here reads, writes or starts a job.
 
 Every subtraction errs on the side of keeping: an extra reference costs storage, a missing one costs data. Age is part
-of the rule instead of the listing, so that no way of finding candidates can omit it (invariant 6).
+of the rule instead of the listing, so that no kind of listing can omit it (invariant 6).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Status(StrEnum):
     UNREFERENCED = "unreferenced"
     """Stored, old enough, neither committed nor uncommitted: it expires unless another reason keeps it."""
     DOT_SEGMENT = "dot segment"
-    """The same, but kept for its key (see `addresses.have_dot_segments`)."""
+    """Like UNREFERENCED, but kept for its key (see `addresses.have_dot_segments`)."""
     YOUNG_OR_UNCOMMITTED = "young or uncommitted"
     MISSING = "missing"
     """Live, but missing from the listing that should include it (invariant 3)."""

@@ -2,7 +2,7 @@
 
 Marks and the re-verification of a sweep run the same list, `KEEP_REASONS`. Each reason decides from facts that were
 looked up before (`mark/keep_lookups.py`). Pure: Arrow tables in, columns out; nothing here reads, writes or starts a
-job. Every doubt is a reason to keep.
+job. When in doubt, objects are kept.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The differences between two expired sets, found in one pass over both: rows in, rows out, with a window of each set
-in memory."""
+"""The differences between two expired sets, computed in one pass over both: rows in, rows out, with a window of each
+set in memory."""
 
 from __future__ import annotations
 

@@ -166,7 +166,8 @@ class SweepRun:
         schema: pa.Schema,
         persist: Persisted | None = None,
     ) -> Grouped:
-        """What `combine` makes of the rows of each address; persisted until the end of the sweep, or of `persist`."""
+        """The result of `combine` for the rows of each address; persisted until the end of the sweep, or of
+        `persist`."""
         return co_group(self.spark, inputs, lambda rows, _: combine(rows), schema, persist or self.persist)
 
     def foreign_addresses(self, foreign: ForeignMark) -> pa.Table:

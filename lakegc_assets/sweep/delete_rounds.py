@@ -237,7 +237,7 @@ def run_round(
 
 
 def in_key_order(rows: Rows, tasks: int) -> Rows:
-    """These rows (PENDING) in order of their keys, in so many tasks."""
+    """These rows (PENDING) sorted by key, in this number of tasks."""
     order = ("slice", "address")
     if isinstance(rows, Tasks):
         table = rows.table.select(PENDING.names)

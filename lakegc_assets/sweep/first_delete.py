@@ -1,8 +1,7 @@
 """The first delete of a sweep: a single approved object, with every check of a round.
 
 Credentials may suffice for lakegc's own folder but not for objects. If the store refuses the first delete because of
-missing permissions, it would refuse them all, so the sweep ends there. Only an approved object is deleted to find
-out.
+missing permissions, it would refuse them all, so the sweep ends there. The test object is always an approved one.
 """
 
 from __future__ import annotations

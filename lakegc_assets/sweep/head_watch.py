@@ -126,7 +126,7 @@ class HeadWatch:
             self._ended.set()
             for thread in threads:
                 thread.join(timeout=30)
-            with suppress(LakegcError):  # harmless: the permit expires by itself
+            with suppress(LakegcError):  # harmless: the permit expires anyway
                 permit.stop("the round has ended")
         if self.fault is not None:
             raise self.fault
@@ -215,7 +215,7 @@ class HeadWatch:
                 check()
                 failed("")
             except LakegcError as error:
-                failed(str(error))  # harmless: the permit expires by itself
+                failed(str(error))  # harmless: the permit expires anyway
             except Exception as error:  # a bug in lakegc: stop all deletes and fail the round
                 self.fault = error
                 with suppress(LakegcError):

@@ -1,4 +1,4 @@
-"""Watch other repositories while a round deletes: objects here to which they begin to refer are live (invariant 1).
+"""Watch other repositories while a round deletes: objects here that they start to reference are live (invariant 1).
 
 As in a mark, all tables count, whichever commit refers to them: a commit may be an ancestor of a head, have any
 date, or have lost its branch before heads were listed. So the tables of a repository are listed when a round first
@@ -122,7 +122,8 @@ class OtherHeads:
             self._waiting = self._waiting[len(turn) :]
 
     def _due(self, heads: Collection[tuple[str, str]], now: float) -> list[str]:
-        """The repositories whose tables must be listed now. One without any head was deleted or can't be read."""
+        """The repositories whose tables must be listed now. A repository without any head was deleted or can't be
+        read."""
         late = now - TABLES_INTERVAL_S
         return sorted(
             {

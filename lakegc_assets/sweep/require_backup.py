@@ -36,7 +36,7 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
 
 
 def in_backup(run: SweepRun, approved: Input, backup: tuple[Place, Backup]) -> Input:
-    """The approved objects (APPROVED) that the backup now holds with the same size and checksum.
+    """The approved objects (APPROVED) that the backup contains now, with the same size and checksum.
 
     Each other object gets a receipt with the reason why it isn't deleted; the next sweep compares it again.
     """

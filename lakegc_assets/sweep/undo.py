@@ -133,7 +133,7 @@ def stray_copies(run: SweepRun, since: int, persist: Persisted) -> Grouped:
 
 
 def with_copies(run: SweepRun, objects: Grouped) -> Grouped:
-    """Those of these objects (PENDING) that have a copy in quarantine."""
+    """The objects among these (PENDING) that have a copy in quarantine."""
     store, mark_id = run.store, run.mark.record.mark_id
     table = first_rows(objects.rows, ["address"], objects.count).select(PENDING.names).cast(PENDING)
     keys = [quarantine_key(mark_id, key) for key in table["address"].to_pylist()]

@@ -44,7 +44,7 @@ WANTED = pa.schema(
 CHUNK = 1_000  # objects; each chunk costs a listing and a log file
 
 DescribeChanges: TypeAlias = Callable[[pa.Table, pa.Table], Sequence[str]]
-"""For each row of WANTED, a sentence on how the object that was found at its key (FOUND) differs; "" if it doesn't."""
+"""For each row of WANTED, a sentence on how the object now at its key (FOUND) differs; "" if it doesn't."""
 _LookedUp: TypeAlias = tuple[Mapping[str, Any], StoredObject | None, str]
 
 

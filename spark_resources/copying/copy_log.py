@@ -51,7 +51,7 @@ LOGGED = pa.schema(
         pa.field("sha256", pa.string()),  # of the bytes, if they were read
         pa.field("kept", pa.string()),  # headers and metadata as JSON, if the store didn't copy them itself
         pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # time of completion, by the log's store's clock
+        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # when it was completed, by the log's store's clock
         pa.field("why", pa.string(), nullable=False),  # for operators
     ]
 )

@@ -86,7 +86,7 @@ class Copier:
     def copy(
         self, original: StoredObject, key: str, *, recorded: ObjectProperties | None = None, sha256: str | None = None
     ) -> Copy:
-        """Copy an object that is unchanged since it was found to a key where no object exists.
+        """Copy an object, provided it is still `original`, to a key where no object exists.
 
         `recorded` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyExists`,
         `Changed`, `NotFound` and `InArchiveTier` as streams do, and `Differs` for a copy that isn't identical, which is
@@ -180,7 +180,7 @@ class Copier:
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None, before)
 
     def require_existing(self, original: StoredObject, key: str) -> Copy:
-        """The same for a key at which an object was found a moment ago."""
+        """Like `existing_copy`, for a key that existed a moment ago."""
         copy = self.existing_copy(original, key)
         if copy is None:
             raise Unavailable(f"{key!r} in {self.target.where} existed a moment ago, but no longer does. Try again.")
@@ -202,7 +202,8 @@ class Copier:
 
 
 def _verify_sha256(hashed: HashingIterator, sha256: str | None, key: str, where: str) -> Iterator[bytes]:
-    """The same pieces. Raises `Differs` after the last one if they don't have this SHA-256, so nothing is written."""
+    """Passes the pieces through. Raises `Differs` after the last one if they don't have this SHA-256, so nothing is
+    written."""
     yield from hashed
     if sha256 not in (None, hashed.sha256):
         raise Differs(f"the content of {key!r} in {where} differs from the one that was copied there: it was altered")

@@ -63,9 +63,9 @@ class RecheckedKeys:
 class Sender:
     """Sends batches of keys of one task.
 
-    `may_send` is called before every request and raises a `LakegcError` if no more may be sent. `recheck` looks up
-    keys again, before a retry and whenever the last lookup is too old by `clock` (seconds); None if the
-    objects can't have changed. `sleep` waits for a number of seconds; `jitter` is a random number in [0, 1).
+    `may_send` is called before every request and raises a `LakegcError` if nothing more may be sent. `recheck` looks up
+    keys again, before a retry and whenever the last lookup is too old by `clock` (seconds); None if the objects can't
+    have changed. `sleep` waits for a number of seconds; `jitter` is a random number in [0, 1).
     """
 
     store: Store
@@ -172,7 +172,7 @@ class Sender:
     def _send_in_halves(
         self, keys: Sequence[str], prefix: str, stop: list[LakegcError], tried: int
     ) -> list[SendResult]:
-        """The same for each half of these keys, whose lookup was too slow."""
+        """Like `_send_batch`, for each half of these keys, because their lookup was too slow."""
         middle = (len(keys) + 1) // 2
         halves = [half for half in (keys[:middle], keys[middle:]) if half]
         return [sent for half in halves for sent in self._send_batch(half, prefix, stop, NEVER, tried)]

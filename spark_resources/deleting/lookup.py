@@ -59,7 +59,8 @@ class Lookup:
         return pa.concat_tables(parts) if parts else FOUND.empty_table()
 
     def look_up_again(self, wanted: pa.Table) -> pa.Table:
-        """The same for a few keys, quickly: nothing listed earlier is reused, and no slice is listed completely."""
+        """Like `look_up`, but fast, for a few keys: nothing listed earlier is reused, and no slice is listed
+        completely."""
         slices = pc.unique(wanted["slice"]).to_pylist()
         if not any(folder in FLAT for folder in slices) and self.store.capabilities.byte_order:
             return Lookup(self.store, self.clock).look_up(wanted)

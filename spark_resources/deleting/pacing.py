@@ -55,7 +55,8 @@ class Pace:
         self._overall = _Bucket(self._ceiling(0.0))
 
     def batch(self, largest: int) -> int:
-        """The number of keys to send at once: at most those of half a second, so that a ceiling isn't exceeded."""
+        """The number of keys to send in one request: at most half a second's worth, so that a ceiling isn't
+        exceeded."""
         return max(1, min(largest, int(self._ceiling(0.0) / 2)))
 
     def take(self, prefix: str, keys: int) -> float:

@@ -6,7 +6,7 @@
 It carries an HMAC with a secret that the driver makes for the round and gives to its tasks, never to the store: anyone
 who can write to the namespace can take a permit away, but not give one. An earlier permit that is put back expires when
 it would have anyway. The driver renews the permit after each listing of branch heads. It needn't reach a task to stop
-it: a permit that isn't renewed expires by itself, whether the driver, its network or the lakeFS server has failed.
+it: a permit that isn't renewed expires, whether the driver, its network or the lakeFS server has failed.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class PermitWatch:
         Raises `Refused` if the round was stopped or the permit isn't renewed.
         """
         with self._lock:
-            while True:  # no common poll: each iteration decides anew whether to permit (invariant 1)
+            while True:  # not `poll`: each iteration decides again whether to permit (invariant 1)
                 if self._clock() - self._read_at >= self._every_s or self._now() >= self._permit.until:
                     self._read()
                 if self._permit.stopped:

@@ -43,7 +43,7 @@ SINGLES_A_CHUNK = 1_000  # keys, if a store has no batch delete: each chunk cost
 
 
 class Action(StrEnum):
-    """What a round does with each object that is still the approved one."""
+    """The action of a round on each object that is still the approved one."""
 
     DELETE = "delete"
     QUARANTINE = "quarantine"

@@ -146,7 +146,8 @@ class Views(References):
         return self._changes(branch, self._staged_from(branch, start.encode()))
 
     def uncommitted_until_unreadable(self, branch: str, *, start: str = "") -> Iterator[Change]:
-        """The same, but ends without an error at a record that can't be read, like the server's list and diff."""
+        """Like `uncommitted`, but ends without an error at a record that can't be read, like the server's list and
+        diff."""
         return self._changes(branch, self._staged_until_unreadable(branch, start.encode()))
 
     def _staged_until_unreadable(self, branch: str, start: bytes) -> Iterator[Staged]:

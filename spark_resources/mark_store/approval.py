@@ -193,7 +193,7 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
 
 
 def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
-    """Remove the summary of each of lakegc's finished marks that isn't approved, or no longer. Returns their ids.
+    """Remove the summary of each of lakegc's finished marks that isn't, or is no longer, approved. Returns their ids.
 
     So the reference collector can't use an approval that has expired, that isn't signed although a key is set, or that
     belongs to a mark of an unknown format. `now` is by the store's clock.

@@ -116,7 +116,7 @@ def folder_of(address: str) -> str:
 
 
 def stored_objects(place: Place, folder: str, wanted: frozenset[str]) -> Iterator[StoredObject]:
-    """The objects with wanted keys in a folder; none if the store can't have such a folder."""
+    """The objects with wanted keys in a folder; none if the store can't have a folder of this name."""
     flat = "/" if folder.count("/") < 2 else None
     try:
         for page in place.store().pages(folder, delimiter=flat):

@@ -1,6 +1,7 @@
 """The reference collector's layouts, so that each tool can read the other's marks (formats §5).
 
-This module doesn't write `summary.json`: its presence alone lets the reference sweep a mark without re-verification.
+This module doesn't write `summary.json`, because its presence alone lets the reference sweep a mark without
+re-verification.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The file of holds in a namespace: objects to keep, permanently or until a date, independent of rules (invariant 1).
 
-It is stored next to the marks, where everybody can review it. A file with any problem is refused as a whole, and
-nothing is marked. Without the file there are no holds.
+It is stored next to the marks, where everyone can review it. A file with any problem is refused as a whole, and nothing
+is marked. Without the file there are no holds.
 
 If a signing key is set, the last line is a comment with a signature. Each signed version has a number, and marks record
 the number that they used, so lakegc detects a file that was removed or replaced by an older version.

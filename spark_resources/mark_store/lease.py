@@ -129,9 +129,9 @@ class Lease:
     def watched(self, request: timedelta, all_tasks_ended: Callable[[], bool]) -> Iterator[None]:
         """Wraps work of other processes that watch this lease; `request` is the maximum duration of their requests.
 
-        Afterwards `all_tasks_ended` tells whether all of them have stopped, including those whose work was reassigned.
-        If it returns False, the lease remains taken even after a release, until each of them has read it again and its
-        last requests have ended.
+        Afterwards `all_tasks_ended` returns whether all of them have stopped, including those whose work was
+        reassigned. If it returns False, the lease remains taken even after a release, until each of them has read it
+        again and its last requests have ended.
         """
         stop_after_s = REREAD_INTERVAL_S + request.total_seconds()
         with self._lock:
@@ -152,10 +152,11 @@ class Lease:
         self._watched_until = max(self._watched_until, self._clock() + duration.total_seconds())
 
     def release(self) -> None:
-        """Release the lease, so that the next run doesn't have to wait. Never raises: otherwise it just expires."""
+        """Release the lease, so that the next run doesn't have to wait. Never raises: if it fails, the lease just
+        expires."""
         self._stop.set()
         self._thread.join(timeout=30)
-        # if the release fails even after the store's retries, the lease expires by itself
+        # if the release fails even after the store's retries, the lease expires anyway
         with self._lock, suppress(LakegcError):
             try:
                 self._end_lease()
@@ -260,7 +261,7 @@ def take_lease(
     if not (store.capabilities.conditional_writes or single_deployment):
         raise Refused(
             f"{store.where} has no conditional writes, so lakegc can't prevent concurrent runs. If no other lakegc "
-            "deployment works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
+            "deployment uses it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
             invariant=11,
         )
     started = clock()

@@ -186,7 +186,7 @@ def has_signed_time(store: Store, key: str, signature: Signature) -> bool:
     if stored.checksum is not None and _MULTIPART_ETAG.fullmatch(stored.checksum):
         raise Untrusted(
             f"{store.where}/{key} was uploaded in parts (its ETag is {stored.checksum}), which lakegc never does. Its "
-            "modification time doesn't tell whether an older version was put back, so it is not used. Find out who "
+            "modification time doesn't show whether an older version was put back, so it is not used. Find out who "
             "wrote it."
         )
     return abs(stored.modified - signature.written) <= MAX_WRITE_DELAY

@@ -7,7 +7,7 @@
         format: Annotated[int, require_format(1)] = 1
 
 Nothing is coerced: neither "1" nor true is read as 1. A record with an undeclared or a missing field is damaged, even
-if the field has a default, which is only for code. A class lists exceptions in `may_be_missing`.
+if the field has a default: defaults are only for code. A class lists exceptions in `may_be_missing`.
 """
 
 from __future__ import annotations

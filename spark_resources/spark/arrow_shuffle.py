@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BUCKET = 500_000
-ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # cut into batches in one go, whichever is less
+ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # processed together, whichever is less
 ROWS_WORTH_A_TASK = 25_000
-ROWS_HERE = 25_000  # at most, to be grouped on the driver
+ROWS_HERE = 25_000  # up to this many are grouped on the driver
 ROWS_A_BATCH = 50_000
-ROWS_PER_FILE = 5_000  # opening a file takes as long as reading so many rows
+ROWS_PER_FILE = 5_000  # opening a file takes as long as reading this many rows
 ROWS_TO_REDUCE = 500_000
-SAMPLED_PER_TASK = 1_000  # addresses, to divide rows evenly among tasks
+SAMPLED_PER_TASK = 1_000  # addresses sampled to divide rows evenly among tasks
 _BATCHES = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
         pa.field("input", pa.int32(), nullable=False),
         pa.field("hashed", pa.int64(), nullable=False),
         pa.field("read", pa.int64(), nullable=False),  # rows in the file, counted with its first batch only
-        pa.field("sent", pa.int64(), nullable=False),  # rows of the file that are sent, likewise
+        pa.field("sent", pa.int64(), nullable=False),  # selected rows of the file, also with its first batch only
         pa.field("rows", pa.binary(), nullable=False),
     ]
 )
@@ -76,7 +76,7 @@ class Input:
     """One input of a shuffle: rows of `schema`, which has an address, from `files` or from `rows`.
 
     `count` is the number of rows before any selection, `max_rows` the maximum number of grouped rows, if known to be
-    less. `reduced` drops rows that another row of the same address makes superfluous: it bounds a bucket's memory.
+    less. `reduced` drops rows that another row of the same address makes redundant: it bounds a bucket's memory.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Input:
         cls, name: str, place: Place, datasets: Iterable[Dataset], schema: pa.Schema, wanted: pa.Schema,
         select: Callable[[pa.Table], pa.Table], *, max_rows: int | None = None,
     ) -> Input:  # fmt: skip
-        """The rows (of the schema `wanted`) that `select` makes of each file of datasets of `schema`."""
+        """The rows (of the schema `wanted`) that `select` returns for each file of datasets of `schema`."""
         return cls.of_files(name, dataset_files(place, datasets, schema, select), wanted, max_rows=max_rows)
 
     @classmethod
@@ -182,7 +182,7 @@ class Shuffled:
     packed: Rows
 
     def grouped(self, combine: Combine, schema: pa.Schema, persist: Persisted) -> Grouped:
-        """What `combine` makes of each bucket: rows of `schema`."""
+        """The result of `combine` for each bucket (rows of `schema`)."""
         if isinstance(self.packed, Tasks):
             report = TaskReport()
             batches = self._producer(combine)(iter(self.packed.table.to_batches()), report)
@@ -210,7 +210,7 @@ class Shuffled:
         return Grouped(rows, total.by_key["found"][_REPORT], total)
 
     def written(self, combine: Combine, place: Place, outputs: Sequence[Output]) -> tuple[list[Dataset], TaskReport]:
-        """Write what `combine` makes of each bucket to several folders."""
+        """Write the result of `combine` for each bucket to several folders."""
         datasets, report = write_outputs(self.packed, self._producer(combine), place, outputs)
         self._check(report)
         return datasets, report
@@ -375,7 +375,7 @@ def even_cuts(addresses: pa.Array, tasks: int) -> pa.Array:
 
 
 def sampled_cuts(rows: DataFrame, count: int, tasks: int) -> pa.Array:
-    """The same for the `address` of these `count` rows, from a sample of them."""
+    """Like `even_cuts`, for the `address` of these `count` rows, from a sample of them."""
     share = min(1.0, SAMPLED_PER_TASK * tasks / max(count, 1))
     sample = rows.select("address").sample(fraction=share, seed=0).toArrow()
     return even_cuts(sample["address"].combine_chunks(), tasks)

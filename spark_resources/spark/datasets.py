@@ -33,8 +33,8 @@ from spark_resources.stores.place import Place
 
 ROWS_PER_FILE = 1_000_000
 BATCH_ROWS = 50_000
-BYTES_PER_TASK = 1 << 18  # of files, which make a separate task worthwhile
-FILES_HERE = 8  # are read by the driver, at once, if they have no more bytes than one task
+BYTES_PER_TASK = 1 << 18  # of files, from which on a separate task is worthwhile
+FILES_HERE = 8  # read by the driver concurrently, if together they have at most the bytes of one task
 LIST_NAME = "_files.json"
 
 
@@ -108,7 +108,7 @@ def parquet(folder: str, schema: pa.Schema) -> Output:
 
 
 def where_not_null(column: str, output: Output) -> Output:
-    """The same output for only those rows whose `column` is not null."""
+    """This output, limited to rows whose `column` is not null."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:
         rows = pa.Table.from_batches(filter(len, map(valid, table.to_batches())), table.schema)
@@ -152,7 +152,8 @@ def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -
 def write_produced(
     tasks: Rows, produce: Producer, place: Place, folder: str, schema: pa.Schema
 ) -> tuple[Dataset, TaskReport]:
-    """Write the rows that `produce` yields for each task, without a detour through the JVM; also returns the report."""
+    """Write the rows that `produce` yields for each task, without passing them through the JVM; also returns the
+    report."""
     datasets, report = write_outputs(tasks, produce, place, [parquet(folder, schema)])
     return datasets[0], report
 

@@ -114,7 +114,7 @@ def lost_attempts(spark: SparkSession) -> tuple[int, int] | None:
         return sum(executor.failedTasks() for executor in executors), sum(
             not executor.isActive() for executor in executors
         )
-    except Exception:  # whatever it is, the numbers are not known
+    except Exception:  # whatever the cause, the numbers are not known
         return None
 
 
@@ -135,7 +135,7 @@ def tasks_ended(spark: SparkSession, *, limit_s: float = 15.0) -> bool:
             )
 
         return poll(ended, timeout_s=limit_s, first_wait_s=0.1) is True
-    except Exception:  # whatever it is, the state is not known
+    except Exception:  # whatever the cause, the state is not known
         return False
 
 

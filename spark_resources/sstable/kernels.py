@@ -52,7 +52,7 @@ def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def compiled_with_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The same for a function that allocates arrays."""
+    """Like `compiled`, for a function that allocates arrays."""
     return cast(Callable[_P, _R], numba.njit(cache=True, nogil=True)(function))
 
 

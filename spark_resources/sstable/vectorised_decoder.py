@@ -25,7 +25,7 @@ class Unreadable(Exception):
 
 
 class VectorisedDecoder:
-    """Decodes millions of records a second. For a broken table, the readable decoder finds the reason."""
+    """Decodes millions of records per second. For a broken table, the readable decoder finds the reason."""
 
     name = "vectorised"
 

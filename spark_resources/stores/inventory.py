@@ -220,8 +220,8 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
 class _Decompressed(io.RawIOBase):
     """Gzipped data, decompressed as it is read and never as a whole.
 
-    Raises `ValueError` if it expands more than any list of keys would: a file of a few MB full of compressed zeros
-    would keep a task busy for hours.
+    Raises `ValueError` if it expands more than any list of keys would: a file of a few MB of compressed zeros would
+    keep a task busy for hours.
     """
 
     def __init__(self, data: bytes) -> None:

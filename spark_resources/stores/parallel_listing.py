@@ -48,7 +48,7 @@ class Part:
 
 
 def can_be_split(store: Store) -> bool:
-    """Whether ranges of keys can be listed separately, and it pays: listing a local folder does not get faster."""
+    """Whether ranges of keys can be listed separately and that pays off: listing a local folder doesn't get faster."""
     return store.capabilities.byte_order and not isinstance(store, LocalStore)
 
 
@@ -188,7 +188,7 @@ def _is_after(key: str, other: str) -> bool:
 
 
 def key_between(low: str, high: str | None, prefix_length: int) -> str | None:
-    """A string about half-way between `low` and `high`; None if they are too close for a cut to pay.
+    """A string about half-way between `low` and `high`; None if they are too close for a cut to pay off.
 
     Both begin with the same `prefix_length` characters, and so does the result. Without `high`, the range ends with the
     last string that begins with them.

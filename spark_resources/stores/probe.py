@@ -63,7 +63,7 @@ RECORD_VALID_FOR = timedelta(days=30)
 
 
 def recorded_capabilities(store: Store, endpoint: str, *, token: str) -> Capabilities:
-    """The capabilities that an earlier probe recorded in this namespace, or those that a new one finds and records.
+    """The capabilities that an earlier probe recorded in this namespace, or those that a new probe finds and records.
 
     A record is valid for 30 days by the store's clock, and only for the endpoint that was probed. `token` must be
     unique to this call.

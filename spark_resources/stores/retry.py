@@ -5,7 +5,7 @@ libraries' own retries are switched off, so a policy's limits apply to everythin
 
 Deletes are not retried here: before each retry, a sweep repeats the checks of the first attempt. A store reports for
 each failed key whether a retry may succeed (`DeleteResult.transient`). Pending work that has not failed is polled
-(`polling`). Other loops that read again do so because data is outdated or fails a check, not because a request failed.
+(`polling`). Other loops read again because data is outdated or fails a check, not because a request failed.
 """
 
 from __future__ import annotations

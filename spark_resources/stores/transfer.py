@@ -81,12 +81,12 @@ class Streams(Protocol):
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
         """Write an object, or raise `AlreadyExists` if the key exists. Holds about PART bytes in memory.
 
-        Headers and metadata are kept as far as the store supports them.
+        Headers and metadata are stored if the store supports them.
         """
         ...
 
     def copy(self, source: Streams, original: StoredObject, key: str) -> WrittenObject:
-        """Copy an object on the same server with its headers and metadata, provided it is unchanged since `original`.
+        """Copy an object on the same server with its headers and metadata, provided it is still `original`.
 
         Raises `AlreadyExists` if the key exists (`copy_never_replaces` tests whether that check is atomic), and
         `Changed` or `NotFound` for the source. The checksum is the one that the store reports for the copy.
@@ -141,7 +141,7 @@ class HashingIterator:
 
 
 def require_size(pieces: Iterable[bytes], size: int, key: str, where: str) -> Iterator[bytes]:
-    """The same pieces. Raises `Transient` after the last one unless they have `size` bytes in total."""
+    """Passes the pieces through. Raises `Transient` after the last one unless they have `size` bytes in total."""
     seen = 0
     for piece in pieces:
         seen += len(piece)
@@ -190,7 +190,7 @@ def require_start(status: int, start: int, key: str, where: str) -> None:
 
 
 def split_into_parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in parts of this size; the last one may be shorter. Without any bytes, there are no parts."""
+    """Regroup the bytes into parts of this size; the last one may be shorter. Without any bytes, there are no parts."""
     buffered: list[bytes] = []
     length = 0
     for piece in pieces:

@@ -69,7 +69,7 @@ def _delete_one(client: ContainerClient, name: str) -> _ToResult:
 
 @dataclass(slots=True)
 class _Batch:
-    """One request for many blobs. If it is refused as a whole, a single delete tells whether batches are the reason."""
+    """One request for many blobs. If it is refused as a whole, a single delete shows whether batches are the reason."""
 
     client: ContainerClient
     names: Sequence[str]

@@ -2,7 +2,7 @@
 
 Requests use the JSON API directly, over google-auth's session. The library google-cloud-storage was tried and rejected:
 its batches match responses by order alone, its listings create an object per key, its uploads in pieces don't check the
-condition and write in one step, it requests the bucket's metadata by itself, and it takes a second to import.
+condition and write in one step, it also requests the bucket's metadata, and importing it takes a second.
 """
 
 from __future__ import annotations

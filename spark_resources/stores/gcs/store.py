@@ -52,7 +52,7 @@ from spark_resources.stores.settings import StoreSettings
 GCS = Capabilities(
     reports_missing_deletes=True,
     delete_batch=MAX_BATCH,
-    ramp=1_000.0,  # writes a second, including deletes, that a bucket accepts before it is spread over more servers
+    ramp=1_000.0,  # writes per second, including deletes, that a bucket accepts before it is spread over more servers
     unsupported_keys=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
 )
 

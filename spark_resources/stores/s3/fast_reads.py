@@ -1,4 +1,4 @@
-"""Reading whole objects with obstore, which is compiled code and takes a tenth of boto3's CPU time.
+"""Reads whole objects with obstore, which is compiled and takes a tenth of boto3's CPU time.
 
 A mark reads every table of a repository with one request each, and most tables are small. Only objects that the reader
 verifies with a hash are read this way. Mutable objects, and objects that a decision directly depends on, are read with

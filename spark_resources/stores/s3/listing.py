@@ -40,14 +40,15 @@ class Listing:
 
 
 def replace_listing_parser(client: S3Client) -> None:
-    """Make this client parse listings with `parse_listing`. Its own result for them is then empty."""
+    """Make this client parse listings with `parse_listing`. The client's own result for them is then empty."""
     # With the asterisk, the handler runs before one of botocore's that also parses each response to find errors with
     # status 200 and truncated documents. Both are left to botocore's handler, which makes the client retry the request.
     client.meta.events.register("before-parse.*.ListObjectsV2", _parse_response)
 
 
 def listing_of(response: Mapping[str, Any]) -> Listing:
-    """The listing in a response of such a client. Raises `Unavailable` if it is not a complete listing."""
+    """The listing in a response of a client prepared by `replace_listing_parser`. Raises `Unavailable` if it is not a
+    complete listing."""
     listing = response.get(_FIELD)
     if isinstance(listing, Listing):
         return listing

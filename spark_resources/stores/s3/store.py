@@ -56,7 +56,7 @@ _PARAMETERS = {
     "ContinuationToken": "continuation-token",
 }
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
-_DIRECTORY_BUCKET = "--x-s3"  # suffix of such a bucket's name; its ETags are random
+_DIRECTORY_BUCKET = "--x-s3"  # suffix of a directory bucket's name; its ETags are random
 
 
 class S3Store:
