@@ -110,21 +110,21 @@ def ranges_only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa
 def judged_ranges(run: MarkRun, judged: pa.Table, chain: MarkChain) -> pa.Table:
     """The ranges of these metaranges (columns metarange_id and verdict), each with the largest verdict of all its
     metaranges (EXPIRED_RANGES). Reads only metaranges that neither this mark nor an earlier one has read."""
-    written, read = RecordedRanges.of(run, chain), metarange_reader(run.place)
+    recorded, read_metaranges = RecordedRanges.of(run, chain), metarange_reader(run.place)
     metaranges = set(judged["metarange_id"].to_pylist())
-    known = metaranges & written.metaranges
+    known = metaranges & recorded.metaranges
 
     def by_range(ranges: pa.Table) -> pa.Table:
         rows = ranges.join(judged, "metarange_id", join_type="inner", use_threads=False)
         return largest_verdict(rows.select(EXPIRED_RANGES.names))
 
     def read_by_range(batches: Batches) -> Batches:
-        for batch in read(batches):
+        for batch in read_metaranges(batches):
             yield from by_range(pa.Table.from_batches([batch])).to_batches()
 
     result = mapped(metarange_tasks(run.spark, sorted(metaranges - known)), read_by_range, EXPIRED_RANGES)
     new = result.table if isinstance(result, Tasks) else largest_on_executors(result)
-    return largest_verdict(pa.concat_tables([by_range(written.described(known)), new]))
+    return largest_verdict(pa.concat_tables([by_range(recorded.described(known)), new]))
 
 
 def largest_verdict(ranges: pa.Table) -> pa.Table:

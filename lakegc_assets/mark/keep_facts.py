@@ -57,7 +57,7 @@ class ObjectsToDecide:
     objects_of: Callable[[pa.Table], pa.Table]
     facts: Facts = field(default_factory=dict)
 
-    def given(self, facts: Facts) -> ObjectsToDecide:
+    def with_facts(self, facts: Facts) -> ObjectsToDecide:
         """These objects, with more facts."""
         return replace(self, facts={**self.facts, **facts})
 

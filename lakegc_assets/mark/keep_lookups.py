@@ -32,7 +32,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
     """The facts for every reason that may keep one of the objects."""
     facts: dict[KeepReason, KeepFacts] = {}
     for reason in KEEP_REASONS:
-        reason_facts = LOOKUPS[reason](run, notes, objects.given(facts), chain)
+        reason_facts = LOOKUPS[reason](run, notes, objects.with_facts(facts), chain)
         if reason_facts is not None:
             facts[reason] = reason_facts
     return facts

@@ -370,7 +370,7 @@ def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
                 return read_table(places[repository], table_id, referrer="another repository")
             return b""
 
-        for table_id, data in prefetch(where, lambda one: fetch(one, where[one][0]), ahead):
+        for table_id, data in prefetch(where, lambda table_id: fetch(table_id, where[table_id][0]), ahead):
             report.count(bytes=len(data))
             decoder = sstable.default_decoder(report.counters["bytes"])
             for number, repository in enumerate(where[table_id]):

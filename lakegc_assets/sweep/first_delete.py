@@ -43,8 +43,8 @@ def delete_first(
     unchanged = delete_check(run)(rows, Lookup(run.store).look_up(rows)).unchanged.slice(0, 1)
     if not len(unchanged):
         return FirstDelete()
-    one = Tasks.of(run.spark, unchanged.cast(PENDING))
-    tally = run_round(run, one, action, run.receipts, verification.number, expiry_time(run, verification), 1, heads)
+    single = Tasks.of(run.spark, unchanged.cast(PENDING))
+    tally = run_round(run, single, action, run.receipts, verification.number, expiry_time(run, verification), 1, heads)
     if not tally.total:
         return FirstDelete(tally=tally)
     if tally.objects[Outcome.FAILED.value]:

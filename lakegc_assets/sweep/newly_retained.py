@@ -98,15 +98,15 @@ class NewlyRetained:
 
     def _read_unknown(self, changed: Sequence[str], heads: Iterable[str]) -> None:
         """Read the commits that these heads reach and that have not been read; they count as retained."""
-        run, read = self.run, Graph()
+        run, graph = self.run, Graph()
         for commit in unknown_ancestors(run.lakefs, run.partition.repository, self.graph, heads):
-            read[commit.id] = commit
-            if len(read) > MAX_COMMITS:
+            graph[commit.id] = commit
+            if len(graph) > MAX_COMMITS:
                 raise TooMuchChanged(
                     f"{branch_names(changed)} reach more than {MAX_COMMITS} commits that have not been read"
                 )
-        self.graph |= read
-        self._since |= read.keys()
+        self.graph |= graph
+        self._since |= graph.keys()
 
     def _only_moved_forward(self, changed: Sequence[str], branches: Mapping[str, str]) -> bool:
         """Whether these branches can't newly retain older commits: each moved forward on its main line by commits made

@@ -69,16 +69,16 @@ class Pace:
 
     def succeeded(self, prefix: str) -> None:
         with self._lock:
-            one = self._bucket(prefix)
-            if one.busy_until <= self.clock():
+            bucket = self._bucket(prefix)
+            if bucket.busy_until <= self.clock():
                 return
-            one.rate = min(one.rate + RATE_STEP if one.was_throttled else one.rate * 2, UNLIMITED)
+            bucket.rate = min(bucket.rate + RATE_STEP if bucket.was_throttled else bucket.rate * 2, UNLIMITED)
 
     def throttled(self, prefix: str) -> None:
         """Record that the store throttled a request: a 503 or a timeout."""
         with self._lock:
-            one = self._bucket(prefix)
-            one.rate, one.was_throttled = max(one.rate / 2, MIN_RATE), True
+            bucket = self._bucket(prefix)
+            bucket.rate, bucket.was_throttled = max(bucket.rate / 2, MIN_RATE), True
 
     def rate(self, prefix: str) -> float:
         """The current maximum of keys per second for this prefix."""

@@ -124,11 +124,11 @@ def write_ranges_of(
     With `pairs_folder`, also writes the pairs of metarange and range (RANGES_OF_METARANGES). Verifies the metaranges'
     content hashes.
     """
-    refs, read = parquet(folder, RANGE_REFS), metarange_reader(place)
+    refs, read_metaranges = parquet(folder, RANGE_REFS), metarange_reader(place)
     outputs = [Output(refs.folder, refs.suffix, lambda table: refs.encode(distinct_refs(table)))]
     if pairs_folder:
         outputs.append(parquet(pairs_folder, RANGES_OF_METARANGES))
-    return write_outputs(metarange_tasks(spark, metaranges), lambda rows, _: read(rows), place, outputs)[0]
+    return write_outputs(metarange_tasks(spark, metaranges), lambda rows, _: read_metaranges(rows), place, outputs)[0]
 
 
 def distinct_refs(ranges: pa.Table) -> pa.Table:

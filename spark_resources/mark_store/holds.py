@@ -151,7 +151,7 @@ class RecordedHolds:
 def newest_recorded(place: Place) -> RecordedHolds:
     """The newest holds that a mark or a sweep of this namespace used, according to signed records."""
     recorded = [RecordedHolds(*newest_holds(mark.record), mark.record.mark_id) for mark in signed_marks(place)]
-    return max(recorded, key=lambda one: one.number, default=RecordedHolds())
+    return max(recorded, key=lambda holds: holds.number, default=RecordedHolds())
 
 
 def signed_marks(place: Place) -> Iterator[Mark]:

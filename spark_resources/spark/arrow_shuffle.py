@@ -240,8 +240,12 @@ def shuffle(spark: Callable[[], SparkSession], inputs: Sequence[Input], *, cuts:
     """Divide the rows of the inputs among buckets: by the hash of the address, or, given `cuts`, by ranges of
     addresses, each of which begins at one of these sorted addresses. Few rows are not divided."""
     rows = sum(source.grouped_rows for source in inputs)
-    files = [(number, file) for number, one in enumerate(inputs) for file in one.files]
-    with_rows = [(number, one, one.rows) for number, one in enumerate(inputs) if one.rows is not None and one.count]
+    files = [(number, file) for number, source in enumerate(inputs) for file in source.files]
+    with_rows = [
+        (number, source, source.rows)
+        for number, source in enumerate(inputs)
+        if source.rows is not None and source.count
+    ]
     on_driver = all(isinstance(rows, Tasks) and rows.is_here for _, _, rows in with_rows)
     if on_driver and sum(source.count for source in inputs) <= ROWS_HERE:
         buckets = 1
@@ -262,7 +266,7 @@ def shuffle(spark: Callable[[], SparkSession], inputs: Sequence[Input], *, cuts:
             yield from bucket_batches(table, number, buckets, read=len(table), cuts=cuts)
 
     tasks = _file_tasks(spark, [file.rows for _, file in files])
-    splits = [(input_rows, partial(split_rows, number, one.schema)) for number, one, input_rows in with_rows]
+    splits = [(input_rows, partial(split_rows, number, source.schema)) for number, source, input_rows in with_rows]
     if buckets == 1 and on_driver and tasks.is_here:
         tables = [tasks.collected(split, _BATCHES)]
         tables += [input_rows.collected(step, _BATCHES) for input_rows, step in splits if isinstance(input_rows, Tasks)]

@@ -33,7 +33,7 @@ from spark_resources.stores.place import Place
 
 ROWS_PER_FILE = 1_000_000
 BATCH_ROWS = 50_000
-BYTES_PER_TASK = 1 << 18  # of files, from which on a separate task is worthwhile
+BYTES_PER_TASK = 1 << 18  # of files: enough work for a separate task
 FILES_HERE = 8  # read by the driver concurrently, if together they have at most the bytes of one task
 LIST_NAME = "_files.json"
 

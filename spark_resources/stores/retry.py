@@ -150,7 +150,7 @@ def delete_own_files(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
         for key in remaining:
             failed.pop(key, None)
         failed.update(results)
-        remaining = [key for key, each in results.items() if each.transient]
+        remaining = [key for key, result in results.items() if result.transient]
         if remaining:
             raise Transient(f"{len(remaining)} files in {store.where} could not be deleted")
 
