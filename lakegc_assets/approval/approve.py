@@ -125,7 +125,7 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
     if until <= now:
         raise WrongUsage(
             f"--until {until:%Y-%m-%d %H:%M} UTC has passed: it is {now:%Y-%m-%d %H:%M} by the store's clock. "
-            "Give a later time."
+            "Pass a later time."
         )
     released = {
         known_brake(name): single_line(because, f"the reason for releasing {name}")

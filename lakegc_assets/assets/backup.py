@@ -53,7 +53,7 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
         partition, settings = Partition.parse(context.partition_key), marks.settings()
         to = config.to or settings.backup_to
         if not to:
-            raise WrongUsage("no backup destination is given: set LAKEGC_BACKUP_TO, or 'to' in the run's config")
+            raise WrongUsage("there is no backup destination: set LAKEGC_BACKUP_TO, or 'to' in the run's config")
         name = f"{config.layout}/{partition.mark_id}" if config.layout else partition.mark_id
         limits = CopyLimits(config.at_once, config.bandwidth or None)
         log_message = logged_and_published(context.log.info)

@@ -119,7 +119,7 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
     if backup is None:
         raise NotFound(
             f"there is no complete backup of mark {mark_id} of {target.repository.id} in {source}: "
-            f"{folder}backup.json doesn't exist. Name the destination that was given to 'lakegc backup'."
+            f"{folder}backup.json doesn't exist. Use the destination that was passed to 'lakegc backup'."
         )
     subject, repository = backup.subject, target.repository
     today = (repository.id, repository.created.isoformat(), target.place.namespace.uri)
@@ -192,7 +192,7 @@ def unknown_keys(run: RestoreRun, rows: DataFrame, selection: Selection) -> tupl
         if selection.prefix and rows.isEmpty():
             raise WrongUsage(
                 f"the backup of mark {run.backup.subject.mark_id} has no object whose address starts with "
-                f"{selection.prefix!r}. Give addresses as 'lakegc review --list' shows them, not paths"
+                f"{selection.prefix!r}. Pass addresses as 'lakegc review --list' shows them, not paths"
             )
         return ()
     listed = id_tasks(run.spark, "address", sorted(set(selection.keys)), batch=50_000).frame()

@@ -148,7 +148,7 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
     released: dict[str, str] = {}
     for name, reason in zip(releases, reasons, strict=True):
         if name in released:
-            raise WrongUsage(f"--release names the brake {name} twice: give it once, with one reason")
+            raise WrongUsage(f"--release names the brake {name} twice: pass it once, with one reason")
         released[known_brake(name)] = single_line(reason, f"the reason for releasing {name}")
     return released
 

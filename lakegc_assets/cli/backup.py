@@ -60,7 +60,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
     partition, settings = Partition.of(repository, mark_id), server.settings
     to = to or settings.backup_to or ""
     if not to:
-        raise WrongUsage("no backup destination is given: name one after the mark, or set LAKEGC_BACKUP_TO")
+        raise WrongUsage("there is no backup destination: pass one after the mark, or set LAKEGC_BACKUP_TO")
     refuse_backup_early(server.lakefs, settings, repository, name, to)
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup
 

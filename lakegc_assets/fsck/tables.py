@@ -76,7 +76,7 @@ def verified_bytes(table_id: str, data: bytes | LakegcError, decoder: sstable.De
 
 
 def finding_note(what: str, thing: str, error: LakegcError) -> str:
-    """A finding, serialized for the way from an executor to the driver."""
+    """A finding, serialized so that an executor can return it to the driver."""
     return json.dumps({"what": what, "id": thing, "problem": problem_of(error).value, "why": reason_of(error)})
 
 

@@ -38,7 +38,7 @@ def inventory_for_mark(
     if inventory.bucket and inventory.bucket != namespace.bucket:
         raise WrongUsage(
             f"{location} is an inventory of the bucket {inventory.bucket}, but {namespace.uri} is in another bucket. "
-            "Give an inventory of that bucket."
+            "Pass an inventory of that bucket."
         )
     if inventory.taken.year < EARLIEST_YEAR:
         raise WrongUsage(f"{location} can't have been taken on {inventory.taken:%Y-%m-%d}")

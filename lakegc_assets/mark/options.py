@@ -44,7 +44,7 @@ def parse_inventory_taken(text: str, inventory: str) -> datetime | None:
         raise WrongUsage(f"inventory_taken: {error}; expected a time such as 2026-11-21T00:00:00Z") from None
     if taken is not None and not inventory:
         raise WrongUsage(
-            "inventory_taken is the time of an inventory, but no inventory is given: name one, or leave it out"
+            "inventory_taken is the time of an inventory, but there is no inventory: pass one, or omit inventory_taken"
         )
     return taken
 
@@ -52,7 +52,7 @@ def parse_inventory_taken(text: str, inventory: str) -> datetime | None:
 def refuse_contradictions(options: MarkOptions) -> None:
     """Raise `WrongUsage` if options contradict each other."""
     if options.since and options.full:
-        raise WrongUsage("a mark is either incremental or full: give --since or --full, not both")
+        raise WrongUsage("a mark is either incremental or full: pass --since or --full, not both")
     if options.since and options.inventory:
         raise WrongUsage("a mark from an inventory can't be incremental: leave out --since")
 

@@ -130,8 +130,8 @@ class NewlyRetained:
         assert run.decided is not None
         rules, now = run.mark.record.rules, run.mark.record.server_now
         verdicts = retained_commits(self.graph.values(), branches, rules, now=now)
-        seen = References([branches], run.decided.tags)
-        on_hold = commits_on_hold(run.decided.holds, self.graph, seen, rules, now=now)
+        references = References([branches], run.decided.tags)
+        on_hold = commits_on_hold(run.decided.holds, self.graph, references, rules, now=now)
         return {verdict.commit_id for verdict in verdicts if verdict.retained} | on_hold.keys()
 
 

@@ -103,9 +103,9 @@ class Report(Record):
             text += f". {failed:,} could not be deleted; the report has the store's responses. To retry: {again}"
         if self.late_objects:
             text += (
-                f". {plural(self.late_objects, 'object')} became live while being deleted, and readers miss "
-                f"{'it' if self.late_objects == 1 else 'them'}: "
-                f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore from a backup, or by "
+                f". {plural(self.late_objects, 'object')} became live while being deleted, and "
+                f"{'is' if self.late_objects == 1 else 'are'} now missing for readers: "
+                f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore from a backup, or with "
                 f"'lakegc undo' if they were quarantined"
             )
         if self.unread:

@@ -340,7 +340,7 @@ def _fields_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     formats = [pair for pair in pairs if pair[0].value == "format"]
     if len(formats) > 1:
-        raise BadHolds(where, [HoldProblem(_line(formats[1][0]), "'format' is given twice")])
+        raise BadHolds(where, [HoldProblem(_line(formats[1][0]), "'format' appears twice")])
     for _, value in formats:
         if value.value != FORMAT:
             raise UnknownFormat(
@@ -399,7 +399,7 @@ def _to_plain(
         for key, value in node.value:
             name = str(key.value)
             if name in plain:
-                problems.append(HoldProblem(_line(key), f"{_quoted(key)} is given twice"))
+                problems.append(HoldProblem(_line(key), f"{_quoted(key)} appears twice"))
             lines[(*at, name)] = _line(key)
             plain[name] = _to_plain(value, (*at, name), lines, problems)
         return plain

@@ -142,12 +142,12 @@ class HashingIterator:
 
 def require_size(pieces: Iterable[bytes], size: int, key: str, where: str) -> Iterator[bytes]:
     """Passes the pieces through. Raises `Transient` after the last one unless they have `size` bytes in total."""
-    seen = 0
+    received = 0
     for piece in pieces:
-        seen += len(piece)
+        received += len(piece)
         yield piece
-    if seen != size:
-        raise Transient(f"{key!r} in {where} has {size} bytes, but {seen} were received. Try again.")
+    if received != size:
+        raise Transient(f"{key!r} in {where} has {size} bytes, but {received} were received. Try again.")
 
 
 def read_with_resume(

@@ -77,11 +77,11 @@ class _Batch:
     monotonic: Callable[[], float]
 
     def responses(self) -> dict[str, _ToResult]:
-        seen: list[SubResponses] = []
+        batch_responses: list[SubResponses] = []
 
         def record_response(response: Any) -> None:
             http = response.http_response
-            seen.append(sub_responses(http.headers.get("Content-Type", ""), http.body()))
+            batch_responses.append(sub_responses(http.headers.get("Content-Type", ""), http.body()))
 
         deadline = self.monotonic() + ONE_BY_ONE_TIMEOUT_S
         try:
@@ -93,9 +93,9 @@ class _Batch:
         except AzureError as error:
             return dict.fromkeys(self.names, _failure(error))
         except Exception:  # the library failed to parse the response, which `record_response` already has
-            if not seen:
+            if not batch_responses:
                 raise
-        responses = seen[-1] if seen else SubResponses({}, None)
+        responses = batch_responses[-1] if batch_responses else SubResponses({}, None)
         if responses.whole_batch is not None and not responses.by_number:
             return self._refused(responses.whole_batch.status, responses.whole_batch.to_result(), deadline)
         no_result = _failed_with(
