@@ -63,7 +63,7 @@ _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parse a duration such as `24h`, `90m`, `1d12h` or `0`. Raises `ValueError`, also if a number has no unit."""
+    """Parse a duration such as `24h`, `90m`, `1d12h` or `0`. Raises `ValueError`, including if a number has no unit."""
     stripped = text.strip().lower()
     parts = _DURATION_PART.findall(stripped)
     if stripped == "0":

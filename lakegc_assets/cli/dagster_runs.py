@@ -91,7 +91,7 @@ def open_instance(home: Path) -> dg.DagsterInstance:
 
 
 def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
-    """Replace this process by Dagster's web server and daemon for this project and home."""
+    """Replace this process with Dagster's web server and daemon for this project and home."""
     prepare_home(home)
     command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--module-name", LOCATION]
     os.execv(command[0], [*command, "--host", host, "--port", str(port), "--log-level", "warning"])

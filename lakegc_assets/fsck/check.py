@@ -65,7 +65,7 @@ def check(run: CheckRun) -> Report:
     now = run.lakefs.server_time()
     graph = read_graph(run.target, run.lakefs, report)
     run.log_message(
-        f"verified {plural(report.verified['commits'], 'commit')}; waiting for the server's list of retained ones"
+        f"verified {plural(report.verified['commits'], 'commit')}; waiting for the server's list of retained commits"
     )
     metaranges = live_objects.live_metaranges(run.target, run.lakefs, graph, report, now=now)
     report_commits(graph, report)

@@ -1,6 +1,6 @@
 """Verify metaranges and ranges on the executors. Each table is read once, and a damaged one is reported, not raised.
 
-Findings are returned in a column `note` (JSON) beside the rows, so that one job returns both.
+Findings are returned in a column `note` (JSON) next to the rows, so that one job returns both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a mark finds its candidates: by a full listing, from an inventory, or incrementally since a base mark.
 
 The choice is made once, when the mark begins, and recorded (`MarkRecord.basis` and `inventory`). `choose` makes it and
-`recorded_candidates` returns it again; no step needs to know which one it is.
+`recorded_candidates` returns it again; no step needs to know which kind was chosen.
 """
 
 from __future__ import annotations

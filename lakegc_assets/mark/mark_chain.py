@@ -76,8 +76,8 @@ def refuse_mixed_modes(run: MarkRun) -> None:
     record = run.mark.record
     if record.incremental != (COMPARED[1] in record.step(COMPARED[0]).datasets):
         raise Refused(
-            f"the mode of mark {record.mark_id} of {record.repository} (full or incremental) is not the one in which "
-            "its namespace_slices was listed. Make a new mark.",
+            f"namespace_slices of mark {record.mark_id} of {record.repository} was listed in a different mode (full or "
+            "incremental) than the mark's. Make a new mark.",
             invariant=3,
         )
 

@@ -36,7 +36,7 @@ def parse_min_age(text: str) -> timedelta | None:
 
 
 def parse_inventory_taken(text: str, inventory: str) -> datetime | None:
-    """Parse the time of an inventory; None for an empty text. Raises `WrongUsage`, also for a time without an
+    """Parse the time of an inventory; None for an empty text. Raises `WrongUsage`, including for a time without an
     inventory."""
     try:
         taken = datetime.fromisoformat(text) if text else None

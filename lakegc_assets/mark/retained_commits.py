@@ -92,7 +92,7 @@ def check_rules(run: MarkRun) -> None:
 
 
 def dumped_graph(run: MarkRun) -> Graph | None:
-    """Every commit of the repository, from a dump of its references; None without the permission for that.
+    """Every commit of the repository, from a dump of its references; None without permission to dump them.
 
     The dump's content hash and each commit's id are verified (formats §3).
     """

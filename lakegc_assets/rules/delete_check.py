@@ -78,7 +78,7 @@ def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> 
 
 
 def _current_at(marked: pa.Table, current: pa.Table) -> tuple[pa.ChunkedArray, pa.Table]:
-    """Whether there is an object at the key of each marked row now, and its attributes; nulls if there is none."""
+    """Whether an object exists now at the key of each marked row, and its attributes; nulls if none exists."""
     row_index = pc.index_in(marked["address"], value_set=current["address"].combine_chunks())
     return pc.is_valid(row_index), pa.table([current[name].take(row_index) for name in _NOW], names=list(_NOW))
 

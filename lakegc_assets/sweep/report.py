@@ -126,7 +126,7 @@ class Report(Record):
         if fields_["format"] == 1:
             fields_ |= {"verifications": fields_.pop("proofs"), "format": REPORT_FORMAT}
         if fields_["format"] != REPORT_FORMAT:
-            raise ValueError(f"format {fields_['format']}; this version of lakegc knows 1 and {REPORT_FORMAT}")
+            raise ValueError(f"format {fields_['format']}; this version of lakegc supports 1 and {REPORT_FORMAT}")
         return fields_
 
     @classmethod

@@ -206,11 +206,11 @@ def _verify_sha256(hashed: HashingIterator, sha256: str | None, key: str, where:
     written."""
     yield from hashed
     if sha256 not in (None, hashed.sha256):
-        raise Differs(f"the content of {key!r} in {where} differs from the one that was copied there: it was altered")
+        raise Differs(f"the content of {key!r} in {where} differs from what was copied there: it was altered")
 
 
 def is_comparable(checksum: str | None) -> bool:
-    """Whether equal checksums of this kind mean equal content across stores: an MD5, also of parts, or a CRC32C.
+    """Whether equal checksums of this kind mean equal content across stores: an MD5 (even of parts) or a CRC32C.
 
     An Azure ETag identifies only one write.
     """

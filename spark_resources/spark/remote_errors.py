@@ -103,8 +103,8 @@ def from_text(text: str, nonce: str) -> LakegcError | None:
 def lost_attempts(spark: SparkSession) -> tuple[int, int] | None:
     """The numbers of failed task attempts and of lost executors so far in this session.
 
-    If they grow, a worker may still be running that Spark no longer counts, because its task was given to another one.
-    None if the numbers are not available.
+    If they grow, a worker may still be running that Spark no longer counts, because its task was reassigned. None if
+    the numbers are not available.
     """
     try:
         context = spark.sparkContext._jsc.sc()

@@ -98,7 +98,8 @@ class FastReads:
         return self._client._request_signer._credentials  # type: ignore[attr-defined]
 
     def _credentials(self) -> S3Credential:
-        """boto3's own credentials; obstore requests temporary ones again before they expire. Raises without any."""
+        """boto3's own credentials; obstore requests temporary ones again before they expire. Raises if there are
+        none."""
         credentials = self._signer_credentials
         current = credentials.get_frozen_credentials()
         is_temporary = hasattr(credentials, "refresh_needed")
