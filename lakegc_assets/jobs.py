@@ -117,7 +117,7 @@ APPROVE_TEMPLATE = {"ops": {give_approval.name: {"config": {"by": "", "digest": 
 On the *Launchpad*: choose the partition `repository|mark_id`, and fill in who you are (`by`) and the digest of the set
 that you reviewed (`digest`, at least its first 12 characters; *expired_set* shows it). A brake that has tripped is
 released by name, with a reason: `release: {share: the old experiments were deleted on purpose}`. If a precondition
-isn't met, the run fails at once and nothing is approved.""",
+isn't met, the run fails immediately and nothing is approved.""",
 )
 def approve_job() -> None:
     give_approval()

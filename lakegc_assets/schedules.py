@@ -44,7 +44,8 @@ def preflight_problems(lakefs: LakeFS, repositories: Sequence[Repository], setti
 
 
 def preflight_problem(lakefs: LakeFS, repository: Repository, settings: Settings) -> str | None:
-    """The problem with permissions, rules or the store that would stop a mark of the repository at once, or None."""
+    """The problem with permissions, rules or the store that would immediately stop a mark of the repository, or
+    None."""
     try:
         refuse_read_only(repository)
         target = find_target(lakefs, repository.id, settings)

@@ -85,10 +85,10 @@ before anything is deleted. If LAKEGC_BACKUP_TO is set, a backup is made first. 
 sweeps start only manually; approvals given meanwhile are picked up when it is turned on.""",
 )
 def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    # oldest first, by storage id, so that none is skipped even if many arrive at once
-    seen = int(context.cursor) if context.cursor else None
+    # oldest first, by storage id, so that none is skipped even if many arrive together
+    last_id = int(context.cursor) if context.cursor else None
     events = context.instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=APPROVAL, after_storage_id=seen), limit=APPROVALS_PER_TICK, ascending=True
+        dg.AssetRecordsFilter(asset_key=APPROVAL, after_storage_id=last_id), limit=APPROVALS_PER_TICK, ascending=True
     ).records
     if not events:
         return dg.SkipReason("No new approval.")

@@ -32,7 +32,8 @@ class LakegcError(Exception):
 
 
 class LakegcWarning(UserWarning):
-    """A problem that doesn't stop anything but that the user should know. The command line shows it like an error."""
+    """A problem that doesn't stop anything but that the user should know about. The command line shows it like an
+    error."""
 
 
 class WrongUsage(LakegcError):
@@ -90,7 +91,7 @@ class Unavailable(LakegcError):
 class Transient(Unavailable):
     """Raised for a temporary failure: the server or store is busy or unreachable, or its response was lost.
 
-    `after_s` is the wait in seconds that the server or store asks for. The retry policy handles this error, and raises
+    `after_s` is the wait in seconds that the server or store requests. The retry policy handles this error, and raises
     a plain `Unavailable` when it gives up.
     """
 
@@ -114,8 +115,8 @@ class Interrupted(Unavailable):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`Did you mean X?` for the known name that is closest to this one, ignoring case; "" if none is close."""
     by_lower_case = {known_name.lower(): known_name for known_name in known}
-    found = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.7)
-    return f"Did you mean {by_lower_case[found[0]]}?" if found else ""
+    matches = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.7)
+    return f"Did you mean {by_lower_case[matches[0]]}?" if matches else ""
 
 
 def with_article(thing: str) -> str:

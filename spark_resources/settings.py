@@ -63,7 +63,7 @@ _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parse a duration such as `24h`, `90m`, `1d12h` or `0`. Raises `ValueError`, also if a number has no unit."""
+    """Parse a duration such as `24h`, `90m`, `1d12h` or `0`. Raises `ValueError`, including if a number has no unit."""
     stripped = text.strip().lower()
     parts = _DURATION_PART.findall(stripped)
     if stripped == "0":
@@ -292,12 +292,12 @@ class Settings(BaseSettings):
         from spark_resources.stores.settings import StoreSettings
 
         same = (name for name in StoreSettings.model_fields if name in Settings.model_fields)
-        given = {name: getattr(self, name) for name in same} | {
+        fields = {name: getattr(self, name) for name in same} | {
             "connect_timeout": self.store_connect_timeout_s,
             "read_timeout": self.store_read_timeout_s,
             "retry": self.retry_policy(),
         }
-        return StoreSettings.model_validate({name: value for name, value in given.items() if value is not None})
+        return StoreSettings.model_validate({name: value for name, value in fields.items() if value is not None})
 
     def signing(self) -> SigningKeys | None:
         """The keys that records are signed and verified with; None if none is set."""
@@ -310,11 +310,11 @@ _Source = dict[str, tuple[Any, str]]
 
 def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
     # an empty variable counts as not given
-    given = {name: text for name in cls.model_fields if (text := environ.get(PREFIX + name.upper(), "")).strip()}
+    texts = {name: text for name in cls.model_fields if (text := environ.get(PREFIX + name.upper(), "")).strip()}
     source = EnvSettingsSource(cls, case_sensitive=True)
-    source.env_vars = {PREFIX + name: text for name, text in given.items()}  # in the case of the fields
+    source.env_vars = {PREFIX + name: text for name, text in texts.items()}  # in the case of the fields
     values: _Source = {}
-    for name in given:  # calling the source would inspect all other fields, too, which takes three times as long
+    for name in texts:  # calling the source would inspect all other fields, too, which takes three times as long
         field, variable = cls.model_fields[name], PREFIX + name.upper()
         try:
             value, _, is_complex = source.get_field_value(field, name)
@@ -376,13 +376,13 @@ def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
         raise WrongUsage(
             f"lakectl's configuration {path} is not valid YAML. Run `lakectl config` to write it again."
         ) from None
-    found: _Source = {}
+    values: _Source = {}
     for name, (section, key) in _LAKECTL_FILE.items():
         part = content.get(section) if isinstance(content, dict) else None
         value = part.get(key) if isinstance(part, dict) else None
         if value not in (None, ""):
-            found[name] = (value, f"{section}.{key} in {path}")
-    return found
+            values[name] = (value, f"{section}.{key} in {path}")
+    return values
 
 
 _EXPECTED = {
@@ -434,8 +434,8 @@ def _validation_error(
     """An error with one sentence per setting: its source, its value (unless it may be secret), the expected value."""
     sentences = []
     for name in dict.fromkeys(str(detail["loc"][0]) for detail in error.errors(include_input=False, include_url=False)):
-        given = "" if name in _NEVER_SHOWN else f" is '{values.get(name)}'"
-        sentences.append(f"{origins.get(name, name)}{given or ' is invalid'}: expected {_expected_form(cls, name)}")
+        value = "" if name in _NEVER_SHOWN else f" is '{values.get(name)}'"
+        sentences.append(f"{origins.get(name, name)}{value or ' is invalid'}: expected {_expected_form(cls, name)}")
     return WrongUsage("; ".join(sentences))
 
 

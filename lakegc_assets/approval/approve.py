@@ -59,7 +59,7 @@ from spark_resources.stores.place import Place
 MAX_TRIES = 3
 
 
-# --- given ----------------------------------------------------------------------------------------------------------
+# --- approving ------------------------------------------------------------------------------------------------------
 
 
 def approve(
@@ -125,7 +125,7 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
     if until <= now:
         raise WrongUsage(
             f"--until {until:%Y-%m-%d %H:%M} UTC has passed: it is {now:%Y-%m-%d %H:%M} by the store's clock. "
-            "Give a later time."
+            "Pass a later time."
         )
     released = {
         known_brake(name): single_line(because, f"the reason for releasing {name}")
@@ -205,7 +205,7 @@ def conflict_error(mark: Mark) -> ApprovalConflict:
     )
 
 
-# --- revoked --------------------------------------------------------------------------------------------------------
+# --- revoking -------------------------------------------------------------------------------------------------------
 
 
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
@@ -255,7 +255,7 @@ def is_named_by_record(place: Place, mark_id: str, data: bytes) -> bool:
     return Mark.open(place, mark_id).record.approval == hashlib.sha256(data).hexdigest()
 
 
-# --- verified -------------------------------------------------------------------------------------------------------
+# --- verifying ------------------------------------------------------------------------------------------------------
 
 
 def valid_approval(proposal: Proposal, *, now: datetime) -> Approval:

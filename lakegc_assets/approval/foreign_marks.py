@@ -1,6 +1,6 @@
 """Present a foreign mark (of the reference collector) as a record like lakegc's own, for the brakes to measure.
 
-A foreign mark records addresses only. Sizes and totals come from a listing of the store as it is today.
+A foreign mark records addresses only. Sizes and totals come from a current listing of the store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def sweep_record_root(mark_id: str) -> str:
 
 
 def open_sweep_record(target: Target, mark_id: str) -> Mark | None:
-    """The record of a sweep of a foreign mark; None if none was begun."""
+    """The record of a sweep of a foreign mark; None if no sweep was started."""
     try:
         return Mark.open(target.place, mark_id, root=sweep_record_root(mark_id))
     except NotFound:
@@ -79,9 +79,9 @@ def count_objects(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
         for page in store.pages(folder, delimiter=None if folder else "/"):
             for listed in page.objects:
                 if is_candidate(listed.key, local_adapter=local):
-                    taken = listed.key in wanted
+                    is_expired = listed.key in wanted
                     candidates, candidate_bytes = candidates + 1, candidate_bytes + listed.size
-                    stored, expired_bytes = stored + taken, expired_bytes + taken * listed.size
+                    stored, expired_bytes = stored + is_expired, expired_bytes + is_expired * listed.size
     return {
         "candidates": candidates,
         "candidate_bytes": candidate_bytes,

@@ -30,7 +30,7 @@ def single_line(text: str, what: str) -> str:
     can't be shown on a terminal."""
     line = " ".join(text.split())
     if not any(char.isalnum() for char in line):
-        raise WrongUsage(f"{what} is missing: give at least one letter or digit")
+        raise WrongUsage(f"{what} is missing: enter at least one letter or digit")
     if len(line) > MAX_LENGTH:
         raise WrongUsage(f"{what} is longer than {MAX_LENGTH:,} characters: shorten it")
     if any(unicodedata.category(char) in ("Cc", "Cf", "Cs") for char in line):
@@ -38,12 +38,13 @@ def single_line(text: str, what: str) -> str:
     return line
 
 
-def complete_digest(given: str, expected: str) -> str:
-    """`expected` if a prefix of it was given, otherwise the given text. Raises `WrongUsage` if that is too short."""
-    given = given.strip().lower()
-    if len(given) < DIGEST_CHARACTERS:
+def complete_digest(text: str, expected: str) -> str:
+    """`expected` if the text is a prefix of it, otherwise the text in lower case. Raises `WrongUsage` if that is too
+    short."""
+    text = text.strip().lower()
+    if len(text) < DIGEST_CHARACTERS:
         raise WrongUsage(
-            f"give at least the first {DIGEST_CHARACTERS} characters of the digest, which identifies the reviewed "
+            f"enter at least the first {DIGEST_CHARACTERS} characters of the digest, which identifies the reviewed "
             "set. The expired_set asset and 'lakegc review' show it."
         )
-    return expected if expected.startswith(given) else given
+    return expected if expected.startswith(text) else text

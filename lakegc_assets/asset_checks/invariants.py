@@ -115,8 +115,8 @@ def young_kept(record: MarkRecord) -> Measured:
 
 def nothing_missed(record: MarkRecord) -> Measured:
     facts = record.step("expired_set").facts
-    made = "since " + ", ".join(record.basis["chain"]) if record.incremental else f"full: {record.basis['why']}"
-    metadata = {"made": made, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
+    basis = "since " + ", ".join(record.basis["chain"]) if record.incremental else f"full: {record.basis['why']}"
+    metadata = {"made": basis, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
     if record.incremental:
         metadata["not_looked_for"] = f"{late_uploads(record)} To make it now: lakegc mark {record.repository} --full"
     return metadata["missed"] == 0, metadata | {"names": ", ".join(facts.get("missed_names", []))}
@@ -163,7 +163,7 @@ INVARIANTS = [
         3,
         "The store lists every live address.",
         live_is_listed,
-        violation="Live objects are missing that nobody has accepted as lost: either data is gone, or the listing "
+        violation="Live objects are missing that no one has accepted as lost: either data is gone, or the listing "
         "was incomplete. Find out which before anything is deleted.",
     ),
     Invariant(

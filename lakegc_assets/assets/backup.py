@@ -44,16 +44,16 @@ class BackupConfig(dg.Config):
 def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: MarksResource) -> dg.MaterializeResult[Any]:
     """A copy of every object of one expired set in another location, each compared with its original.
 
-    The location is another bucket, container or folder. A backup is required only if LAKEGC_BACKUP_TO is set:
-    then *sweep_report* refuses to run until this one is complete and of the approved set, and keeps each object
-    that isn't in it. It can be made before or after the approval. An interrupted backup resumes when it is run
+    The location is another bucket, container or folder. A backup is required only if LAKEGC_BACKUP_TO is set: then
+    *sweep_report* refuses to run until the backup is complete and covers exactly the approved set, and keeps every
+    object that isn't in it. It can be made before or after the approval. An interrupted backup resumes when it is run
     again. `lakegc restore` restores objects from it.
     """
     with reporting_failures():
         partition, settings = Partition.parse(context.partition_key), marks.settings()
         to = config.to or settings.backup_to
         if not to:
-            raise WrongUsage("no backup destination is given: set LAKEGC_BACKUP_TO, or 'to' in the run's config")
+            raise WrongUsage("there is no backup destination: set LAKEGC_BACKUP_TO, or 'to' in the run's config")
         name = f"{config.layout}/{partition.mark_id}" if config.layout else partition.mark_id
         limits = CopyLimits(config.at_once, config.bandwidth or None)
         log_message = logged_and_published(context.log.info)

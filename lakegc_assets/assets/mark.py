@@ -67,8 +67,8 @@ class MarkConfig(dg.Config):
         """Parse the options of a mark. Raises `WrongUsage` for invalid ones."""
         if self.clean is not None:
             raise WrongUsage("clean is now called full: set full in the run's configuration, and leave clean out")
-        min_age, taken = parse_min_age(self.min_age), parse_inventory_taken(self.inventory_taken, self.inventory)
-        missing = tuple(self.accept_missing)
+        min_age, missing = parse_min_age(self.min_age), tuple(self.accept_missing)
+        taken = parse_inventory_taken(self.inventory_taken, self.inventory)
         return MarkOptions(self.scope, min_age, self.allow_young, missing, self.inventory, taken, self.since, self.full)
 
 
@@ -83,10 +83,10 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
     approve, and group **sweep** deletes what was approved, and nothing else. The partition `repository|mark_id` names
     the repository and the scan.
 
-    This must be the first step: an object that is written after it isn't on the list, so it can't be mistaken
-    for garbage, no matter what the later steps see. It lists the repository's folder `data/` and old objects beside it,
-    never lakeFS's own files. The step also compares the clocks of the store, the server and this machine,
-    and takes the repository's lease, so that two marks of one repository never run at once.
+    This must be the first step: an object that is written after it isn't on the list, so it can't be mistaken for
+    garbage, no matter what the later steps see. It lists the repository's folder `data/` and legacy objects next to it,
+    never lakeFS's own files. The step also compares the clocks of the store, the server and this machine, and takes the
+    repository's lease, so that two marks of one repository never run concurrently.
     """
     with reporting_failures(context):
         marks.refuse_finished(context.partition_key)
@@ -109,8 +109,8 @@ def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResourc
     the branch see them. The server lists them branch by branch. Files may be moved or renamed while it does, so the
     list is read twice in full, and an object that is in either reading is live.
 
-    The list is read before the commits, so an object that is committed in between is on this list, among the
-    committed addresses, or in both.
+    The list is read before the commits, so an object that is committed in between is on this list, among the committed
+    addresses, or both.
     """
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)

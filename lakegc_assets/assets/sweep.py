@@ -40,11 +40,11 @@ class SweepConfig(dg.Config):
 def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: MarksResource) -> Materialized:
     """The outcome of every approved object: deleted, already gone, rescued, changed or failed. **This deletes.**
 
-    Only approved objects are deleted, and none that is live again: the objects to which branches, commits, holds and
-    staged changes refer *now* are read again before the first delete, and once more when that re-verification gets old.
+    Only approved objects are deleted, and none that is live again: everything that branches, commits, holds and staged
+    changes refer to *now* is read again before the first delete, and once more when that re-verification is too old.
     Objects that became live are *rescued*. Objects that are no longer byte for byte the marked ones are *changed*, and
-    kept, too. The task that deletes an object records its outcome, so a sweep that was killed resumes when it is run
-    again. If LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted.
+    kept, too. The task that deletes an object records its outcome, so a killed sweep resumes when it is run again. If
+    LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted.
 
     Deleted objects can't be recovered. With `quarantine: true` they are quarantined, and `lakegc undo` restores them.
     """

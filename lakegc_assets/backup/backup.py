@@ -48,7 +48,7 @@ def back_up(run: BackupRun) -> Backup:
     Raises `SweptWithFailures`, and writes no summary, if an object could not be copied. Objects that vanished, changed
     or can't be read from an archive tier are only listed and counted.
     """
-    started_at, monotonic_start = run.to.store().now(), time.monotonic()
+    started_at, started = run.to.store().now(), time.monotonic()
     with errors_from_executors():
         state = logged_state(run).persist()
         missing = state.where(~_has_copy()).select(*WANTED.names).persist()
@@ -57,7 +57,7 @@ def back_up(run: BackupRun) -> Backup:
             copy_round(run, missing, missing_totals["count(1)"], missing_totals["sum(size)"])
         state.unpersist()
         missing.unpersist()
-        return finish_backup(run, started_at, monotonic_start)
+        return finish_backup(run, started_at, started)
 
 
 def _has_copy() -> Any:
@@ -129,7 +129,7 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
 # --- finishing --------------------------------------------------------------------------------------------------------
 
 
-def finish_backup(run: BackupRun, started_at: datetime, monotonic_start: float) -> Backup:
+def finish_backup(run: BackupRun, started_at: datetime, started: float) -> Backup:
     """Check the copies against the log, write the list of objects, then the summary."""
     run.log_message("verifying the copies")
     rows = listed_rows(run).persist()
@@ -150,7 +150,7 @@ def finish_backup(run: BackupRun, started_at: datetime, monotonic_start: float) 
         marked=marked,
         objects=objects,
         sizes={row["outcome"]: row["sum(size)"] or 0 for row in totals},
-        seconds=round(time.monotonic() - monotonic_start, 2),
+        seconds=round(time.monotonic() - started, 2),
         dataset=dataset.named(),
     )
     run.to.store().write(run.folder + SUMMARY, backup.to_json())

@@ -27,13 +27,13 @@ def parse_place(uri: str, settings: StoreSettings) -> Place:
     text = uri.strip()
     if not text:
         raise WrongUsage(
-            "no backup destination is given: expected a URI such as s3://bucket/backups, or a folder's path"
+            "there is no backup destination: expected a URI such as s3://bucket/backups, or a folder's path"
         )
     if "://" in text and not text.startswith((_FILE, _LOCAL)):
         return Place(Namespace.parse(text), settings)
     folder = _folder(text, settings)
     if folder.name == "":
-        raise WrongUsage(f"{uri} is the root of the file system. Name a folder for backups.")
+        raise WrongUsage(f"{uri} is the root of the file system. Choose a folder for backups.")
     inside = Namespace(f"{_LOCAL}{folder.name}")
     return Place(inside, settings.model_copy(update={"local_path": str(folder.parent)}))
 
@@ -42,7 +42,7 @@ def _folder(text: str, settings: StoreSettings) -> Path:
     """The canonical folder of a path, of file:///path, or of the local adapter's two forms."""
     if text.startswith(_LOCAL) and not text.startswith(f"{_LOCAL}/"):
         if settings.local_path is None:
-            raise WrongUsage(f"{text} lies under the local block adapter's path: set LAKEGC_LOCAL_PATH, or give a path")
+            raise WrongUsage(f"{text} lies under the local block adapter's path: set LAKEGC_LOCAL_PATH, or pass a path")
         path = Path(settings.local_path) / text.removeprefix(_LOCAL)
     else:
         path = Path(text.removeprefix(_FILE).removeprefix(_LOCAL)).expanduser()

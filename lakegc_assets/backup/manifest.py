@@ -1,4 +1,4 @@
-"""The two small files of a backup: begun.json, which names its set, and the summary, which is written last."""
+"""The two small files of a backup: begun.json, which identifies its set, and the summary, which is written last."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Backup(Record):
         if cold := self.objects.get(CopyStatus.COLD.value):
             text += (
                 f". {cold:,} are in an archive tier and can't be read: restore them there and run the same command "
-                "again. Until then a sweep that requires this backup keeps them"
+                "again. Until then, a sweep that requires this backup keeps them"
             )
         return text
 
@@ -115,7 +115,7 @@ def listed_objects(place: Place, backup: Backup) -> Dataset:
 
 
 def begin(place: Place, folder: str, subject: Subject) -> bool:
-    """Record for which set a folder is; returns whether the same backup was started before. This is the first write.
+    """Record which set a folder is for, as the first write. Returns whether the same backup was started before.
 
     Raises `Refused` if the folder is for another set, and the store's error if it isn't writable.
     """

@@ -85,7 +85,7 @@ class Restored:
     `not_in_backup` counts the wanted objects that were never in the backup, by reason. `unknown` names listed keys that
     are not in the backup, `lacking` names copies that are missing from it; both name at most MAX_NAMED. `size` is the
     number of bytes restored. `stored` counts the objects that a new lookup finds in the store. Of the `paths` that the
-    mark recorded, `asked` were requested from lakeFS, and `read` of these could be read.
+    mark recorded, `requested` were requested from lakeFS, and `read` of them could be read.
     """
 
     backup: Backup
@@ -94,11 +94,11 @@ class Restored:
     not_in_backup: dict[str, int] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
-    taken: tuple[str, ...] = ()
+    key_conflicts: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     stored: int = 0
     read: int = 0
-    asked: int = 0
+    requested: int = 0
     unread: Mapping[str, str] = field(default_factory=dict)
     paths: int = 0
 
@@ -119,7 +119,7 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
     if backup is None:
         raise NotFound(
             f"there is no complete backup of mark {mark_id} of {target.repository.id} in {source}: "
-            f"{folder}backup.json doesn't exist. Name the destination that was given to 'lakegc backup'."
+            f"{folder}backup.json doesn't exist. Use the destination that was passed to 'lakegc backup'."
         )
     subject, repository = backup.subject, target.repository
     today = (repository.id, repository.created.isoformat(), target.place.namespace.uri)
@@ -192,7 +192,7 @@ def unknown_keys(run: RestoreRun, rows: DataFrame, selection: Selection) -> tupl
         if selection.prefix and rows.isEmpty():
             raise WrongUsage(
                 f"the backup of mark {run.backup.subject.mark_id} has no object whose address starts with "
-                f"{selection.prefix!r}. Give addresses as 'lakegc review --list' shows them, not paths"
+                f"{selection.prefix!r}. Pass addresses as 'lakegc review --list' shows them, not paths"
             )
         return ()
     listed = id_tasks(run.spark, "address", sorted(set(selection.keys)), batch=50_000).frame()
@@ -232,7 +232,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restor
 def never_replaces(place: Place) -> bool:
     """Whether a server-side copy fails if the target exists.
 
-    This is tried out, because some S3-compatible stores ignore the condition.
+    Tested with two scratch objects, because some S3-compatible stores ignore the condition.
     """
     store, scratch = place.store(), f"{SCRATCH}{secrets.token_hex(8)}/"
     return copy_never_replaces(store.streams, store, scratch, ObjectProperties(0, store.now(), None, ""))
@@ -251,7 +251,7 @@ def verify(run: RestoreRun, rows: DataFrame, number: int, result: Restored) -> N
         return lines.where(F.col("outcome") == status.value).orderBy("address").take(MAX_NAMED)
 
     result.lacking = tuple(row["address"] for row in rows_with_status(CopyStatus.VANISHED))
-    result.taken = tuple(row["address"] for row in rows_with_status(CopyStatus.KEY_CONFLICT))
+    result.key_conflicts = tuple(row["address"] for row in rows_with_status(CopyStatus.KEY_CONFLICT))
     result.failed = {
         row["address"]: row["why"]
         for status in (CopyStatus.FAILED, CopyStatus.COLD)
@@ -264,7 +264,7 @@ def verify(run: RestoreRun, rows: DataFrame, number: int, result: Restored) -> N
     paths = paths.select("path", "commit_id").distinct()
     result.paths = paths.count()
     requested = [(row["commit_id"], row["path"]) for row in paths.orderBy("path").take(MAX_PATHS_READ)]
-    result.asked = len(requested)
+    result.requested = len(requested)
     result.read, result.unread = read_through_lakefs(run.lakefs, run.backup.subject.repository, requested)
     lines.unpersist()
 

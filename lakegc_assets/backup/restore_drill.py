@@ -81,7 +81,10 @@ def restore_and_compare(run: RestoreRun, copier: Copier, row: Mapping[str, Any],
     try:
         backup_copy = backup_copy_of(copier, row, run.folder)
         copier.copy(
-            backup_copy, key, kept=properties_from_json(row["kept"], row["size"], row["modified"]), sha256=row["sha256"]
+            backup_copy,
+            key,
+            recorded=properties_from_json(row["kept"], row["size"], row["modified"]),
+            sha256=row["sha256"],
         )
         streams = copier.target.streams
         restored = HashingIterator(streams.pieces(key, streams.properties(key))).drain()

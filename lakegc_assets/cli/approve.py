@@ -33,7 +33,7 @@ APPROVE_COMMAND = "lakegc approve"
 CONFIRMATION = "approve"
 REFERENCE_WARNING = (
     "--for-reference makes this mark available to the reference collector: anyone who runs its sweep deletes these "
-    "objects, without re-verification, without brakes, and irrecoverably. Until then nobody may commit, branch "
+    "objects, without re-verification, without brakes, and irrecoverably. Until then, no one may commit, branch "
     "from, revert to or tag anything that this mark lists as expired."
 )
 
@@ -101,7 +101,7 @@ def request_of(
 def full_command(
     proposal: Proposal, options: ApproveOptions, released: Mapping[str, str], tripped: Sequence[str]
 ) -> str:
-    """The command as it was typed, but releasing exactly the tripped brakes."""
+    """The typed command, but releasing exactly the tripped brakes."""
     values = {"--until": options.until, "--by": options.by, "--digest": options.digest}
     arguments = [part for name, value in values.items() if value is not None for part in (name, value)]
     flags = {"--yes": options.yes, "--for-reference": options.for_reference}
@@ -148,7 +148,7 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
     released: dict[str, str] = {}
     for name, reason in zip(releases, reasons, strict=True):
         if name in released:
-            raise WrongUsage(f"--release names the brake {name} twice: give it once, with one reason")
+            raise WrongUsage(f"--release names the brake {name} twice: pass it once, with one reason")
         released[known_brake(name)] = single_line(reason, f"the reason for releasing {name}")
     return released
 

@@ -60,7 +60,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
     partition, settings = Partition.of(repository, mark_id), server.settings
     to = to or settings.backup_to or ""
     if not to:
-        raise WrongUsage("no backup destination is given: name one after the mark, or set LAKEGC_BACKUP_TO")
+        raise WrongUsage("there is no backup destination: pass one after the mark, or set LAKEGC_BACKUP_TO")
     refuse_backup_early(server.lakefs, settings, repository, name, to)
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup
 
@@ -138,8 +138,8 @@ def restore(
 def restore_run(
     partition: Partition, source: str, limits: CopyLimits, *, with_lease: bool, spark: SparkResource | None = None
 ) -> Iterator[RestoreRun]:
-    """Open a backup of a mark, under the repository's lease if something will be written, and with a new Spark session
-    unless one is given."""
+    """Open a mark's backup, under the repository's lease if the restore writes to the repository, with a new Spark
+    session unless one is given."""
     from lakegc_assets.resources import MarksResource
     from lakegc_assets.sweep.preconditions import partition_and_target
     from spark_resources.lakefs.resource import LakeFSResource
@@ -188,10 +188,10 @@ def document(partition: Partition, result: Restored) -> dict[str, Any]:
         "never_held": result.not_in_backup,
         "unknown_keys": list(result.unknown),
         "lacking": list(result.lacking),
-        "taken": list(result.taken),
+        "taken": list(result.key_conflicts),
         "failed": dict(result.failed),
         "stored": result.stored,
-        "paths": {"known": result.paths, "asked": result.asked, "read": result.read, "unread": dict(result.unread)},
+        "paths": {"known": result.paths, "asked": result.requested, "read": result.read, "unread": dict(result.unread)},
         "success": result.success,
     }
 
@@ -206,10 +206,10 @@ def result_lines(result: Restored) -> Iterator[str]:
     )
     yield f"A new lookup found {result.stored:,} of them in the store."
     if result.paths:
-        out_of = f" of {result.paths:,}" if result.paths > result.asked else ""
+        out_of = f" of {result.paths:,}" if result.paths > result.requested else ""
         yield (
-            f"{result.asked:,}{out_of} of their paths in commits were requested from lakeFS, and {result.read:,} of "
-            "these could be read."
+            f"{result.requested:,}{out_of} of their paths in commits were requested from lakeFS, and {result.read:,} "
+            "of these could be read."
         )
     else:
         yield "The mark records no paths for them, so none were requested from lakeFS."
@@ -230,7 +230,7 @@ def problems(result: Restored) -> Iterator[str]:
         (
             result.objects[CopyStatus.KEY_CONFLICT.value],
             "keys are in use by other objects, which are kept",
-            [repr(key) for key in result.taken],
+            [repr(key) for key in result.key_conflicts],
         ),
         (
             result.objects[CopyStatus.FAILED.value] + result.objects[CopyStatus.COLD.value],

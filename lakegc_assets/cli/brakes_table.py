@@ -1,4 +1,4 @@
-"""The brakes of a mark on the terminal: a table row each for people, and JSON for scripts."""
+"""The brakes of a mark on the terminal: a table with one row per brake for people, JSON for scripts."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ UI_TAGS = {".dagster/repository": f"{REPOSITORY}@{LOCATION}"}
 """The tag by which the UI finds the runs of a job. Dagster itself sets it only on runs that a server launched."""
 
 DAGSTER_SETTINGS = f"""\
-# Written by lakegc because there was no such file. lakegc never changes it again, so edit it as you like.
+# Written by lakegc because this file didn't exist. lakegc never changes it again, so edit it as you like.
 telemetry:
   enabled: false
 nux:
@@ -91,7 +91,7 @@ def open_instance(home: Path) -> dg.DagsterInstance:
 
 
 def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
-    """Replace this process by Dagster's web server and daemon for this project and home."""
+    """Replace this process with Dagster's web server and daemon for this project and home."""
     prepare_home(home)
     command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--module-name", LOCATION]
     os.execv(command[0], [*command, "--host", host, "--port", str(port), "--log-level", "warning"])

@@ -79,7 +79,7 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
     """
     root = Path(tempfile.mkdtemp(prefix="lakegc-demo-")) if folder is None else folder
     if folder is not None and folder.exists() and any(folder.iterdir()):
-        raise WrongUsage(f"{folder} is not empty. Name a new folder for the demo's sandbox.")
+        raise WrongUsage(f"{folder} is not empty. Choose a new folder for the demo's sandbox.")
     place = StorePlace(store, Settings.load(os.environ, home_folder()).store()) if store else None
     status("replaying the documented history in a sandbox")
     with Sandbox(root, place=place) as sandbox:

@@ -127,8 +127,8 @@ def in_dataset(mark: Mark, part: str, schema: pa.Schema, rows: pa.Table, *, asse
     dataset = mark.dataset(asset, part)
     for file in dataset.files:
         for batch in file_batches(mark.place, dataset.folder, file, schema, rows=1_000_000, columns=("address",)):
-            seen = batch.filter(pc.is_in(batch["address"], value_set=wanted))["address"].combine_chunks()
-            is_present = pc.or_(is_present, pc.is_in(wanted, value_set=seen))
+            matches = batch.filter(pc.is_in(batch["address"], value_set=wanted))["address"].combine_chunks()
+            is_present = pc.or_(is_present, pc.is_in(wanted, value_set=matches))
     return is_present
 
 
@@ -162,7 +162,7 @@ def open_both(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
             "to different repositories and can't be compared"
         )
     if finished_at(old) > finished_at(new):
-        raise WrongUsage(f"mark {old.mark_id} was made after mark {new.mark_id}: give the earlier one first")
+        raise WrongUsage(f"mark {old.mark_id} was made after mark {new.mark_id}: pass the earlier one first")
     return before, after
 
 

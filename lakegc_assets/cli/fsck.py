@@ -32,7 +32,7 @@ SOUND, DAMAGED = 0, 1
 
 @contextmanager
 def session() -> Iterator[Callable[[], SparkSession]]:
-    """A Spark session for this command, started at first use and stopped at the end."""
+    """A Spark session for this command, started on first use and stopped at the end."""
     from spark_resources.spark.resource import SparkResource
 
     resource = SparkResource()

@@ -33,7 +33,7 @@ MATCH_KINDS = (
     "commits",
     "beyond_the_rules",
     "objects",
-)  # what the matches of a hold are counted as, depending on its kind
+)  # the kinds of matches that are counted; they depend on the kind of the hold
 MAX_COUNTED = 1000  # objects under a prefix: one page of a listing
 
 

@@ -62,16 +62,16 @@ def add(
     """Add a hold. '*' in a pattern matches any text including slashes; quote it."""
     from lakegc_assets.cli import holds
 
-    given: dict[str, Any] = {"id": hold_id, "owner": owner, "reason": reason, "until": until}
-    given |= {"tags": tags, "branches": branches, "paths": paths, "prefix": prefix}
-    given["history"] = "true" if history else None
-    given["days"] = None if days is None else str(days)
+    fields: dict[str, Any] = {"id": hold_id, "owner": owner, "reason": reason, "until": until}
+    fields |= {"tags": tags, "branches": branches, "paths": paths, "prefix": prefix}
+    fields["history"] = "true" if history else None
+    fields["days"] = None if days is None else str(days)
     if commits is not None:
         key, equals, pattern = commits.partition("=")
         if not equals:
             raise WrongUsage(f"--commits {commits}: expected KEY=PATTERN, for example legal=hold")
-        given["commits"] = {key: pattern}
-    holds.add(context.obj, {name: value for name, value in given.items() if value is not None})
+        fields["commits"] = {key: pattern}
+    holds.add(context.obj, {name: value for name, value in fields.items() if value is not None})
 
 
 @holds_app.command()

@@ -16,12 +16,13 @@ TEST_PACKAGE = "pytest"
 
 
 def command(*arguments: str) -> str:
-    """A command line that invokes lakegc in the way this process was invoked, quoted for a shell."""
+    """A command line that invokes lakegc the way this process was invoked, quoted for a shell."""
     return f"{_invocation()} {shlex.join(arguments)}"
 
 
 def as_invoked(text: str, commands: Collection[str]) -> str:
-    """Wherever one of these commands follows `lakegc` in a text, replace `lakegc` by the way this process was invoked.
+    """Wherever one of these commands follows `lakegc` in a text, replace `lakegc` with the way this process was
+    invoked.
 
     Messages from outside this package, such as errors of a sweep, name commands without knowing how it was invoked.
     """
@@ -39,7 +40,8 @@ def _invocation() -> str:
 def prefix(program: str, environ: Mapping[str, str], cwd: Path, *, has_tests: bool) -> str:
     """The command that runs lakegc: `lakegc` if it is on the PATH, otherwise its path, an interpreter, or `uv run`.
 
-    `program` is sys.argv[0]; uv sets the variable UV. Without the test packages, uv is told not to fetch them.
+    `program` is sys.argv[0]; uv sets the variable UV. Without the test packages, `--no-dev` keeps uv from fetching
+    them.
     """
     path = Path(program)
     if path.parts[-2:] == ("cli", "__main__.py"):

@@ -97,7 +97,7 @@ def make_mark(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
 
 
 def basis_in_words(record: MarkRecord) -> str:
-    """Whether a mark is full, and why, or incremental, and how many objects it compared."""
+    """Whether a mark is full (and why) or incremental (and how many objects it compared)."""
     if record.incremental:
         compared = record.steps["expired_set"].facts["compared"]
         return f"incremental since mark {record.basis['chain'][0]}; {plural(compared, 'object')} compared"
@@ -153,8 +153,8 @@ def show_mark(record: MarkRecord, *, as_json: bool) -> None:
 
 def show_late_uploads(record: MarkRecord) -> None:
     """After an incremental mark, print which uploads only the next full mark finds, and the command for a full mark."""
-    if left := late_uploads(record):
-        print_sentence(left)
+    if sentence := late_uploads(record):
+        print_sentence(sentence)
         print_command("To make a full mark now", command("mark", record.repository, "--full"))
 
 
@@ -265,9 +265,9 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
         if record.state is MarkState.MARKING and (holder is None or holder.mark_id != record.mark_id):
             state = "failed (interrupted)"  # success must be recorded; an unfinished mark without a run has failed
         counts = record.counts
-        made = f"{record.start:%Y-%m-%d %H:%M:%S}"
+        started = f"{record.start:%Y-%m-%d %H:%M:%S}"
         yield Row(
-            repository, record.mark_id, state, made, counts.get("expired"), counts.get("expired_bytes"), record.by,
+            repository, record.mark_id, state, started, counts.get("expired"), counts.get("expired_bytes"), record.by,
             outcome_of(target.place, record),
         )  # fmt: skip
     for foreign in reference_marks(target.place, ours=frozenset(ours)):
@@ -290,9 +290,9 @@ def outcome_of(place: Place, record: MarkRecord) -> str:
 
 def reference_row(foreign: ReferenceMark, repository: str, approval: str) -> Row:
     count = (foreign.summary or {}).get("num_deleted_objects")
-    made = f"{foreign.written:%Y-%m-%d %H:%M:%S}"
+    started = f"{foreign.written:%Y-%m-%d %H:%M:%S}"
     known = count if type(count) is int else None
-    return Row(repository, foreign.mark_id, foreign_state(foreign) + approval, made, known, None, made_by(foreign))
+    return Row(repository, foreign.mark_id, foreign_state(foreign) + approval, started, known, None, made_by(foreign))
 
 
 def foreign_state(foreign: ReferenceMark) -> str:

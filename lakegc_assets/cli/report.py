@@ -47,8 +47,8 @@ class Reasons:
     def add(self, table: pa.Table) -> None:
         for outcome in EXPLAINED:
             rows = table.filter(pc.equal(table["outcome"], outcome.value))
-            left = MAX_NAMED - len(self.named[outcome.value])
-            self.named[outcome.value] += rows.slice(0, left).select(["address", "size", "code", "why"]).to_pylist()
+            room = MAX_NAMED - len(self.named[outcome.value])
+            self.named[outcome.value] += rows.slice(0, room).select(["address", "size", "code", "why"]).to_pylist()
             for row in rows.group_by(["code", "why"]).aggregate([("size", "count"), ("size", "sum")]).to_pylist():
                 reason = " ".join(filter(None, (row["code"], row["why"]))) or "no reason is recorded"
                 key = (outcome.value, reason)

@@ -240,8 +240,8 @@ def show_objects_on_hold(review: Review) -> None:
     table = Table()
     for heading in ("hold", "objects", "bytes"):
         table.add_column(heading, justify="left" if heading == "hold" else "right")
-    for hold, kept in sorted(review.by_hold.items()):
-        table.add_row(cell(hold), f"{kept['objects']:,}", size(kept["bytes"]))
+    for hold, totals in sorted(review.by_hold.items()):
+        table.add_row(cell(hold), f"{totals['objects']:,}", size(totals["bytes"]))
     print_table("Kept by holds alone", table)
 
 
@@ -289,7 +289,7 @@ def document(review: Review) -> dict[str, Any]:
         "unexplained": facts.get("unexplained"),
         "unclear": facts.get("unclear", []),
         "dot_segments": dot_segments.document(facts),
-        "held": {hold: dict(kept) for hold, kept in sorted(review.by_hold.items())},
+        "held": {hold: dict(totals) for hold, totals in sorted(review.by_hold.items())},
         "brakes": brakes.document(review.brakes),
         "changed": changes,
         "incomparable": review.incomparable,

@@ -58,27 +58,27 @@ def show(foreign: ForeignReview, *, list_all: bool, output_format: str) -> None:
     if list_all:
         list_rows(foreign.tables(), foreign.mark.written, output_format)
         return
-    totals, gone = Totals(), 0
+    totals, missing = Totals(), 0
     for table in foreign.tables():
         stored = table.filter(pc.is_valid(table["size"]))
-        gone += len(table) - len(stored)
+        missing += len(table) - len(stored)
         totals.add(count_totals(stored, start=foreign.mark.written))
     digest = foreign_files(foreign.target, foreign.mark).digest
     if output_format == "json":
-        print_text(json.dumps(document(foreign, totals, gone) | {"digest": digest}, indent=1))
+        print_text(json.dumps(document(foreign, totals, missing) | {"digest": digest}, indent=1))
     else:
-        show_foreign(foreign, totals, gone, digest)
+        show_foreign(foreign, totals, missing, digest)
 
 
-def show_foreign(foreign: ForeignReview, totals: Totals, gone: int, digest: str) -> None:
+def show_foreign(foreign: ForeignReview, totals: Totals, missing: int, digest: str) -> None:
     mark = foreign.mark
     print_sentence(
         f"Mark {mark.mark_id} of {foreign.repository}, made by {made_by(mark)}, {foreign_state(mark)}: "
-        f"{plural(totals.whole.objects + gone, 'object')} expired. {totals.whole.objects:,} of them "
-        f"({size(totals.whole.bytes)}) {'is' if totals.whole.objects == 1 else 'are'} in the store, {gone:,} not."
+        f"{plural(totals.whole.objects + missing, 'object')} expired. {totals.whole.objects:,} of them "
+        f"({size(totals.whole.bytes)}) {'is' if totals.whole.objects == 1 else 'are'} in the store, {missing:,} not."
     )
     recorded = (mark.summary or {}).get("num_deleted_objects")
-    if isinstance(recorded, int) and recorded != totals.whole.objects + gone:
+    if isinstance(recorded, int) and recorded != totals.whole.objects + missing:
         print_sentence(f"Its summary counts {recorded:,}, which doesn't match its files.")
     for kind in KINDS:
         show_totals(totals, kind)
@@ -91,7 +91,7 @@ def show_foreign(foreign: ForeignReview, totals: Totals, gone: int, digest: str)
     print_command("Next", command("approve", foreign.repository, f"{mark.layout}/{mark.mark_id}"))
 
 
-def document(foreign: ForeignReview, totals: Totals, gone: int) -> dict[str, Any]:
+def document(foreign: ForeignReview, totals: Totals, missing: int) -> dict[str, Any]:
     mark = foreign.mark
     return {
         "repository": foreign.repository,
@@ -101,6 +101,6 @@ def document(foreign: ForeignReview, totals: Totals, gone: int) -> dict[str, Any
         "layout": mark.layout,
         "summary": mark.summary,
         **totals_document(totals, KINDS),
-        "objects": totals.whole.objects + gone,
-        "not_in_the_store": gone,
+        "objects": totals.whole.objects + missing,
+        "not_in_the_store": missing,
     }

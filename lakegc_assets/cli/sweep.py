@@ -45,7 +45,7 @@ REMEDIES = {
     **dict.fromkeys(TRANSIENT_CODES, "the store was busy or unreachable: try again later, or with a lower --rate"),
     "NotInBackup": "back the mark up again, then sweep again",
 }
-"""The remedy for a failure, by the code in its receipt. Missing permissions and other codes are not in here."""
+"""The remedy for a failure, by the code in its receipt. Missing permissions and other codes are handled elsewhere."""
 LATE_SHOWN = 20
 
 
@@ -95,20 +95,20 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
         print_command("Show this report again, with what was rescued and why", again)
 
 
-def summary_sentences(report: Report, left: int) -> Iterator[str]:
-    """Sentences on duration, freed space, and objects that became live too late. `left` objects are in quarantine."""
+def summary_sentences(report: Report, in_quarantine: int) -> Iterator[str]:
+    """Sentences on duration, freed space, objects in quarantine, and objects that became live too late."""
     deleted, quarantined = (report.objects.get(outcome.value, 0) for outcome in (Outcome.DELETED, Outcome.QUARANTINED))
-    if taken := report.taken:
+    if removed := report.taken:
         how = "Quarantining" if report.quarantine else "Deleting"
-        rate = f"{taken / report.seconds:,.0f} objects/s, " if report.seconds >= 1 else ""
+        rate = f"{removed / report.seconds:,.0f} objects/s, " if report.seconds >= 1 else ""
         yield f"{how} took {report.seconds:,.1f} s: {rate}{plural(report.requests, 'request')}."
-    if earlier := max(0, deleted + quarantined - taken):
+    if earlier := max(0, deleted + quarantined - removed):
         yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} handled by earlier runs."
     if verifications := len(report.verifications) + bool(deleted + quarantined):
         yield f"Re-verified {plural(verifications, 'time')}."
-    if left:
-        amount = f" ({size(report.sizes.get(Outcome.QUARANTINED.value, 0))})" if left == quarantined else ""
-        yield f"{plural(left, 'object')}{amount} in quarantine: no space is freed until they are purged."
+    if in_quarantine:
+        amount = f" ({size(report.sizes.get(Outcome.QUARANTINED.value, 0))})" if in_quarantine == quarantined else ""
+        yield f"{plural(in_quarantine, 'object')}{amount} in quarantine: no space is freed until they are purged."
     if deleted:
         yield f"Space: {report.deleting}."
     if report.late_objects:
@@ -135,13 +135,13 @@ def why_failed(report: Report) -> Iterator[str]:
         yield f"{count} could not be deleted, for example {refusal['example']!r}: {why}{advice}."
 
 
-def next_commands(report: Report, left: int) -> Iterator[tuple[str, str]]:
+def next_commands(report: Report, in_quarantine: int) -> Iterator[tuple[str, str]]:
     """The commands that may follow a sweep, each after its purpose."""
     repository_and_mark = (report.repository, report.mark_id)
     if report.objects.get(Outcome.FAILED.value):
         sweep_command = command("sweep", *repository_and_mark, *(["--quarantine"] if report.quarantine else []))
         yield "Retry those that failed", sweep_command
-    if left:
+    if in_quarantine:
         yield "Restore them", command("undo", *repository_and_mark)
         yield "Delete them permanently", command("purge", *repository_and_mark)
 

@@ -56,7 +56,7 @@ class CheckRun:
 
 def check(run: CheckRun) -> Report:
     """Verify everything that can be verified, and report all findings. Raises only if nothing can be verified."""
-    began = time.monotonic()
+    started = time.monotonic()
     report = Report(run.target.repository.id, run.target.place.namespace.uri)
     run.log_message("listing _lakefs/")
     files = lakefs_files.list_lakefs_files(run.target.place.store())
@@ -65,13 +65,13 @@ def check(run: CheckRun) -> Report:
     now = run.lakefs.server_time()
     graph = read_graph(run.target, run.lakefs, report)
     run.log_message(
-        f"verified {plural(report.verified['commits'], 'commit')}; waiting for the server's list of retained ones"
+        f"verified {plural(report.verified['commits'], 'commit')}; waiting for the server's list of retained commits"
     )
     metaranges = live_objects.live_metaranges(run.target, run.lakefs, graph, report, now=now)
     report_commits(graph, report)
     with errors_from_executors():
         check_tables(run, graph, metaranges, files, report)
-    report.seconds = time.monotonic() - began
+    report.seconds = time.monotonic() - started
     return report
 
 
@@ -79,7 +79,7 @@ def check_tables(
     run: CheckRun, graph: Graph, live_metaranges: set[str], files: lakefs_files.LakefsFiles, report: Report
 ) -> None:
     spark, place = run.spark(), run.target.place
-    began = time.monotonic()
+    started = time.monotonic()
     by_metarange = commits_by_metarange(graph)
     metarange_ids = sorted({*by_metarange, *live_metaranges})
     heads = {graph.commits[head].metarange_id for head in graph.heads.values() if head in graph.commits}
@@ -98,7 +98,7 @@ def check_tables(
     check_ranges(context, unreferenced)
     note_unchecked_objects(context, {finding.id for finding in damaged} & live_metaranges)
     ranges_found.unpersist()
-    report.verifying_seconds = time.monotonic() - began
+    report.verifying_seconds = time.monotonic() - started
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ class Problem(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What needs a table, commit or object.
+    """The commits and branches that need a table, commit or object.
 
     `commits` names the first few; `commit_count` and `retained` count all. `branches` are those whose head needs it, so
     their readers are affected now; `history_of` are branches that need it further back in their history.

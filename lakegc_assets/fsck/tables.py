@@ -1,6 +1,6 @@
 """Verify metaranges and ranges on the executors. Each table is read once, and a damaged one is reported, not raised.
 
-Findings are returned in a column `note` (JSON) beside the rows, so that one job returns both.
+Findings are returned in a column `note` (JSON) next to the rows, so that one job returns both.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def verified_bytes(table_id: str, data: bytes | LakegcError, decoder: sstable.De
 
 
 def finding_note(what: str, thing: str, error: LakegcError) -> str:
-    """A finding, serialized to be returned from an executor to the driver."""
+    """A finding, serialized so that an executor can return it to the driver."""
     return json.dumps({"what": what, "id": thing, "problem": problem_of(error).value, "why": reason_of(error)})
 
 

@@ -105,7 +105,7 @@ def expired_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
 
 
 def join_hold_ids(holds: Iterable[str]) -> str | None:
-    """Merge the hold ids of several `hold` fields into one such field; None if there are none."""
+    """Merge the hold ids of several `hold` fields into a single field; None if there are none."""
     ids = {hold_id for several in holds for hold_id in several.split(HOLD_SEPARATOR)}
     return HOLD_SEPARATOR.join(sorted(ids)) or None
 

@@ -1,7 +1,7 @@
 """How a mark finds its candidates: by a full listing, from an inventory, or incrementally since a base mark.
 
 The choice is made once, when the mark begins, and recorded (`MarkRecord.basis` and `inventory`). `choose` makes it and
-`recorded_candidates` returns it again; no step needs to know which one it is.
+`recorded_candidates` returns it again; no step needs to know which kind was chosen.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Candidates(ABC):
 
     @abstractmethod
     def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-        """The inputs to co-group for the reference status, which are these and possibly more, and the rule that is
-        applied to each group."""
+        """The inputs to co-group for the reference status (these, and possibly more), and the rule to apply to each
+        group."""
 
     @abstractmethod
     def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
@@ -70,7 +70,7 @@ class Candidates(ABC):
 
     @abstractmethod
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
-        """Drop the addresses (column address) that the mark had no reason to check."""
+        """Drop the addresses (column address) that the mark didn't have to check."""
 
     @abstractmethod
     def count_missed(self, notes: StepNotes, expired: Dataset) -> None:

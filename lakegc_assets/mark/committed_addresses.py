@@ -180,7 +180,7 @@ def needed_ranges(run: MarkRun) -> pa.Array:
 
 def all_ranges(run: MarkRun) -> pa.Table:
     """Every range of objects under `_lakefs/`, whether or not anything refers to it (RANGE_REFS), without metaranges
-    and dumps of references. The ranges of known commits are read besides, so that a missing one is noticed."""
+    and dumps of references. The ranges of known commits are included, so that a missing one is noticed."""
     place = run.place
 
     def read(batches: Batches) -> Batches:

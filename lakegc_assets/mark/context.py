@@ -184,7 +184,7 @@ class MarkRun:
         return self.read_datasets([dataset], schema)
 
     def read_datasets(self, datasets: Sequence[Dataset], schema: pa.Schema) -> DataFrame:
-        """The rows of all datasets, in fewer tasks than a union of each has."""
+        """The rows of all datasets, in fewer tasks than a union of DataFrames would have."""
         return read_datasets(self.spark(), self.place, datasets, schema)
 
 
@@ -230,7 +230,7 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
     """Wrap the work of an asset: refuse a finished mark, record times by the store's clock, record failures."""
     run.mark.check_unfinished()
     check_order(run.mark.record, before=asset)
-    started, began = run.store.now(), time.monotonic()
+    started_at, started = run.store.now(), time.monotonic()
     notes = StepNotes()
     try:
         with run.persist:
@@ -239,8 +239,8 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
         kind = "" if isinstance(error, LakegcError) else f"{type(error).__name__}: "
         run.mark.fail(f"{asset}: {kind}{error}")
         raise
-    notes.facts["seconds"] = round(time.monotonic() - began, 2)
-    run.mark.add_step(asset, StepRecord(started, run.store.now(), 0, notes.datasets, notes.facts))
+    notes.facts["seconds"] = round(time.monotonic() - started, 2)
+    run.mark.add_step(asset, StepRecord(started_at, run.store.now(), 0, notes.datasets, notes.facts))
 
 
 @dataclass(slots=True)
@@ -266,7 +266,7 @@ def with_probed_capabilities(target: Target) -> Target:
 
 
 def user_and_machine() -> str:
-    """The user, machine and process, as shown to others who find the lease of a mark."""
+    """The user, machine and process, as shown to anyone who is blocked by the mark's lease."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):

@@ -13,11 +13,11 @@ COUNT, NAMES = "dot_segments", "dot_segment_names"
 MAX_NAMED = 10  # addresses in the facts of the step
 
 
-def record_names(run: MarkRun, notes: StepNotes, kept: Rows) -> None:
+def record_names(run: MarkRun, notes: StepNotes, objects: Rows) -> None:
     """Record the names of the first few of these objects, and report that they are kept; nothing if there are none."""
     notes.facts[NAMES] = []
     if notes.facts[COUNT]:
-        notes.facts[NAMES] = first_rows(kept, ["address"], MAX_NAMED)["address"].to_pylist()
+        notes.facts[NAMES] = first_rows(objects, ["address"], MAX_NAMED)["address"].to_pylist()
         for sentence in sentences(notes.facts):
             run.log_message(sentence)
 
@@ -37,5 +37,5 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
 
 
 def document(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same as JSON for scripts."""
+    """The number of these objects and the recorded names, for JSON output."""
     return {"objects": facts.get(COUNT, 0), "named": list(facts.get(NAMES, []))}

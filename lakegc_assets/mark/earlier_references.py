@@ -1,4 +1,4 @@
-"""What earlier marks and re-verifications recorded about other repositories: the tables without references to this
+"""The records of earlier marks and re-verifications on other repositories: the tables without references to this
 namespace, and the addresses in it that other repositories referred to.
 
 These tables needn't be read again. The addresses stay live as long as a repository can't be read.

@@ -64,7 +64,7 @@ def finish(run: MarkRun) -> None:
 def write_expired(run: MarkRun, notes: StepNotes) -> None:
     """Write stored − committed − uncommitted − young − kept for other reasons."""
     candidates = recorded_candidates(run)
-    run.spark()  # if it can't start, that fails every mark, also one that is too small to need it
+    run.spark()  # if Spark can't start, every mark fails, even one that is too small to need it
     run.log_message("comparing stored objects with live addresses")
     status = compare(run, candidates)
     notes.facts |= status.counts
@@ -82,12 +82,12 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
 
 def unreferenced_objects(run: MarkRun, status: ReferenceStatus, attributions: Attributions) -> ObjectsToDecide:
     """The objects that expire unless a reason keeps them."""
-    found, scope = status.grouped, run.mark.record.scope
+    objects, scope = status.grouped, run.mark.record.scope
     if scope is Scope.COMMITTED:
 
         def only_in_scope(grouped: GroupedRows, _: TaskReport) -> pa.Table:
             return garbage.in_scope(grouped[STATUS], grouped[ATTRIBUTED]["address"], scope)
 
         inputs = [status.input, *attributions.inputs]
-        found = co_group(run.spark, inputs, only_in_scope, REFERENCE_STATUS, run.persist)
-    return ObjectsToDecide(run, found, REFERENCE_STATUS, garbage.unreferenced)
+        objects = co_group(run.spark, inputs, only_in_scope, REFERENCE_STATUS, run.persist)
+    return ObjectsToDecide(run, objects, REFERENCE_STATUS, garbage.unreferenced)

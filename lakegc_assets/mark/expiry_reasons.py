@@ -48,7 +48,7 @@ class Attributions:
 
 
 def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: ReferenceStatus) -> Attributions:
-    """Attribute objects that no retained commit refers to, to the expired commits that did.
+    """Attribute each object that no retained commit refers to, to the expired commits that referred to it.
 
     For the scope `committed` these objects are the candidates, so a damaged table stops the mark. Otherwise they are
     only explanations: an unreadable table is reported, and its objects are left unexplained. Commits that the rules
@@ -64,8 +64,8 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
     try:
         with errors_from_executors():
             ranges = ranges_only_expired(run, commits, ordered, chain)
-            found = [attributed_in(run, ranges, status), *attributed_before(run, chain, ordered, status)]
-            inputs = tuple(as_input(run, rows) for rows in found)
+            attributions = [attributed_in(run, ranges, status), *attributed_before(run, chain, ordered, status)]
+            inputs = tuple(as_input(run, rows) for rows in attributions)
             write_explained(run, notes, ranges["range_id"].to_pylist())
             return Attributions(inputs, ordered)
     except DamagedData as error:
@@ -77,7 +77,7 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
 
 
 def as_input(run: MarkRun, rows: Rows) -> Input:
-    """Read these attributions (ATTRIBUTIONS), so that one that can't be read is noticed now."""
+    """Read these attributions (ATTRIBUTIONS) now, so that unreadable ones are noticed here."""
     rows = rows if isinstance(rows, Tasks) else run.persist(rows)
     count = len(rows.table) if isinstance(rows, Tasks) else rows.count()
     return Input.of_rows(ATTRIBUTED, rows, ATTRIBUTIONS, count, reduced=best)
@@ -110,33 +110,33 @@ def ranges_only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa
 def judged_ranges(run: MarkRun, judged: pa.Table, chain: MarkChain) -> pa.Table:
     """The ranges of these metaranges (columns metarange_id and verdict), each with the largest verdict of all its
     metaranges (EXPIRED_RANGES). Reads only metaranges that neither this mark nor an earlier one has read."""
-    written, read = RecordedRanges.of(run, chain), metarange_reader(run.place)
+    recorded, read_metaranges = RecordedRanges.of(run, chain), metarange_reader(run.place)
     metaranges = set(judged["metarange_id"].to_pylist())
-    known = metaranges & written.metaranges
+    known = metaranges & recorded.metaranges
 
     def by_range(ranges: pa.Table) -> pa.Table:
         rows = ranges.join(judged, "metarange_id", join_type="inner", use_threads=False)
         return largest_verdict(rows.select(EXPIRED_RANGES.names))
 
     def read_by_range(batches: Batches) -> Batches:
-        for batch in read(batches):
+        for batch in read_metaranges(batches):
             yield from by_range(pa.Table.from_batches([batch])).to_batches()
 
-    found = mapped(metarange_tasks(run.spark, sorted(metaranges - known)), read_by_range, EXPIRED_RANGES)
-    new = found.table if isinstance(found, Tasks) else largest_on_executors(found)
-    return largest_verdict(pa.concat_tables([by_range(written.described(known)), new]))
+    result = mapped(metarange_tasks(run.spark, sorted(metaranges - known)), read_by_range, EXPIRED_RANGES)
+    new = result.table if isinstance(result, Tasks) else largest_on_executors(result)
+    return largest_verdict(pa.concat_tables([by_range(recorded.described(known)), new]))
 
 
 def largest_verdict(ranges: pa.Table) -> pa.Table:
     """Each range once, with its largest verdict (EXPIRED_RANGES)."""
     refs = [(name, "first") for name in RANGE_REFS.names[1:]]
-    found = ranges.group_by("range_id", use_threads=False).aggregate([*refs, ("verdict", "max")])
+    grouped = ranges.group_by("range_id", use_threads=False).aggregate([*refs, ("verdict", "max")])
     columns = ["range_id", *(f"{name}_{how}" for name, how in (*refs, ("verdict", "max")))]
-    return found.select(columns).rename_columns(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
+    return grouped.select(columns).rename_columns(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
 
 
 def largest_on_executors(ranges: DataFrame) -> pa.Table:
-    """The same, before the rows are collected: every task may have the same thousands of ranges."""
+    """Like `largest_verdict`, but before rows are collected: every task may have the same thousands of ranges."""
     from pyspark.sql import functions as F
 
     refs = [F.first(name).alias(name) for name in RANGE_REFS.names[1:]]
@@ -145,16 +145,16 @@ def largest_on_executors(ranges: DataFrame) -> pa.Table:
 
 
 def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> Rows:
-    """The addresses in EXPIRED_RANGES, with their attributions (ATTRIBUTIONS); of only those objects that no retained
-    commit refers to, unless there are too many."""
+    """The attributions of the addresses in EXPIRED_RANGES (ATTRIBUTIONS). Limited to objects that no retained commit
+    refers to, unless there are too many of those."""
     # versions of one range share most entries, so put them in one task, which reports the best attribution
     tasks = range_tasks(run.spark, ranges, order_by=("min_key", "max_key", "range_id"))
     return paths_of(tasks, run.place, ATTRIBUTIONS, rank_by=("verdict",), wanted=status.few_not_committed)
 
 
 def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table, status: ReferenceStatus) -> list[Rows]:
-    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS); of only those objects that no
-    retained commit refers to, unless there are too many."""
+    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS). Limited to objects that no
+    retained commit refers to, unless there are too many of those."""
     commits, wanted = ordered["commit_id"].combine_chunks(), status.few_not_committed
 
     def attributed(reasons: pa.Table) -> pa.Table:

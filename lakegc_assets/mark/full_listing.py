@@ -61,14 +61,14 @@ def tasks_of(run: MarkRun, whole: Sequence[Part]) -> Tasks:
         return row_tasks(run.spark, parts_table([ROOT_PART, *whole]), batch=at_once)
     cores = run.spark().sparkContext.defaultParallelism
     parts = split_parts(run.store, whole, wanted=_RANGES_PER_CORE * cores)
-    # at most as many as are listed concurrently, but few enough that no core is idle
+    # each task has at most as many parts as it lists concurrently, but few enough that no core is idle
     return row_tasks(run.spark, parts_table(parts), batch=max(min(at_once, len(parts) // cores), 1), here=0)
 
 
 def split_parts(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
     """Split the root and the parts into pieces to list.
 
-    A long root is split into as many pieces as wanted, and so are long parts if there are fewer parts than that.
+    A long root is split into `wanted` pieces, and so are long parts if there are fewer than `wanted` parts.
     """
     cut = [ROOT_PART, *(whole if len(whole) < wanted else [])]
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -26,7 +26,7 @@ ROWS_PER_ADDRESS = 4  # the usual maximum: stored, staged in the first reading, 
 
 
 def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-    """These inputs plus the addresses that were looked up and those that earlier marks recorded, and the rule to apply
+    """These inputs, plus the addresses that were looked up and those that earlier marks recorded, and the rule to apply
     to all of them."""
     rows = run.rows(ASSET, FOLDERS, FOLDERS_PART)
     folders = pa.array([row["slice"] for row in rows], pa.string())

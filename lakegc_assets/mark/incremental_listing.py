@@ -1,7 +1,7 @@
 """`namespace_slices` of an incremental mark: list the folders that may have changed, and look up the other candidates
 one by one.
 
-The listing comes first here, too. Which ranges are no longer needed is determined before it, but this only decides
+The listing comes first here, too. The ranges that are no longer needed are determined before it, but only to decide
 which objects are looked up.
 """
 

@@ -1,4 +1,4 @@
-"""Candidates from an inventory, that is, a past listing of the namespace, instead of from a listing by the mark itself.
+"""Candidates from an inventory (a past listing of the namespace), instead of from a new listing.
 
 The mark starts at the time of the inventory, so objects written since are young and aren't candidates. Objects that
 were deleted or replaced since are detected by the sweep, which checks each key again before it deletes it.
@@ -38,7 +38,7 @@ def inventory_for_mark(
     if inventory.bucket and inventory.bucket != namespace.bucket:
         raise WrongUsage(
             f"{location} is an inventory of the bucket {inventory.bucket}, but {namespace.uri} is in another bucket. "
-            "Give an inventory of that bucket."
+            "Pass an inventory of that bucket."
         )
     if inventory.taken.year < EARLIEST_YEAR:
         raise WrongUsage(f"{location} can't have been taken on {inventory.taken:%Y-%m-%d}")

@@ -1,4 +1,4 @@
-"""What the reasons to keep objects are looked up for, and the facts that were found for one of them."""
+"""The objects that reasons to keep are looked up for, and the facts that decide on one reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES = pa.schema([pa.field("size", pa.int64())])
 
 @dataclass(frozen=True, slots=True)
 class KeepFacts:
-    """How a reason decides on objects, and the rows that are grouped with them by address for this."""
+    """How a reason decides on objects, and the rows to group with them by address."""
 
     attribution: Attribution
     inputs: tuple[Input, ...] = ()
@@ -39,17 +39,17 @@ Facts = Mapping[KeepReason, KeepFacts]
 
 
 def inputs_of(facts: Facts) -> list[Input]:
-    return [source for found in facts.values() for source in found.inputs]
+    return [source for reason_facts in facts.values() for source in reason_facts.inputs]
 
 
 def attributions_of(facts: Facts) -> Sequence[tuple[KeepReason, Attribution]]:
-    return [(reason, found.attribution) for reason, found in facts.items()]
+    return [(reason, reason_facts.attribution) for reason, reason_facts in facts.items()]
 
 
 @dataclass(frozen=True)
 class ObjectsToDecide:
     """The objects that may be kept: those that `objects_of` takes from rows of `schema` (columns address and size,
-    among others). `facts` are those found so far."""
+    among others). `facts` are those looked up so far."""
 
     run: MarkRun
     grouped: Grouped
@@ -57,8 +57,8 @@ class ObjectsToDecide:
     objects_of: Callable[[pa.Table], pa.Table]
     facts: Facts = field(default_factory=dict)
 
-    def given(self, facts: Facts) -> ObjectsToDecide:
-        """The same objects, with more facts."""
+    def with_facts(self, facts: Facts) -> ObjectsToDecide:
+        """These objects, with more facts."""
         return replace(self, facts={**self.facts, **facts})
 
     def sizes(self) -> pa.Array:

@@ -17,8 +17,8 @@ from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.keep_reasons import KEEP_REASONS, KeepReason
 
 Lookup: TypeAlias = Callable[[MarkRun, StepNotes, ObjectsToDecide, MarkChain], KeepFacts | None]
-"""Looks up the facts for one reason to keep objects, given those that were found for earlier reasons; None if it keeps
-nothing. The chain is empty unless the mark is incremental."""
+"""Looks up the facts for one reason to keep objects, given those for earlier reasons; None if it keeps nothing. The
+chain is empty unless the mark is incremental."""
 
 LOOKUPS: Mapping[KeepReason, Lookup] = {
     keep_reasons.OTHER_REPOSITORY: other_repositories.look_up,
@@ -32,7 +32,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
     """The facts for every reason that may keep one of the objects."""
     facts: dict[KeepReason, KeepFacts] = {}
     for reason in KEEP_REASONS:
-        found = LOOKUPS[reason](run, notes, objects.given(facts), chain)
-        if found is not None:
-            facts[reason] = found
+        reason_facts = LOOKUPS[reason](run, notes, objects.with_facts(facts), chain)
+        if reason_facts is not None:
+            facts[reason] = reason_facts
     return facts

@@ -1,4 +1,4 @@
-"""What the marks of a chain recorded, for use by an incremental mark (see `lakegc_assets.rules.incremental`).
+"""The records of a chain of marks, for an incremental mark (see `lakegc_assets.rules.incremental`).
 
 Every mark records, as far as known: the objects that no retained commit refers to, the ranges of each metarange, the
 addresses of the ranges that it read, and the ranges of expired commits to which it attributed objects. If a mark of a
@@ -76,8 +76,8 @@ def refuse_mixed_modes(run: MarkRun) -> None:
     record = run.mark.record
     if record.incremental != (COMPARED[1] in record.step(COMPARED[0]).datasets):
         raise Refused(
-            f"the mode of mark {record.mark_id} of {record.repository} (full or incremental) is not the one in which "
-            "its namespace_slices was listed. Make a new mark.",
+            f"namespace_slices of mark {record.mark_id} of {record.repository} was listed in a different mode (full or "
+            "incremental) than the mark's. Make a new mark.",
             invariant=3,
         )
 
@@ -164,8 +164,8 @@ class MarkChain:
             if only is not None:
                 table = table.filter(pc.is_in(table["address"], value_set=only))
             flags = [pc.is_in(table["range"], value_set=numbers[name]) for name in KNOWN_ADDRESSES.names[1:]]
-            found = pa.table([table["address"], *flags], schema=KNOWN_ADDRESSES)
-            relevant = found.filter(pc.or_(found["before"], found["live"]))
+            flagged = pa.table([table["address"], *flags], schema=KNOWN_ADDRESSES)
+            relevant = flagged.filter(pc.or_(flagged["before"], flagged["live"]))
             return relevant.group_by(KNOWN_ADDRESSES.names, use_threads=False).aggregate([])
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
@@ -207,14 +207,14 @@ class MarkChain:
     def restored_marks(self) -> tuple[str, ...]:
         """The ids of the marks that `restored_objects` covers. Raises `DamagedData` for a foreign mark, whose contents
         aren't known."""
-        found = tuple(restored_marks(self.run.store, self.base.start - CLOCK_MARGIN))
-        if found and (others := set(found) - own_marks(self.run.place)):
+        mark_ids = tuple(restored_marks(self.run.store, self.base.start - CLOCK_MARGIN))
+        if mark_ids and (others := set(mark_ids) - own_marks(self.run.place)):
             raise DamagedData(
                 f"some objects of foreign marks ({', '.join(sorted(others))}) were restored, and it is unknown which"
             )
-        for mark_id in found:
+        for mark_id in mark_ids:
             check_files(Mark.open(self.run.place, mark_id), ("expired_set", ""))
-        return found
+        return mark_ids
 
     def _restored(self, mark_id: str) -> Dataset:
         return Mark.open(self.run.place, mark_id).dataset("expired_set")
@@ -314,10 +314,10 @@ def restored_marks(store: Store, since: datetime) -> Iterator[str]:
         )
 
     with ThreadPoolExecutor(AT_ONCE) as pool:  # one request per existing mark
-        found = list(pool.map(has_restored_since, folders))
+        flags = list(pool.map(has_restored_since, folders))
     yield from (
         folder.removeprefix(MARKS_ROOT).rstrip("/")
-        for folder, has_restored in zip(folders, found, strict=True)
+        for folder, has_restored in zip(folders, flags, strict=True)
         if has_restored
     )
 

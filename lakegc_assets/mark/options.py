@@ -36,7 +36,7 @@ def parse_min_age(text: str) -> timedelta | None:
 
 
 def parse_inventory_taken(text: str, inventory: str) -> datetime | None:
-    """Parse the time of an inventory; None for an empty text. Raises `WrongUsage`, also for a time without an
+    """Parse the time of an inventory; None for an empty text. Raises `WrongUsage`, including for a time without an
     inventory."""
     try:
         taken = datetime.fromisoformat(text) if text else None
@@ -44,7 +44,7 @@ def parse_inventory_taken(text: str, inventory: str) -> datetime | None:
         raise WrongUsage(f"inventory_taken: {error}; expected a time such as 2026-11-21T00:00:00Z") from None
     if taken is not None and not inventory:
         raise WrongUsage(
-            "inventory_taken is the time of an inventory, but no inventory is given: name one, or leave it out"
+            "inventory_taken is the time of an inventory, but there is no inventory: pass one, or omit inventory_taken"
         )
     return taken
 
@@ -52,7 +52,7 @@ def parse_inventory_taken(text: str, inventory: str) -> datetime | None:
 def refuse_contradictions(options: MarkOptions) -> None:
     """Raise `WrongUsage` if options contradict each other."""
     if options.since and options.full:
-        raise WrongUsage("a mark is either incremental or full: give --since or --full, not both")
+        raise WrongUsage("a mark is either incremental or full: pass --since or --full, not both")
     if options.since and options.inventory:
         raise WrongUsage("a mark from an inventory can't be incremental: leave out --since")
 
@@ -65,7 +65,7 @@ def check_min_age(min_age: timedelta, options: MarkOptions) -> timedelta:
         raise Refused(
             f"a minimum age of {duration(min_age)} is less than {duration(SAFE_MIN_AGE)}, the lifetime of a link "
             "token: an object that was uploaded but not linked yet would look like garbage. Add --allow-young if "
-            "nobody is writing to this repository.",
+            "nothing is writing to this repository.",
             invariant=6,
         )
     return min_age

@@ -7,9 +7,8 @@ store, every staged path is looked up and every table is read, whichever commit 
 decide what is retained there. Tables are immutable, so a table without addresses of this namespace is never read again.
 
 A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: it is
-recorded in the mark and fails a check, and the addresses that earlier marks and re-verifications found there stay
-live. With
-`require_other_repositories` it stops the mark.
+recorded in the mark and fails a check, and the addresses that earlier marks and re-verifications found there stay live.
+With `require_other_repositories`, it stops the mark.
 """
 
 from __future__ import annotations
@@ -175,10 +174,10 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
 
 
 def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
-    """Read the same once more after the path probes (ADDRESSES), because an object that was moved to another path
-    between the first readings and a probe is found by neither. It may also have been committed there since, so new
-    tables are read last. For repositories that became unreadable since `read_committed`, the addresses that earlier
-    marks recorded are carried over."""
+    """Read the staged addresses again after the path probes (ADDRESSES), because neither the first readings nor a probe
+    find an object that is moved to another path in between. It may also have been committed there since, so new tables
+    are read last. For repositories that became unreadable since `read_committed`, the addresses that earlier marks
+    recorded are carried over."""
     listing = list_other_repositories(run)
     datasets = []
     if listing.places:
@@ -322,12 +321,16 @@ def read_tables(
 ) -> list[Dataset]:
     """Write the addresses inside this namespace that these tables contain (ADDRESSES), and the tables that contain none
     (TABLES), as these parts of an asset. Records which repositories could not be read."""
-    addresses, clean = (
+    addresses, without_addresses = (
         parquet(run.mark.folder(asset, part), schema) for part, schema in zip(parts, (ADDRESSES, TABLES), strict=True)
     )
     outputs = [
         Output(addresses.folder, addresses.suffix, lambda table: addresses.encode(table.filter(is_inside(table)))),
-        Output(clean.folder, clean.suffix, lambda table: clean.encode(table.filter(pc.invert(is_inside(table))))),
+        Output(
+            without_addresses.folder,
+            without_addresses.suffix,
+            lambda table: without_addresses.encode(table.filter(pc.invert(is_inside(table)))),
+        ),
     ]
     tasks = row_tasks(run.spark, unread, batch=16)
     datasets, report = write_outputs(tasks, tables_producer(run, listing), run.place, outputs)
@@ -348,10 +351,10 @@ def is_inside(table: pa.Table) -> pa.ChunkedArray:
 
 
 def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
-    """Rows of table and address inside this namespace; a table without one has a row with no address.
+    """Rows of table and address inside this namespace; a table without such addresses has one row with a null address.
 
-    A table that can't be read in one repository is read in the next one that has it. One that can't be read in any has
-    no row, so the next mark reads it again.
+    A table that can't be read in one repository is read in the next one that has it. A table that can't be read in any
+    has no row, so the next mark reads it again.
     """
     places, namespace, ahead = listing.places, run.place.namespace, run.place.settings.reading_requests
     schema = pa.schema([*TABLES, pa.field("address", pa.string())])
@@ -359,7 +362,7 @@ def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
     def produce(batches: Batches, report: TaskReport) -> Batches:
         unread = report.errors
         where = {row["table_id"]: row["repositories"] for batch in batches for row in batch.to_pylist()}
-        clean: list[str] = []
+        without_addresses: list[str] = []
         report.count(tables=len(where))
 
         def fetch(table_id: str, repository: str) -> bytes:
@@ -367,7 +370,7 @@ def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
                 return read_table(places[repository], table_id, referrer="another repository")
             return b""
 
-        for table_id, data in prefetch(where, lambda one: fetch(one, where[one][0]), ahead):
+        for table_id, data in prefetch(where, lambda table_id: fetch(table_id, where[table_id][0]), ahead):
             report.count(bytes=len(data))
             decoder = sstable.default_decoder(report.counters["bytes"])
             for number, repository in enumerate(where[table_id]):
@@ -378,10 +381,10 @@ def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
                         ids = pa.repeat(pa.scalar(table_id, pa.string()), len(keys))
                         yield pa.RecordBatch.from_arrays([ids, keys], schema=schema)
                     else:
-                        clean.append(table_id)
+                        without_addresses.append(table_id)
                     break
-        nothing = pa.nulls(len(clean), pa.string())
-        yield pa.RecordBatch.from_arrays([pa.array(clean, pa.string()), nothing], schema=schema)
+        nothing = pa.nulls(len(without_addresses), pa.string())
+        yield pa.RecordBatch.from_arrays([pa.array(without_addresses, pa.string()), nothing], schema=schema)
 
     return produce
 

@@ -151,8 +151,8 @@ def covers(page: ServedPage, path: str) -> bool:
 
 
 def addresses_at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterable[str]) -> Iterator[str]:
-    """The physical addresses at any path of a branch that may be one of these, which the server could not show exactly
-    (see `responses.is_exact`). Such paths can't be probed, but a listing has the address of each.
+    """The physical addresses at any path of a branch that may be one of these, which the server can't show exactly (see
+    `responses.is_exact`). Such paths can't be probed, but a listing has the address of each.
 
     Raises `Unavailable` if the listing can't be continued.
     """

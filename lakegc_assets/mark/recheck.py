@@ -53,8 +53,8 @@ def addresses_staged_now(run: MarkRun, notes: StepNotes) -> list[Dataset]:
 
 def addresses_of_new_commits(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     """The addresses of commits that were not retained when commits were read but are now: heads, tags on hold, and
-    every commit made since then. A new commit that is no longer on any branch is live, too, like any young one. Mostly
-    empty."""
+    every commit made since then. A new commit that is no longer on any branch is live, too, like any young commit.
+    Usually empty."""
     repository, verdicts = run.partition.repository, run.rows("retained_commits", COMMIT_VERDICTS)
     retained = {row["commit_id"] for row in verdicts if row["retained"]}
     new = sorted({*run.lakefs.branches(repository).values(), *holds_in_force.newly_tagged_commits(run)} - retained)

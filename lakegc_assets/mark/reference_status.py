@@ -84,12 +84,12 @@ def compare(run: MarkRun, candidates: Candidates) -> ReferenceStatus:
     inputs, rule = candidates.comparison(listed_and_live(run))
 
     def combine(grouped: GroupedRows, report: TaskReport) -> pa.Table:
-        found, counts = rule(grouped)
+        statuses, counts = rule(grouped)
         report.count(**counts)
-        return found
+        return statuses
 
-    found = co_group(run.spark, inputs, combine, REFERENCE_STATUS, run.persist)
-    return ReferenceStatus(found, candidates.of_whole_repository(dict(found.report.counters)))
+    objects = co_group(run.spark, inputs, combine, REFERENCE_STATUS, run.persist)
+    return ReferenceStatus(objects, candidates.of_whole_repository(dict(objects.report.counters)))
 
 
 def listed_and_live(run: MarkRun) -> list[Input]:

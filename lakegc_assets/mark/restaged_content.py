@@ -1,4 +1,4 @@
-"""Identical content re-staged: objects that a branch serves although no list contains them (formats §2; invariant 2).
+"""Re-staged identical content: objects that a branch serves although no list contains them (formats §2; invariant 2).
 
 The server's list of staged addresses is a diff by content. It omits a staged object that equals the committed one at
 its path, yet the branch serves the staged address. So every path whose committed entry has the size of an unreferenced
@@ -82,7 +82,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
     paths, sizes, probed = PathsToProbe(run, notes, chain), Sizes(run, objects.sizes()), list[Dataset]()
     for again, parts in enumerate(PASSES):
         if facts["served_inside"] or facts["unclear"]:
-            sizes = Sizes(run, objects.given({keep_reasons.BRANCH: served(run, notes, probed)}).sizes())
+            sizes = Sizes(run, objects.with_facts({keep_reasons.BRANCH: served(run, notes, probed)}).sizes())
         probed += probe_paths(run, notes, paths.to_probe(sizes), parts, again=bool(again))
     return served(run, notes, probed) if probed else None
 
@@ -110,19 +110,19 @@ def inconclusive_sizes(run: MarkRun, probed: Sequence[Dataset]) -> pa.Table:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The distinct sizes of objects: `every` one, on the driver."""
+    """The distinct sizes of objects; `every` has all of them, on the driver."""
 
     run: MarkRun
     every: pa.Array
 
     @property
     def few(self) -> pa.Array | None:
-        """The same, unless there are too many to be sent to every task."""
+        """All sizes; None if there are too many to send to every task."""
         return self.every if len(self.every) <= MAX_SIZES else None
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The same for joins (column size)."""
+        """All sizes as a DataFrame, for joins (column size)."""
         table = pa.table([self.every], schema=keep_facts.SIZES)
         return row_tasks(self.run.spark, table, batch=MAX_SIZES).frame()
 
@@ -200,11 +200,11 @@ class PathsToProbe:
     heads: list[Row] = field(default_factory=list)
     heads_elsewhere: set[tuple[str, str, str]] = field(default_factory=set)
     sizes: Sizes | None = None
-    found: FoundPaths | None = None
+    paths: FoundPaths | None = None
 
     def to_probe(self, sizes: Sizes) -> FoundPaths | None:
-        """The paths where an entry has one of these sizes, which are those of the call before or fewer; None if there
-        are none. Heads are listed anew each time, and only new ones are read."""
+        """The paths where an entry has one of these sizes; None if there are none. `sizes` are those of the previous
+        call or fewer. Heads are listed on every call, but only new ones are read."""
         if not len(sizes.every):
             return None
         own_paths = paths_at_heads(self.run, self._new_heads(), sizes, self.chain)
@@ -215,14 +215,14 @@ class PathsToProbe:
         if new or sizes is not self.sizes:
             paths = [*self._known(sizes), *new]
             rows = self.run.persist(union(paths).dropDuplicates()) if paths else None
-            self.sizes, self.found = sizes, FoundPaths.of(rows) if rows is not None else None
-        return self.found
+            self.sizes, self.paths = sizes, FoundPaths.of(rows) if rows is not None else None
+        return self.paths
 
     def _known(self, sizes: Sizes) -> list[DataFrame]:
-        """The paths found so far that have one of these sizes."""
-        if self.found is None:
+        """The paths known so far that have one of these sizes."""
+        if self.paths is None:
             return []
-        rows = self.found.rows
+        rows = self.paths.rows
         return [rows if sizes is self.sizes else rows.join(sizes.rows, "size", "left_semi").select(*PATH_COLUMNS)]
 
     def _new_heads(self) -> list[Row]:
@@ -249,26 +249,26 @@ def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: Mark
     heads = [row for row in heads if row["metarange_id"]]
     if not heads:
         return None
-    written, branches = RecordedRanges.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
+    recorded, branches = RecordedRanges.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
     metaranges = {row["metarange_id"] for row in heads}
-    known = metaranges & written.metaranges
-    tasks, read = metarange_tasks(run.spark, sorted(metaranges - known)), metarange_reader(run.place)
+    known = metaranges & recorded.metaranges
+    tasks, read_metaranges = metarange_tasks(run.spark, sorted(metaranges - known)), metarange_reader(run.place)
     few, many = METARANGE_RANGES.empty_table(), None
     if tasks.is_here:
-        few = tasks.collected(read, METARANGE_RANGES)
+        few = tasks.collected(read_metaranges, METARANGE_RANGES)
     else:  # each branch may have thousands of ranges, most of them shared
-        many = run.persist(tasks.mapped(read, METARANGE_RANGES))
+        many = run.persist(tasks.mapped(read_metaranges, METARANGE_RANGES))
     unknown = (
         few.select(RANGE_REFS.names)
         if many is None
         else many.select(*RANGE_REFS.names).dropDuplicates().toArrow().cast(RANGE_REFS)
     )
-    refs = distinct_refs(pa.concat_tables([written.ranges_of(known), unknown]))
-    refs = refs.filter(may_contain_size(run, refs["range_id"].to_pylist(), sizes.few, chain, written))
+    refs = distinct_refs(pa.concat_tables([recorded.ranges_of(known), unknown]))
+    refs = refs.filter(may_contain_size(run, refs["range_id"].to_pylist(), sizes.few, chain, recorded))
     if not len(refs):
         return None
-    recorded = written.pairs_with(known, refs["range_id"].to_pylist())
-    pairs = pa.concat_tables([recorded, few.select(RANGES_OF_METARANGES.names)])
+    known_pairs = recorded.pairs_with(known, refs["range_id"].to_pylist())
+    pairs = pa.concat_tables([known_pairs, few.select(RANGES_OF_METARANGES.names)])
     joined = pairs.join(branches, "metarange_id", join_type="inner", use_threads=False)
     distinct_pairs = joined.group_by(BRANCH_RANGES.names, use_threads=False).aggregate([]).cast(BRANCH_RANGES)
     branch_ranges = row_tasks(run.spark, distinct_pairs, batch=10_000).frame()
@@ -284,7 +284,7 @@ def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: Mark
 
 
 def may_contain_size(
-    run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, chain: MarkChain, written: RecordedRanges
+    run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, chain: MarkChain, recorded: RecordedRanges
 ) -> pa.Array:
     """Whether each range may have an entry of a wanted size; true if its sizes weren't recorded.
 
@@ -301,7 +301,7 @@ def may_contain_size(
             numbers, numbers_of_size = ranges_by_size(run.place, dataset, wanted)
             known |= numbers
             matching |= numbers_of_size
-    ambiguous = {number for number, ids in Counter(map(range_number, {*written.refs, *ranges})).items() if ids > 1}
+    ambiguous = {number for number, ids in Counter(map(range_number, {*recorded.refs, *ranges})).items() if ids > 1}
     known -= ambiguous  # several ranges share the number, so its sizes are ambiguous
     return pa.array([number in matching or number not in known for number in map(range_number, ranges)], pa.bool_())
 

@@ -92,7 +92,7 @@ def check_rules(run: MarkRun) -> None:
 
 
 def dumped_graph(run: MarkRun) -> Graph | None:
-    """Every commit of the repository, from a dump of its references; None without the permission for that.
+    """Every commit of the repository, from a dump of its references; None without permission to dump them.
 
     The dump's content hash and each commit's id are verified (formats §3).
     """
@@ -159,12 +159,12 @@ def complete_graph(run: MarkRun, dumped: Graph | None, named: set[str]) -> Graph
 def unknown_ancestors(lakefs: LakeFS, repository: str, known: Graph, starts: Iterable[str]) -> Iterator[Commit]:
     """Read these commits and their ancestors, by all parents, up to those that are already known. Raises `DamagedData`
     like `verified_commit`, and the errors of requests."""
-    waiting, read = sorted(set(starts)), set[str]()
+    waiting, visited = sorted(set(starts)), set[str]()
     while waiting:
         commit_id = waiting.pop()
-        if commit_id not in known and commit_id not in read:
+        if commit_id not in known and commit_id not in visited:
             commit = verified_commit(lakefs.commit(repository, commit_id))
-            read.add(commit_id)
+            visited.add(commit_id)
             waiting.extend(commit.parents)
             yield commit
 

@@ -51,7 +51,7 @@ def sampling_keys(addresses: Any, seed: str) -> pa.Array:
 
 
 def samples_output(folder: str, seed: str) -> Output:
-    """A small file of HIGHLIGHTS beside each file of an expired set."""
+    """A small file of HIGHLIGHTS next to each file of an expired set."""
 
     def encode(objects: pa.Table) -> tuple[bytes, int]:
         samples = select_samples(objects.select(EXPIRED_OBJECTS.names).cast(EXPIRED_OBJECTS), seed=seed)

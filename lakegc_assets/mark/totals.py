@@ -1,6 +1,6 @@
 """Objects and bytes of an expired set, grouped by reason, age, path and slice.
 
-Executors count the rows that they write; their counts are added up elsewhere without the rows.
+Executors count the rows that they write, so that totals are the sums of these counts and no row is read again.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def recorded_totals(mark: Mark) -> Totals:
 
 
 def totals_output(folder: str, start: datetime) -> Output:
-    """A small file of EXPIRED_TOTALS beside each file of an expired set."""
+    """A small file of EXPIRED_TOTALS next to each file of an expired set."""
 
     def encode(objects: pa.Table) -> tuple[bytes, int]:
         totals = count_totals(objects.select(EXPIRED_OBJECTS.names).cast(EXPIRED_OBJECTS), start=start)

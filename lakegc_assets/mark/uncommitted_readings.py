@@ -2,9 +2,10 @@
 
 The server's list can miss staged objects, and can be empty although objects are staged (formats §2): because a branch
 is deleted while the server scans, because the server can't read a staging record, or because it doesn't list an address
-that it nevertheless resolves into the namespace. So the list is never trusted alone. The uncommitted diff of each
+that it still resolves into the namespace. The list alone is therefore never trusted. The uncommitted diff of each
 branch is also paged to its end, in a way that fails if a record can't be read, and each added or changed path is looked
-up. Every address from the list or a branch is live. A list that is empty though objects are staged is requested again.
+up. Every address from the list or a branch is live. A list that is empty although objects are staged is requested
+again.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ def write_mark(
         on_hold = keep_reasons.kept(decided, HOLD).rename_columns({"found": "hold"})
         addresses_on_hold.count_by_hold(on_hold, report)
         objects = garbage.not_committed(rows[STATUS])
-        found = explained(objects, keep_reasons.not_kept(decided), known, verdicts, all_known=all_known)
-        report.count(bytes=pc.sum(found["size"].filter(pc.is_valid(found["reason"])), min_count=0).as_py())
-        return found.append_column("hold", on_hold["hold"].take(pc.index_in(found["address"], on_hold["address"])))
+        output = explained(objects, keep_reasons.not_kept(decided), known, verdicts, all_known=all_known)
+        report.count(bytes=pc.sum(output["size"].filter(pc.is_valid(output["reason"])), min_count=0).as_py())
+        return output.append_column("hold", on_hold["hold"].take(pc.index_in(output["address"], on_hold["address"])))
 
     outputs = outputs_of(run)
     inputs = [status.input, *attributions.inputs, *inputs_of(facts)]
@@ -58,8 +58,8 @@ def write_mark(
         combine, run.place, list(outputs.values())
     )
     datasets = dict(zip(outputs, written, strict=True))
-    for part, found in datasets.items():
-        notes.add_dataset(found, part)
+    for part, part_dataset in datasets.items():
+        notes.add_dataset(part_dataset, part)
     dataset, text, kept = datasets[""], datasets["deleted.text"], report.by_key["kept"]
     notes.facts |= {
         "expired": dataset.rows,
@@ -72,7 +72,7 @@ def write_mark(
 
 
 def outputs_of(run: MarkRun) -> dict[str, Output]:
-    """What is written, by part."""
+    """The outputs, by part."""
     record = run.mark.record
     of_expired = {
         "": parquet(run.mark.folder(ASSET), EXPIRED_OBJECTS),
@@ -88,7 +88,7 @@ def outputs_of(run: MarkRun) -> dict[str, Output]:
 
 
 def cuts_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
-    """Addresses that divide the objects that no retained commit refers to evenly among the tasks."""
+    """Addresses that divide evenly among the tasks the objects that no retained commit refers to."""
     count, few = status.not_committed_count, status.few_not_committed
     if status.few is not None or not count:
         return pa.array([], pa.string())
@@ -97,5 +97,5 @@ def cuts_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
 
 
 def tasks_for(objects: int, cores: int) -> int:
-    """Enough tasks that each can hold its rows, and at least one per core if there are enough rows."""
+    """Enough tasks for each to hold its rows in memory, and at least one per core if there are enough rows."""
     return max(1 + objects // ROWS_PER_TASK, min(cores, objects // MIN_ROWS_PER_TASK))

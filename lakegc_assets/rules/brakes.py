@@ -168,11 +168,13 @@ def live(measured: Measured, limits: BrakeLimits) -> Brake:
         )
     if measured.previous is None:
         return uncompared("live", measured, limits.live)
-    left = remaining(now, measured.previous["live"])
+    share = remaining(now, measured.previous["live"])
     before = measured.previous["live"]
-    against = f"{100 * left:.1f} % of {before:,} in" if before else "none were in"
+    against = f"{100 * share:.1f} % of {before:,} in" if before else "none were in"
     why = f"{there_are(now, 'live address', 'live addresses')}, {against} mark {measured.previous_id}"
-    return Brake("live", left < limits.live, left, limits.live, f"{why}; at least {100 * limits.live:g} % are expected")
+    return Brake(
+        "live", share < limits.live, share, limits.live, f"{why}; at least {100 * limits.live:g} % are expected"
+    )
 
 
 def listing(measured: Measured, limits: BrakeLimits) -> Brake:
@@ -180,15 +182,15 @@ def listing(measured: Measured, limits: BrakeLimits) -> Brake:
     if measured.previous is None:
         return uncompared("listing", measured, limits.listing)
     expected = max(measured.previous["candidates"] - measured.previous["expired"], 0)
-    left = remaining(measured.counts["candidates"], expected)
+    share = remaining(measured.counts["candidates"], expected)
     listed = there_are(measured.counts["candidates"], "listed object")
     against = (
-        f"{100 * left:.1f} % of the {expected:,} that mark {measured.previous_id} would leave"
+        f"{100 * share:.1f} % of the {expected:,} that mark {measured.previous_id} would leave"
         if expected
         else f"and mark {measured.previous_id} would leave none"
     )
     why = f"{listed}, {against}; at least {100 * limits.listing:g} % are expected"
-    return Brake("listing", left < limits.listing, left, limits.listing, why)
+    return Brake("listing", share < limits.listing, share, limits.listing, why)
 
 
 def others(measured: Measured) -> tuple[Brake, ...]:

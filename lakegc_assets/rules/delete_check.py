@@ -17,14 +17,14 @@ from spark_resources.model import RECEIPTS, DeleteCheck
 _NOW = ("size", "modified", "checksum")
 
 
-def check_before_delete(marked: pa.Table, found: pa.Table, *, cutoff: datetime | None) -> DeleteCheck:
+def check_before_delete(marked: pa.Table, current: pa.Table, *, cutoff: datetime | None) -> DeleteCheck:
     """Check each marked row (PENDING) against the object at its key now, and fill in sizes.
 
-    `found` is the result of a lookup made just now (address, size, modified, checksum); `cutoff` is a time by the
+    `current` is the result of a lookup made just now (address, size, modified, checksum); `cutoff` is a time by the
     store's clock. An object that appeared where nothing was listed also counts as changed, because it was verified
     without knowing its size.
     """
-    present, now = _found_at(marked, found)
+    present, now = _current_at(marked, current)
     appeared = pc.is_null(marked["size"])
     changed = pc.and_(present, pc.or_(_any(differences(marked, now, cutoff=cutoff)), appeared))
     size = pc.fill_null(pc.coalesce(marked["size"], now["size"]), 0)
@@ -38,10 +38,10 @@ def check_before_delete(marked: pa.Table, found: pa.Table, *, cutoff: datetime |
     )
 
 
-def how_changed(marked: pa.Table, found: pa.Table, *, cutoff: datetime | None) -> list[str]:
+def how_changed(marked: pa.Table, current: pa.Table, *, cutoff: datetime | None) -> list[str]:
     """For each marked row (address, size, modified, checksum), a sentence on how the object there differs now; "" if it
     doesn't differ, or if nothing is there."""
-    _, now = _found_at(marked, found)
+    _, now = _current_at(marked, current)
     by_name = differences(marked, now, cutoff=cutoff)
     sentences = [""] * len(marked)
     for row_index in pc.indices_nonzero(_any(by_name).combine_chunks()).to_pylist():
@@ -77,14 +77,14 @@ def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> 
     }
 
 
-def _found_at(marked: pa.Table, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table]:
-    """Whether there is an object at the key of each marked row now, and its attributes; nulls if there is none."""
-    row_index = pc.index_in(marked["address"], value_set=found["address"].combine_chunks())
-    return pc.is_valid(row_index), pa.table([found[name].take(row_index) for name in _NOW], names=list(_NOW))
+def _current_at(marked: pa.Table, current: pa.Table) -> tuple[pa.ChunkedArray, pa.Table]:
+    """Whether an object exists now at the key of each marked row, and its attributes; nulls if none exists."""
+    row_index = pc.index_in(marked["address"], value_set=current["address"].combine_chunks())
+    return pc.is_valid(row_index), pa.table([current[name].take(row_index) for name in _NOW], names=list(_NOW))
 
 
-def _differ(marked: pa.ChunkedArray, found: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.fill_null(pc.not_equal(marked, found), False)
+def _differ(marked: pa.ChunkedArray, current: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.fill_null(pc.not_equal(marked, current), False)
 
 
 def _any(by_name: dict[str, pa.ChunkedArray]) -> pa.ChunkedArray:

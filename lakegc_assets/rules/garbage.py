@@ -1,8 +1,8 @@
-"""The definition of garbage: stored objects, minus committed, minus uncommitted, minus young ones. All marks, full or
-incremental, use this one rule. Arrow tables in, a table out: nothing here reads, writes or starts a job.
+"""The definition of garbage: stored objects, minus committed, minus uncommitted, minus young ones. Full and incremental
+marks use this same rule. Arrow tables in, a table out: nothing here reads, writes or starts a job.
 
 Every subtraction errs on the side of keeping: an extra reference costs storage, a missing one costs data. Age is part
-of the rule instead of the listing, so that no way of finding candidates can omit it (invariant 6).
+of the rule instead of the listing, so that no kind of listing can omit it (invariant 6).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Status(StrEnum):
     UNREFERENCED = "unreferenced"
     """Stored, old enough, neither committed nor uncommitted: it expires unless another reason keeps it."""
     DOT_SEGMENT = "dot segment"
-    """The same, but kept for its key (see `addresses.have_dot_segments`)."""
+    """Like UNREFERENCED, but kept for its key (see `addresses.have_dot_segments`)."""
     YOUNG_OR_UNCOMMITTED = "young or uncommitted"
     MISSING = "missing"
     """Live, but missing from the listing that should include it (invariant 3)."""
@@ -188,16 +188,16 @@ def _sum(values: pa.ChunkedArray) -> int:
 # --- its result -----------------------------------------------------------------------------------------------------
 
 
-def unreferenced(found: pa.Table) -> pa.Table:
+def unreferenced(statuses: pa.Table) -> pa.Table:
     """The objects among rows of REFERENCE_STATUS that expire unless another reason keeps them (STORED_OBJECTS)."""
-    return found.filter(pc.equal(found["status"], Status.UNREFERENCED.value)).select(STORED_OBJECTS.names)
+    return statuses.filter(pc.equal(statuses["status"], Status.UNREFERENCED.value)).select(STORED_OBJECTS.names)
 
 
-def not_committed(found: pa.Table) -> pa.Table:
+def not_committed(statuses: pa.Table) -> pa.Table:
     """The objects among rows of REFERENCE_STATUS that no retained commit refers to, whatever else keeps them
     (STORED_OBJECTS)."""
-    is_stored = pc.not_equal(found["status"], Status.MISSING.value)
-    return found.filter(is_stored).select(STORED_OBJECTS.names).cast(STORED_OBJECTS)
+    is_stored = pc.not_equal(statuses["status"], Status.MISSING.value)
+    return statuses.filter(is_stored).select(STORED_OBJECTS.names).cast(STORED_OBJECTS)
 
 
 def in_scope(objects: pa.Table, attributed: pa.ChunkedArray, scope: Scope) -> pa.Table:

@@ -42,7 +42,7 @@ def in_force(holds: Iterable[Hold], now: datetime) -> tuple[Hold, ...]:
 
 
 def commits_on_hold(
-    holds: Iterable[Hold], commits: Mapping[str, Commit], seen: References, rules: Rules | None, *, now: datetime
+    holds: Iterable[Hold], commits: Mapping[str, Commit], references: References, rules: Rules | None, *, now: datetime
 ) -> dict[str, tuple[str, ...]]:
     """The commits on hold, each with the sorted ids of its holds. The rules may also retain these commits.
 
@@ -50,7 +50,7 @@ def commits_on_hold(
     """
     ids_by_commit: dict[str, set[str]] = {}
     for hold in in_force(holds, now):
-        for commit_id in _named_by(hold, commits, seen, rules, now):
+        for commit_id in _named_by(hold, commits, references, rules, now):
             ids_by_commit.setdefault(commit_id, set()).add(hold.id)
     return {commit_id: tuple(sorted(ids)) for commit_id, ids in ids_by_commit.items()}
 
@@ -66,11 +66,11 @@ def with_holds(verdicts: Iterable[Verdict], on_hold: Mapping[str, Sequence[str]]
 
 
 def _named_by(
-    hold: Hold, commits: Mapping[str, Commit], seen: References, rules: Rules | None, now: datetime
+    hold: Hold, commits: Mapping[str, Commit], references: References, rules: Rules | None, now: datetime
 ) -> set[str]:
     match hold:
         case TagHold():
-            tagged = tagged_commits([hold], seen.tags)
+            tagged = tagged_commits([hold], references.tags)
             return (
                 ancestors(commits, tagged)
                 if hold.with_history
@@ -79,7 +79,7 @@ def _named_by(
         case CommitHold():
             return {commit.id for commit in commits.values() if hold.matches(commit.metadata)}
         case BranchHold():
-            return _retained_longer(hold, commits, seen, rules, now)
+            return _retained_longer(hold, commits, references, rules, now)
         case _:
             return set()
 
@@ -103,14 +103,14 @@ def ancestors(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
 
 
 def _retained_longer(
-    hold: BranchHold, commits: Mapping[str, Commit], seen: References, rules: Rules | None, now: datetime
+    hold: BranchHold, commits: Mapping[str, Commit], references: References, rules: Rules | None, now: datetime
 ) -> set[str]:
     """The commits that would be retained if the hold's branches had at least its days. Empty without rules, because
     nothing expires then."""
     if rules is None:
         return set()
     retained: set[str] = set()
-    for heads in seen.branches:
+    for heads in references.branches:
         longer = {
             branch: max(rules.days(branch), hold.at_least) for branch in heads if fnmatchcase(branch, hold.branches)
         }

@@ -2,7 +2,7 @@
 
 Marks and the re-verification of a sweep run the same list, `KEEP_REASONS`. Each reason decides from facts that were
 looked up before (`mark/keep_lookups.py`). Pure: Arrow tables in, columns out; nothing here reads, writes or starts a
-job. Every doubt is a reason to keep.
+job. When in doubt, objects are kept.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def decided(
 
     `rows` has all rows of these addresses in each input.
     """
-    kept_by, found = (pa.chunked_array([pa.nulls(len(objects), pa.string())]) for _ in range(2))
+    kept_by, details = (pa.chunked_array([pa.nulls(len(objects), pa.string())]) for _ in range(2))
     for reason, attribution in attributions:
         detail = attribution(objects, rows)
         is_new = pc.and_(pc.is_null(kept_by), pc.is_valid(detail))
         kept_by = pc.if_else(is_new, reason.name, kept_by)
-        found = pc.if_else(is_new, detail, found)
-    return objects.append_column(_KEPT_BY, kept_by).append_column(_FOUND, found)
+        details = pc.if_else(is_new, detail, details)
+    return objects.append_column(_KEPT_BY, kept_by).append_column(_FOUND, details)
 
 
 def not_kept(decided_objects: pa.Table) -> pa.Table:
@@ -88,11 +88,11 @@ def kept_by(decided_objects: pa.Table) -> dict[str, int]:
 
 def sentences(decided_objects: pa.Table) -> Column:
     """Why each decided object is kept, as text for people; null if it isn't kept."""
-    by, found = decided_objects[_KEPT_BY], decided_objects[_FOUND]
+    by, details = decided_objects[_KEPT_BY], decided_objects[_FOUND]
     text = pa.chunked_array([pa.nulls(len(decided_objects), pa.string())])
     for reason in (STAGED, COMMITTED, *KEEP_REASONS):
         start, gap, end = reason.sentence.partition("{}")
-        sentence = pc.binary_join_element_wise(start, found, end, "") if gap else start
+        sentence = pc.binary_join_element_wise(start, details, end, "") if gap else start
         text = pc.if_else(pc.equal(by, reason.name), sentence, text)
     return text
 
@@ -158,7 +158,7 @@ def on_hold(name: str, prefixes: Sequence[tuple[str, str]]) -> Attribution:
         in_order = [
             HOLD_SEPARATOR.join(sorted(set(holds.split(HOLD_SEPARATOR)) - {""})) for holds in distinct.to_pylist()
         ]
-        found = pa.array([holds or None for holds in in_order], pa.string())
-        return found.take(pc.index_in(joined, value_set=distinct))
+        hold_ids = pa.array([holds or None for holds in in_order], pa.string())
+        return hold_ids.take(pc.index_in(joined, value_set=distinct))
 
     return attribution

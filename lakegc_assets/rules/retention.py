@@ -1,8 +1,8 @@
 """Which commits are retained, by which rule and until when (formats §6): pure decisions, each with its reason.
 
 The rule is defined by walks: each walk goes from a starting point along the line of main parents, and retains every
-parent whose child is young. One pass over the commits gives the same result: a walk with d days retains a parent until
-`child's date + d`, so of all walks through one child only the one with the most days matters.
+parent whose child is young. A single pass over the commits gives the same result: a walk with d days retains a parent
+until `child's date + d`, so of all walks through one child only the one with the most days matters.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The differences between two expired sets, found in one pass over both: rows in, rows out, with a window of each set
-in memory."""
+"""The differences between two expired sets, computed in one pass over both: rows in, rows out, with a window of each
+set in memory."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class _Window:
         if self._rows is None:
             return None
         count = pc.sum(pc.less_equal(self._rows["address"], bound)).as_py() or 0
-        taken, self._rows = self._rows.slice(0, count), self._rows.slice(count)
-        return taken
+        rows, self._rows = self._rows.slice(0, count), self._rows.slice(count)
+        return rows
 
     def _check_order(self, addresses: pa.Array) -> None:
         in_order = pc.all(pc.less(addresses[:-1], addresses[1:]), min_count=0).as_py()

@@ -37,13 +37,13 @@ def latest(receipts: pa.Table) -> pa.Table:
 
 
 def pending(approved: pa.Table, receipts: pa.Table, intents: pa.Table, *, since: int) -> pa.Table:
-    """Approved objects (APPROVED) that have no outcome, or that failed before round `since`, in which this attempt
-    began (PENDING). `intended`: a round recorded the intent (column address) to delete the object."""
+    """Approved objects (APPROVED) that have no outcome, or that failed before round `since`, the first of this attempt
+    (PENDING). `intended`: a round recorded the intent (column address) to delete the object."""
     last = latest(receipts)
     is_final = pc.or_(pc.not_equal(last["outcome"], Outcome.FAILED.value), pc.greater_equal(last["round"], since))
-    left = without(approved.select(APPROVED.names), last.filter(is_final))
-    intended = pc.is_in(left["address"], value_set=intents["address"])
-    return left.append_column("intended", intended).cast(PENDING)
+    unfinished = without(approved.select(APPROVED.names), last.filter(is_final))
+    intended = pc.is_in(unfinished["address"], value_set=intents["address"])
+    return unfinished.append_column("intended", intended).cast(PENDING)
 
 
 def reported(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
@@ -59,8 +59,8 @@ def reported(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Tab
 def deleted(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
     """The approved objects that this sweep removed from their keys and that were not restored (columns address and
     size)."""
-    taken = only(with_outcome(receipts, Outcome.DELETED, Outcome.QUARANTINED), approved)
-    return without(taken, with_outcome(undone, Outcome.RESTORED)).select(["address", "size"])
+    removed = only(with_outcome(receipts, Outcome.DELETED, Outcome.QUARANTINED), approved)
+    return without(removed, with_outcome(undone, Outcome.RESTORED)).select(["address", "size"])
 
 
 def quarantined(approved: pa.Table, receipts: pa.Table) -> pa.Table:
@@ -69,10 +69,10 @@ def quarantined(approved: pa.Table, receipts: pa.Table) -> pa.Table:
 
 
 def left_in_place(approved: pa.Table, receipts: pa.Table, intents: pa.Table) -> pa.Table:
-    """The approved objects (APPROVED) that a sweep left in place and won't retry, although it had begun to delete
+    """The approved objects (APPROVED) that a sweep left in place and won't retry, although it had started to delete
     them."""
-    left = with_outcome(receipts, Outcome.RESCUED, Outcome.CHANGED)
-    return only(only(approved, left), intents)
+    spared = with_outcome(receipts, Outcome.RESCUED, Outcome.CHANGED)
+    return only(only(approved, spared), intents)
 
 
 def with_outcome(receipts: pa.Table, *outcomes: Outcome) -> pa.Table:
@@ -86,10 +86,10 @@ def is_one_of(outcome: pa.ChunkedArray, outcomes: Collection[Outcome]) -> pa.Chu
 
 
 def without(rows: pa.Table, others: pa.Table) -> pa.Table:
-    """The rows whose address isn't among the others'."""
+    """The rows whose address isn't in the other table."""
     return rows.filter(pc.invert(pc.is_in(rows["address"], value_set=others["address"])))
 
 
 def only(rows: pa.Table, others: pa.Table) -> pa.Table:
-    """The rows whose address is among the others'."""
+    """The rows whose address is in the other table."""
     return rows.filter(pc.is_in(rows["address"], value_set=others["address"]))

@@ -151,13 +151,13 @@ class SweepRun:
 
     def outcomes(self, name: str, receipts: Receipts | None = None) -> Input:
         """All receipts of the sweep, or of another action (NUMBERED)."""
-        found = self.receipts if receipts is None else receipts
-        return Input.of_files(name, found.files("receipt"), NUMBERED, reduced=sweep_outcomes.latest)
+        receipts = self.receipts if receipts is None else receipts
+        return Input.of_files(name, receipts.files("receipt"), NUMBERED, reduced=sweep_outcomes.latest)
 
     def intents(self, name: str, receipts: Receipts | None = None) -> Input:
         """The keys with an intent of the sweep, or of another action (ADDRESSES, with duplicates)."""
-        found = self.receipts if receipts is None else receipts
-        return Input.of_files(name, found.files("intent"), ADDRESSES, reduced=addresses_once)
+        receipts = self.receipts if receipts is None else receipts
+        return Input.of_files(name, receipts.files("intent"), ADDRESSES, reduced=addresses_once)
 
     def grouped(
         self,
@@ -166,7 +166,8 @@ class SweepRun:
         schema: pa.Schema,
         persist: Persisted | None = None,
     ) -> Grouped:
-        """What `combine` makes of the rows of each address; persisted until the end of the sweep, or of `persist`."""
+        """The result of `combine` for the rows of each address; persisted until the end of the sweep, or of
+        `persist`."""
         return co_group(self.spark, inputs, lambda rows, _: combine(rows), schema, persist or self.persist)
 
     def foreign_addresses(self, foreign: ForeignMark) -> pa.Table:
@@ -201,13 +202,13 @@ class Verified:
 class Reverification:
     """One re-verification of candidates.
 
-    `began` is by the store's clock, before its first read. `rescued` (RESCUED) are candidates that are live now.
+    `started_at` is by the store's clock, before its first read. `rescued` (RESCUED) are candidates that are live now.
     `verified` has the live commits and ranges. `unread` are the other repositories that could not be read, each with
     the reason; all of them were released.
     """
 
     number: int
-    began: datetime
+    started_at: datetime
     rescued: Dataset
     verified: Verified
     unread: Mapping[str, str] = field(default_factory=dict)

@@ -90,9 +90,9 @@ def refuse_rounds_without_progress(run: SweepRun, rounds: int) -> None:
 
 def expiry_time(run: SweepRun, verification: Reverification) -> datetime:
     """When a re-verification expires, by the store's clock. Raises `Refused` if it has expired already."""
-    until, now = verification.began + run.limits.verification_age, run.store.now()
+    until, now = verification.started_at + run.limits.verification_age, run.store.now()
     if now >= until:
-        raise too_old_error(run, now - verification.began)
+        raise too_old_error(run, now - verification.started_at)
     return until
 
 
@@ -162,7 +162,7 @@ def write_rescued(run: SweepRun, verification: Reverification, pending: Grouped)
     receipts, number, verified_at, mark_id = (
         run.receipts,
         verification.number,
-        verification.began,
+        verification.started_at,
         run.mark.record.mark_id,
     )
 
@@ -171,10 +171,10 @@ def write_rescued(run: SweepRun, verification: Reverification, pending: Grouped)
         if rows:
             table = pa.concat_tables(rows)
             table = table.set_column(1, PENDING.field("size"), pc.fill_null(table["size"], 0))
-            taken = already_removed(receipts.store, table)
-            left = table.filter(pc.invert(pc.is_in(table["address"], value_set=taken["address"])))
-            rescued = receipt_rows(left, outcome=Outcome.RESCUED, why=left["why"], at=verified_at)
-            interrupted = receipts_of_interrupted(receipts.store, taken, mark_id, verified_at)
+            removed = already_removed(receipts.store, table)
+            remaining = table.filter(pc.invert(pc.is_in(table["address"], value_set=removed["address"])))
+            rescued = receipt_rows(remaining, outcome=Outcome.RESCUED, why=remaining["why"], at=verified_at)
+            interrupted = receipts_of_interrupted(receipts.store, removed, mark_id, verified_at)
             receipts.write("receipt", number, f"rescued-{task_name()}", pa.concat_tables([rescued, interrupted]))
 
     with Persisted() as persist:
@@ -237,7 +237,7 @@ def run_round(
 
 
 def in_key_order(rows: Rows, tasks: int) -> Rows:
-    """These rows (PENDING) in order of their keys, in so many tasks."""
+    """These rows (PENDING) sorted by key, in this number of tasks."""
     order = ("slice", "address")
     if isinstance(rows, Tasks):
         table = rows.table.select(PENDING.names)

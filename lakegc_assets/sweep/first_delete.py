@@ -1,8 +1,7 @@
 """The first delete of a sweep: a single approved object, with every check of a round.
 
 Credentials may suffice for lakegc's own folder but not for objects. If the store refuses the first delete because of
-missing permissions, it would refuse them all, so the sweep ends there. Only an approved object is deleted to find
-out.
+missing permissions, it would refuse them all, so the sweep ends there. The test object is always an approved one.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def delete_first(
     unchanged = delete_check(run)(rows, Lookup(run.store).look_up(rows)).unchanged.slice(0, 1)
     if not len(unchanged):
         return FirstDelete()
-    one = Tasks.of(run.spark, unchanged.cast(PENDING))
-    tally = run_round(run, one, action, run.receipts, verification.number, expiry_time(run, verification), 1, heads)
+    single = Tasks.of(run.spark, unchanged.cast(PENDING))
+    tally = run_round(run, single, action, run.receipts, verification.number, expiry_time(run, verification), 1, heads)
     if not tally.total:
         return FirstDelete(tally=tally)
     if tally.objects[Outcome.FAILED.value]:

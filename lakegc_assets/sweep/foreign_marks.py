@@ -89,14 +89,14 @@ def write_listing(run: SweepRun, foreign: ForeignMark) -> None:
     mark, store = run.mark, run.store
     inner = MarkRun(run.partition, run.target, mark, run.lakefs, run.spark, run.limits.marking, run.log_message)
     namespace_slices.list_namespace(inner)
-    started = store.now()
+    started_at = store.now()
     with errors_from_executors():
         addresses = row_tasks(run.spark, run.foreign_addresses(foreign), batch=50_000).frame()
         rows = with_stored_attributes(run, addresses)
         dataset = write_dataset(rows, run.place, mark.folder(expired_set.ASSET), REFERENCE_OBJECTS)
     notes = StepNotes()
     notes.add_dataset(dataset)
-    mark.add_step(expired_set.ASSET, StepRecord(started, store.now(), 0, notes.datasets))
+    mark.add_step(expired_set.ASSET, StepRecord(started_at, store.now(), 0, notes.datasets))
     mark.move_to(MarkState.MARKED, finished=store.now(), digest=foreign.approval.digest)
 
 
@@ -112,10 +112,12 @@ def with_stored_attributes(run: SweepRun, addresses: DataFrame) -> DataFrame:
         "slice": F.coalesce("slice", slice_column(F.col("address"))),
         "reason": F.lit(NOT_RECORDED),
     }
-    kept = ("address", "size", "checksum")
+    listed_columns = ("address", "size", "checksum")
     return addresses.join(listed, "address", "left").select(
         *(
-            F.col(name) if name in kept else columns.get(name, F.lit(None).cast(types[name].dataType)).alias(name)
+            F.col(name)
+            if name in listed_columns
+            else columns.get(name, F.lit(None).cast(types[name].dataType)).alias(name)
             for name in REFERENCE_OBJECTS.names
         )
     )

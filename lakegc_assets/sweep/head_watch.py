@@ -126,7 +126,7 @@ class HeadWatch:
             self._ended.set()
             for thread in threads:
                 thread.join(timeout=30)
-            with suppress(LakegcError):  # harmless: the permit expires by itself
+            with suppress(LakegcError):  # harmless: the permit expires anyway
                 permit.stop("the round has ended")
         if self.fault is not None:
             raise self.fault
@@ -144,11 +144,12 @@ class HeadWatch:
         """
         if self.permit.is_stopped:
             return
-        began = self.place.store().now()
+        started_at = self.place.store().now()
         with self._stopping_if_too_much(), self._lock:
             self._list_heads()
             self._refuse_if_late()
-            self.permit.give(began + permit_duration(self.every))  # under the lock, so that no dump has paused it since
+            # under the lock, so that no dump has paused it since
+            self.permit.give(started_at + permit_duration(self.every))
 
     def _refuse_if_late(self) -> None:
         """Raise `Unavailable` if the results of the other threads are too old to delete anything."""
@@ -170,7 +171,7 @@ class HeadWatch:
         request."""
         if self.newly_retained is None or self.permit.is_stopped or boottime_s() < self._dump_due_at:
             return
-        began = boottime_s()
+        started = boottime_s()
         dumped = dumped_graph(self.newly_retained.run)
         with self._stopping_if_too_much(), self._lock:
             if dumped is not None and (commits := self.newly_retained.commits_of(dumped)):
@@ -178,7 +179,7 @@ class HeadWatch:
                 self._keep_objects_of(commits, "commits on no branch")
                 self.newly_retained.add(self.newly_retained.branches, commits)
             self._dumped_is_kept = True
-        self._dump_due_at = began + max(DUMP_INTERVAL_S, DUMP_PAUSE_FACTOR * (boottime_s() - began))
+        self._dump_due_at = started + max(DUMP_INTERVAL_S, DUMP_PAUSE_FACTOR * (boottime_s() - started))
 
     def list_all_others(self) -> None:
         """List the heads and tables of all other repositories before the first permit of a round."""
@@ -195,11 +196,11 @@ class HeadWatch:
         """
         if self.others is None or self.permit.is_stopped:
             return
-        began = boottime_s()
+        started = boottime_s()
         with self._stopping_if_too_much():
             self.others.check_next(self._keep_referred)
             pause = self.every.total_seconds()
-            self._others_delay.succeeded(began - pause, boottime_s(), cycle_is_over=not self.others.has_waiting)
+            self._others_delay.succeeded(started - pause, boottime_s(), cycle_is_over=not self.others.has_waiting)
             self._others_failure = ""
 
     def _keep_referred(self, keys: pa.Array) -> None:
@@ -214,7 +215,7 @@ class HeadWatch:
                 check()
                 failed("")
             except LakegcError as error:
-                failed(str(error))  # harmless: the permit expires by itself
+                failed(str(error))  # harmless: the permit expires anyway
             except Exception as error:  # a bug in lakegc: stop all deletes and fail the round
                 self.fault = error
                 with suppress(LakegcError):

@@ -76,10 +76,10 @@ def times_and_samples(place: Place, folder: str, report: Report) -> tuple[Counte
         table = read_file(place, folder, file, RECEIPTS)
         seconds = pc.value_counts(pc.floor_temporal(table["at"], unit="second"))
         times.update({row["values"].timestamp(): row["counts"] for row in seconds.to_pylist()})
-        left = table.filter(pc.is_in(table["outcome"], value_set=pa.array(NEEDS_ATTENTION)))
+        needs_attention = table.filter(pc.is_in(table["outcome"], value_set=pa.array(NEEDS_ATTENTION)))
         rows += [
             dg.TableRecord({name: row[name] for name in ("address", "size", "outcome", "code", "why")})
-            for row in left.slice(0, PREVIEW_ROWS - len(rows)).to_pylist()
+            for row in needs_attention.slice(0, PREVIEW_ROWS - len(rows)).to_pylist()
         ]
     return times, rows
 

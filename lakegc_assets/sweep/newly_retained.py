@@ -98,15 +98,15 @@ class NewlyRetained:
 
     def _read_unknown(self, changed: Sequence[str], heads: Iterable[str]) -> None:
         """Read the commits that these heads reach and that have not been read; they count as retained."""
-        run, read = self.run, Graph()
+        run, graph = self.run, Graph()
         for commit in unknown_ancestors(run.lakefs, run.partition.repository, self.graph, heads):
-            read[commit.id] = commit
-            if len(read) > MAX_COMMITS:
+            graph[commit.id] = commit
+            if len(graph) > MAX_COMMITS:
                 raise TooMuchChanged(
                     f"{branch_names(changed)} reach more than {MAX_COMMITS} commits that have not been read"
                 )
-        self.graph |= read
-        self._since |= read.keys()
+        self.graph |= graph
+        self._since |= graph.keys()
 
     def _only_moved_forward(self, changed: Sequence[str], branches: Mapping[str, str]) -> bool:
         """Whether these branches can't newly retain older commits: each moved forward on its main line by commits made
@@ -130,8 +130,8 @@ class NewlyRetained:
         assert run.decided is not None
         rules, now = run.mark.record.rules, run.mark.record.server_now
         verdicts = retained_commits(self.graph.values(), branches, rules, now=now)
-        seen = References([branches], run.decided.tags)
-        on_hold = commits_on_hold(run.decided.holds, self.graph, seen, rules, now=now)
+        references = References([branches], run.decided.tags)
+        on_hold = commits_on_hold(run.decided.holds, self.graph, references, rules, now=now)
         return {verdict.commit_id for verdict in verdicts if verdict.retained} | on_hold.keys()
 
 

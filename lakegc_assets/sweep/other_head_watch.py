@@ -1,4 +1,4 @@
-"""Watch other repositories while a round deletes: objects here to which they begin to refer are live (invariant 1).
+"""Watch other repositories while a round deletes: objects here that they start to reference are live (invariant 1).
 
 As in a mark, all tables count, whichever commit refers to them: a commit may be an ancestor of a head, have any
 date, or have lost its branch before heads were listed. So the tables of a repository are listed when a round first
@@ -107,9 +107,9 @@ class OtherHeads:
                 self._places, self._waiting = listing.places, sorted(listing.places)
                 unread |= listing.unread
             turn = self._waiting[:REPOSITORIES_PER_TURN]
-            began = boottime_s()
+            started = boottime_s()
             heads = {(repository, head) for repository, _, head in branch_heads(self.run, turn, unread)}
-            due = self._due(heads, began)
+            due = self._due(heads, started)
             new_keys = self._read(due, unread)
             self._found |= new_keys
             if new_keys:
@@ -118,11 +118,12 @@ class OtherHeads:
                 why = unread[repository]
                 raise Unavailable(f"repository {repository} may refer to objects here and can't be read: {why}")
             self.known |= heads
-            self._listed_at |= dict.fromkeys(map(self._where, due), began)
+            self._listed_at |= dict.fromkeys(map(self._where, due), started)
             self._waiting = self._waiting[len(turn) :]
 
     def _due(self, heads: Collection[tuple[str, str]], now: float) -> list[str]:
-        """The repositories whose tables must be listed now. One without any head was deleted or can't be read."""
+        """The repositories whose tables must be listed now. A repository without any head was deleted or can't be
+        read."""
         late = now - TABLES_INTERVAL_S
         return sorted(
             {

@@ -44,7 +44,7 @@ class SweepOptions:
 
 
 def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
-    """Open the sweep of a partition's approved mark, or resume the one that was begun. Takes the lease.
+    """Open the sweep of a partition's approved mark, or resume an interrupted one. Takes the lease.
 
     Raises `Refused` if the mark isn't approved, was altered since, belongs to another repository, or is already swept.
     """
@@ -134,7 +134,7 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
 
 
 def refuse_begun_without_approval(record: MarkRecord, approval: Approval | None) -> None:
-    """Raise `Refused` if the record says that a sweep was begun, but no approval of this very set exists."""
+    """Raise `Refused` if the record says that a sweep has started, but no approval of this very set exists."""
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         raise Refused(
             f"the record of mark {record.mark_id} of {record.repository} says that it is {record.state}, but the "

@@ -103,9 +103,9 @@ class Report(Record):
             text += f". {failed:,} could not be deleted; the report has the store's responses. To retry: {again}"
         if self.late_objects:
             text += (
-                f". {plural(self.late_objects, 'object')} became live while being deleted, and readers miss "
-                f"{'it' if self.late_objects == 1 else 'them'}: "
-                f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore from a backup, or by "
+                f". {plural(self.late_objects, 'object')} became live while being deleted, and "
+                f"{'is' if self.late_objects == 1 else 'are'} now missing for readers: "
+                f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore from a backup, or with "
                 f"'lakegc undo' if they were quarantined"
             )
         if self.unread:
@@ -126,7 +126,7 @@ class Report(Record):
         if fields_["format"] == 1:
             fields_ |= {"verifications": fields_.pop("proofs"), "format": REPORT_FORMAT}
         if fields_["format"] != REPORT_FORMAT:
-            raise ValueError(f"format {fields_['format']}; this version of lakegc knows 1 and {REPORT_FORMAT}")
+            raise ValueError(f"format {fields_['format']}; this version of lakegc supports 1 and {REPORT_FORMAT}")
         return fields_
 
     @classmethod
@@ -166,17 +166,17 @@ def most_frequent_failures(outcomes: DataFrame) -> tuple[Refusal, ...]:
 
 
 def write_report(
-    run: SweepRun, approved: Input, tally: Tally, closing: Reverification | None, began: datetime
+    run: SweepRun, approved: Input, tally: Tally, closing: Reverification | None, started_at: datetime
 ) -> Report:
     """Write each object's outcome (RECEIPTS), then `sweep.json`. Raises if an object has no outcome."""
 
     def reported(rows: GroupedRows, report: TaskReport) -> pa.Table:
-        found = sweep_outcomes.reported(rows[OBJECTS], rows[ROUNDS], rows[UNDONE])
+        outcomes = sweep_outcomes.reported(rows[OBJECTS], rows[ROUNDS], rows[UNDONE])
         report.count(approved=len(rows[OBJECTS]))
-        groups = found.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
+        groups = outcomes.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
         for group in groups.to_pylist():
             report.count_for(group["outcome"], objects=group["size_count"], bytes=group["size_sum"])
-        return found
+        return outcomes
 
     inputs = [approved, run.outcomes(ROUNDS), run.outcomes(UNDONE, run.undone)]
     output = parquet(run.mark.folder(ASSET), RECEIPTS)
@@ -200,7 +200,7 @@ def write_report(
         repository=record.repository,
         digest=record.digest or "",
         by=run.by,
-        began=began,
+        began=started_at,
         ended=run.store.now(),
         approved=count,
         objects=dict(objects),
@@ -208,7 +208,7 @@ def write_report(
         seconds=round(tally.seconds, 2),
         requests=tally.requests,
         attempts=tally.attempts,
-        verifications=tuple(verification.began for verification in tally.reverifications),
+        verifications=tuple(verification.started_at for verification in tally.reverifications),
         late=tuple(named),
         late_objects=closing.rescued.rows if closing else 0,
         quarantine=run.limits.quarantine,

@@ -36,20 +36,20 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
 
 
 def in_backup(run: SweepRun, approved: Input, backup: tuple[Place, Backup]) -> Input:
-    """The approved objects (APPROVED) that the backup now holds with the same size and checksum.
+    """The approved objects (APPROVED) that the backup contains now, with the same size and checksum.
 
     Each other object gets a receipt with the reason why it isn't deleted; the next sweep compares it again.
     """
     number = run.next_number()
     rows = listed_with_copies(run.spark(), *backup)
     pending = pending_objects(run, approved, number, run.persist)
-    safe, left = split_by_backup(as_frame(pending.rows), rows)
-    write_not_backed_up(run, left, number)
+    safe, unbacked = split_by_backup(as_frame(pending.rows), rows)
+    write_not_backed_up(run, unbacked, number)
     backed_up = run.persist(safe.select(*APPROVED.names))
     return Input.of_rows(OBJECTS, backed_up, APPROVED, backed_up.count())
 
 
-def write_not_backed_up(run: SweepRun, left: DataFrame, number: int) -> None:
+def write_not_backed_up(run: SweepRun, unbacked: DataFrame, number: int) -> None:
     """Write the receipts of the objects that aren't deleted."""
     receipts, at = run.receipts, run.store.now()
 
@@ -57,7 +57,7 @@ def write_not_backed_up(run: SweepRun, left: DataFrame, number: int) -> None:
         rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if rows:
             table = pa.concat_tables(rows)
-            rows_left = receipt_rows(table, outcome=table["outcome"], code=table["code"], why=table["why"], at=at)
-            receipts.write("receipt", number, f"unbacked-{task_name()}", rows_left)
+            rows_unbacked = receipt_rows(table, outcome=table["outcome"], code=table["code"], why=table["why"], at=at)
+            receipts.write("receipt", number, f"unbacked-{task_name()}", rows_unbacked)
 
-    run_tasks(left, write)
+    run_tasks(unbacked, write)

@@ -62,10 +62,10 @@ def reverify(run: SweepRun, candidates: Grouped) -> Reverification:
 
 
 def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverification:
-    """One re-verification. Everything is read after `began`, in the order of a mark."""
+    """One re-verification. Everything is read after `started_at`, in the order of a mark."""
     run.lease.check()
-    began = run.store.now()
-    inner = begin_reverification(run, number, began)
+    started_at = run.store.now()
+    inner = begin_reverification(run, number, started_at)
     read_references(inner)
     with step(inner, expired_set.ASSET) as notes, errors_from_executors():
         rescued = write_rescued(inner, notes, candidates)
@@ -75,10 +75,10 @@ def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverifica
         if rescued.rows
         else "re-verified: all is still garbage"
     )
-    return Reverification(number, began, rescued, verified_ranges_and_commits(inner), unread_in(inner.mark.record))
+    return Reverification(number, started_at, rescued, verified_ranges_and_commits(inner), unread_in(inner.mark.record))
 
 
-def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun:
+def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> MarkRun:
     """Begin a re-verification: a run like that of a mark, with today's rules and holds and the approved mark's
     listing."""
     approved, holds = run.mark.record, read_holds(run.place)
@@ -86,8 +86,8 @@ def begin_reverification(run: SweepRun, number: int, began: datetime) -> MarkRun
     record = replace(
         approved,
         state=MarkState.MARKING,
-        start=began,
-        cutoff=began,
+        start=started_at,
+        cutoff=started_at,
         min_age=timedelta(0),
         server_now=run.lakefs.server_time(),
         rules=run.lakefs.rules(run.partition.repository),

@@ -27,8 +27,8 @@ from spark_resources.spark.tasks import Rows, filtered
 def run_rounds(run: SweepRun, approved: Input) -> Tally:
     """Delete the pending objects that are still garbage: a single one first, then the others, round by round.
 
-    `approved` are rows of APPROVED. Raises if a round makes no progress, and
-    `Forbidden` if the store refuses the first delete for missing rights.
+    `approved` are rows of APPROVED. Raises if a round makes no progress, and `Forbidden` if the store refuses the first
+    delete because of missing permissions.
     """
     tally, since, without_progress, first_delete_done = Tally(), run.next_number(), 0, False
     action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
@@ -40,8 +40,8 @@ def run_rounds(run: SweepRun, approved: Input) -> Tally:
             verification = reverify(run, pending)
             tally.reverifications.append(verification)
             write_rescued(run, verification, pending)
-            found = still_garbage(run, pending, verification, persist)
-            garbage, objects = found.rows, found.count
+            grouped = still_garbage(run, pending, verification, persist)
+            garbage, objects = grouped.rows, grouped.count
             if objects:
                 until, number, done = expiry_time(run, verification), verification.number, Tally()
                 heads = HeadWatch.of(run, verification.verified)

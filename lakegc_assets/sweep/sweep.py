@@ -39,7 +39,7 @@ def sweep(run: SweepRun) -> Report:
     """Delete the approved objects that are still garbage, and report the outcome of every object."""
     backup = required_backup(run)
     check_permissions(run)
-    began: datetime = run.store.now()
+    started_at: datetime = run.store.now()
     if run.foreign is not None:
         record_stored_objects(run, run.foreign)
         refuse_revoked(run.place, run.foreign.approval)
@@ -52,7 +52,7 @@ def sweep(run: SweepRun) -> Report:
     with run.persist, errors_from_executors():
         tally = run_rounds(run, approved if backup is None else in_backup(run, approved, backup))
         closing = closing_reverification(run, approved)
-        report = write_report(run, approved, tally, closing, began)
+        report = write_report(run, approved, tally, closing, started_at)
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)
     if run.foreign is not None and report.success:
         mark_approval_used(run.place, run.foreign.approval, who=run.by, now=run.store.now())
@@ -81,8 +81,8 @@ def closing_reverification(run: SweepRun, approved: Input) -> Reverification | N
         return sweep_outcomes.deleted(rows[OBJECTS], rows[ROUNDS], rows[UNDONE])
 
     inputs = [approved, run.outcomes(ROUNDS), run.outcomes(UNDONE, run.undone)]
-    taken = run.grouped(inputs, deleted, CANDIDATES)
-    if not taken.count:
+    removed = run.grouped(inputs, deleted, CANDIDATES)
+    if not removed.count:
         return None
     run.log_message("re-verifying deleted objects")
-    return reverify(run, taken)
+    return reverify(run, removed)

@@ -57,13 +57,17 @@ def undo(run: SweepRun) -> Tally:
     with run.persist, errors_from_executors():
         while True:
             with Persisted() as persist:
-                found = in_quarantine(run, since, persist)
-                if not found.count:
+                quarantined = in_quarantine(run, since, persist)
+                if not quarantined.count:
                     write_quarantine(run)
                     return tally
                 write_begun(run)
                 until = run.store.now() + RESTORE_TIME
-                tally.add(run_round(run, found.rows, Action.RESTORE, run.undone, run.next_number(), until, found.count))
+                tally.add(
+                    run_round(
+                        run, quarantined.rows, Action.RESTORE, run.undone, run.next_number(), until, quarantined.count
+                    )
+                )
 
 
 def purge(run: SweepRun) -> Tally:
@@ -115,27 +119,27 @@ def stray_copies(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     """
     may_retry = run.mark.record.state is MarkState.SWEEPING
 
-    def kept(rows: GroupedRows) -> pa.Table:
-        left = sweep_outcomes.left_in_place(rows[OBJECTS], rows[ROUNDS], rows[INTENDED])
-        left = left.slice(0, 0) if may_retry else left
-        return sweep_outcomes.pending(left, rows[FREED], rows[UNDONE], since=since)
+    def stray(rows: GroupedRows) -> pa.Table:
+        in_place = sweep_outcomes.left_in_place(rows[OBJECTS], rows[ROUNDS], rows[INTENDED])
+        in_place = in_place.slice(0, 0) if may_retry else in_place
+        return sweep_outcomes.pending(in_place, rows[FREED], rows[UNDONE], since=since)
 
     inputs = [
         run.approved(), run.outcomes(ROUNDS), run.intents(INTENDED), run.outcomes(FREED, run.freed),
         run.intents(UNDONE, run.undone),
     ]  # fmt: skip
-    found = run.grouped(inputs, kept, PENDING, persist)
-    return found if not found.count else with_copies(run, found)
+    strays = run.grouped(inputs, stray, PENDING, persist)
+    return strays if not strays.count else with_copies(run, strays)
 
 
 def with_copies(run: SweepRun, objects: Grouped) -> Grouped:
-    """Those of these objects (PENDING) that have a copy in quarantine."""
+    """The objects among these (PENDING) that have a copy in quarantine."""
     store, mark_id = run.store, run.mark.record.mark_id
     table = first_rows(objects.rows, ["address"], objects.count).select(PENDING.names).cast(PENDING)
     keys = [quarantine_key(mark_id, key) for key in table["address"].to_pylist()]
     with ThreadPoolExecutor(CONCURRENT_STATS) as pool:
-        found = list(pool.map(lambda key: stat_or_none(store, key) is not None, keys))
-    rows = table.filter(pa.array(found, pa.bool_()))
+        exists = list(pool.map(lambda key: stat_or_none(store, key) is not None, keys))
+    rows = table.filter(pa.array(exists, pa.bool_()))
     return Grouped(Tasks.of(run.spark, rows), len(rows), objects.report)
 
 

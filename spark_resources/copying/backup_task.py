@@ -44,7 +44,7 @@ WANTED = pa.schema(
 CHUNK = 1_000  # objects; each chunk costs a listing and a log file
 
 DescribeChanges: TypeAlias = Callable[[pa.Table, pa.Table], Sequence[str]]
-"""For each row of WANTED, a sentence on how the object that was found at its key (FOUND) differs; "" if it doesn't."""
+"""For each row of WANTED, a sentence on how the object now at its key (FOUND) differs; "" if it doesn't."""
 _LookedUp: TypeAlias = tuple[Mapping[str, Any], StoredObject | None, str]
 
 
@@ -126,9 +126,9 @@ def backup_rows(
         pieces = chunks(batches, CHUNK)
         lookups = ahead.submit(task.next_lookups, pieces)
         number = 0
-        while (found := lookups.result()) is not None:
+        while (looked_up := lookups.result()) is not None:
             lookups = ahead.submit(task.next_lookups, pieces)
-            lines = list(pool.map(lambda one: task.line(*one), found))
+            lines = list(pool.map(lambda one: task.line(*one), looked_up))
             write_lines(config, f"{partition:05d}-{attempt}-{number:05d}", lines, report)
             number += 1
 
@@ -158,52 +158,52 @@ class _Backup:
         chunk = next(pieces, None)
         if chunk is None:
             return None
-        found = self.lookup.look_up(chunk)
-        found_by_address = {row["address"]: row for row in found.to_pylist()}
-        changes = self.how_changed(chunk, found)
+        current = self.lookup.look_up(chunk)
+        current_by_address = {row["address"]: row for row in current.to_pylist()}
+        changes = self.how_changed(chunk, current)
         rows = zip(chunk.to_pylist(), changes, strict=True)
-        return [(row, _found(found_by_address.get(row["address"])), change) for row, change in rows]
+        return [(row, _stored_object(current_by_address.get(row["address"])), change) for row, change in rows]
 
-    def line(self, row: Mapping[str, Any], found: StoredObject | None, change: str) -> LogLine:
+    def line(self, row: Mapping[str, Any], current: StoredObject | None, change: str) -> LogLine:
         """Process one object and return its line; failures are recorded, not raised."""
         address = row["address"]
-        if found is None:
+        if current is None:
             return LogLine(address, CopyStatus.VANISHED, "", row["size"] or 0, row["modified"], row["checksum"])
-        properties: dict[str, Any] = {"size": found.size, "modified": found.modified, "checksum": found.checksum}
+        properties: dict[str, Any] = {"size": current.size, "modified": current.modified, "checksum": current.checksum}
         if change:
             return LogLine(address, CopyStatus.CHANGED, "", **properties, why=change)
-        return run_copy(lambda: self._back_up(address, found, properties), address, properties)
+        return run_copy(lambda: self._back_up(address, current, properties), address, properties)
 
-    def _back_up(self, address: str, found: StoredObject, properties: Mapping[str, Any]) -> LogLine:
+    def _back_up(self, address: str, original: StoredObject, properties: Mapping[str, Any]) -> LogLine:
         name = name_in(self.config.target.store(), self.config.folder, address)
         try:
-            return self._copy_to(name, address, found, properties)
+            return self._copy_to(name, address, original, properties)
         except WrongUsage:
             if name != own_name(address):
                 raise
         # this store can't hold the key after all: it is too long in this folder, or a folder of that name exists
-        return self._copy_to(safe_name(address), address, found, properties)
+        return self._copy_to(safe_name(address), address, original, properties)
 
-    def _copy_to(self, name: str, address: str, found: StoredObject, properties: Mapping[str, Any]) -> LogLine:
+    def _copy_to(self, name: str, address: str, original: StoredObject, properties: Mapping[str, Any]) -> LogLine:
         key = self.config.folder + name
-        copy = self.copier.existing_copy(found, key) if self.config.resumed else None
+        copy = self.copier.existing_copy(original, key) if self.config.resumed else None
         if copy is not None:
             return LogLine(address, CopyStatus.ALREADY_THERE, name, **properties, copy=copy)
         try:
-            return LogLine(address, CopyStatus.COPIED, name, **properties, copy=self.copier.copy(found, key))
+            return LogLine(address, CopyStatus.COPIED, name, **properties, copy=self.copier.copy(original, key))
         except AlreadyExists:  # after a lost response, or by a concurrent backup of the same set
             return LogLine(
-                address, CopyStatus.ALREADY_THERE, name, **properties, copy=self.copier.require_existing(found, key)
+                address, CopyStatus.ALREADY_THERE, name, **properties, copy=self.copier.require_existing(original, key)
             )
 
 
-def _found(row: Mapping[str, Any] | None) -> StoredObject | None:
+def _stored_object(row: Mapping[str, Any] | None) -> StoredObject | None:
     return None if row is None else StoredObject(row["address"], row["size"], row["modified"], row["checksum"])
 
 
 def run_copy(work: Callable[[], LogLine], address: str, properties: Mapping[str, Any]) -> LogLine:
     """Run a copy; returns its line, with the seconds that it took."""
-    began = time.monotonic()
+    started = time.monotonic()
     outcome = CopyStatus.FAILED
     try:
         line = work()
@@ -218,8 +218,8 @@ def run_copy(work: Callable[[], LogLine], address: str, properties: Mapping[str,
     except LakegcError as error:
         why = str(error)
     else:
-        return _with_seconds(line, time.monotonic() - began)
-    return _with_seconds(LogLine(address, outcome, "", **properties, why=why), time.monotonic() - began)
+        return _with_seconds(line, time.monotonic() - started)
+    return _with_seconds(LogLine(address, outcome, "", **properties, why=why), time.monotonic() - started)
 
 
 def _with_seconds(line: LogLine, seconds: float) -> LogLine:

@@ -51,7 +51,7 @@ LOGGED = pa.schema(
         pa.field("sha256", pa.string()),  # of the bytes, if they were read
         pa.field("kept", pa.string()),  # headers and metadata as JSON, if the store didn't copy them itself
         pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # time of completion, by the log's store's clock
+        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # when it was completed, by the log's store's clock
         pa.field("why", pa.string(), nullable=False),  # for operators
     ]
 )
@@ -68,7 +68,7 @@ class Log:
 
     def keys(self, below: str = "") -> Iterator[str]:
         for page in self.place.store().pages(self.folder + below):
-            yield from (found.key for found in page.objects if _NAME.search(found.key))
+            yield from (listed.key for listed in page.objects if _NAME.search(listed.key))
 
     def next_run(self) -> int:
         """One above the highest run number in use."""

@@ -49,10 +49,10 @@ def _restore(copier: Copier, row: Mapping[str, Any], folder: str, properties: Ma
     copy = backup_copy_of(copier, row, folder)
     if (existing := copier.existing_copy(copy, address)) is not None:
         return LogLine(address, CopyStatus.ALREADY_THERE, name, **properties, copy=existing)
-    kept = properties_from_json(row["kept"], row["size"], row["modified"])
+    recorded = properties_from_json(row["kept"], row["size"], row["modified"])
     try:
-        done = copier.copy(copy, address, kept=kept, sha256=row["sha256"])
-        return LogLine(address, CopyStatus.COPIED, name, **properties, copy=done)
+        restored = copier.copy(copy, address, recorded=recorded, sha256=row["sha256"])
+        return LogLine(address, CopyStatus.COPIED, name, **properties, copy=restored)
     except AlreadyExists:  # after a lost response, or by a concurrent restore
         return LogLine(
             address, CopyStatus.ALREADY_THERE, name, **properties, copy=copier.require_existing(copy, address)

@@ -84,57 +84,63 @@ class Copier:
         return self.target.streams
 
     def copy(
-        self, found: StoredObject, key: str, *, kept: ObjectProperties | None = None, sha256: str | None = None
+        self, original: StoredObject, key: str, *, recorded: ObjectProperties | None = None, sha256: str | None = None
     ) -> Copy:
-        """Copy an object that is unchanged since it was found to a key where no object exists.
+        """Copy an object, provided it is still `original`, to a key where no object exists.
 
-        `kept` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyExists`,
+        `recorded` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyExists`,
         `Changed`, `NotFound` and `InArchiveTier` as streams do, and `Differs` for a copy that isn't identical, which is
         removed. If another object has replaced it by then, that object stays, and `KeyConflict` is raised. If a SHA-256
         is given, streamed bytes that don't match it are never written.
         """
-        return self.source.retry.call(lambda: self._copy_once(found, key, kept, sha256))
+        return self.source.retry.call(lambda: self._copy_once(original, key, recorded, sha256))
 
-    def _copy_once(self, found: StoredObject, key: str, kept: ObjectProperties | None, sha256: str | None) -> Copy:
-        if self.server_side and kept is None:
-            self.throttle.take(found.size)
-            return self._copy_server_side(found, key)
-        return self._copy_streamed(found, key, kept, sha256)
+    def _copy_once(
+        self, original: StoredObject, key: str, recorded: ObjectProperties | None, sha256: str | None
+    ) -> Copy:
+        if self.server_side and recorded is None:
+            self.throttle.take(original.size)
+            return self._copy_server_side(original, key)
+        return self._copy_streamed(original, key, recorded, sha256)
 
-    def _copy_server_side(self, found: StoredObject, key: str) -> Copy:
-        written = self._to.copy(self._from, found, key)
-        if found.checksum in written.checksums:
-            return Copy(found.size, found.checksum, found.checksum)
-        before, copy = self._from.properties(found.key), self._to.properties(key)
+    def _copy_server_side(self, original: StoredObject, key: str) -> Copy:
+        written = self._to.copy(self._from, original, key)
+        if original.checksum in written.checksums:
+            return Copy(original.size, original.checksum, original.checksum)
+        before, copy = self._from.properties(original.key), self._to.properties(key)
         with self._removed_if_different(key, written):
-            self._refuse_changed(found, before)
-            sha256 = self._sha256_if_identical(found.key, before, key, copy)
+            self._refuse_changed(original, before)
+            sha256 = self._sha256_if_identical(original.key, before, key, copy)
             if sha256 is None:
-                raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
+                raise Differs(f"the copy of {original.key!r} at {key!r} in {self.target.where} differed from it")
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None)
 
-    def _refuse_changed(self, found: StoredObject, properties: ObjectProperties) -> None:
+    def _refuse_changed(self, original: StoredObject, properties: ObjectProperties) -> None:
         same = (
-            properties.checksum == found.checksum
-            if found.checksum
-            else abs(properties.modified - found.modified) < _TIME_TOLERANCE
+            properties.checksum == original.checksum
+            if original.checksum
+            else abs(properties.modified - original.modified) < _TIME_TOLERANCE
         )
-        if properties.size != found.size or not same:
-            raise Changed(f"{found.key!r} in {self.source.where} was replaced in the meantime")
+        if properties.size != original.size or not same:
+            raise Changed(f"{original.key!r} in {self.source.where} was replaced in the meantime")
 
-    def _copy_streamed(self, found: StoredObject, key: str, kept: ObjectProperties | None, sha256: str | None) -> Copy:
-        properties = self._from.properties(found.key)
-        self._refuse_changed(found, properties)
+    def _copy_streamed(
+        self, original: StoredObject, key: str, recorded: ObjectProperties | None, sha256: str | None
+    ) -> Copy:
+        properties = self._from.properties(original.key)
+        self._refuse_changed(original, properties)
         target_properties = (
-            properties if kept is None else replace(properties, headers=kept.headers, metadata=kept.metadata)
+            properties
+            if recorded is None
+            else replace(properties, headers=recorded.headers, metadata=recorded.metadata)
         )
-        hashed = HashingIterator(self.throttle.limit(self._from.pieces(found.key, properties)))
-        written = self._to.put(key, _verify_sha256(hashed, sha256, found.key, self.source.where), target_properties)
+        hashed = HashingIterator(self.throttle.limit(self._from.pieces(original.key, properties)))
+        written = self._to.put(key, _verify_sha256(hashed, sha256, original.key, self.source.where), target_properties)
         copy = self._to.properties(key)
         verified = copy.size == properties.size and copy.checksum in written.checksums
         with self._removed_if_different(key, written):
             if not verified and (copy.size != properties.size or self._sha256(self._to, key, copy) != hashed.sha256):
-                raise Differs(f"the copy of {found.key!r} at {key!r} in {self.target.where} differed from it")
+                raise Differs(f"the copy of {original.key!r} at {key!r} in {self.target.where} differed from it")
         return Copy(copy.size, copy.checksum, properties.checksum, hashed.sha256, target_properties)
 
     @contextmanager
@@ -161,21 +167,21 @@ class Copier:
 
     # --- existing copies --------------------------------------------------------------------------------------------
 
-    def existing_copy(self, found: StoredObject, key: str) -> Copy | None:
+    def existing_copy(self, original: StoredObject, key: str) -> Copy | None:
         """The existing copy at the key; None if no object exists there. Raises `KeyConflict` for a different object."""
         try:
             copy = self._to.properties(key)
         except NotFound:
             return None
-        before = self._from.properties(found.key)
-        sha256 = self._sha256_if_identical(found.key, before, key, copy)
+        before = self._from.properties(original.key)
+        sha256 = self._sha256_if_identical(original.key, before, key, copy)
         if sha256 is None:
             raise KeyConflict(f"a different object already exists at {key!r} in {self.target.where}")
         return Copy(copy.size, copy.checksum, before.checksum, sha256 or None, before)
 
-    def require_existing(self, found: StoredObject, key: str) -> Copy:
-        """The same for a key at which an object was found a moment ago."""
-        copy = self.existing_copy(found, key)
+    def require_existing(self, original: StoredObject, key: str) -> Copy:
+        """Like `existing_copy`, for a key that existed a moment ago."""
+        copy = self.existing_copy(original, key)
         if copy is None:
             raise Unavailable(f"{key!r} in {self.target.where} existed a moment ago, but no longer does. Try again.")
         return copy
@@ -196,14 +202,15 @@ class Copier:
 
 
 def _verify_sha256(hashed: HashingIterator, sha256: str | None, key: str, where: str) -> Iterator[bytes]:
-    """The same pieces. Raises `Differs` after the last one if they don't have this SHA-256, so nothing is written."""
+    """Passes the pieces through. Raises `Differs` after the last one if they don't have this SHA-256, so nothing is
+    written."""
     yield from hashed
     if sha256 not in (None, hashed.sha256):
-        raise Differs(f"the content of {key!r} in {where} differs from the one that was copied there: it was altered")
+        raise Differs(f"the content of {key!r} in {where} differs from what was copied there: it was altered")
 
 
 def is_comparable(checksum: str | None) -> bool:
-    """Whether equal checksums of this kind mean equal content across stores: an MD5, also of parts, or a CRC32C.
+    """Whether equal checksums of this kind mean equal content across stores: an MD5 (even of parts) or a CRC32C.
 
     An Azure ETag identifies only one write.
     """

@@ -63,9 +63,9 @@ class RecheckedKeys:
 class Sender:
     """Sends batches of keys of one task.
 
-    `may_send` is called before every request and raises a `LakegcError` if no more may be sent. `recheck` looks up
-    keys again, before a retry and whenever the last lookup is too old by `clock` (seconds); None if the
-    objects can't have changed. `sleep` waits for a number of seconds; `jitter` is a random number in [0, 1).
+    `may_send` is called before every request and raises a `LakegcError` if nothing more may be sent. `recheck` looks up
+    keys again, before a retry and whenever the last lookup is too old by `clock` (seconds); None if the objects can't
+    have changed. `sleep` waits for a number of seconds; `jitter` is a random number in [0, 1).
     """
 
     store: Store
@@ -172,7 +172,7 @@ class Sender:
     def _send_in_halves(
         self, keys: Sequence[str], prefix: str, stop: list[LakegcError], tried: int
     ) -> list[SendResult]:
-        """The same for each half of these keys, whose lookup was too slow."""
+        """Like `_send_batch`, for each half of these keys, because their lookup was too slow."""
         middle = (len(keys) + 1) // 2
         halves = [half for half in (keys[:middle], keys[middle:]) if half]
         return [sent for half in halves for sent in self._send_batch(half, prefix, stop, NEVER, tried)]
@@ -184,11 +184,11 @@ class Sender:
     def _still_marked(self, keys: Sequence[str], attempts: int, done: list[SendResult]) -> list[str]:
         """The keys that still have the marked object after `attempts` requests; the others are added to `done`."""
         assert self.recheck is not None
-        found = self.recheck(keys)
+        rechecked = self.recheck(keys)
         # after a request: it deleted the object, and its response was lost
-        gone = Deletion.DELETED if attempts else Deletion.ALREADY_GONE
-        done += [SendResult(key, DeleteResult(key, gone), attempts) for key in found.gone]
-        done += [SendResult(key, DeleteResult(key, Deletion.DELETED), attempts) for key in found.interrupted]
-        changed = (DeleteResult(key, Deletion.FAILED, "", CHANGED) for key in found.changed)
+        deletion = Deletion.DELETED if attempts else Deletion.ALREADY_GONE
+        done += [SendResult(key, DeleteResult(key, deletion), attempts) for key in rechecked.gone]
+        done += [SendResult(key, DeleteResult(key, Deletion.DELETED), attempts) for key in rechecked.interrupted]
+        changed = (DeleteResult(key, Deletion.FAILED, "", CHANGED) for key in rechecked.changed)
         done += [SendResult(result.key, result, attempts, changed=True) for result in changed]
-        return list(found.unchanged)
+        return list(rechecked.unchanged)

@@ -31,13 +31,13 @@ FLAT = (ROOT, DATA)  # slices with only the objects directly in them
 class Lookup:
     """Looks up keys slice by slice. A slice that has to be listed completely is listed once for all of its keys.
 
-    `began` is a time by `clock`, in seconds: everything that the last lookup returned was read from the store after it.
+    `started` is a time by `clock`, in seconds; everything that the last lookup returned was read after it.
     """
 
     store: Store
     clock: Callable[[], float] = boottime_s
-    began: float = -float("inf")
-    _slice_began: float = -float("inf")
+    started: float = -float("inf")
+    _slice_started: float = -float("inf")
     _slice: str | None = None
     _listed: pa.Table | None = field(default=None)
 
@@ -46,7 +46,7 @@ class Lookup:
 
         Raises what the store raises: a failed page is never read as an absence (invariant 3).
         """
-        self.began = self.clock()
+        self.started = self.clock()
         slices = pc.unique(wanted["slice"]).to_pylist()
         by_slice = [(name, wanted.filter(pc.equal(wanted["slice"], name))["address"].to_pylist()) for name in slices]
         jobs = by_slice
@@ -59,7 +59,8 @@ class Lookup:
         return pa.concat_tables(parts) if parts else FOUND.empty_table()
 
     def look_up_again(self, wanted: pa.Table) -> pa.Table:
-        """The same for a few keys, quickly: nothing listed earlier is reused, and no slice is listed completely."""
+        """Like `look_up`, but fast, for a few keys: nothing listed earlier is reused, and no slice is listed
+        completely."""
         slices = pc.unique(wanted["slice"]).to_pylist()
         if not any(folder in FLAT for folder in slices) and self.store.capabilities.byte_order:
             return Lookup(self.store, self.clock).look_up(wanted)
@@ -73,9 +74,9 @@ class Lookup:
 
     def _cached_slice(self, folder: str) -> pa.Table:
         if folder != self._slice or self._listed is None:
-            self._slice_began = self.clock()
+            self._slice_started = self.clock()
             self._listed, self._slice = self._list_slice(folder), folder
-        self.began = min(self.began, self._slice_began)
+        self.started = min(self.started, self._slice_started)
         return self._listed
 
     def _look_up_slice(self, folder: str, keys: list[str]) -> pa.Table:
@@ -102,8 +103,8 @@ def _list_by_jumps(store: Store, folder: str, keys: Sequence[str]) -> Iterator[p
     """Look up keys in byte order: list from just before the next key, and jump ahead when no wanted key is near."""
     wanted, position = pa.array(keys, pa.string()), 0
     while position < len(keys):
-        began, idle = position, 0
-        first = pa.scalar(keys[began], pa.string())
+        first_position, idle = position, 0
+        first = pa.scalar(keys[first_position], pa.string())
         for page in arrow_pages(store, folder, start_after=_just_before(keys[position])):
             addresses = page.objects.column("address")
             is_hit = pc.and_(pc.is_in(addresses, value_set=wanted), pc.greater_equal(addresses, first))
@@ -112,7 +113,9 @@ def _list_by_jumps(store: Store, folder: str, keys: Sequence[str]) -> Iterator[p
             idle = 0 if len(hits) else idle + 1
             if len(addresses):
                 position = _first_after(keys, position, addresses[-1].as_py())
-            if position == len(keys) or (position > began and idle >= IDLE_PAGES and _is_ahead(page, keys[position])):
+            if position == len(keys) or (
+                position > first_position and idle >= IDLE_PAGES and _is_ahead(page, keys[position])
+            ):
                 break
         else:
             return  # the folder ended

@@ -48,36 +48,37 @@ class Pace:
     ramp: float | None = None
     _prefixes: dict[str, _Bucket] = field(default_factory=dict)
     _overall: _Bucket = field(init=False)
-    _began: float | None = None  # when the first keys were sent
+    _started: float | None = None  # when the first keys were sent
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._overall = _Bucket(self._ceiling(0.0))
 
     def batch(self, largest: int) -> int:
-        """The number of keys to send at once: at most those of half a second, so that a ceiling isn't exceeded."""
+        """The number of keys to send in one request: at most half a second's worth, so that a ceiling isn't
+        exceeded."""
         return max(1, min(largest, int(self._ceiling(0.0) / 2)))
 
     def take(self, prefix: str, keys: int) -> float:
         """Reserve the next slot for this many keys. Returns the seconds to wait for it."""
         with self._lock:
             now = self.clock()
-            self._began = now if self._began is None else self._began
-            self._overall.rate = self._ceiling(now - self._began)
+            self._started = now if self._started is None else self._started
+            self._overall.rate = self._ceiling(now - self._started)
             return max(self._overall.take(keys, now), self._bucket(prefix).take(keys, now))
 
     def succeeded(self, prefix: str) -> None:
         with self._lock:
-            one = self._bucket(prefix)
-            if one.busy_until <= self.clock():
+            bucket = self._bucket(prefix)
+            if bucket.busy_until <= self.clock():
                 return
-            one.rate = min(one.rate + RATE_STEP if one.was_throttled else one.rate * 2, UNLIMITED)
+            bucket.rate = min(bucket.rate + RATE_STEP if bucket.was_throttled else bucket.rate * 2, UNLIMITED)
 
     def throttled(self, prefix: str) -> None:
         """Record that the store throttled a request: a 503 or a timeout."""
         with self._lock:
-            one = self._bucket(prefix)
-            one.rate, one.was_throttled = max(one.rate / 2, MIN_RATE), True
+            bucket = self._bucket(prefix)
+            bucket.rate, bucket.was_throttled = max(bucket.rate / 2, MIN_RATE), True
 
     def rate(self, prefix: str) -> float:
         """The current maximum of keys per second for this prefix."""

@@ -6,7 +6,7 @@
 It carries an HMAC with a secret that the driver makes for the round and gives to its tasks, never to the store: anyone
 who can write to the namespace can take a permit away, but not give one. An earlier permit that is put back expires when
 it would have anyway. The driver renews the permit after each listing of branch heads. It needn't reach a task to stop
-it: a permit that isn't renewed expires by itself, whether the driver, its network or the lakeFS server has failed.
+it: a permit that isn't renewed expires, whether the driver, its network or the lakeFS server has failed.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class PermitWatch:
         Raises `Refused` if the round was stopped or the permit isn't renewed.
         """
         with self._lock:
-            while True:  # no common poll: each iteration decides anew whether to permit (invariant 1)
+            while True:  # not `poll`: each iteration decides again whether to permit (invariant 1)
                 if self._clock() - self._read_at >= self._every_s or self._now() >= self._permit.until:
                     self._read()
                 if self._permit.stopped:
@@ -192,12 +192,12 @@ class PermitWatch:
         return key in self._became_live
 
     def _read(self) -> None:
-        began, store = self._clock(), self._receipts.store
+        started, store = self._clock(), self._receipts.store
         key = permit_key(self._receipts, self._round)
         permit = Permit.from_json(_read_permit_file(store, key), f"{key} in {store.where}", self._secret, key)
         for number, sha256 in list(enumerate(permit.became_live))[len(self._permit.became_live) :]:
             self._became_live.update(_addresses(store, became_live_key(self._receipts, self._round, number), sha256))
-        self._permit, self._read_at = permit, began
+        self._permit, self._read_at = permit, started
 
 
 def _read_permit_file(store: Store, key: str) -> bytes:
@@ -213,10 +213,10 @@ def _addresses(store: Store, key: str, sha256: str) -> list[str]:
         raise DamagedData(f"{key} in {store.where} was altered since the driver wrote it.")
     try:
         table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
-        found: list[str] = table["address"].to_pylist()
+        addresses: list[str] = table["address"].to_pylist()
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DamagedData(f"{key} in {store.where} can't be read as a list of addresses ({error}).") from error
-    return found
+    return addresses
 
 
 def permit_duration(every: timedelta) -> timedelta:

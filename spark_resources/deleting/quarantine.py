@@ -63,18 +63,18 @@ def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
     return _sha256(store, one) == _sha256(store, other)
 
 
-def _sha256(store: Store, found: StoredObject) -> str:
-    """The SHA-256 of the object that was found, read in pieces."""
-    properties = store.streams.properties(found.key)
-    if (properties.size, properties.checksum) != (found.size, found.checksum):
-        raise Changed(f"{found.key!r} in {store.where} was replaced in the meantime")
-    return HashingIterator(store.streams.pieces(found.key, properties)).drain().sha256
+def _sha256(store: Store, original: StoredObject) -> str:
+    """The SHA-256 of the object, read in pieces."""
+    properties = store.streams.properties(original.key)
+    if (properties.size, properties.checksum) != (original.size, original.checksum):
+        raise Changed(f"{original.key!r} in {store.where} was replaced in the meantime")
+    return HashingIterator(store.streams.pieces(original.key, properties)).drain().sha256
 
 
 def each_in_threads(
     sender: Sender, keys: Sequence[str], prefix: str, work: Callable[[str], DeleteResult]
 ) -> tuple[list[DeleteResult], list[str]]:
-    """The result of each key, and the keys that were not processed because no more requests may be sent.
+    """The result of each key, and the keys that were not processed because nothing more may be sent.
 
     Each key waits for the pace of copies; whether its request may be sent is checked after that wait.
     """
@@ -164,7 +164,7 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
 def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
     """Restore one object to its original key; `ALREADY_GONE` if it is restored already and its copy removed.
 
-    Nothing is overwritten, as far as the store's copies can be conditional: see `Streams.copy`.
+    Nothing is overwritten if the store supports conditional copies: see `Streams.copy`.
     """
     in_quarantine = quarantine_key(mark_id, key)
     copy = stat_or_none(store, in_quarantine)

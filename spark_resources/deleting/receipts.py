@@ -75,10 +75,10 @@ class Receipts:
     def keys(self, kind: str, below: str = "") -> Iterator[str]:
         """The keys of all intent files or all receipt files, of all rounds or below a given name."""
         for page in self.store.pages(self.folder + below):
-            for found in page.objects:
-                name = _NAME.search(found.key)
+            for listed in page.objects:
+                name = _NAME.search(listed.key)
                 if name is not None and name.group(4) == kind:
-                    yield found.key
+                    yield listed.key
 
     def finished_rows(self, round_number: int) -> int:
         """The number of rows with a receipt of this round, by the names of its files. For progress output."""

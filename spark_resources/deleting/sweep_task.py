@@ -43,7 +43,7 @@ SINGLES_A_CHUNK = 1_000  # keys, if a store has no batch delete: each chunk cost
 
 
 class Action(StrEnum):
-    """What a round does with each object that is still the approved one."""
+    """The action of a round on each object that is still the approved one."""
 
     DELETE = "delete"
     QUARANTINE = "quarantine"
@@ -202,14 +202,14 @@ class _Task:
         """Look up the keys and write the intent."""
         if self.config.action.on_quarantined:
             return _Prepared(chunk, NEVER, RECEIPTS.empty_table(), stem)
-        found = self.config.check(chunk, self.lookup.look_up(chunk))
-        looked_up = self.lookup.began
-        if len(found.unchanged):
-            self.config.receipts.write("intent", self.config.round, stem, found.unchanged)
+        check = self.config.check(chunk, self.lookup.look_up(chunk))
+        looked_up = self.lookup.started
+        if len(check.unchanged):
+            self.config.receipts.write("intent", self.config.round, stem, check.unchanged)
         at = self.now()
-        interrupted = receipts_of_interrupted(self.store, found.interrupted, self.config.mark_id, at)
-        others = pa.concat_tables([receipts_of_check(found, at), interrupted])
-        return _Prepared(found.unchanged, looked_up, others, stem)
+        interrupted = receipts_of_interrupted(self.store, check.interrupted, self.config.mark_id, at)
+        others = pa.concat_tables([receipts_of_check(check, at), interrupted])
+        return _Prepared(check.unchanged, looked_up, others, stem)
 
     def carry_out(self, prepared: _Prepared, report: TaskReport) -> None:
         rows, before = prepared.rows, self.sender.requests
@@ -224,8 +224,8 @@ class _Task:
     def recheck(self, rows: pa.Table, keys: Sequence[str]) -> RecheckedKeys:
         """Look up keys whose delete is about to be sent, with the same check as the first time."""
         again = rows.filter(pc.is_in(rows["address"], value_set=pa.array(keys, pa.string())))
-        found = self.config.check(again, self.lookup.look_up_again(again))
-        parts = (found.unchanged, found.gone, found.interrupted, found.changed)
+        check = self.config.check(again, self.lookup.look_up_again(again))
+        parts = (check.unchanged, check.gone, check.interrupted, check.changed)
         return RecheckedKeys(*(part["address"].to_pylist() for part in parts))
 
     def act(self, rows: pa.Table, looked_up: float) -> list[SendResult]:
@@ -273,12 +273,12 @@ def store_clock(store: Store, clock: Callable[[], float]) -> Callable[[], dateti
 # --- receipts -------------------------------------------------------------------------------------------------------
 
 
-def receipts_of_check(found: DeleteCheck, at: datetime) -> pa.Table:
+def receipts_of_check(check: DeleteCheck, at: datetime) -> pa.Table:
     """Receipts of objects that have changed or are gone."""
     return pa.concat_tables(
         [
-            receipt_rows(found.gone, outcome=Outcome.ALREADY_GONE, at=at),
-            receipt_rows(found.changed, outcome=Outcome.CHANGED, why=CHANGED, at=at),
+            receipt_rows(check.gone, outcome=Outcome.ALREADY_GONE, at=at),
+            receipt_rows(check.changed, outcome=Outcome.CHANGED, why=CHANGED, at=at),
         ]
     )
 

@@ -39,10 +39,10 @@ def open_private(file: Path, flags: int = os.O_APPEND) -> IO[bytes]:
 def is_private(file: Path, *, others: int = 0o022) -> bool:
     """Whether this is a regular file of this user without any of the permission bits `others` (default: writing)."""
     try:
-        found = file.lstat()
+        status = file.lstat()
     except FileNotFoundError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others
 
 
 def _open(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:
@@ -57,15 +57,15 @@ def _open(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:
             ) from error
         raise
     try:
-        found = os.fstat(descriptor)
-        if not is_kind(found.st_mode):
+        status = os.fstat(descriptor)
+        if not is_kind(status.st_mode):
             raise Refused(f"{path} was not created by lakegc. Remove it, and run the same command again.")
-        if found.st_uid != os.geteuid():
+        if status.st_uid != os.geteuid():
             raise Refused(
                 f"{path} belongs to another user. Remove it or have it removed, and run the same command again."
             )
-        if found.st_mode & 0o077:
-            os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & 0o700)
+        if status.st_mode & 0o077:
+            os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & 0o700)
     except BaseException:
         os.close(descriptor)
         raise

@@ -32,8 +32,8 @@ def this_process(proc: Path = Path("/proc")) -> ProcessIdentity | None:
         if int(str((proc / "self").readlink())) != os.getpid():
             return None
         boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        found = _stat(proc, os.getpid())
-        return ProcessIdentity(boot, str((proc / "self/ns/pid").readlink()), os.getpid(), found[1])
+        status = _stat(proc, os.getpid())
+        return ProcessIdentity(boot, str((proc / "self/ns/pid").readlink()), os.getpid(), status[1])
     except (OSError, ValueError, IndexError):
         return None
 

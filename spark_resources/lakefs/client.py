@@ -79,7 +79,7 @@ class LakeFS:
         return responses.server(Body.of(response.json, _CONFIG_CALL.what))
 
     def _config_of_older_server(self) -> Server:
-        """The same from an older server, which has separate calls for the storage and the version."""
+        """Like `config`, for an older server, which has separate calls for the storage and the version."""
         storage = ApiCall("InternalApi", "get_storage_config", "the server's storage configuration", "fs:ReadConfig")
         version = ApiCall("InternalApi", "get_lake_fs_version", "the server's version", "fs:ReadConfig")
         kind = self.connection.body(storage).nonempty_text("blockstore_type")
@@ -118,14 +118,14 @@ class LakeFS:
         Raises `DamagedData` (invariant 3) if there are none: the default branch can't be deleted.
         """
         call = ApiCall("BranchesApi", "list_branches", f"the branches of repository '{repository}'", "fs:ListBranches")
-        found = self._references(call, repository=repository, show_hidden=True)
-        if not found:
+        heads = self._references(call, repository=repository, show_hidden=True)
+        if not heads:
             raise DamagedData(
                 f"{call.what}: the server lists none, but every repository has a default branch. Live objects can't "
                 "be determined. Check the server, and the permissions of these credentials.",
                 invariant=3,
             )
-        return found
+        return heads
 
     def tags(self, repository: str) -> dict[str, str]:
         """The commit of every tag."""
@@ -177,8 +177,8 @@ class LakeFS:
     def stat(self, repository: str, branch: str, path: str) -> ServedObject | None:
         """The object that a reader of the branch gets at the path; None if there is none.
 
-        The latter requires that the server reports it and a listing of the branch confirms it. Raises `NotFound` if the
-        branch or repository doesn't exist.
+        None requires that the server reports the path as missing and that a listing of the branch confirms it. Raises
+        `NotFound` if the branch or repository doesn't exist.
         """
         call = ApiCall(
             "ObjectsApi", "stat_object", f"'{path}' on '{branch}' in repository '{repository}'", "fs:ReadObject"
@@ -251,7 +251,8 @@ class LakeFS:
         return self._changes(call, after, repository=repository, branch=branch)
 
     def staged_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
-        """The same, requested as the diff between the branch's committed data (`@`) and its staged data (`$`).
+        """Like `uncommitted_diff`, but requested as the diff between the branch's committed data (`@`) and its staged
+        data (`$`).
 
         Raises `Unavailable` if the server can't read a record: unlike the uncommitted diff, this one doesn't end early.
         """

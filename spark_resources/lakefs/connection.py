@@ -20,7 +20,7 @@ from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 
-TASKS_AT_ONCE = 4  # that send requests from one process: the driver reads several branches at once
+TASKS_AT_ONCE = 4  # that send requests from one process: the driver reads several branches concurrently
 # urllib3's messages start with the repr of the connection pool.
 _POOL_REPR = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 

@@ -51,8 +51,8 @@ Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 ENTRY_BYTES = 32  # average size of an entry in a range
 ROWS_AT_ONCE = 50_000
 REFS_AT_ONCE = 5_000
-ENTRIES_PER_TASK, RANGES_PER_TASK = 20_000, 16  # that many of either are worth a separate task
-RANGE_OVERHEAD_ENTRIES = 1_000  # decoding that many takes as long as fetching and opening a range
+ENTRIES_PER_TASK, RANGES_PER_TASK = 20_000, 16  # this many of either are worth a separate task
+RANGE_OVERHEAD_ENTRIES = 1_000  # decoding this many takes as long as fetching and opening a range
 KNOWN_TABLES = ("ranges", "metaranges")
 OBJECTS = ""  # the entity of tables of objects; dumps of references have others
 KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
@@ -124,11 +124,11 @@ def write_ranges_of(
     With `pairs_folder`, also writes the pairs of metarange and range (RANGES_OF_METARANGES). Verifies the metaranges'
     content hashes.
     """
-    refs, read = parquet(folder, RANGE_REFS), metarange_reader(place)
+    refs, read_metaranges = parquet(folder, RANGE_REFS), metarange_reader(place)
     outputs = [Output(refs.folder, refs.suffix, lambda table: refs.encode(distinct_refs(table)))]
     if pairs_folder:
         outputs.append(parquet(pairs_folder, RANGES_OF_METARANGES))
-    return write_outputs(metarange_tasks(spark, metaranges), lambda rows, _: read(rows), place, outputs)[0]
+    return write_outputs(metarange_tasks(spark, metaranges), lambda rows, _: read_metaranges(rows), place, outputs)[0]
 
 
 def distinct_refs(ranges: pa.Table) -> pa.Table:
@@ -244,14 +244,14 @@ def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProp
     Raises `DamagedData` for a table of an unknown kind, because its contents may be live, and for another table that
     doesn't match its id, because the range with that id may be live.
     """
-    found = sstable.read_properties(data, name=name)
-    if found.type not in KNOWN_TABLES or found.entity not in KNOWN_ENTITIES:
+    properties = sstable.read_properties(data, name=name)
+    if properties.type not in KNOWN_TABLES or properties.entity not in KNOWN_ENTITIES:
         raise DamagedData(
-            f"table {name} in {where}/_lakefs/ contains {found.type} of {found.entity or 'objects'}, which this "
-            "version of lakegc doesn't support. Update lakegc."
+            f"table {name} in {where}/_lakefs/ contains {properties.type} of {properties.entity or 'objects'}, which "
+            "this version of lakegc doesn't support. Update lakegc."
         )
-    if (found.type, found.entity) == ("ranges", OBJECTS):
-        return found
+    if (properties.type, properties.entity) == ("ranges", OBJECTS):
+        return properties
     sstable.verify_table(data, name=name)
     return None
 
@@ -259,8 +259,8 @@ def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProp
 def table_ids(place: Place) -> Iterator[str]:
     """The id of every table under `_lakefs/`, whether or not anything refers to it."""
     for page in place.store().pages("_lakefs/", delimiter="/"):
-        for found in page.objects:
-            if match := _TABLE_KEY.match(found.key):
+        for listed in page.objects:
+            if match := _TABLE_KEY.match(listed.key):
                 yield match.group(1)
 
 
@@ -289,18 +289,18 @@ def verified_entries(data: bytes, ref: Ref, columns: Sequence[str], decoder: sst
 
     Raises `DamagedData` if the content doesn't match the range's id or its description in the metarange.
     """
-    batch, found = sstable.read_verified_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
-    check_range(found, ref)
+    batch, properties = sstable.read_verified_entries(data, name=str(ref["range_id"]), columns=columns, decoder=decoder)
+    check_range(properties, ref)
     return batch
 
 
-def check_range(found: sstable.TableProperties, ref: Ref) -> None:
+def check_range(properties: sstable.TableProperties, ref: Ref) -> None:
     """Raise `DamagedData` if a range doesn't match the description in its metarange: count, first and last key."""
     name, expected = ref["range_id"], (ref["entries"], ref["min_key"], ref["max_key"])
-    if (found.count, found.min_key, found.max_key) != expected:
+    if (properties.count, properties.min_key, properties.max_key) != expected:
         raise DamagedData(
-            f"range {name} doesn't match the description in its metarange: {found.count} entries from "
-            f"{found.min_key!r} to {found.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to "
+            f"range {name} doesn't match the description in its metarange: {properties.count} entries from "
+            f"{properties.min_key!r} to {properties.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to "
             f"{ref['max_key']!r}. Nothing was deleted. Restore the range from a backup."
         )
 

@@ -44,7 +44,7 @@ class LakeFSSettings:
 
     `retry` is the policy for retrying requests. `slow_read_timeout_s` applies to calls for which the server traverses
     the whole repository before it responds. `task_timeout_s` limits how long a task that traverses it in the background
-    is polled. `probe_requests` is the number of path probes that one task sends at once.
+    is polled. `probe_requests` is the number of path probes that one task sends concurrently.
     """
 
     endpoint_url: str

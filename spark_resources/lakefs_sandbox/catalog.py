@@ -136,14 +136,14 @@ class Catalog:
 def _claim(objects: Objects) -> None:
     """Claim the namespace with the file that a server writes into each one. Raises `Problem` 400 if it can't."""
     try:
-        taken = objects.has(_DUMMY_KEY)
-        if not taken:
+        is_claimed = objects.has(_DUMMY_KEY)
+        if not is_claimed:
             objects.write(_DUMMY_KEY, _DUMMY)
     except Problem:
         raise
     except LakegcError as error:
         raise bad_request(f"failed to create repository: failed to access storage: {error}") from error
-    if taken:
+    if is_claimed:
         raise bad_request(
             f"failed to create repository: found lakeFS objects in the storage namespace(:{objects.storage_namespace}) "
             f"key({_DUMMY_KEY}): storage namespace already in use"

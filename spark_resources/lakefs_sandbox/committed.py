@@ -141,7 +141,7 @@ class Committed:
         """Apply changes, sorted by path, to a metarange. Writes the new tables; returns the new metarange's id.
 
         As on the server, ranges before the next change or after the last one are reused whole, so a record that is
-        added after such a range starts a new range.
+        added after a reused range starts a new range.
         """
         writer = self.writer()
         remaining = deque(changes)

@@ -104,26 +104,26 @@ class Body:
         return self._field(name, int, default)
 
     def texts(self, name: str) -> list[str]:
-        found = self._field(name, list, None)
-        if not all(isinstance(text, str) for text in found):
+        values = self._field(name, list, None)
+        if not all(isinstance(text, str) for text in values):
             raise bad_request(f"request body has an error: {name} must be a list of strings")
-        return found
+        return values
 
     def bodies(self, name: str) -> list[Body]:
-        found = self._field(name, list, [])
-        if not all(isinstance(item, dict) for item in found):
+        items = self._field(name, list, [])
+        if not all(isinstance(item, dict) for item in items):
             raise bad_request(f"request body has an error: {name} must be a list of objects")
-        return [Body(item) for item in found]
+        return [Body(item) for item in items]
 
     def body(self, name: str) -> Body:
         """A nested object; an empty one if the field is missing."""
         return Body(self._field(name, dict, {}))
 
     def mapping(self, name: str) -> dict[str, str]:
-        found = self._field(name, dict, {})
-        if not all(isinstance(text, str) for text in found.values()):
+        mapping = self._field(name, dict, {})
+        if not all(isinstance(text, str) for text in mapping.values()):
             raise bad_request(f"request body has an error: the values of {name} must be strings")
-        return found
+        return mapping
 
     def has(self, name: str) -> bool:
         return self._fields.get(name) is not None

@@ -58,12 +58,12 @@ class Views(References):
         check_path(path)
         key = path.encode()
         with self._state.reading():
-            found = self.resolve(ref)
-            if found.branch is not None and (staged := self._state.staged_at(self.id, found.branch, key)):
-                self.faults.check_readable(found.branch, key)
+            resolved = self.resolve(ref)
+            if resolved.branch is not None and (staged := self._state.staged_at(self.id, resolved.branch, key)):
+                self.faults.check_readable(resolved.branch, key)
                 value = staged.value
             else:
-                value = self.committed.value(found.commit.metarange_id, key)
+                value = self.committed.value(resolved.commit.metarange_id, key)
         if value is None:
             raise not_found()
         return EntryMessage(value).to_entry(key)
@@ -102,8 +102,8 @@ class Views(References):
             page = list(islice(items, amount + 1))
         return page[:amount], len(page) > amount
 
-    def _items(self, found: Resolved, prefix: bytes, after: bytes, delimiter: bytes) -> Iterator[Entry | str]:
-        view = self.merged_view(found, max(prefix, after))
+    def _items(self, resolved: Resolved, prefix: bytes, after: bytes, delimiter: bytes) -> Iterator[Entry | str]:
+        view = self.merged_view(resolved, max(prefix, after))
         while (record := next(view, None)) is not None and record.key.startswith(prefix):
             at = record.key.find(delimiter, len(prefix)) if delimiter else -1
             if at < 0:
@@ -113,13 +113,13 @@ class Views(References):
             common = record.key[: at + len(delimiter)]
             if common != after:
                 yield common.decode()
-            view = self.merged_view(found, common + _AFTER_ANY_SUFFIX)
+            view = self.merged_view(resolved, common + _AFTER_ANY_SUFFIX)
 
-    def merged_view(self, found: Resolved, start: bytes = b"") -> Iterator[Record]:
+    def merged_view(self, resolved: Resolved, start: bytes = b"") -> Iterator[Record]:
         """The records that a reader gets from a path onwards. Staged entries override committed ones."""
-        staged = self._staged_from(found.branch, start) if found.branch else iter(())
+        staged = self._staged_from(resolved.branch, start) if resolved.branch else iter(())
         next_staged = next(staged, None)
-        for record in self.committed.records_from(found.commit.metarange_id, start):
+        for record in self.committed.records_from(resolved.commit.metarange_id, start):
             while next_staged is not None and next_staged.path < record.key:
                 if next_staged.value is not None:
                     yield Record(next_staged.path, next_staged.value)
@@ -146,7 +146,8 @@ class Views(References):
         return self._changes(branch, self._staged_from(branch, start.encode()))
 
     def uncommitted_until_unreadable(self, branch: str, *, start: str = "") -> Iterator[Change]:
-        """The same, but ends without an error at a record that can't be read, like the server's list and diff."""
+        """Like `uncommitted`, but ends without an error at a record that can't be read, like the server's list and
+        diff."""
         return self._changes(branch, self._staged_until_unreadable(branch, start.encode()))
 
     def _staged_until_unreadable(self, branch: str, start: bytes) -> Iterator[Staged]:

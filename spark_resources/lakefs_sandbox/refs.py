@@ -57,12 +57,12 @@ class References:
         if parts is None:
             raise bad_request(f"{ref}: ref: invalid value: validation error")
         base, modifiers = parts.groups()
-        found = self._resolve_name(base)
+        resolved = self._resolve_name(base)
         if modifiers in ("", "$"):
-            return found
+            return resolved
         if modifiers == "@":
-            return Resolved(found.commit)
-        return Resolved(self._follow_modifiers(found.commit, modifiers))
+            return Resolved(resolved.commit)
+        return Resolved(self._follow_modifiers(resolved.commit, modifiers))
 
     def _resolve_name(self, name: str) -> Resolved:
         if len(name) == 64 and (commit := self._state.commit(self.id, name)):
@@ -72,9 +72,9 @@ class References:
         if tagged := self._state.tag(self.id, name):
             return Resolved(self.commit_of(tagged))
         if _HASH.fullmatch(name):
-            found = self._state.commits_with_prefix(self.id, name)
-            if len(found) == 1:
-                return Resolved(found[0])
+            commits = self._state.commits_with_prefix(self.id, name)
+            if len(commits) == 1:
+                return Resolved(commits[0])
         raise not_found()
 
     def _follow_modifiers(self, commit: Commit, modifiers: str) -> Commit:

@@ -156,14 +156,14 @@ class SandboxRepository(StagingArea):
         source has any objects.
         """
         self.check_writable()
-        found: dict[bytes, bytes] = {}
+        imported: dict[bytes, bytes] = {}
         for source in sources:
             self.check_source(source)
             for external in self.objects.external_objects(source.address):
                 if source.is_prefix or not external.key:
                     entry = _imported_entry(external, source.destination + (external.key if source.is_prefix else ""))
-                    found[entry.path] = put_value(entry_identity(entry), put_entry(entry))
-        if not found:
+                    imported[entry.path] = put_value(entry_identity(entry), put_entry(entry))
+        if not imported:
             raise bad_request("error on ingest: there is no object at the import's sources")
         with self._state.writing():
             head = self._clean_head(branch)
@@ -172,14 +172,14 @@ class SandboxRepository(StagingArea):
                 for source in sources
                 for record in self.committed.records_with_prefix(head.metarange_id, source.destination.encode())
             }
-            changes = [Staged(*item) for item in sorted({**replaced, **found}.items())]
+            changes = [Staged(*item) for item in sorted({**replaced, **imported}.items())]
             commit = self._record_commit(branch, Commit(
                 id="", parents=(head.id,), created=self.clock.now(),
                 metarange_id=self.committed.apply_changes(head.metarange_id, changes), generation=head.generation + 1,
                 committer=committer, message=message or "Import objects",
                 metadata={**(metadata or {}), _MERGE_STRATEGY_KEY: "source-wins"},
             ))  # fmt: skip
-        return commit, len(found)
+        return commit, len(imported)
 
     def check_source(self, source: ImportSource) -> None:
         """Raise `Problem` 400 for a source that is in the namespace, or contains it."""

@@ -30,14 +30,14 @@ def _commit(commit: Commit) -> dict[str, Any]:
 
 def commit(call: Call) -> Response:
     body = call.json()
-    made = call.repository.commit(
+    new_commit = call.repository.commit(
         call.path["branch"],
         body.text("message"),
         metadata=body.mapping("metadata"),
         date=call.moment(body.number("date")) if body.has("date") else None,
         allow_empty=body.flag("allow_empty"),
     )
-    return json_response(_commit(made), 201)
+    return json_response(_commit(new_commit), 201)
 
 
 def get_commit(call: Call) -> Response:
@@ -61,7 +61,7 @@ def log_commits(call: Call) -> Response:
 
 def merge(call: Call) -> Response:
     body = call.json()
-    made = call.repository.merge(
+    new_commit = call.repository.merge(
         call.path["source"],
         call.path["destination"],
         message=body.text("message", ""),
@@ -70,7 +70,7 @@ def merge(call: Call) -> Response:
         allow_empty=body.flag("allow_empty") or body.flag("force"),
         squash=body.flag("squash_merge"),
     )
-    return json_response({"reference": made.id})
+    return json_response({"reference": new_commit.id})
 
 
 def merge_base(call: Call) -> Response:
@@ -99,14 +99,14 @@ def revert(call: Call) -> Response:
 def cherry_pick(call: Call) -> Response:
     body = call.json()
     overrides = body.body("commit_overrides")
-    made = call.repository.cherry_pick(
+    new_commit = call.repository.cherry_pick(
         call.path["branch"],
         body.text("ref"),
         parent_number=body.number("parent_number") if body.has("parent_number") else None,
         message=overrides.text("message", ""),
         metadata=overrides.mapping("metadata") if overrides.has("metadata") else None,
     )
-    return json_response(_commit(made), 201)
+    return json_response(_commit(new_commit), 201)
 
 
 # --- imports --------------------------------------------------------------------------------------------------------
@@ -125,10 +125,10 @@ def start_import(call: Call) -> Response:
     now = call.catalog.clock.now()
     status: dict[str, Any] = {"completed": True, "update_time": now.isoformat().replace("+00:00", "Z")}
     try:
-        made, objects = repository.import_objects(
+        new_commit, objects = repository.import_objects(
             branch, sources, commit.text("message", ""), metadata=commit.mapping("metadata")
         )
-        status |= {"commit": _commit(made), "ingested_objects": objects, "metarange_id": made.metarange_id}
+        status |= {"commit": _commit(new_commit), "ingested_objects": objects, "metarange_id": new_commit.metarange_id}
     except LakegcError as problem:
         status |= {"completed": False, "error": {"message": str(problem)}}
     task = call.catalog.xids.ascending(now)

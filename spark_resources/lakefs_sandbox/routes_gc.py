@@ -51,11 +51,11 @@ def gc_config(call: Call) -> Response:
 
 
 def _prepared_commits(call: Call) -> dict[str, Any]:
-    found = gc_api.prepare_commits(call.repository, call.catalog.xids, call.options.oversights)
+    prepared = gc_api.prepare_commits(call.repository, call.catalog.xids, call.options.oversights)
     return {
-        "gc_addresses_location": found.addresses_location,
-        "gc_commits_location": found.commits_location,
-        "run_id": found.run_id,
+        "gc_addresses_location": prepared.addresses_location,
+        "gc_commits_location": prepared.commits_location,
+        "run_id": prepared.run_id,
     }
 
 
@@ -69,8 +69,8 @@ def prepare_commits_async(call: Call) -> Response:
 
 
 def prepare_commits_status(call: Call) -> Response:
-    found = _task_status(call, call.required("id"))
-    shown = {"completed": found.pop("done"), "task_id": found.pop("id"), **found}
+    status = _task_status(call, call.required("id"))
+    shown = {"completed": status.pop("done"), "task_id": status.pop("id"), **status}
     if "error" in shown:
         shown["error"] = {"message": shown["error"]}
     return json_response(shown)
@@ -113,20 +113,20 @@ def _task(call: Call, kind: str, result: str, work: Callable[[], dict[str, Any]]
     now = call.catalog.clock.now()
     number = f"{call.catalog.xids.ascending(now)}".encode()
     task = kind + base64.urlsafe_b64encode(number).decode().rstrip("=")
-    found: dict[str, Any] = {"id": task, "done": True, "update_time": now.isoformat().replace("+00:00", "Z")}
+    status: dict[str, Any] = {"id": task, "done": True, "update_time": now.isoformat().replace("+00:00", "Z")}
     try:
-        found[result] = work()
+        status[result] = work()
     except Problem as problem:
-        found["error"] = problem.message
-    call.catalog.state.put_task(call.path["repository"], task, found)
+        status["error"] = problem.message
+    call.catalog.state.put_task(call.path["repository"], task, status)
     return task
 
 
 def _task_status(call: Call, task: str) -> dict[str, Any]:
-    found = call.catalog.state.task(call.repository.id, task)
-    if found is None:
+    status = call.catalog.state.task(call.repository.id, task)
+    if status is None:
         raise not_found()
-    return found
+    return status
 
 
 ROUTES = (

@@ -97,13 +97,13 @@ def list_repositories(call: Call) -> Response:
 
 def create_repository(call: Call) -> Response:
     body = call.json()
-    made = call.catalog.create(
+    repository = call.catalog.create(
         body.text("name"),
         body.text("storage_namespace"),
         default_branch=body.text("default_branch", "main") or "main",
         read_only=body.flag("read_only"),
     )
-    return json_response(_repository(made.record), 201)
+    return json_response(_repository(repository.record), 201)
 
 
 def get_repository(call: Call) -> Response:

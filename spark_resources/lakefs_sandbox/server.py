@@ -50,14 +50,14 @@ def application(catalog: Catalog, options: Options) -> Starlette:
 
     def endpoint(handler: Handler) -> _Endpoint:
         async def handle(request: Request) -> Response:
-            began = time.perf_counter()
+            started = time.perf_counter()
             body = await request.body()
             call = Call(catalog, options, request.path_params, request.query_params, request.headers, body)
             response = await run_in_threadpool(_respond, handler, call, request.url.path)
             now = catalog.clock.now()
             response.headers["Date"] = http_date(now)
             if options.request_log is not None:
-                milliseconds = (time.perf_counter() - began) * 1000
+                milliseconds = (time.perf_counter() - started) * 1000
                 options.request_log(_log_line(now, request, response.status_code, milliseconds))
             return response
 

@@ -78,15 +78,15 @@ class StagingArea(Views):
         self.check_writable()
         self.branch(branch)
         check_path(path)
-        found = self.stat(source_ref or branch, source)
+        original = self.stat(source_ref or branch, source)
         if shallow:
             if source_ref not in ("", branch):
                 raise bad_request("not on the same branch: cannot clone: invalid")
-            first = found.metadata.get(SHALLOW_COPY_KEY, source)
-            copied = replace(found, metadata={**found.metadata, SHALLOW_COPY_KEY: first})
+            first = original.metadata.get(SHALLOW_COPY_KEY, source)
+            copied = replace(original, metadata={**original.metadata, SHALLOW_COPY_KEY: first})
         else:
-            copied = replace(found, address=self._addresses.address(), address_type=AddressType.RELATIVE)
-            self.objects.write(copied.address, self.data_of(found))
+            copied = replace(original, address=self._addresses.address(), address_type=AddressType.RELATIVE)
+            self.objects.write(copied.address, self.data_of(original))
         copied = replace(copied, path=path.encode(), last_modified=self.clock.now())
         self.stage(branch, [copied])
         return copied

@@ -100,9 +100,9 @@ class StoreObjects:
     def external_objects(self, address: str) -> Iterator[ExternalObject]:
         bucket, prefix = self._bucket_and_key(address)
         for page in bucket.pages(prefix):
-            for found in page.objects:
-                key = found.key[len(prefix) :]
-                yield ExternalObject(address + key, key, found.size, found.modified, found.checksum or "")
+            for listed in page.objects:
+                key = listed.key[len(prefix) :]
+                yield ExternalObject(address + key, key, listed.size, listed.modified, listed.checksum or "")
 
     def write(self, key: str, data: bytes) -> None:
         self._store.write(key, data)

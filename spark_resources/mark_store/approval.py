@@ -104,20 +104,20 @@ class ApprovalStatus(StrEnum):
     INCOMPLETE = "approval incomplete"  # the record names a file that is missing or different: not valid
 
 
-def approval_status(record: MarkRecord, found: Approval | None, *, now: datetime) -> ApprovalStatus:
+def approval_status(record: MarkRecord, approval: Approval | None, *, now: datetime) -> ApprovalStatus:
     """The status of the approval of lakegc's own mark. `now` is by the store's clock."""
     if record.state is not MarkState.APPROVED:
         return ApprovalStatus.NONE
-    if found is None or found.sha256 != record.approval or found.digest != record.digest:
+    if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         return ApprovalStatus.INCOMPLETE
-    return ApprovalStatus.EXPIRED if now >= found.until else ApprovalStatus.APPROVED
+    return ApprovalStatus.EXPIRED if now >= approval.until else ApprovalStatus.APPROVED
 
 
-def foreign_approval_status(found: Approval | None, *, layout: str, now: datetime) -> ApprovalStatus:
+def foreign_approval_status(approval: Approval | None, *, layout: str, now: datetime) -> ApprovalStatus:
     """The status of the approval of a foreign mark (of the reference collector). `now` is by the store's clock."""
-    if found is None or found.ended is not None or found.layout != layout:
+    if approval is None or approval.ended is not None or approval.layout != layout:
         return ApprovalStatus.NONE
-    return ApprovalStatus.EXPIRED if now >= found.until else ApprovalStatus.APPROVED
+    return ApprovalStatus.EXPIRED if now >= approval.until else ApprovalStatus.APPROVED
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
 
 
 def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
-    """Remove the summary of each of lakegc's finished marks that isn't approved, or no longer. Returns their ids.
+    """Remove the summary of each of lakegc's finished marks that isn't, or is no longer, approved. Returns their ids.
 
     So the reference collector can't use an approval that has expired, that isn't signed although a key is set, or that
     belongs to a mark of an unknown format. `now` is by the store's clock.
@@ -214,11 +214,11 @@ def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -
     except NotFound:
         return False
     try:
-        found = read_approval(place, record.mark_id)
+        approval = read_approval(place, record.mark_id)
     except DamagedData:
-        found = None  # an unreadable approval permits nothing
-    is_for_reference = found is not None and found.for_reference
-    if is_for_reference and approval_status(record, found, now=now) is ApprovalStatus.APPROVED:
+        approval = None  # an unreadable approval permits nothing
+    is_for_reference = approval is not None and approval.for_reference
+    if is_for_reference and approval_status(record, approval, now=now) is ApprovalStatus.APPROVED:
         return False
     return withdraw_reference_summary(place, record.mark_id)
 

@@ -34,14 +34,14 @@ class Part:
 def recorded_parts(place: Place, record: MarkRecord) -> Iterator[Part]:
     """Every recorded dataset of a mark. Raises `DamagedData` if a list of files is missing or was altered."""
     for asset, step in record.steps.items():
-        for part, found in step.datasets.items():
+        for part, summary in step.datasets.items():
             as_foreign = asset == "expired_set" and part in REFERENCE_PARTS
             folder = (
                 f"{reference_folder(record.mark_id)}{part}/"
                 if as_foreign
                 else asset_folder(record.mark_id, asset, part)
             )
-            dataset = open_dataset(place, folder, sha256=str(found["sha256"]))
+            dataset = open_dataset(place, folder, sha256=str(summary["sha256"]))
             yield Part(dataset, asset == "expired_set" and (as_foreign or not part))
 
 
@@ -52,14 +52,14 @@ def unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> 
     own, foreign = mark_folder(record.mark_id), reference_folder(record.mark_id)
     known |= {own + name for name in LATER_FILES} | {foreign + SUMMARY}
     later = tuple(own + folder for folder in (*LATER_FOLDERS, *EARLIER_FOLDERS))
-    found = (listed.key for folder in (own, foreign) for page in place.store().pages(folder) for listed in page.objects)
-    return sorted(key for key in found if key not in known and not key.startswith(later))
+    keys = (listed.key for folder in (own, foreign) for page in place.store().pages(folder) for listed in page.objects)
+    return sorted(key for key in keys if key not in known and not key.startswith(later))
 
 
 def remove_unrecorded_files(place: Place, record: MarkRecord) -> None:
     """Delete leftovers of retried tasks from the folders of a mark, right before it is finished.
 
-    Must not be called for a finished mark, where extra files were added by somebody else.
+    Must not be called for a finished mark, where extra files were added by someone else.
     """
     leftovers = unrecorded_files(place, record, list(recorded_parts(place, record)))
     failed = delete_own_files(place.store(), leftovers)

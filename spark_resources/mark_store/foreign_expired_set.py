@@ -31,14 +31,14 @@ def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> Referenc
 
     Raises `WrongUsage` if several layouts have one, and `DamagedData` if its Parquet files are missing.
     """
-    found = [
+    matches = [
         mark for mark in reference_marks(place, ours=ours) if name in (mark.mark_id, f"{mark.layout}/{mark.mark_id}")
     ]
-    if len(found) > 1:
-        names = ", ".join(f"'{mark.layout}/{mark.mark_id}'" for mark in found)
-        raise WrongUsage(f"the reference collector has {len(found)} marks named {name}. Choose one of {names}")
-    if found or name in ours or "/" in name:
-        return found[0] if found else None
+    if len(matches) > 1:
+        names = ", ".join(f"'{mark.layout}/{mark.mark_id}'" for mark in matches)
+        raise WrongUsage(f"the reference collector has {len(matches)} marks named {name}. Choose one of {names}")
+    if matches or name in ours or "/" in name:
+        return matches[0] if matches else None
     for folder in LEFTOVERS:
         prefix = GC_ROOT + folder.format(name)
         if any(page.objects for page in place.store().pages(prefix)):
@@ -50,9 +50,9 @@ def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> Referenc
     return None
 
 
-def addresses(place: Place, found: ReferenceMark) -> pa.ChunkedArray:
+def addresses(place: Place, mark: ReferenceMark) -> pa.ChunkedArray:
     """All addresses of the mark, in memory. Raises `DamagedData` for a damaged file."""
-    return pa.chunked_array([read_addresses(place, key) for key in found.files], pa.string())
+    return pa.chunked_array([read_addresses(place, key) for key in mark.files], pa.string())
 
 
 def read_addresses(place: Place, key: str) -> pa.Array:
@@ -85,10 +85,10 @@ def addresses_in(data: bytes, where: str) -> pa.Array:
     return texts
 
 
-def objects_of(place: Place, found: ReferenceMark) -> Iterator[pa.Table]:
+def objects_of(place: Place, mark: ReferenceMark) -> Iterator[pa.Table]:
     """The mark's objects (REFERENCE_OBJECTS), folder by folder. Each folder is listed once."""
     by_folder: dict[str, list[str]] = {}
-    for chunk in addresses(place, found).chunks:
+    for chunk in addresses(place, mark).chunks:
         for address in chunk.to_pylist():
             by_folder.setdefault(folder_of(address), []).append(address)
     for folder, wanted in sorted(by_folder.items()):
@@ -116,7 +116,7 @@ def folder_of(address: str) -> str:
 
 
 def stored_objects(place: Place, folder: str, wanted: frozenset[str]) -> Iterator[StoredObject]:
-    """The objects with wanted keys in a folder; none if the store can't have such a folder."""
+    """The objects with wanted keys in a folder; none if the store can't have a folder of this name."""
     flat = "/" if folder.count("/") < 2 else None
     try:
         for page in place.store().pages(folder, delimiter=flat):

@@ -1,6 +1,7 @@
 """The reference collector's layouts, so that each tool can read the other's marks (formats §5).
 
-This module doesn't write `summary.json`: its presence alone lets the reference sweep a mark without re-verification.
+This module doesn't write `summary.json`, because its presence alone lets the reference sweep a mark without
+re-verification.
 """
 
 from __future__ import annotations
@@ -69,13 +70,13 @@ _ROOTS = ("unified/", "uncommitted/", "addresses/")
 
 def reference_marks(place: Place, *, ours: frozenset[str]) -> Iterator[ReferenceMark]:
     """The reference's marks in any of its layouts. `ours` are the ids of lakegc's marks, which have the same layout."""
-    found: dict[tuple[str, str], list[tuple[str, datetime]]] = {}
+    files_by_mark: dict[tuple[str, str], list[tuple[str, datetime]]] = {}
     for page in (page for root in _ROOTS for page in place.store().pages(GC_ROOT + root)):
         for listed in page.objects:
             for layout, pattern in _LAYOUTS.items():
                 if (match := pattern.match(listed.key)) and match.group(1) not in ours:
-                    found.setdefault((layout, match.group(1)), []).append((listed.key, listed.modified))
-    for (layout, mark_id), files in sorted(found.items()):
+                    files_by_mark.setdefault((layout, match.group(1)), []).append((listed.key, listed.modified))
+    for (layout, mark_id), files in sorted(files_by_mark.items()):
         keys = tuple(sorted(key for key, _ in files))
         folder = keys[0].rsplit("/", 1)[0] + "/"
         yield ReferenceMark(mark_id, layout, folder, keys, _summary(place, folder), max(time for _, time in files))
@@ -84,9 +85,9 @@ def reference_marks(place: Place, *, ours: frozenset[str]) -> Iterator[Reference
 def _summary(place: Place, folder: str) -> dict[str, object] | None:
     key = folder.removesuffix("deleted/") + "summary.json"
     try:
-        found = read_json(place.store().read(key))
+        summary = read_json(place.store().read(key))
     except NotFound:
         return None
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return summary if isinstance(summary, dict) else {}

@@ -276,9 +276,9 @@ def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
     """
     problems: list[HoldProblem] = []
     items = _items(_root(data, where), where)
-    found = [(item, hold) for item in items if (hold := _parse_hold_node(item, problems)) is not None]
+    parsed = [(item, hold) for item in items if (hold := _parse_hold_node(item, problems)) is not None]
     lines: dict[str, int] = {}
-    for item, hold in found:
+    for item, hold in parsed:
         line = item.start_mark.line + 1
         if hold.id in lines:
             problems.append(
@@ -287,7 +287,7 @@ def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
         lines.setdefault(hold.id, line)
     if problems:
         raise BadHolds(where, problems)
-    return tuple(hold for _, hold in found)
+    return tuple(hold for _, hold in parsed)
 
 
 def _first_lines(data: bytes, where: str) -> list[int]:
@@ -340,7 +340,7 @@ def _fields_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]
     pairs = root.value if isinstance(root, yaml.MappingNode) else []
     formats = [pair for pair in pairs if pair[0].value == "format"]
     if len(formats) > 1:
-        raise BadHolds(where, [HoldProblem(_line(formats[1][0]), "'format' is given twice")])
+        raise BadHolds(where, [HoldProblem(_line(formats[1][0]), "'format' appears twice")])
     for _, value in formats:
         if value.value != FORMAT:
             raise UnknownFormat(
@@ -395,14 +395,14 @@ def _to_plain(
 ) -> Any:
     """A node as text, lists and dicts. Records the line of each field; a duplicate field is a problem."""
     if isinstance(node, yaml.MappingNode):
-        found: dict[str, Any] = {}
+        plain: dict[str, Any] = {}
         for key, value in node.value:
             name = str(key.value)
-            if name in found:
-                problems.append(HoldProblem(_line(key), f"{_quoted(key)} is given twice"))
+            if name in plain:
+                problems.append(HoldProblem(_line(key), f"{_quoted(key)} appears twice"))
             lines[(*at, name)] = _line(key)
-            found[name] = _to_plain(value, (*at, name), lines, problems)
-        return found
+            plain[name] = _to_plain(value, (*at, name), lines, problems)
+        return plain
     if isinstance(node, yaml.SequenceNode):
         return [_to_plain(value, (*at, number), lines, problems) for number, value in enumerate(node.value)]
     return node.value

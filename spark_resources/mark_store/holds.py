@@ -1,7 +1,7 @@
 """The file of holds in a namespace: objects to keep, permanently or until a date, independent of rules (invariant 1).
 
-It is stored next to the marks, where everybody can review it. A file with any problem is refused as a whole, and
-nothing is marked. Without the file there are no holds.
+It is stored next to the marks, where everyone can review it. A file with any problem is refused as a whole, and nothing
+is marked. Without the file there are no holds.
 
 If a signing key is set, the last line is a comment with a signature. Each signed version has a number, and marks record
 the number that they used, so lakegc detects a file that was removed or replaced by an older version.
@@ -51,8 +51,8 @@ class Holds:
 
     def recorded(self) -> HoldsUsed:
         """The fields that a mark records."""
-        found = HoldsUsed(sha256=self.sha256, ids=list(self.ids))
-        return {**found, "number": self.number} if self.number else found
+        fields = HoldsUsed(sha256=self.sha256, ids=list(self.ids))
+        return {**fields, "number": self.number} if self.number else fields
 
 
 def read_holds(place: Place) -> Holds:
@@ -61,10 +61,10 @@ def read_holds(place: Place) -> Holds:
     Raises `BadHolds` for a file with any problem, and if a key is set, `Untrusted` for a file that isn't signed or is
     older than one that a mark used.
     """
-    found = _read_signed(place)
+    file = _read_signed(place)
     if place.seal is not None:
-        refuse_older_holds(place, found.number)
-    return found.parse(place)
+        refuse_older_holds(place, file.number)
+    return file.parse(place)
 
 
 def read_recorded_holds(place: Place) -> Holds:
@@ -116,24 +116,24 @@ class UnsignedHolds:
 
     holds: tuple[Hold, ...]
     missing: tuple[str, ...]
-    found: _HoldFile
+    file: _HoldFile
 
 
 def read_unsigned(place: Place) -> UnsignedHolds:
     """The file to be signed. Raises `WrongUsage` without a key, and `BadHolds` for a file with any problem."""
     if place.seal is None:
         raise WrongUsage(f"the holds can't be signed without a key. Set {VARIABLE}.")
-    found = _read(place)
-    holds = found.parse(place).holds
+    file = _read(place)
+    holds = file.parse(place).holds
     known = {hold.id for hold in holds}
     newest = newest_recorded(place)
-    return UnsignedHolds(holds, tuple(hold_id for hold_id in newest.ids if hold_id not in known), found)
+    return UnsignedHolds(holds, tuple(hold_id for hold_id in newest.ids if hold_id not in known), file)
 
 
-def sign_holds(place: Place, seen: UnsignedHolds) -> None:
+def sign_holds(place: Place, reviewed: UnsignedHolds) -> None:
     """Sign the reviewed file as the newest version. Raises `Refused` if it was changed in the meantime."""
-    content = seen.found.content if seen.found.content is not None else render_holds(())
-    _write(place, seen.found, content)
+    content = reviewed.file.content if reviewed.file.content is not None else render_holds(())
+    _write(place, reviewed.file, content)
 
 
 # --- the newest known version ---------------------------------------------------------------------------------------
@@ -150,8 +150,8 @@ class RecordedHolds:
 
 def newest_recorded(place: Place) -> RecordedHolds:
     """The newest holds that a mark or a sweep of this namespace used, according to signed records."""
-    found = [RecordedHolds(*newest_holds(mark.record), mark.record.mark_id) for mark in signed_marks(place)]
-    return max(found, key=lambda one: one.number, default=RecordedHolds())
+    recorded = [RecordedHolds(*newest_holds(mark.record), mark.record.mark_id) for mark in signed_marks(place)]
+    return max(recorded, key=lambda holds: holds.number, default=RecordedHolds())
 
 
 def signed_marks(place: Place) -> Iterator[Mark]:
@@ -223,39 +223,39 @@ def _read(place: Place) -> _HoldFile:
 
 def _read_signed(place: Place) -> _HoldFile:
     """The file; its signature is verified if a key is set."""
-    found = _read(place)
-    if place.seal is None or found.content is None:
-        return found
+    file = _read(place)
+    if place.seal is None or file.content is None:
+        return file
     try:
-        place.seal.check(HOLDS_KEY, found.content, found.signature, holds_location(place))
-        assert found.signature is not None
-        if not has_signed_time(place.store(), HOLDS_KEY, found.signature):
-            raise replay_error(holds_location(place), found.signature)
+        place.seal.check(HOLDS_KEY, file.content, file.signature, holds_location(place))
+        assert file.signature is not None
+        if not has_signed_time(place.store(), HOLDS_KEY, file.signature):
+            raise replay_error(holds_location(place), file.signature)
     except Untrusted as error:
         raise Untrusted(f"{error} Review the file, and sign it with lakegc holds REPO sign.") from error
-    return found
+    return file
 
 
-def _change(place: Place, found: _HoldFile, edit: Callable[[bytes | None], bytes]) -> None:
+def _change(place: Place, file: _HoldFile, edit: Callable[[bytes | None], bytes]) -> None:
     """Apply an edit to the file that was read, and write it."""
-    if place.seal is None and found.signature is not None:
+    if place.seal is None and file.signature is not None:
         raise Refused(
             f"{holds_location(place)} is signed, but {VARIABLE} isn't set. Set it to your deployment's signing key, "
             "and run the command again."
         )
     if place.seal is not None:
-        refuse_older_holds(place, found.number)
-    _write(place, found, edit(found.content))
+        refuse_older_holds(place, file.number)
+    _write(place, file, edit(file.content))
 
 
-def _write(place: Place, found: _HoldFile, content: bytes) -> None:
+def _write(place: Place, file: _HoldFile, content: bytes) -> None:
     """Replace the file that was read. Raises `Refused` if it was changed in the meantime, so that no change is lost."""
-    store, new = place.store(), _signed(place, found, content)
+    store, new = place.store(), _signed(place, file, content)
     try:
-        if found.content is None:
+        if file.content is None:
             store.write_if_absent(HOLDS_KEY, new)
         else:
-            store.replace_if_unchanged(HOLDS_KEY, new, found.tag)
+            store.replace_if_unchanged(HOLDS_KEY, new, file.tag)
     except (AlreadyExists, Changed) as error:
         if store.read(HOLDS_KEY) != new:  # otherwise our own write succeeded, but its response was lost
             raise Refused(
@@ -285,10 +285,10 @@ def _record_in_marks(place: Place, holds: Holds) -> None:
             return
 
 
-def _signed(place: Place, found: _HoldFile, content: bytes) -> bytes:
+def _signed(place: Place, file: _HoldFile, content: bytes) -> bytes:
     if place.seal is None:
         return content
     content += b"" if content.endswith(b"\n") else b"\n"
-    number = 1 + max(found.number, newest_recorded(place).number)
+    number = 1 + max(file.number, newest_recorded(place).number)
     signature = place.seal.sign(HOLDS_KEY, content, written=place.store().now(), number=number)
     return content + SIGNED + json.dumps(signature.to_dict(), sort_keys=True).encode() + b"\n"

@@ -112,7 +112,7 @@ class Lease:
             self._renew(self._holder.tasks_stop_after_s)
 
     def _renew(self, tasks_stop_after_s: float) -> None:
-        began, until = self._clock(), self._store.now() + LEASE_TIME
+        started, until = self._clock(), self._store.now() + LEASE_TIME
         holder = replace(self._holder, until=until, tasks_stop_after_s=tasks_stop_after_s)
         try:
             self._tag = self._store.replace_if_unchanged(LEASE_KEY, holder.to_json(), self._tag)
@@ -123,15 +123,15 @@ class Lease:
                 "same command again.",
                 invariant=11,
             ) from error
-        self._holder, self._valid_until = holder, began + LEASE_TIME.total_seconds()
+        self._holder, self._valid_until = holder, started + LEASE_TIME.total_seconds()
 
     @contextmanager
     def watched(self, request: timedelta, all_tasks_ended: Callable[[], bool]) -> Iterator[None]:
         """Wraps work of other processes that watch this lease; `request` is the maximum duration of their requests.
 
-        Afterwards `all_tasks_ended` tells whether all of them have stopped, including those whose work was reassigned.
-        If it returns False, the lease remains taken even after a release, until each of them has read it again and its
-        last requests have ended.
+        Afterwards `all_tasks_ended` returns whether all of them have stopped, including those whose work was
+        reassigned. If it returns False, the lease remains taken even after a release, until each of them has read it
+        again and its last requests have ended.
         """
         stop_after_s = REREAD_INTERVAL_S + request.total_seconds()
         with self._lock:
@@ -152,10 +152,11 @@ class Lease:
         self._watched_until = max(self._watched_until, self._clock() + duration.total_seconds())
 
     def release(self) -> None:
-        """Release the lease, so that the next run doesn't have to wait. Never raises: otherwise it just expires."""
+        """Release the lease, so that the next run doesn't have to wait. Never raises: if it fails, the lease just
+        expires."""
         self._stop.set()
         self._thread.join(timeout=30)
-        # if the release fails even after the store's retries, the lease expires by itself
+        # if the release fails even after the store's retries, the lease expires anyway
         with self._lock, suppress(LakegcError):
             try:
                 self._end_lease()
@@ -214,7 +215,7 @@ class LeaseWatch:
                 )
 
     def _read(self) -> None:
-        began = self._clock()
+        started = self._clock()
         try:
             holder = _holder_of(self._store.read(LEASE_KEY), self._store)
         except NotFound:
@@ -229,7 +230,7 @@ class LeaseWatch:
         time_left = (
             holder.until - self._store.now() - max(self._store.capabilities.time_resolution, timedelta(seconds=1))
         )
-        self._valid_until, self._read_again_at = began + time_left.total_seconds(), began + REREAD_INTERVAL_S
+        self._valid_until, self._read_again_at = started + time_left.total_seconds(), started + REREAD_INTERVAL_S
 
 
 def current_holder(store: Store) -> Holder | None:
@@ -260,10 +261,10 @@ def take_lease(
     if not (store.capabilities.conditional_writes or single_deployment):
         raise Refused(
             f"{store.where} has no conditional writes, so lakegc can't prevent concurrent runs. If no other lakegc "
-            "deployment works on it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
+            "deployment uses it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
             invariant=11,
         )
-    began = clock()
+    started = clock()
     own_holder = Holder(who, mark_id, token, store.now() + LEASE_TIME, this_process())
     dead_holder: Holder | None = None
     try:
@@ -287,7 +288,7 @@ def take_lease(
             raise Refused(
                 f"another run just took the lease on {store.where}. Try again later.", invariant=11
             ) from error
-    lease = Lease(store, own_holder, tag, began + LEASE_TIME.total_seconds(), clock)
+    lease = Lease(store, own_holder, tag, started + LEASE_TIME.total_seconds(), clock)
     if dead_holder is not None:
         wait_for_tasks_to_end(lease, dead_holder, store, sleep, log_message)
     return lease

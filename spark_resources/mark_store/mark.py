@@ -264,14 +264,14 @@ def own_marks(place: Place) -> frozenset[str]:
 
     A folder with only an approval or a sweep's files isn't included: lakegc creates such folders for foreign marks.
     """
-    store, found = place.store(), set()
+    store, mark_ids = place.store(), set()
     for folder in folders_in(store, MARKS_ROOT):
         inside: set[str] = set()
         for page in store.pages(folder, delimiter="/"):
             inside |= {listed.key for listed in page.objects} | set(page.prefixes)
         if {f"{folder}mark.json", *(f"{folder}{asset}/" for asset in CHAIN)} & inside:
-            found.add(folder.removeprefix(MARKS_ROOT).rstrip("/"))
-    return frozenset(found)
+            mark_ids.add(folder.removeprefix(MARKS_ROOT).rstrip("/"))
+    return frozenset(mark_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,21 +287,21 @@ class EarlierMarks:
 
 
 def earlier_marks(place: Place) -> EarlierMarks:
-    store, found = place.store(), EarlierMarks()
+    store, earlier = place.store(), EarlierMarks()
     for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
         try:
             mark = Mark.open(place, mark_id)
         except (NotFound, WrongUsage):  # a folder without a record, or with an invalid id
             continue
         except Untrusted:
-            found.untrusted.append(mark_id)
+            earlier.untrusted.append(mark_id)
             continue
         except DamagedData:
-            found.unreadable.append(mark_id)
+            earlier.unreadable.append(mark_id)
             continue
         if mark.record.finished is not None:
-            found.finished.append(mark)
-    return found
+            earlier.finished.append(mark)
+    return earlier
 
 
 def earlier_reverifications(place: Place) -> Iterator[Mark]:
@@ -341,13 +341,13 @@ def previous_mark(place: Place, record: MarkRecord) -> PreviousMark | None:
     identity = (record.repository, record.repository_created, record.namespace, record.scope)
     earlier = earlier_marks(place)
     unreadable = sorted([*earlier.unreadable, *earlier.untrusted])
-    found = [
+    comparable = [
         other
         for other in (mark.record for mark in earlier.finished)
         if (other.repository, other.repository_created, other.namespace, other.scope) == identity
         and (record.finished is None or finished_at(other) < record.finished)
     ]
-    newest = max(found, key=finished_at, default=None)
+    newest = max(comparable, key=finished_at, default=None)
     if newest is None and not unreadable:
         return None
     if newest is None:

@@ -42,8 +42,8 @@ def refuse_unknown_quarantine(place: Place) -> None:
 
     def check(key: str) -> None:
         with suppress(NotFound, ValueError, RecursionError):
-            found = json.loads(records.read_untrusted(key)[0])
-            check_format(found.get("format") if isinstance(found, dict) else None, QUARANTINE_FORMAT,
+            document = json.loads(records.read_untrusted(key)[0])
+            check_format(document.get("format") if isinstance(document, dict) else None, QUARANTINE_FORMAT,
                          f"{store.where}/{key}")  # fmt: skip
 
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:

@@ -78,13 +78,13 @@ class DatasetSummary(TypedDict):
     bytes: NotRequired[int]
 
 
-def _known_format(found: object, info: ValidationInfo) -> object:
-    if type(found) is not int or found not in (EARLIER_FORMAT, RECORD_FORMAT):
+def _known_format(value: object, info: ValidationInfo) -> object:
+    if type(value) is not int or value not in (EARLIER_FORMAT, RECORD_FORMAT):
         raise UnknownFormat(
-            f"{info.context} is of format {found}, but this version of lakegc supports {EARLIER_FORMAT} and "
+            f"{info.context} is of format {value}, but this version of lakegc supports {EARLIER_FORMAT} and "
             f"{RECORD_FORMAT}. Update lakegc."
         )
-    return found
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ def digest_of(record: MarkRecord) -> str:
         "holds": record.holds["sha256"],
         "basis": dict(record.basis),
         "datasets": {
-            name: {part: found["sha256"] for part, found in sorted(step.datasets.items())}
+            name: {part: dataset["sha256"] for part, dataset in sorted(step.datasets.items())}
             for name, step in sorted(record.steps.items())
         },
     }

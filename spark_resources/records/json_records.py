@@ -69,21 +69,21 @@ def to_json_value(value: object) -> object:
     raise TypeError(f"{value!r} can't be stored in a record")
 
 
-def check_format(found: object, supported: int, where: str) -> None:
+def check_format(number: object, supported: int, where: str) -> None:
     """Raise `UnknownFormat` if a record's format isn't the supported one."""
-    if type(found) is not int or found != supported:
+    if type(number) is not int or number != supported:
         raise UnknownFormat(
-            f"{where} is of format {found!r}, but this version of lakegc supports {supported}: it was written by a "
+            f"{where} is of format {number!r}, but this version of lakegc supports {supported}: it was written by a "
             "newer version of lakegc, so it is unknown what it protects. Nothing was done. Update lakegc."
         )
 
 
 def time_of(text: str) -> datetime:
     """Parse a time of a record, in UTC. Raises `ValueError` if it isn't a time or has no zone."""
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
         raise ValueError(f"the time {text} has no time zone")
-    return found.astimezone(UTC)
+    return moment.astimezone(UTC)
 
 
 # --- reading and writing --------------------------------------------------------------------------------------------
@@ -182,14 +182,14 @@ def has_signed_time(store: Store, key: str, signature: Signature) -> bool:
     Raises `Untrusted` for an upload in parts: S3 dates it by the start of the upload, so an older version that is put
     back this way could have its original time.
     """
-    found = store.stat(key)
-    if found.checksum is not None and _MULTIPART_ETAG.fullmatch(found.checksum):
+    stored = store.stat(key)
+    if stored.checksum is not None and _MULTIPART_ETAG.fullmatch(stored.checksum):
         raise Untrusted(
-            f"{store.where}/{key} was uploaded in parts (its ETag is {found.checksum}), which lakegc never does. Its "
-            "modification time doesn't tell whether an older version was put back, so it is not used. Find out who "
+            f"{store.where}/{key} was uploaded in parts (its ETag is {stored.checksum}), which lakegc never does. Its "
+            "modification time doesn't show whether an older version was put back, so it is not used. Find out who "
             "wrote it."
         )
-    return abs(found.modified - signature.written) <= MAX_WRITE_DELAY
+    return abs(stored.modified - signature.written) <= MAX_WRITE_DELAY
 
 
 def replay_error(where: str, signature: Signature) -> Untrusted:

@@ -7,7 +7,7 @@
         format: Annotated[int, require_format(1)] = 1
 
 Nothing is coerced: neither "1" nor true is read as 1. A record with an undeclared or a missing field is damaged, even
-if the field has a default, which is only for code. A class lists exceptions in `may_be_missing`.
+if the field has a default: defaults are only for code. A class lists exceptions in `may_be_missing`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Record:
         try:
             plain = read_json(data)
             declared = cls.as_declared(plain) if isinstance(plain, dict) else plain
-            found: Self = _reader(cls).validate_python(declared, context=where)
-            found.verify(data)
+            record: Self = _reader(cls).validate_python(declared, context=where)
+            record.verify(data)
         except UnknownFormat:
             raise
         except (ValueError, KeyError, TypeError, DamagedData) as error:
             raise cls.damaged(where, _reason(error)) from error
-        return found
+        return record
 
     @classmethod
     def as_declared(cls, plain: dict[str, Any]) -> dict[str, Any]:
@@ -132,35 +132,35 @@ AsInJson = Annotated[T, _AsInJson()]
 def require_format(supported: int) -> BeforeValidator:
     """Validate the field `format` before all others: raise `UnknownFormat` unless it is `supported`."""
 
-    def check(found: object, info: ValidationInfo) -> object:
-        check_format(found, supported, str(info.context))
-        return found
+    def check(value: object, info: ValidationInfo) -> object:
+        check_format(value, supported, str(info.context))
+        return value
 
     return BeforeValidator(check)
 
 
 def _parse_with(parse: Callable[[Any], object]) -> PlainValidator:
-    def validate(found: object) -> object:
+    def validate(value: object) -> object:
         try:
-            return parse(found)
+            return parse(value)
         except (TypeError, OverflowError, WrongUsage) as error:
             raise ValueError(str(error)) from error
 
     return PlainValidator(validate)
 
 
-def _checked_time(found: str) -> str:
+def _checked_time(text: str) -> str:
     try:
-        time_of(found)
+        time_of(text)
     except OverflowError as error:  # pydantic would raise it without the field's name
         raise ValueError(str(error)) from error
-    return found
+    return text
 
 
-def _seconds(found: Any) -> timedelta:
-    if isinstance(found, bool):
-        raise TypeError(f"{found} is not a number of seconds")
-    return timedelta(seconds=found)
+def _seconds(value: Any) -> timedelta:
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is not a number of seconds")
+    return timedelta(seconds=value)
 
 
 UtcTime = Annotated[datetime, _parse_with(time_of)]

@@ -125,7 +125,7 @@ class Seal:
         keys = self._own_keys()
         if signature is None:
             raise Untrusted(
-                f"{where} isn't signed, but {VARIABLE} is set: it was written without the key, or by somebody else, so "
+                f"{where} isn't signed, but {VARIABLE} is set: it was written without the key, or by someone else, so "
                 "it is not used."
             )
         key = keys.by_id(signature.key)

@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BUCKET = 500_000
-ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # cut into batches in one go, whichever is less
+ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # processed together, whichever is less
 ROWS_WORTH_A_TASK = 25_000
-ROWS_HERE = 25_000  # at most, to be grouped on the driver
+ROWS_HERE = 25_000  # up to this many are grouped on the driver
 ROWS_A_BATCH = 50_000
-ROWS_PER_FILE = 5_000  # opening a file takes as long as reading so many rows
+ROWS_PER_FILE = 5_000  # opening a file takes as long as reading this many rows
 ROWS_TO_REDUCE = 500_000
-SAMPLED_PER_TASK = 1_000  # addresses, to divide rows evenly among tasks
+SAMPLED_PER_TASK = 1_000  # addresses sampled to divide rows evenly among tasks
 _BATCHES = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
         pa.field("input", pa.int32(), nullable=False),
         pa.field("hashed", pa.int64(), nullable=False),
         pa.field("read", pa.int64(), nullable=False),  # rows in the file, counted with its first batch only
-        pa.field("sent", pa.int64(), nullable=False),  # rows of the file that are sent, likewise
+        pa.field("sent", pa.int64(), nullable=False),  # selected rows of the file, also with its first batch only
         pa.field("rows", pa.binary(), nullable=False),
     ]
 )
@@ -76,7 +76,7 @@ class Input:
     """One input of a shuffle: rows of `schema`, which has an address, from `files` or from `rows`.
 
     `count` is the number of rows before any selection, `max_rows` the maximum number of grouped rows, if known to be
-    less. `reduced` drops rows that another row of the same address makes superfluous: it bounds a bucket's memory.
+    less. `reduced` drops rows that another row of the same address makes redundant: it bounds a bucket's memory.
     """
 
     name: str
@@ -92,15 +92,15 @@ class Input:
         cls, name: str, files: Iterable[InputFile], schema: pa.Schema, *, max_rows: int | None = None,
         reduced: Callable[[pa.Table], pa.Table] | None = None,
     ) -> Input:  # fmt: skip
-        found = tuple(files)
-        return cls(name, schema, sum(file.rows for file in found), found, max_rows=max_rows, reduced=reduced)
+        all_files = tuple(files)
+        return cls(name, schema, sum(file.rows for file in all_files), all_files, max_rows=max_rows, reduced=reduced)
 
     @classmethod
     def selected(
         cls, name: str, place: Place, datasets: Iterable[Dataset], schema: pa.Schema, wanted: pa.Schema,
         select: Callable[[pa.Table], pa.Table], *, max_rows: int | None = None,
     ) -> Input:  # fmt: skip
-        """The rows (of the schema `wanted`) that `select` makes of each file of datasets of `schema`."""
+        """The rows (of the schema `wanted`) that `select` returns for each file of datasets of `schema`."""
         return cls.of_files(name, dataset_files(place, datasets, schema, select), wanted, max_rows=max_rows)
 
     @classmethod
@@ -182,14 +182,14 @@ class Shuffled:
     packed: Rows
 
     def grouped(self, combine: Combine, schema: pa.Schema, persist: Persisted) -> Grouped:
-        """What `combine` makes of each bucket: rows of `schema`."""
+        """The result of `combine` for each bucket (rows of `schema`)."""
         if isinstance(self.packed, Tasks):
             report = TaskReport()
             batches = self._producer(combine)(iter(self.packed.table.to_batches()), report)
             tables = [pa.Table.from_batches([batch]).cast(schema) for batch in batches]
-            found = pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
+            table = pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
             self._check(report)
-            return Grouped(Tasks.of(self.packed.spark, found), len(found), report)
+            return Grouped(Tasks.of(self.packed.spark, table), len(table), report)
         nothing, produce = {field.name: pa.nulls(1, field.type) for field in schema}, self._producer(combine)
         reported = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_REPORT, pa.string())])
 
@@ -210,18 +210,18 @@ class Shuffled:
         return Grouped(rows, total.by_key["found"][_REPORT], total)
 
     def written(self, combine: Combine, place: Place, outputs: Sequence[Output]) -> tuple[list[Dataset], TaskReport]:
-        """Write what `combine` makes of each bucket to several folders."""
+        """Write the result of `combine` for each bucket to several folders."""
         datasets, report = write_outputs(self.packed, self._producer(combine), place, outputs)
         self._check(report)
         return datasets, report
 
     def _producer(self, combine: Combine) -> Producer:
-        inputs = [(given.name, given.schema, given.reduced) for given in self.inputs]  # without files and rows
+        inputs = [(source.name, source.schema, source.reduced) for source in self.inputs]  # without files and rows
 
         def produce(batches: Batches, report: TaskReport) -> Batches:
-            found = combine(rows_by_input(batches, inputs, report), report)
+            table = combine(rows_by_input(batches, inputs, report), report)
             report.count_for(_REPORT, combined=1)
-            yield from found.to_batches(max_chunksize=ROWS_A_BATCH)
+            yield from table.to_batches(max_chunksize=ROWS_A_BATCH)
 
         return produce
 
@@ -239,11 +239,15 @@ def co_group(
 def shuffle(spark: Callable[[], SparkSession], inputs: Sequence[Input], *, cuts: pa.Array | None = None) -> Shuffled:
     """Divide the rows of the inputs among buckets: by the hash of the address, or, given `cuts`, by ranges of
     addresses, each of which begins at one of these sorted addresses. Few rows are not divided."""
-    rows = sum(given.grouped_rows for given in inputs)
-    files = [(number, file) for number, one in enumerate(inputs) for file in one.files]
-    with_rows = [(number, one, one.rows) for number, one in enumerate(inputs) if one.rows is not None and one.count]
+    rows = sum(source.grouped_rows for source in inputs)
+    files = [(number, file) for number, source in enumerate(inputs) for file in source.files]
+    with_rows = [
+        (number, source, source.rows)
+        for number, source in enumerate(inputs)
+        if source.rows is not None and source.count
+    ]
     on_driver = all(isinstance(rows, Tasks) and rows.is_here for _, _, rows in with_rows)
-    if on_driver and sum(given.count for given in inputs) <= ROWS_HERE:
+    if on_driver and sum(source.count for source in inputs) <= ROWS_HERE:
         buckets = 1
     elif cuts is not None:
         buckets = len(cuts) + 1
@@ -262,21 +266,21 @@ def shuffle(spark: Callable[[], SparkSession], inputs: Sequence[Input], *, cuts:
             yield from bucket_batches(table, number, buckets, read=len(table), cuts=cuts)
 
     tasks = _file_tasks(spark, [file.rows for _, file in files])
-    splits = [(found, partial(split_rows, number, one.schema)) for number, one, found in with_rows]
+    splits = [(input_rows, partial(split_rows, number, source.schema)) for number, source, input_rows in with_rows]
     if buckets == 1 and on_driver and tasks.is_here:
         tables = [tasks.collected(split, _BATCHES)]
-        tables += [found.collected(step, _BATCHES) for found, step in splits if isinstance(found, Tasks)]
+        tables += [input_rows.collected(step, _BATCHES) for input_rows, step in splits if isinstance(input_rows, Tasks)]
         return Shuffled(inputs, buckets, Tasks(spark, _BATCHES, [pa.concat_tables(tables)]))
     frames = [as_frame(mapped(tasks, split, _BATCHES))] if files else []
-    frames += [as_frame(mapped(found, step, _BATCHES)) for found, step in splits]
+    frames += [as_frame(mapped(input_rows, step, _BATCHES)) for input_rows, step in splits]
     all_frames = functools.reduce(lambda one, other: one.unionByName(other), frames)
     return Shuffled(inputs, buckets, _by_bucket(all_frames, buckets, in_order=cuts is not None))
 
 
 def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int, buckets: int) -> None:
     """Raise `DamagedData` (invariant 3) if a bucket, or any row of an input, was lost between the tasks."""
-    for name in dict.fromkeys(given.name for given in inputs):
-        count = sum(given.count for given in inputs if given.name == name)
+    for name in dict.fromkeys(source.name for source in inputs):
+        count = sum(source.count for source in inputs if source.name == name)
         read, sent, received = (total.by_key[what][name] for what in ("read", "sent", "received"))
         if not 0 < tasks <= buckets or read != count or received != sent:
             raise DamagedData(
@@ -307,8 +311,8 @@ def bucket_batches(
         of_rows = bucket_of(addresses, buckets) if cuts is None or buckets == 1 else range_of(addresses, cuts)
         ordered = rows_of_batch.take(pa.array(np.argsort(of_rows, kind="stable")))
         ends = np.cumsum(np.bincount(of_rows, minlength=buckets)).tolist()
-        found = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
-        slices = ((bucket, ordered.slice(start, end - start)) for bucket, start, end in found if end > start)
+        bounds = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
+        slices = ((bucket, ordered.slice(start, end - start)) for bucket, start, end in bounds if end > start)
         packed_buckets = [(bucket, _packed(rows)) for bucket, rows in slices]
         packed_buckets = packed_buckets or [(0, _packed(ordered))]  # a file counts as read even if no row is wanted
         rest = [0] * (len(packed_buckets) - 1)
@@ -361,10 +365,10 @@ def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsign
 
 def range_of(addresses: pa.ChunkedArray, cuts: pa.Array) -> npt.NDArray[np.unsignedinteger[Any]]:
     """The range of each address: the number of cuts (sorted) that are not above it, byte by byte."""
-    found: npt.NDArray[np.uint16] = np.zeros(len(addresses), np.uint16)
+    numbers: npt.NDArray[np.uint16] = np.zeros(len(addresses), np.uint16)
     for cut in cuts:
-        found += pc.greater_equal(addresses, cut).to_numpy().astype(np.uint16)
-    return found
+        numbers += pc.greater_equal(addresses, cut).to_numpy().astype(np.uint16)
+    return numbers
 
 
 def even_cuts(addresses: pa.Array, tasks: int) -> pa.Array:
@@ -375,7 +379,7 @@ def even_cuts(addresses: pa.Array, tasks: int) -> pa.Array:
 
 
 def sampled_cuts(rows: DataFrame, count: int, tasks: int) -> pa.Array:
-    """The same for the `address` of these `count` rows, from a sample of them."""
+    """Like `even_cuts`, for the `address` of these `count` rows, from a sample of them."""
     share = min(1.0, SAMPLED_PER_TASK * tasks / max(count, 1))
     sample = rows.select("address").sample(fraction=share, seed=0).toArrow()
     return even_cuts(sample["address"].combine_chunks(), tasks)
@@ -423,6 +427,6 @@ def _by_bucket(split: DataFrame, buckets: int, *, in_order: bool) -> DataFrame:
         return split.coalesce(1)
     by_id = getattr(split, "repartitionById", None)
     if by_id is not None:
-        found: DataFrame = by_id(buckets, "bucket")
-        return found
+        divided: DataFrame = by_id(buckets, "bucket")
+        return divided
     return split.repartitionByRange(buckets, "bucket") if in_order else split.repartition(buckets, "bucket")

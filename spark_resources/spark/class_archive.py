@@ -24,8 +24,8 @@ def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str
     """
     try:
         private_folder(folder)
-        made = f"{java.resolve()}\0{java.stat().st_mtime_ns}\0{spark.resolve()}\0{spark.stat().st_mtime_ns}"
-        archive = folder / f"spark-{hashlib.sha256(made.encode()).hexdigest()[:16]}.jsa"
+        identity = f"{java.resolve()}\0{java.stat().st_mtime_ns}\0{spark.resolve()}\0{spark.stat().st_mtime_ns}"
+        archive = folder / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa"
         adopt_finished(archive, now)
     except (OSError, Refused):
         return ""
@@ -36,11 +36,11 @@ def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str
 
 def adopt_finished(archive: Path, now: float) -> None:
     """Rename an archive that was left by a JVM at its end to its final name."""
-    for left in sorted(archive.parent.glob(f"{archive.name}.*")):
-        if left.lstat().st_mtime > now - COMPLETE_AFTER_S:
+    for leftover in sorted(archive.parent.glob(f"{archive.name}.*")):
+        if leftover.lstat().st_mtime > now - COMPLETE_AFTER_S:
             continue
-        if is_private(archive) or not is_private(left, others=0):
-            left.unlink()
+        if is_private(archive) or not is_private(leftover, others=0):
+            leftover.unlink()
         else:
-            left.chmod(0o600)  # a JVM creates it with the user's umask
-            left.replace(archive)
+            leftover.chmod(0o600)  # a JVM creates it with the user's umask
+            leftover.replace(archive)

@@ -33,8 +33,8 @@ from spark_resources.stores.place import Place
 
 ROWS_PER_FILE = 1_000_000
 BATCH_ROWS = 50_000
-BYTES_PER_TASK = 1 << 18  # of files, which make a separate task worthwhile
-FILES_HERE = 8  # are read by the driver, at once, if they have no more bytes than one task
+BYTES_PER_TASK = 1 << 18  # of files: enough work for a separate task
+FILES_HERE = 8  # read by the driver concurrently, if together they have at most the bytes of one task
 LIST_NAME = "_files.json"
 
 
@@ -108,7 +108,7 @@ def parquet(folder: str, schema: pa.Schema) -> Output:
 
 
 def where_not_null(column: str, output: Output) -> Output:
-    """The same output for only those rows whose `column` is not null."""
+    """This output, limited to rows whose `column` is not null."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:
         rows = pa.Table.from_batches(filter(len, map(valid, table.to_batches())), table.schema)
@@ -152,7 +152,8 @@ def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -
 def write_produced(
     tasks: Rows, produce: Producer, place: Place, folder: str, schema: pa.Schema
 ) -> tuple[Dataset, TaskReport]:
-    """Write the rows that `produce` yields for each task, without a detour through the JVM; also returns the report."""
+    """Write the rows that `produce` yields for each task, without passing them through the JVM; also returns the
+    report."""
     datasets, report = write_outputs(tasks, produce, place, [parquet(folder, schema)])
     return datasets[0], report
 
@@ -251,7 +252,7 @@ def remove_folder(place: Place, folder: str) -> None:
     """Delete files that an unfinished attempt left directly in a folder of a mark (never called for a finished one)."""
     store = place.store()
     for page in store.pages(folder, delimiter="/"):
-        failed = delete_own_files(store, [found.key for found in page.objects])
+        failed = delete_own_files(store, [listed.key for listed in page.objects])
         if failed:
             raise DamagedData(
                 f"{failed[0].key} in {store.where} was left by an earlier attempt and can't be deleted "
@@ -337,8 +338,8 @@ def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> 
     """A few rows of a dataset for display, read without Spark."""
     if not dataset.files:
         return []
-    found: list[dict[str, Any]] = read_file(place, dataset.folder, dataset.files[0], schema).slice(0, rows).to_pylist()
-    return found
+    sample: list[dict[str, Any]] = read_file(place, dataset.folder, dataset.files[0], schema).slice(0, rows).to_pylist()
+    return sample
 
 
 def all_rows(place: Place, dataset: Dataset, schema: pa.Schema) -> list[dict[str, Any]]:
@@ -360,10 +361,10 @@ def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Ta
         table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
         if table.num_rows == file.rows and table.schema.names == schema.names:
             return table.cast(schema)
-        found = f"{table.num_rows} rows of {', '.join(table.schema.names)}"
+        actual = f"{table.num_rows} rows of {', '.join(table.schema.names)}"
     except (pa.ArrowException, ValueError, OSError) as error:
-        found = str(error)
-    raise _mismatch_error(place, folder, file, schema, found)
+        actual = str(error)
+    raise _mismatch_error(place, folder, file, schema, actual)
 
 
 def file_batches(
@@ -398,8 +399,8 @@ def verified_bytes(place: Place, folder: str, file: File) -> bytes:
     return data
 
 
-def _mismatch_error(place: Place, folder: str, file: File, schema: pa.Schema, found: str) -> DamagedData:
+def _mismatch_error(place: Place, folder: str, file: File, schema: pa.Schema, actual: str) -> DamagedData:
     return DamagedData(
         f"{folder}{file.name} in {place.store().where} doesn't match its file list, which expects {file.rows} rows "
-        f"of {', '.join(schema.names)}: {found}. Make a new mark."
+        f"of {', '.join(schema.names)}: {actual}. Make a new mark."
     )

@@ -18,8 +18,8 @@ JAVA_VERSIONS = (17, 21)
 def java_command(environ: Mapping[str, str]) -> Path | None:
     """The program that Spark starts as Java, whether or not it exists; None if JAVA_HOME and PATH have none."""
     home = environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
-    return Path(found) if found else None
+    command = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
+    return Path(command) if command else None
 
 
 def java_version(environ: Mapping[str, str]) -> int | None:
@@ -34,11 +34,11 @@ def java_version(environ: Mapping[str, str]) -> int | None:
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', output.stderr + output.stdout)
-    if found is None:
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', output.stderr + output.stdout)
+    if match is None:
         return None
-    major = int(found.group(1))
-    return int(found.group(2) or 0) if major == 1 else major
+    major = int(match.group(1))
+    return int(match.group(2) or 0) if major == 1 else major
 
 
 def check_java(environ: Mapping[str, str]) -> int:

@@ -87,11 +87,11 @@ def from_text(text: str, nonce: str) -> LakegcError | None:
     Spark's messages may quote the response of a store or server, so only text with the nonce is accepted, and only as
     data: one of the known classes and its message.
     """
-    found = re.search(rf"lakegc-error\[{nonce}:([A-Za-z0-9+/=]+)\]", text)
-    if found is None:
+    match = re.search(rf"lakegc-error\[{nonce}:([A-Za-z0-9+/=]+)\]", text)
+    if match is None:
         return None
     try:
-        packed = json.loads(base64.b64decode(found.group(1), validate=True))
+        packed = json.loads(base64.b64decode(match.group(1), validate=True))
         kind, message, invariant = _KNOWN[packed["class"]], str(packed["message"]), packed["invariant"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -103,18 +103,18 @@ def from_text(text: str, nonce: str) -> LakegcError | None:
 def lost_attempts(spark: SparkSession) -> tuple[int, int] | None:
     """The numbers of failed task attempts and of lost executors so far in this session.
 
-    If they grow, a worker may still be running that Spark no longer counts, because its task was given to another one.
-    None if the numbers are not available.
+    If they grow, a worker may still be running that Spark no longer counts, because its task was reassigned. None if
+    the numbers are not available.
     """
     try:
         context = spark.sparkContext._jsc.sc()
         context.listenerBus().waitUntilEmpty(5_000)  # milliseconds; raises if it isn't empty
-        found = context.statusStore().executorList(False)
-        executors = [found.apply(number) for number in range(found.size())]
+        executor_list = context.statusStore().executorList(False)
+        executors = [executor_list.apply(number) for number in range(executor_list.size())]
         return sum(executor.failedTasks() for executor in executors), sum(
             not executor.isActive() for executor in executors
         )
-    except Exception:  # whatever it is, the numbers are not known
+    except Exception:  # whatever the cause, the numbers are not known
         return None
 
 
@@ -127,11 +127,15 @@ def tasks_ended(spark: SparkSession, *, limit_s: float = 15.0) -> bool:
         executors = spark.sparkContext._jsc.sc().statusStore().executorList
 
         def ended() -> bool | None:
-            found = executors(False)
-            return None if any(found.apply(number).activeTasks() for number in range(found.size())) else True
+            executor_list = executors(False)
+            return (
+                None
+                if any(executor_list.apply(number).activeTasks() for number in range(executor_list.size()))
+                else True
+            )
 
         return poll(ended, timeout_s=limit_s, first_wait_s=0.1) is True
-    except Exception:  # whatever it is, the state is not known
+    except Exception:  # whatever the cause, the state is not known
         return False
 
 

@@ -37,7 +37,7 @@ class SparkResource(LazyPySparkResource):
 
 
 class LongLivedSparkResource(SparkResource):
-    """The same for several runs in one process, such as the demo's: the session ends with the process."""
+    """A resource for several runs in one process, such as the demo's: the session ends with the process."""
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Keep the session for the next run."""

@@ -42,17 +42,17 @@ _LOG4J = Path(__file__).with_name("log4j2.properties")
 def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, str]:
     """Spark settings for this machine: a heap that leaves most of the memory to the Python workers.
 
-    With a local master, also an address that is not reachable from elsewhere, and partitions by the number of cores. On
-    a cluster, the executors have to reach the driver, and the number of cores is known only once they have started: see
+    With a local master, also a loopback address for the driver, and two shuffle partitions per core. On a cluster, the
+    executors must reach the driver, and the number of cores is known only once they have started: see
     `enough_partitions`.
     """
     # measured with 1.3 million objects on 2 cores: a heap of 4 GiB fills up, but 1 GiB is enough; the rest spills to
     # disk
     heap_mb = max(512, min(memory_bytes // (1 << 20) // 4, max(1024, 512 * cores), 4096))
-    found = {"spark.master": master, HEAP: f"{heap_mb}m"}
+    settings = {"spark.master": master, HEAP: f"{heap_mb}m"}
     if not is_local(master):
-        return found
-    return found | {
+        return settings
+    return settings | {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
@@ -70,7 +70,7 @@ def is_local(master: str) -> bool:
 def enough_partitions(spark: SparkSession, overrides: Mapping[str, str]) -> None:
     """On a cluster, set the number of shuffle partitions to two per core, unless it is configured.
 
-    It is at least Spark's default of 200: Spark coalesces small partitions by itself.
+    It is at least Spark's default of 200: Spark coalesces small partitions automatically.
     """
     context, name = spark.sparkContext, "spark.sql.shuffle.partitions"
     if not is_local(str(context.master)) and name not in overrides and context.getConf().get(name) is None:
@@ -153,8 +153,8 @@ def start_ahead(overrides: Mapping[str, str]) -> None:
     """Start the session for these overrides, and its Python workers, in a background thread before `start_session`.
 
     Only for a process that needs exactly this session: it can't end before Spark has started, and Spark ends with it,
-    its last tasks a moment later, so they must not delete anything. `start_session` runs into any failure again, and
-    raises it. On a cluster, nothing is started ahead: a command that is refused at once would take others' cores.
+    its last tasks a moment later, so they must not delete anything. Any failure recurs in `start_session`, which raises
+    it. On a cluster, nothing is started ahead of time: a command that is immediately refused would take others' cores.
     """
     if not is_local(overrides.get("spark.master", "local")):
         return
@@ -166,7 +166,8 @@ def start_ahead(overrides: Mapping[str, str]) -> None:
 
 
 def ends_with_the_process() -> bool:
-    """Whether Spark was started ahead: then it is not stopped earlier, which sometimes takes a second."""
+    """Whether Spark was started ahead of time. If so, it isn't stopped before the process ends, since that can take a
+    second."""
     return bool(_ahead)
 
 
@@ -224,18 +225,18 @@ JAVA_CLASSES = (
     "org.apache.spark.sql.functions",
     "org.apache.spark.storage.StorageLevel",
 )
-"""What PySpark names of Java for each column, function and DataFrame that it makes."""
+"""The Java classes that PySpark looks up for each column, function and DataFrame that it creates."""
 
 
 def find_java_classes_once(spark: SparkSession) -> None:
     """Keep the classes of `JAVA_CLASSES`, which PySpark would otherwise look for again at each use.
 
-    Java looks for a name without a package in each imported package, in all of Spark's jars. Measured with small marks:
-    a quarter of the JVM's time in the thread that plans queries.
+    Java searches for a name without a package in each imported package, in all of Spark's jars. Measured with small
+    marks: a quarter of the JVM's time in the thread that plans queries.
     """
     java = spark.sparkContext._jvm
     for name in JAVA_CLASSES:
-        setattr(java, name, getattr(java, name))  # an attribute of the object comes before a look-up in Java
+        setattr(java, name, getattr(java, name))  # PySpark uses an attribute of the object before it asks Java
 
 
 def collector(settings: Mapping[str, str], overrides: Mapping[str, str], environment: Mapping[str, str]) -> str:
@@ -311,12 +312,12 @@ def settings_by_file(conf: SparkConf) -> Iterator[None]:
     """
     file, name = own_folder() / "spark.properties", "PYSPARK_SUBMIT_ARGS"
     before = os.environ.get(name)
-    *given, what = shlex.split(before or "pyspark-shell")
-    if "--properties-file" in given:
+    *options, what = shlex.split(before or "pyspark-shell")
+    if "--properties-file" in options:
         raise WrongUsage(f"{name} names a --properties-file: put its settings into LAKEGC_SPARK_CONF instead")
     with open_private(file, os.O_TRUNC) as opened:
         opened.write(as_properties(conf.getAll()).encode("ascii"))
-    os.environ[name] = shlex.join([*given, "--load-spark-defaults", "--properties-file", str(file), what])
+    os.environ[name] = shlex.join([*options, "--load-spark-defaults", "--properties-file", str(file), what])
     try:
         yield
     finally:
@@ -340,11 +341,11 @@ def as_properties(settings: Iterable[tuple[str, str]]) -> str:
 
 def check_same_settings(context: SparkContext, overrides: Mapping[str, str]) -> None:
     """Raise `LakegcError` if a running context has other settings than these, before it is changed in any way."""
-    taken = context.getConf()
+    conf = context.getConf()
     wanted = {"spark.speculation": "false", **overrides}
-    found = {key: str(taken.get(key, "false" if key == "spark.speculation" else None)) for key in wanted}
+    actual = {key: str(conf.get(key, "false" if key == "spark.speculation" else None)) for key in wanted}
     # Spark puts its own options in front of those for the JVM
-    lost = [key for key, value in wanted.items() if not found[key].endswith(value)]
+    lost = [key for key, value in wanted.items() if not actual[key].endswith(value)]
     if lost:
         raise LakegcError(
             f"a SparkSession with other settings is already running in this process ({', '.join(sorted(lost))} "

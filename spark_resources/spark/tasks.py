@@ -84,7 +84,7 @@ class Tasks:
         return len(self.pieces) <= self.here
 
     def select(self, *names: str) -> Tasks:
-        """The same tasks with these columns only."""
+        """These tasks, with only these columns."""
         pieces = [piece.select(list(names)) for piece in self.pieces]
         return replace(self, schema=pa.schema([self.schema.field(name) for name in names]), pieces=pieces)
 
@@ -106,13 +106,14 @@ class Tasks:
             spark.conf.set(name, before)
 
     def mapped(self, step: Step, schema: pa.Schema) -> DataFrame:
-        """What a step yields for each task (rows of `schema`), as a DataFrame; computed at once if on the driver."""
+        """The rows (of `schema`) that a step yields for each task, as a DataFrame; computed immediately if on the
+        driver."""
         if self.is_here:
             return frame_of(self.spark(), self._mapped_here(step, schema))
         return self.frame().mapInArrow(on_executor(step), arrow_to_spark(schema))
 
     def collected(self, step: Step, schema: pa.Schema) -> pa.Table:
-        """What a step yields for each task (rows of `schema`), on the driver: only for few rows, such as names."""
+        """The rows (of `schema`) that a step yields for each task, on the driver: only for few rows, such as names."""
         if self.is_here:
             return self._mapped_here(step, schema)
         return collected(self.frame(), step, schema)
@@ -127,7 +128,7 @@ class Tasks:
             return [pa.Table.from_batches([batch]).cast(schema) for batch in until_given_up]
 
         if len(self.pieces) == 1:
-            found = [process(0)]
+            results = [process(0)]
         else:
             with ThreadPoolExecutor(max(len(self.pieces), 1)) as pool:
                 processed = [pool.submit(process, number) for number in range(len(self.pieces))]
@@ -135,15 +136,15 @@ class Tasks:
                     ended, _ = wait(processed, return_when=FIRST_EXCEPTION)
                     for future in ended:
                         future.result()  # raises what it failed with
-                    found = [future.result() for future in processed]
+                    results = [future.result() for future in processed]
                 finally:  # after a failure or Ctrl-C, the other threads end at their next batch
                     given_up.set()
-        return pa.concat_tables([schema.empty_table(), *(table for tables in found for table in tables)])
+        return pa.concat_tables([schema.empty_table(), *(table for tables in results for table in tables)])
 
 
 def mapped(rows: Rows, step: Step, schema: pa.Schema) -> Rows:
-    """What a step yields for each partition or task (rows of `schema`): computed at once on the driver if the rows are
-    there. Lakegc's errors are raised as they are."""
+    """The rows (of `schema`) that a step yields for each partition or task; computed immediately on the driver if the
+    input is there. Lakegc's errors are raised as they are."""
     if isinstance(rows, Tasks) and rows.is_here:
         return Tasks.of(rows.spark, rows.collected(step, schema))
     return as_frame(rows).mapInArrow(on_executor(step), arrow_to_spark(schema))
@@ -159,7 +160,7 @@ def filtered(rows: Rows, keep: Callable[[pa.RecordBatch], pa.Array], schema: pa.
 
 
 def as_frame(rows: Rows) -> DataFrame:
-    """The same rows for joins, and for whatever else only a DataFrame can do."""
+    """The rows as a DataFrame, for joins and anything else that only a DataFrame can do."""
     return rows.frame() if isinstance(rows, Tasks) else rows
 
 
@@ -172,7 +173,8 @@ def first_rows(rows: Rows, order_by: Sequence[str], limit: int) -> pa.Table:
 
 
 def collected(rows: Rows, step: Step, schema: pa.Schema) -> pa.Table:
-    """The same as `mapped`, computed at once and collected on the driver: only for few rows, such as names of files."""
+    """Like `mapped`, but computed immediately and collected on the driver: only for few rows, such as names of
+    files."""
     if isinstance(rows, Tasks):
         return rows.collected(step, schema)
     with errors_from_executors():

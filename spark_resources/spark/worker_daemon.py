@@ -21,9 +21,9 @@ from typing import Any
 
 def without_zips(path: list[str]) -> list[str]:
     """A module path without the zip files of a Spark that is also on it as a package."""
-    left = [entry for entry in path if not entry.endswith(".zip")]
-    installed = PathFinder.find_spec("pyspark", left)
-    if installed is None or installed.origin is None or PathFinder.find_spec("py4j", left) is None:
+    remaining = [entry for entry in path if not entry.endswith(".zip")]
+    installed = PathFinder.find_spec("pyspark", remaining)
+    if installed is None or installed.origin is None or PathFinder.find_spec("py4j", remaining) is None:
         return path
     zips = Path(installed.origin).parent / "python" / "lib"
     return [entry for entry in path if Path(entry).parent != zips]

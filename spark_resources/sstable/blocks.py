@@ -104,10 +104,10 @@ def open_in_any_order(data: bytes) -> Table:
     if not data:
         raise InvalidTable("it is empty")
     metaindex, index = _footer(data)
-    found = list(block_records(read_block(data, metaindex)))
-    if [record.key for record in found] != [_PROPERTIES_BLOCK]:
+    entries = list(block_records(read_block(data, metaindex)))
+    if [record.key for record in entries] != [_PROPERTIES_BLOCK]:
         raise InvalidTable("its metaindex has entries other than the properties")
-    handle = parse_handle(found[0].value)
+    handle = parse_handle(entries[0].value)
     return _build_table(data, index, (handle, metaindex), _read_properties(read_block(data, handle)))
 
 
@@ -136,10 +136,10 @@ def _read_handle(data: bytes, at: int) -> tuple[Handle, int]:
 
 def parse_handle(value: bytes) -> Handle:
     """Parse a value of an index or metaindex, which is a block handle."""
-    found, at = _read_handle(value, 0)
+    handle, at = _read_handle(value, 0)
     if at != len(value):
         raise InvalidTable("a block handle has trailing bytes")
-    return found
+    return handle
 
 
 def put_handle(handle: Handle) -> bytes:
@@ -214,13 +214,13 @@ def data_blocks(table: Table) -> list[Handle]:
     parts = _handles(table, table.index) if table.two_levels else []
     rest = [*parts, table.index, *table.last_blocks]
     check(rest)
-    found = [handle for part in (parts if table.two_levels else [table.index]) for handle in _handles(table, part)]
-    check([*found, *rest])
-    if not found:
+    blocks = [handle for part in (parts if table.two_levels else [table.index]) for handle in _handles(table, part)]
+    check([*blocks, *rest])
+    if not blocks:
         raise InvalidTable("its index lists no blocks")
-    if not table.any_order and found[0].offset != 0:
-        raise OutOfOrder(f"its index skips bytes: the first block begins at {found[0].offset}")
-    return found
+    if not table.any_order and blocks[0].offset != 0:
+        raise OutOfOrder(f"its index skips bytes: the first block begins at {blocks[0].offset}")
+    return blocks
 
 
 def _handles(table: Table, index: Handle) -> list[Handle]:
@@ -278,27 +278,27 @@ class Totals:
     last: bytes = b""
 
 
-def check_totals(table: Table, found: Totals) -> None:
+def check_totals(table: Table, totals: Totals) -> None:
     """Compare the totals with the table's properties. Raises `InvalidTable` if they differ."""
     stated = table.properties
-    if found.count != stated.count or found.count != stated.num_entries or found.key_bytes != table.key_bytes:
+    if totals.count != stated.count or totals.count != stated.num_entries or totals.key_bytes != table.key_bytes:
         raise InvalidTable(
-            f"it has {found.count} records with keys of {found.key_bytes} bytes, but its properties state "
+            f"it has {totals.count} records with keys of {totals.key_bytes} bytes, but its properties state "
             f"{stated.count} (or {stated.num_entries}) with {table.key_bytes}"
         )
-    if (found.first, found.last) != (stated.min_key, stated.max_key):
+    if (totals.first, totals.last) != (stated.min_key, stated.max_key):
         raise InvalidTable("its first and last key are not those that its properties state")
 
 
 def _read_properties(block: bytes) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    properties: dict[str, bytes] = {}
     last = b""
     for key, value in block_records(block):
         if key <= last:
             raise InvalidTable("its properties are not in order")
-        found[text(key, "a property's name")] = value
+        properties[text(key, "a property's name")] = value
         last = key
-    return found
+    return properties
 
 
 def _build_table(data: bytes, index: Handle, last_blocks: tuple[Handle, ...], stored: dict[str, bytes]) -> Table:

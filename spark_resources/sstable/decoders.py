@@ -48,7 +48,7 @@ def default_decoder(size: int) -> Decoder:
     """The decoder for a job with `size` bytes of tables to read.
 
     Starting the vectorised decoder takes about two seconds per process (once ten on a new installation, to compile). So
-    it is used only for jobs that would take the readable one longer, and then for all later reads of the process.
+    it is used only for jobs that would take longer with the readable one, and then for all later reads of the process.
     """
     started = vectorised_decoder.cache_info().currsize > 0
     return vectorised_decoder() if started or size >= VECTORISED_FROM else READABLE

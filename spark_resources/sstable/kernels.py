@@ -52,7 +52,7 @@ def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def compiled_with_arrays(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The same for a function that allocates arrays."""
+    """Like `compiled`, for a function that allocates arrays."""
     return cast(Callable[_P, _R], numba.njit(cache=True, nogil=True)(function))
 
 
@@ -251,8 +251,8 @@ def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, 
 
 
 @compiled_with_arrays
-def handles(data: Bytes, limit: int, where: tuple[int, int], found: Ints, done: tuple[int, int]) -> tuple[int, int]:
-    """Add the handles of the index block at `where` to `found`; returns the new `done`, with BROKEN on an error.
+def handles(data: Bytes, limit: int, where: tuple[int, int], output: Ints, done: tuple[int, int]) -> tuple[int, int]:
+    """Add the handles of the index block at `where` to `output`; returns the new `done`, with BROKEN on an error.
 
     `done` is the number of handles so far and the end of the last block, where the next one has to begin; a negative
     end means anywhere.
@@ -281,9 +281,9 @@ def handles(data: Bytes, limit: int, where: tuple[int, int], found: Ints, done: 
         second, stop = uvarint(block, middle, at + value)
         if stop != at + value or first < 0 or first > limit or second < 0 or second > limit:
             return broken
-        if (begin >= 0 and first != begin) or count >= len(found):
+        if (begin >= 0 and first != begin) or count >= len(output):
             return broken
-        found[count, 0], found[count, 1] = first, second
+        output[count, 0], output[count, 1] = first, second
         count += 1
         begin = first + second + BLOCK_TRAILER
         at += value
@@ -294,19 +294,19 @@ def handles(data: Bytes, limit: int, where: tuple[int, int], found: Ints, done: 
 def data_blocks(data: Bytes, limit: int, offset: int, length: int, two_levels: bool) -> tuple[int, Ints]:
     """Like `blocks.data_blocks`: the number of data blocks, or BROKEN, and their handles."""
     max_blocks = limit // BLOCK_TRAILER + 2  # there can't be more contiguous blocks
-    found = np.empty((max_blocks, 2), dtype=np.int64)
-    count, end = handles(data, limit, (offset, length), found, (_int(0), _int(-1 if two_levels else 0)))
+    blocks = np.empty((max_blocks, 2), dtype=np.int64)
+    count, end = handles(data, limit, (offset, length), blocks, (_int(0), _int(-1 if two_levels else 0)))
     if count <= 0 or end != offset:
-        return BROKEN, found
+        return BROKEN, blocks
     if not two_levels:
-        return count, found
-    parts, found = found, np.empty((max_blocks, 2), dtype=np.int64)
+        return count, blocks
+    parts, blocks = blocks, np.empty((max_blocks, 2), dtype=np.int64)
     total, end = _int(0), _int(0)
     for part in range(count):
-        total, end = handles(data, limit, (parts[part, 0], parts[part, 1]), found, (total, end))
+        total, end = handles(data, limit, (parts[part, 0], parts[part, 1]), blocks, (total, end))
         if total < 0:
-            return BROKEN, found
-    return (total if total > 0 and end == parts[0, 0] else BROKEN), found
+            return BROKEN, blocks
+    return (total if total > 0 and end == parts[0, 0] else BROKEN), blocks
 
 
 @compiled

@@ -77,9 +77,9 @@ def read_verified_ranges(data: bytes, *, name: str) -> list[RangeRef]:
     """Like `read_ranges`. Verifies in the same pass that the metarange's id is `name`."""
 
     def read(table: Table, _: Decoder) -> list[RangeRef]:
-        found = list(records(_check_type(table, METARANGES, "")))
-        _check_id(content_id(map(record_content, found), table.properties.user), name)
-        return list(map(_known_range_ref, found))
+        ranges = list(records(_check_type(table, METARANGES, "")))
+        _check_id(content_id(map(record_content, ranges), table.properties.user), name)
+        return list(map(_known_range_ref, ranges))
 
     return _read(data, name, read)
 
@@ -106,8 +106,8 @@ def read_records(data: bytes, *, name: str) -> list[Record]:
 
 def range_ref(data: bytes, *, name: str) -> RangeRef:
     """The range `name` as a metarange lists it."""
-    found = read_properties(data, name=name)
-    return RangeRef(name, found.min_key, found.max_key, found.estimated_size, found.count)
+    properties = read_properties(data, name=name)
+    return RangeRef(name, properties.min_key, properties.max_key, properties.estimated_size, properties.count)
 
 
 def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
@@ -121,14 +121,14 @@ def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
 
 def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> None:
     """Verify that the table's content has the id `name`. Raises `DamagedData` otherwise."""
-    found = table_id(data, name=name, decoder=decoder)
+    actual = table_id(data, name=name, decoder=decoder)
     with errors_for_table(name):
-        _check_id(found, name)
+        _check_id(actual, name)
 
 
-def _check_id(found: str, name: str) -> None:
-    if found != name:
-        raise InvalidTable(f"its content hash is that of {found}")
+def _check_id(actual: str, name: str) -> None:
+    if actual != name:
+        raise InvalidTable(f"its content hash is that of {actual}")
 
 
 def _check_columns(columns: Sequence[str]) -> None:
@@ -162,10 +162,10 @@ def _id_of(table: Table, decoder: Decoder) -> str:
 
 
 def _check_type(table: Table, kind: str, entity: str) -> Table:
-    found = table.properties
-    if (found.type, found.entity) != (kind, entity):
+    properties = table.properties
+    if (properties.type, properties.entity) != (kind, entity):
         actual, expected = (
-            f"{pair[0]} of {pair[1] or 'objects'}" for pair in ((found.type, found.entity), (kind, entity))
+            f"{pair[0]} of {pair[1] or 'objects'}" for pair in ((properties.type, properties.entity), (kind, entity))
         )
         raise InvalidTable(f"it contains {actual}, not {expected}")
     return table

@@ -100,10 +100,10 @@ class _Message:
 
     def text_map(self, number: int) -> dict[str, str]:
         pairs = [_Message(data, _PAIR_FIELDS, f"a pair of {self.what}") for data in self._bytes.get(number, ())]
-        found = {pair.text(1): pair.text(2) for pair in pairs}
-        if len(found) != len(pairs):
+        texts = {pair.text(1): pair.text(2) for pair in pairs}
+        if len(texts) != len(pairs):
             raise InvalidTable(f"field {number} of {self.what} has a key twice")
-        return found
+        return texts
 
 
 def _micros(data: bytes, what: str) -> int:

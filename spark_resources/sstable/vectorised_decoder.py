@@ -25,7 +25,7 @@ class Unreadable(Exception):
 
 
 class VectorisedDecoder:
-    """Decodes millions of records a second. For a broken table, the readable decoder finds the reason."""
+    """Decodes millions of records per second. For a broken table, the readable decoder finds the reason."""
 
     name = "vectorised"
 
@@ -62,7 +62,7 @@ class VectorisedDecoder:
         blocks = _Blocks(table)
         rows, text = table.properties.count, blocks.total + kernels.SLACK
         requested = {column: column in columns for column in ENTRY_SCHEMA.names}
-        found = kernels.Columns(
+        output = kernels.Columns(
             *_text_buffers(table.key_bytes + kernels.SLACK, rows, requested["path"]),
             *_text_buffers(text, rows, requested["address"]),
             kinds=np.empty(rows, dtype=np.int8),
@@ -73,12 +73,12 @@ class VectorisedDecoder:
             has_time=np.empty(rows * requested["last_modified"], dtype=np.uint8),
             content=self._buffer(blocks.content_size * content),
         )
-        if not kernels.columns(blocks.data, blocks.handles, blocks.scratch, found):
+        if not kernels.columns(blocks.data, blocks.handles, blocks.scratch, output):
             raise Unreadable
         blocks.check_totals()
         schema = pa.schema([ENTRY_SCHEMA.field(column) for column in columns])
-        batch = pa.record_batch([_array(column, found) for column in columns], schema=schema)
-        return batch, found.content[: blocks.scratch.state[kernels.CONTENT]].data  # type: ignore[return-value]
+        batch = pa.record_batch([_array(column, output) for column in columns], schema=schema)
+        return batch, output.content[: blocks.scratch.state[kernels.CONTENT]].data  # type: ignore[return-value]
 
     def attempt_content(self, table: Table) -> bytes:
         blocks = _Blocks(table)
@@ -140,21 +140,21 @@ def _text_buffers(length: int, rows: int, requested: bool) -> tuple[kernels.Byte
     return np.empty(length * requested, dtype=np.uint8), np.zeros((rows + 1) * requested, dtype=np.int32)
 
 
-def _array(column: str, found: kernels.Columns) -> Any:
+def _array(column: str, output: kernels.Columns) -> Any:
     match column:
         case "path":
-            return _texts(pa.binary(), found.path_at, found.paths)
+            return _texts(pa.binary(), output.path_at, output.paths)
         case "address":
-            return _texts(pa.string(), found.address_at, found.addresses)
+            return _texts(pa.string(), output.address_at, output.addresses)
         case "checksum":
-            return _texts(pa.string(), found.checksum_at, found.checksums)
+            return _texts(pa.string(), output.checksum_at, output.checksums)
         case "address_type":
-            return _numbers(pa.int8(), found.kinds)
+            return _numbers(pa.int8(), output.kinds)
         case "size":
-            return _numbers(pa.int64(), found.sizes)
-    validity = pa.py_buffer(np.packbits(found.has_time, bitorder="little"))
+            return _numbers(pa.int64(), output.sizes)
+    validity = pa.py_buffer(np.packbits(output.has_time, bitorder="little"))
     return pa.Array.from_buffers(
-        ENTRY_SCHEMA.field(column).type, len(found.times), [validity, pa.py_buffer(found.times)]
+        ENTRY_SCHEMA.field(column).type, len(output.times), [validity, pa.py_buffer(output.times)]
     )
 
 

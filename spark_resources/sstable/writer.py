@@ -217,7 +217,7 @@ class TableBuilder:
     def _write_index(self) -> dict[str, bytes]:
         """Write the index, in one level or two; returns the properties that describe it."""
         parts = [*self._full_indexes, self._index]
-        found = {
+        properties = {
             "rocksdb.num.data.blocks": put_uvarint(sum(part.count for part in parts)),
             "rocksdb.block.based.table.index.type": struct.pack("<I", ONE_LEVEL),
         }
@@ -227,13 +227,13 @@ class TableBuilder:
             top = BlockBuilder(_EVERY_RECORD)
             for part in parts:
                 top.add(part.last_key, put_handle(self._write_block(part.contents(), _compressed_if_smaller)))
-            found["rocksdb.block.based.table.index.type"] = struct.pack("<I", TWO_LEVELS)
-            found["rocksdb.index.partitions"] = put_uvarint(len(parts))
-            found["rocksdb.top-level.index.size"] = put_uvarint(top.size)
+            properties["rocksdb.block.based.table.index.type"] = struct.pack("<I", TWO_LEVELS)
+            properties["rocksdb.index.partitions"] = put_uvarint(len(parts))
+            properties["rocksdb.top-level.index.size"] = put_uvarint(top.size)
             size += top.size
-        found["rocksdb.index.size"] = put_uvarint(size)
+        properties["rocksdb.index.size"] = put_uvarint(size)
         self._index_handle = self._write_block(top.contents(), _compressed_if_smaller)
-        return found
+        return properties
 
     def _properties(self) -> dict[str, bytes]:
         ref = self.ref()

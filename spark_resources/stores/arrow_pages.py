@@ -1,7 +1,7 @@
 """Listing pages as Arrow record batches, so that the rows of a large listing never become Python objects.
 
-A store that can build them itself has a method `arrow_pages` with the contract of `Store.pages`. For any other store,
-this module converts its pages.
+A store that can build Arrow pages directly has a method `arrow_pages` with the contract of `Store.pages`. For any other
+store, this module converts its pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ArrowPage:
 
 
 class ListsArrow(Protocol):
-    """A store that builds Arrow pages itself."""
+    """A store that builds Arrow pages directly."""
 
     def arrow_pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
@@ -64,7 +64,7 @@ def to_record_batch(objects: Iterable[StoredObject]) -> pa.RecordBatch:
 
 
 def to_page(page: ArrowPage) -> Page:
-    """The same page with one `StoredObject` per row; only for small numbers of objects."""
+    """The page with one `StoredObject` per row; only for small numbers of objects."""
     keys, sizes, modified, checksums = page.objects.columns
     times = [_EPOCH + timedelta(microseconds=microseconds) for microseconds in modified.cast(pa.int64()).to_pylist()]
     rows = zip(keys.to_pylist(), sizes.to_pylist(), times, checksums.to_pylist(), strict=True)

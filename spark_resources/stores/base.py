@@ -94,13 +94,13 @@ class DeleteResult:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this store can do, found by a probe or known for the provider.
+    """The capabilities of a store, as found by a probe or known for the provider.
 
     `unsupported_keys` names the kinds of keys that it folds or refuses, e.g. "empty segment". `byte_order` says whether
     pages list keys in byte order, and `conditional_writes` whether the two conditional writes are atomic.
     `time_resolution` is the granularity of `modified`: the true time is within [modified, modified + granularity).
     `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content: on AWS, or if a probe found
-    it. `ramp` is the initial rate in keys a second if the load on a bucket has to be increased gradually; None for a
+    it. `ramp` is the initial rate in keys per second if the load on a bucket has to be increased gradually; None for a
     store that simply throttles.
     """
 

@@ -116,11 +116,11 @@ def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | 
     files = _inventory_files(place.store(), key)
     if not files:
         raise WrongUsage(f"there are no .parquet, .csv or .csv.gz files at {location}. Check the inventory's location.")
-    listing = json.dumps([[found.key, size, tag] for found, size, tag in files]).encode()
+    listing = json.dumps([[file.key, size, tag] for file, size, tag in files]).encode()
     return Inventory(
         location,
         place,
-        tuple(found for found, _, _ in files),
+        tuple(file for file, _, _ in files),
         taken.astimezone(UTC),
         hashlib.sha256(listing).hexdigest(),
     )
@@ -168,9 +168,9 @@ def _inventory_of_manifest(place: Place, key: str, location: str) -> Inventory:
 def _inventory_files(store: Store, key: str) -> list[tuple[InventoryFile, int, str]]:
     """The file at this key, or the files in the folder of this name, with size and checksum."""
     prefix = key if key.endswith("/") or not key else f"{key}/"
-    named = [found for page in store.pages(key) for found in page.objects if found.key == key]
-    found = named or [listed for page in store.pages(prefix) for listed in page.objects]
-    wanted = sorted((listed for listed in found if listed.key.endswith(EXTENSIONS)), key=lambda listed: listed.key)
+    named = [listed for page in store.pages(key) for listed in page.objects if listed.key == key]
+    objects = named or [listed for page in store.pages(prefix) for listed in page.objects]
+    wanted = sorted((listed for listed in objects if listed.key.endswith(EXTENSIONS)), key=lambda listed: listed.key)
     return [(InventoryFile(listed.key), listed.size, listed.checksum or str(listed.modified)) for listed in wanted]
 
 
@@ -220,8 +220,8 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
 class _Decompressed(io.RawIOBase):
     """Gzipped data, decompressed as it is read and never as a whole.
 
-    Raises `ValueError` if it expands more than any list of keys would: a file of a few MB full of compressed zeros
-    would keep a task busy for hours.
+    Raises `ValueError` if it expands more than any list of keys would: a file of a few MB of compressed zeros would
+    keep a task busy for hours.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -288,9 +288,9 @@ def _current_objects(table: pa.Table, *, encoded: bool) -> pa.Table:
     for name, column in zip(_REQUIRED, columns, strict=False):
         if column.null_count:
             raise ValueError(f"{column.null_count:,} objects have no {name}")
-    found = pa.table(columns, schema=LISTED)
-    found.validate(full=True)
-    return found
+    objects = pa.table(columns, schema=LISTED)
+    objects.validate(full=True)
+    return objects
 
 
 def _flag_column(table: pa.Table, name: str, *, default: bool) -> pa.ChunkedArray | pa.Array:

@@ -48,7 +48,7 @@ class Part:
 
 
 def can_be_split(store: Store) -> bool:
-    """Whether ranges of keys can be listed separately, and it pays: listing a local folder does not get faster."""
+    """Whether ranges of keys can be listed separately and that pays off: listing a local folder doesn't get faster."""
     return store.capabilities.byte_order and not isinstance(store, LocalStore)
 
 
@@ -188,7 +188,7 @@ def _is_after(key: str, other: str) -> bool:
 
 
 def key_between(low: str, high: str | None, prefix_length: int) -> str | None:
-    """A string about half-way between `low` and `high`; None if they are too close for a cut to pay.
+    """A string about half-way between `low` and `high`; None if they are too close for a cut to pay off.
 
     Both begin with the same `prefix_length` characters, and so does the result. Without `high`, the range ends with the
     last string that begins with them.
@@ -204,8 +204,8 @@ def key_between(low: str, high: str | None, prefix_length: int) -> str | None:
             upper = _LAST_PRINTABLE + 1 if lower <= _LAST_PRINTABLE else ord(_LAST)
         middle = _printable((lower + upper) // 2, lower)
         if lower < middle < upper:
-            found = low[:at] + chr(middle)
-            return found if _is_after(found, low) and (high is None or _is_after(high, found)) else None
+            between = low[:at] + chr(middle)
+            return between if _is_after(between, low) and (high is None or _is_after(high, between)) else None
         at, upper = at + 1, None
     return None
 
@@ -235,12 +235,12 @@ def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_S
         middle = key_between(low, high, len(part.folder))
         if middle is None:
             continue
-        found = _first_after(store, part, middle)
-        if found is None or (high is not None and not _is_after(high, found)):
+        next_key = _first_after(store, part, middle)
+        if next_key is None or (high is not None and not _is_after(high, next_key)):
             gaps.appendleft((low, middle))
         else:
             cuts.append(middle)
-            gaps += [(low, middle), (found, high)]
+            gaps += [(low, middle), (next_key, high)]
     bounds = [part.after, *sorted(cuts, key=str.encode), part.up_to]
     return [replace(part, after=after, up_to=up_to) for after, up_to in pairwise(bounds)]
 
@@ -270,8 +270,8 @@ def _last_key_of_full_page(store: Store, part: Part, size: int) -> str | None:
 def _first_after(store: Store, part: Part, key: str) -> str | None:
     """The first key after `key` in the part's folder; if it is in a subfolder of a flat part, the subfolder's end."""
     pages = arrow_pages(store, part.folder, start_after=key, page_size=1)
-    found: str | None = next((page.objects.column(0)[0].as_py() for page in pages if len(page.objects)), None)
-    return found if found is None or not part.flat else _end_of_subfolder(found, part.folder) or found
+    first: str | None = next((page.objects.column(0)[0].as_py() for page in pages if len(page.objects)), None)
+    return first if first is None or not part.flat else _end_of_subfolder(first, part.folder) or first
 
 
 def _end_of_subfolder(key: str, folder: str) -> str | None:

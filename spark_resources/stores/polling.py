@@ -25,11 +25,11 @@ def poll(
     the time is up. `waited` is called after each wait with the seconds since the start.
     """
     start, wait_s = monotonic(), first_wait_s
-    while (found := check()) is None:
-        left = start + timeout_s - monotonic()
-        if left <= 0:
+    while (result := check()) is None:
+        remaining_s = start + timeout_s - monotonic()
+        if remaining_s <= 0:
             return None
-        sleep(min(wait_s, left))
+        sleep(min(wait_s, remaining_s))
         waited(monotonic() - start)
         wait_s = wait_s if longest_wait_s is None else min(2 * wait_s, longest_wait_s)
-    return found
+    return result

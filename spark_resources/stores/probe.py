@@ -63,17 +63,17 @@ RECORD_VALID_FOR = timedelta(days=30)
 
 
 def recorded_capabilities(store: Store, endpoint: str, *, token: str) -> Capabilities:
-    """The capabilities that an earlier probe recorded in this namespace, or those that a new one finds and records.
+    """The capabilities that an earlier probe recorded in this namespace, or those that a new probe finds and records.
 
     A record is valid for 30 days by the store's clock, and only for the endpoint that was probed. `token` must be
     unique to this call.
     """
     now = store.now()
     with suppress(NotFound, ValueError, KeyError, TypeError, AttributeError):
-        found = read_json(store.read(RECORD_KEY))
-        is_valid = found["endpoint"] == endpoint and found.get("format", FORMAT) == FORMAT
-        if is_valid and now - datetime.fromisoformat(found["probed"]) < RECORD_VALID_FOR:
-            return _capabilities_from_json(found["capabilities"])
+        record = read_json(store.read(RECORD_KEY))
+        is_valid = record["endpoint"] == endpoint and record.get("format", FORMAT) == FORMAT
+        if is_valid and now - datetime.fromisoformat(record["probed"]) < RECORD_VALID_FOR:
+            return _capabilities_from_json(record["capabilities"])
     capabilities = probe(store, f"{SCRATCH}{token}/")
     written = {
         "format": FORMAT,
@@ -99,10 +99,10 @@ def _capabilities_from_json(fields: dict[str, Any]) -> Capabilities:
         "unsupported_keys": frozenset(fields["unholdable"]),
     }
     unchanged = {name: value for name, value in fields.items() if name != "unholdable"}
-    found = Capabilities(**{**unchanged, **changed})
-    if found.time_resolution < timedelta(0) or found.delete_batch < 1:
+    capabilities = Capabilities(**{**unchanged, **changed})
+    if capabilities.time_resolution < timedelta(0) or capabilities.delete_batch < 1:
         raise ValueError("no store has such capabilities")
-    return found
+    return capabilities
 
 
 # --- single probes ---------------------------------------------------------------------------------------------------
@@ -146,12 +146,12 @@ def _lists_in_byte_order(store: Store, prefix: str) -> bool:
     expected = [prefix + name for name in _NAMES_IN_BYTE_ORDER]
     for key in expected:
         store.write(key, b"")
-    listed = [found.key for page in store.pages(prefix, page_size=2) for found in page.objects]
+    listed = [stored.key for page in store.pages(prefix, page_size=2) for stored in page.objects]
     if listed != expected:
         return False
 
     def keys_after(after: str) -> list[str]:
-        return [found.key for page in store.pages(prefix, start_after=after) for found in page.objects]
+        return [stored.key for page in store.pages(prefix, start_after=after) for stored in page.objects]
 
     with suppress(WrongUsage):  # the store can't start a listing in the middle
         return all(keys_after(after) == expected[index + 1 :] for index, after in enumerate(expected))
@@ -179,7 +179,7 @@ def _supports_keys(store: Store, prefix: str, samples: Sequence[str]) -> bool:
     try:
         for key, content in contents.items():
             store.write(key, content)
-        if {found.key for page in store.pages(prefix) for found in page.objects} != set(contents):
+        if {stored.key for page in store.pages(prefix) for stored in page.objects} != set(contents):
             return False
         if any(store.read(key) != content for key, content in contents.items()):
             return False
@@ -193,4 +193,4 @@ def _supports_keys(store: Store, prefix: str, samples: Sequence[str]) -> bool:
 def _clear(store: Store, prefix: str) -> None:
     """Delete all files under a prefix. Files that can't be deleted stay; they are lakegc's own and never candidates."""
     with suppress(LakegcError):
-        delete_own_files(store, [found.key for page in store.pages(prefix) for found in page.objects])
+        delete_own_files(store, [listed.key for page in store.pages(prefix) for listed in page.objects])

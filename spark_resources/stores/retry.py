@@ -5,7 +5,7 @@ libraries' own retries are switched off, so a policy's limits apply to everythin
 
 Deletes are not retried here: before each retry, a sweep repeats the checks of the first attempt. A store reports for
 each failed key whether a retry may succeed (`DeleteResult.transient`). Pending work that has not failed is polled
-(`polling`). Other loops that read again do so because data is outdated or fails a check, not because a request failed.
+(`polling`). Other loops read again because data is outdated or fails a check, not because a request failed.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def delete_own_files(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
         for key in remaining:
             failed.pop(key, None)
         failed.update(results)
-        remaining = [key for key, each in results.items() if each.transient]
+        remaining = [key for key, result in results.items() if result.transient]
         if remaining:
             raise Transient(f"{len(remaining)} files in {store.where} could not be deleted")
 
@@ -172,10 +172,10 @@ def _delete_all(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
 def _tag_if_identical(read_with_tag: Callable[[], tuple[bytes, str]], data: bytes) -> str | None:
     """The object's tag if it contains exactly these bytes, otherwise None."""
     try:
-        found, tag = read_with_tag()
+        content, tag = read_with_tag()
     except NotFound:
         return None
-    return tag if found == data else None
+    return tag if content == data else None
 
 
 # --- shared by transports -------------------------------------------------------------------------------------------

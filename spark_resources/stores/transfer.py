@@ -81,12 +81,12 @@ class Streams(Protocol):
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
         """Write an object, or raise `AlreadyExists` if the key exists. Holds about PART bytes in memory.
 
-        Headers and metadata are kept as far as the store supports them.
+        Headers and metadata are stored if the store supports them.
         """
         ...
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
-        """Copy an object on the same server with its headers and metadata, provided it is unchanged since `found`.
+    def copy(self, source: Streams, original: StoredObject, key: str) -> WrittenObject:
+        """Copy an object on the same server with its headers and metadata, provided it is still `original`.
 
         Raises `AlreadyExists` if the key exists (`copy_never_replaces` tests whether that check is atomic), and
         `Changed` or `NotFound` for the source. The checksum is the one that the store reports for the copy.
@@ -141,13 +141,13 @@ class HashingIterator:
 
 
 def require_size(pieces: Iterable[bytes], size: int, key: str, where: str) -> Iterator[bytes]:
-    """The same pieces. Raises `Transient` after the last one unless they have `size` bytes in total."""
-    seen = 0
+    """Passes the pieces through. Raises `Transient` after the last one unless they have `size` bytes in total."""
+    received = 0
     for piece in pieces:
-        seen += len(piece)
+        received += len(piece)
         yield piece
-    if seen != size:
-        raise Transient(f"{key!r} in {where} has {size} bytes, but {seen} were received. Try again.")
+    if received != size:
+        raise Transient(f"{key!r} in {where} has {size} bytes, but {received} were received. Try again.")
 
 
 def read_with_resume(
@@ -190,7 +190,7 @@ def require_start(status: int, start: int, key: str, where: str) -> None:
 
 
 def split_into_parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in parts of this size; the last one may be shorter. Without any bytes, there are no parts."""
+    """Regroup the bytes into parts of this size; the last one may be shorter. Without any bytes, there are no parts."""
     buffered: list[bytes] = []
     length = 0
     for piece in pieces:
@@ -224,9 +224,9 @@ def copy_never_replaces(streams: Streams, store: Store, scratch: str, properties
     try:
         for key, data in ((one, b"one"), (two, b"two")):
             streams.put(key, [data], properties_for_data(data, properties))
-        found = store.stat(one)
+        original = store.stat(one)
         with suppress(AlreadyExists):
-            streams.copy(streams, found, two)
+            streams.copy(streams, original, two)
             return False
         return store.read(two) == b"two"
     except Unavailable:

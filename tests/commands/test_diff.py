@@ -131,7 +131,7 @@ def test_marks_that_cannot_be_compared_are_refused(lakegc: Lakegc, sandbox: Sand
     reviewable(two, [], "m0", repository_created=START - timedelta(days=200))
 
     lakegc(sandbox.settings, "diff", name, "m2", "m1").stopped(
-        2, "m2 was made after mark m1: give the earlier one first"
+        2, "m2 was made after mark m1: pass the earlier one first"
     )
     lakegc(sandbox.settings, "diff", name, "m1", "m7").stopped(1, "there is no mark m7")
     lakegc(sandbox.settings, "diff", name, "m0", "m2").stopped(2, "was deleted and recreated between mark m0")

@@ -51,7 +51,7 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., CommandOutcome]:
         (("mark", "--min-age", "1h"), 3, "a minimum age of 1 hour is less than 1 day, the lifetime of a link token"),
         (("mark", "--min-age", "one hour"), 2, "min_age"),
         (("mark", "--since", "m0", "--full"), 2, "--since or --full"),
-        (("mark", "--inventory-taken", "2026-01-01"), 2, "no inventory is given"),
+        (("mark", "--inventory-taken", "2026-01-01"), 2, "there is no inventory"),
         (("sweep", "m1"), 3, "is not approved"),
         (("sweep", "m0"), 2, "m0"),
         (("undo", "m1"), 2, "is marked: it has no objects in quarantine"),

@@ -52,10 +52,10 @@ def test_a_new_round_has_a_higher_number_than_any_file_of_earlier_ones(lake: Lak
 def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> None:
     """It takes longer than its maximum age, so no delete could rely on it."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(minutes=30)))  # type: ignore[arg-type]
-    verification: Any = SimpleNamespace(began=lake.now - timedelta(minutes=10))
+    verification: Any = SimpleNamespace(started_at=lake.now - timedelta(minutes=10))
 
-    assert expiry_time(run, verification) == verification.began + timedelta(minutes=30)
-    verification.began -= timedelta(minutes=21)
+    assert expiry_time(run, verification) == verification.started_at + timedelta(minutes=30)
+    verification.started_at -= timedelta(minutes=21)
     with pytest.raises(Refused, match="LAKEGC_VERIFICATION_AGE") as refused:
         expiry_time(run, verification)
     assert refused.value.invariant == 1

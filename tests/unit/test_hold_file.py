@@ -103,7 +103,7 @@ def test_every_field_of_a_hold_is_the_text_in_the_file() -> None:
         (b"holds:\n  - {id: a, tags: b, reason: c}\n", 2, "'owner' is missing"),
         (b"holds:\n  - {id: a, tags: b, owner: c}\n", 2, "'reason' is missing"),
         (b"holds:\n  - {id: a, branches: b, owner: c, reason: d}\n", 2, "'days' is missing"),
-        (b"holds:\n  - id: a\n    tags: b\n    tags: c\n", 4, "'tags' is given twice"),
+        (b"holds:\n  - id: a\n    tags: b\n    tags: c\n", 4, "'tags' appears twice"),
         (one(id="Releases"), 3, "lower-case"),
         (one(id='"a, b"'), 3, "lower-case"),
         (one(owner='" "'), 5, "must not be empty"),

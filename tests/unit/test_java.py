@@ -77,7 +77,7 @@ def test_the_warning_about_a_new_java_is_one_line(tmp_path: Path) -> None:
     lines = ended.stderr.splitlines()
 
     assert lines[0].startswith("lakegc: Java 25 is newer than 17 and 21")
-    assert lines[1:] == [f"lakegc: {tmp_path}/full is not empty. Name a new folder for the demo's sandbox."]
+    assert lines[1:] == [f"lakegc: {tmp_path}/full is not empty. Choose a new folder for the demo's sandbox."]
 
 
 def test_a_missing_java_is_refused_with_advice(tmp_path: Path) -> None:

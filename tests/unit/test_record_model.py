@@ -67,7 +67,7 @@ ALTERED: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("backup", ("subject", "more"), 1, "subject.more is unknown"),
     ("backup", ("marked",), 4, "its counts don't add up"),
     ("backup", ("dataset",), {}, "dataset.folder is missing"),
-    ("sweep", ("format",), 3, "format 3; this version of lakegc knows 1 and 2"),
+    ("sweep", ("format",), 3, "format 3; this version of lakegc supports 1 and 2"),
     ("sweep", ("verifications",), [EARLIEST], "verifications.0: date value out of range"),
     ("sweep", ("refusals",), [{}], "refusals.0.code is missing"),
     ("sweep", ("objects", "deleted"), -1, "objects.deleted is -1: "),

@@ -69,7 +69,7 @@ def _delete_one(client: ContainerClient, name: str) -> _ToResult:
 
 @dataclass(slots=True)
 class _Batch:
-    """One request for many blobs. If it is refused as a whole, a single delete tells whether batches are the reason."""
+    """One request for many blobs. If it is refused as a whole, a single delete shows whether batches are the reason."""
 
     client: ContainerClient
     names: Sequence[str]
@@ -77,11 +77,11 @@ class _Batch:
     monotonic: Callable[[], float]
 
     def responses(self) -> dict[str, _ToResult]:
-        seen: list[SubResponses] = []
+        batch_responses: list[SubResponses] = []
 
         def record_response(response: Any) -> None:
             http = response.http_response
-            seen.append(sub_responses(http.headers.get("Content-Type", ""), http.body()))
+            batch_responses.append(sub_responses(http.headers.get("Content-Type", ""), http.body()))
 
         deadline = self.monotonic() + ONE_BY_ONE_TIMEOUT_S
         try:
@@ -93,9 +93,9 @@ class _Batch:
         except AzureError as error:
             return dict.fromkeys(self.names, _failure(error))
         except Exception:  # the library failed to parse the response, which `record_response` already has
-            if not seen:
+            if not batch_responses:
                 raise
-        responses = seen[-1] if seen else SubResponses({}, None)
+        responses = batch_responses[-1] if batch_responses else SubResponses({}, None)
         if responses.whole_batch is not None and not responses.by_number:
             return self._refused(responses.whole_batch.status, responses.whole_batch.to_result(), deadline)
         no_result = _failed_with(
@@ -159,16 +159,16 @@ def sub_responses(content_type: str, body: bytes) -> SubResponses:
     repeated: set[int] = set()
     whole_batch: SubResponse | None = None
     for part in parts if isinstance(parts, list) else []:
-        found = _sub_response(part) if isinstance(part, Message) else None
+        response = _sub_response(part) if isinstance(part, Message) else None
         number = str(part.get("Content-ID", "")).strip() if isinstance(part, Message) else ""
-        if found is None:
+        if response is None:
             continue
         if not number.isascii() or not number.isdigit():
-            whole_batch = found if found.status >= 400 else whole_batch
+            whole_batch = response if response.status >= 400 else whole_batch
             continue
         if int(number) in by_number:
             repeated.add(int(number))
-        by_number[int(number)] = found
+        by_number[int(number)] = response
     return SubResponses({number: each for number, each in by_number.items() if number not in repeated}, whole_batch)
 
 

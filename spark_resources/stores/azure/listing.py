@@ -79,14 +79,14 @@ def parse_listing(body: bytes, date: str | None = None) -> Listing:
     blobs, next_marker = root.find("Blobs"), root.find("NextMarker")
     if root.tag != "EnumerationResults" or blobs is None or next_marker is None:
         raise ValueError(f"a {root.tag} without blobs or continuation marker")
-    objects = [blob for found in blobs.iterfind("Blob") if (blob := _parse_blob(found)) is not None]
-    prefixes = [_name(found.find("Name")) for found in blobs.iterfind("BlobPrefix")]
+    objects = [blob for element in blobs.iterfind("Blob") if (blob := _parse_blob(element)) is not None]
+    prefixes = [_name(element.find("Name")) for element in blobs.iterfind("BlobPrefix")]
     return Listing(objects, prefixes, next_marker.text or None, date)
 
 
-def _parse_blob(found: ElementTree.Element) -> ListedBlob | None:
+def _parse_blob(element: ElementTree.Element) -> ListedBlob | None:
     """A blob, or None for a directory."""
-    fields = {field.tag: field for field in found}
+    fields = {field.tag: field for field in element}
     properties = {field.tag: field.text for field in fields["Properties"]}
     size = int(properties["Content-Length"] or "")
     if properties.get("ResourceType") == "directory":

@@ -152,14 +152,14 @@ class AzureStore:
         skip = len(self._prefix)
         objects = []
         unreadable = 0
-        for found in listing.objects:
-            name = found.name
+        for blob in listing.objects:
+            name = blob.name
             if name is None:
                 unreadable += 1
             elif not name.startswith(requested):
                 raise keys.folding_error(self.where, requested, name)
             elif len(name) > skip and (after is None or name[skip:].encode() > after):
-                objects.append(StoredObject(name[skip:], found.size, found.modified, found.checksum))
+                objects.append(StoredObject(name[skip:], blob.size, blob.modified, blob.checksum))
         prefixes = []
         for prefix in listing.prefixes:
             if prefix is None:
@@ -185,13 +185,13 @@ class AzureStore:
                 "endpoint."
             )
         self.check_object(key, properties)
-        found = StoredObject(
+        stored = StoredObject(
             key,
             properties.size,
             properties.last_modified,
             checksum(properties.content_settings.content_md5, properties.etag),
         )
-        return found, str(properties.etag)
+        return stored, str(properties.etag)
 
     def check_object(self, key: str, properties: Any) -> None:
         if is_folder(properties.metadata or {}, properties.size):
@@ -243,8 +243,8 @@ class AzureStore:
     def _keeps_versions(self) -> bool | None:
         """Whether lakegc's newest own file has a version id; None if there is no such file or it can't be read."""
         try:
-            own = (found for page in self.pages(OWN_PREFIX) for found in page.objects)
-            newest = max(own, key=lambda found: found.modified, default=None)
+            own = (listed for page in self.pages(OWN_PREFIX) for listed in page.objects)
+            newest = max(own, key=lambda listed: listed.modified, default=None)
             if newest is None:
                 return None
             return self.client.get_blob_client(self.full_key(newest.key)).get_blob_properties().version_id is not None

@@ -133,15 +133,15 @@ class AzureStreams:
             return request().get("etag") or None
 
     @retried
-    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
+    def copy(self, source: Streams, original: StoredObject, key: str) -> WrittenObject:
         if not isinstance(source, AzureStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not in the same account")
-        properties = source.properties(found.key)
-        if (properties.size, properties.checksum) != (found.size, found.checksum or properties.checksum):
-            raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime")
-        blob = source._client.get_blob_client(source._store.full_key(found.key))
+        properties = source.properties(original.key)
+        if (properties.size, properties.checksum) != (original.size, original.checksum or properties.checksum):
+            raise Changed(f"{original.key!r} in {source.where} was replaced in the meantime")
+        blob = source._client.get_blob_client(source._store.full_key(original.key))
         target = self._client.get_blob_client(self._store.full_key(key))
-        with self._translated_errors("copy", found.key, target=key):
+        with self._translated_errors("copy", original.key, target=key):
             tag = copy_blob(
                 blob, _AbsentTarget(target), properties.tag, token=source._store.token(), where=self.where  # type: ignore[arg-type]
             )  # fmt: skip

@@ -2,7 +2,7 @@
 
 Requests use the JSON API directly, over google-auth's session. The library google-cloud-storage was tried and rejected:
 its batches match responses by order alone, its listings create an object per key, its uploads in pieces don't check the
-condition and write in one step, it requests the bucket's metadata by itself, and it takes a second to import.
+condition and write in one step, it also requests the bucket's metadata, and importing it takes a second.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ class GCSClient:
 
     def delete_without_delay(self, path: str, **options: Any) -> requests.Response:
         """Send a batch of deletes immediately; raises `NotSent` instead if it would be sent too late."""
-        began, credentials = time.monotonic(), self._session.credentials
+        started, credentials = time.monotonic(), self._session.credentials
         if not credentials.valid:
             credentials.refresh(partial(Request(), timeout=self.timeout))
-        took = time.monotonic() - began
+        took = time.monotonic() - started
         if took > SEND_TIMEOUT_S:
             raise NotSent(f"getting a token took {took:.0f} s, so nothing was deleted with it yet")
         return self._send(self._session_for_deletes, "POST", path, options)
@@ -168,9 +168,9 @@ def is_transient(error: Exception) -> bool:
 def error_in(status: int, body: bytes | str) -> tuple[str, str]:
     """The store's code and message in an error body. For a transient status, the status itself is the code."""
     try:
-        found = json.loads(body)["error"]
-        reasons = [str(detail["reason"]) for detail in found.get("errors") or () if detail.get("reason")]
-        code, message = (reasons or [str(status)])[0], str(found.get("message", ""))
+        error = json.loads(body)["error"]
+        reasons = [str(detail["reason"]) for detail in error.get("errors") or () if detail.get("reason")]
+        code, message = (reasons or [str(status)])[0], str(error.get("message", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
         code, message = str(status), ""
     return (str(status) if status in TRANSIENT_STATUSES else code), message

@@ -64,9 +64,9 @@ def delete_keys(
         results.update(
             (full_keys[full_key], to_result(full_keys[full_key])) for full_key, to_result in results_of.items()
         )
-    gone = [result for result in results.values() if result.deletion is Deletion.ALREADY_GONE]
-    if gone:
-        results.update((result.key, result) for result in _if_bucket_exists(gone, check_bucket))
+    already_gone = [result for result in results.values() if result.deletion is Deletion.ALREADY_GONE]
+    if already_gone:
+        results.update((result.key, result) for result in _if_bucket_exists(already_gone, check_bucket))
     return [results[key] for key in keys]
 
 
@@ -83,8 +83,8 @@ def _delete_batch(client: GCSClient, bucket: str, full_keys: Sequence[str]) -> d
     no_result = _failed(
         "NoAnswer", "the store's response doesn't name this key, so it may or may not be deleted", transient=True
     )
-    found = results_in(response.headers.get("Content-Type", ""), response.content)
-    return {full_key: found.get(number, no_result) for number, full_key in enumerate(full_keys)}
+    results = results_in(response.headers.get("Content-Type", ""), response.content)
+    return {full_key: results.get(number, no_result) for number, full_key in enumerate(full_keys)}
 
 
 def results_in(content_type: str, body: bytes) -> Mapping[int, _ToResult]:
@@ -116,15 +116,15 @@ def _to_result(status: int, text: str) -> _ToResult:
     return _failed(code, message, transient=status in TRANSIENT_STATUSES or code in THROTTLING_CODES)
 
 
-def _if_bucket_exists(gone: Sequence[DeleteResult], check_bucket: Callable[[], None]) -> list[DeleteResult]:
+def _if_bucket_exists(already_gone: Sequence[DeleteResult], check_bucket: Callable[[], None]) -> list[DeleteResult]:
     try:
         check_bucket()
     except LakegcError as error:
         cause = error.__cause__
         code = code_and_message(cause)[0] if isinstance(cause, Exception) else type(error).__name__
         transient = isinstance(cause, Exception) and is_transient(cause)
-        return [DeleteResult(deletion.key, Deletion.FAILED, code, str(error), transient) for deletion in gone]
-    return [DeleteResult(deletion.key, Deletion.ALREADY_GONE) for deletion in gone]
+        return [DeleteResult(deletion.key, Deletion.FAILED, code, str(error), transient) for deletion in already_gone]
+    return [DeleteResult(deletion.key, Deletion.ALREADY_GONE) for deletion in already_gone]
 
 
 def _failed(code: str, message: str, *, transient: bool) -> _ToResult:

@@ -52,7 +52,7 @@ from spark_resources.stores.settings import StoreSettings
 GCS = Capabilities(
     reports_missing_deletes=True,
     delete_batch=MAX_BATCH,
-    ramp=1_000.0,  # writes a second, including deletes, that a bucket accepts before it is spread over more servers
+    ramp=1_000.0,  # writes per second, including deletes, that a bucket accepts before it is spread over more servers
     unsupported_keys=frozenset({keys.NEWLINE, keys.CARRIAGE_RETURN}),
 )
 
@@ -151,21 +151,21 @@ class GCSStore:
 
     def _page(self, listing: Listing, requested: str, start_after: str | None, seen_prefixes: set[str]) -> Page:
         """One page; `seen_prefixes` contains the prefixes of the previous pages, and this page's are added to it."""
-        for name in (*(found.name for found in listing.objects), *listing.prefixes):
+        for name in (*(listed.name for listed in listing.objects), *listing.prefixes):
             if not name.startswith(requested):
                 raise keys.folding_error(self.where, requested, name)
         objects = [
-            self._to_stored_object(found)
-            for found in listing.objects
+            self._to_stored_object(listed)
+            for listed in listing.objects
             # an object named exactly like the namespace's prefix has no key within it
-            if len(found.name) > len(self._prefix) and found.name[len(self._prefix) :] != start_after
+            if len(listed.name) > len(self._prefix) and listed.name[len(self._prefix) :] != start_after
         ]
         prefixes = [prefix for prefix in listing.prefixes if prefix not in seen_prefixes]
         seen_prefixes.update(prefixes)
         return Page(objects, [prefix[len(self._prefix) :] for prefix in prefixes], listing.unreadable_names)
 
-    def _to_stored_object(self, found: ListedObject) -> StoredObject:
-        return StoredObject(found.name[len(self._prefix) :], found.size, found.updated, found.checksum)
+    def _to_stored_object(self, listed: ListedObject) -> StoredObject:
+        return StoredObject(listed.name[len(self._prefix) :], listed.size, listed.updated, listed.checksum)
 
     def stat(self, key: str) -> StoredObject:
         return self._to_stored_object(self._head(key, "look up"))
@@ -181,12 +181,12 @@ class GCSStore:
             document = response.json()
             if document["kind"] != "storage#object" or not is_text(document["name"]):
                 raise ValueError(f"it is a {document['kind']}")
-            found = parse_object(document)
+            listed = parse_object(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"could not {action} {key!r} in {self.where}: invalid response ({error})") from error
-        if found.name != full:
-            raise keys.folding_error(self.where, full, found.name)
-        return found
+        if listed.name != full:
+            raise keys.folding_error(self.where, full, listed.name)
+        return listed
 
     @contextmanager
     def missing_object_errors(self, key: str) -> Iterator[None]:
@@ -199,7 +199,7 @@ class GCSStore:
                 raise
             missing = error
         first = next(self.pages(key, page_size=1))  # in byte order, the key itself comes first
-        if any(found.key == key for found in first.objects):
+        if any(listed.key == key for listed in first.objects):
             raise Transient(
                 f"{key!r} in {self.where} is listed, but its metadata can't be read. Try again."
             ) from missing
@@ -276,9 +276,9 @@ class GCSStore:
         if source == target:
             raise WrongUsage(f"{source!r} in {self.where} can't be copied onto itself")
         full_target = self.full_key(target)
-        found = self._head(source, "copy")
+        original = self._head(source, "copy")
         with translated_errors(self.where, "copy", source), self.missing_object_errors(source):
-            copy_object(self.client, self.bucket, found, full_target, self.where)
+            copy_object(self.client, self.bucket, original, full_target, self.where)
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """See `Store.delete_many`. If a whole request fails, all its keys fail, although they may have been deleted."""

@@ -65,12 +65,14 @@ class GCSStreams:
             params = {"fields": _PROPERTY_FIELDS, "prettyPrint": "false"}
             response = self._client.request("GET", path, params=params).json()
         try:
-            found = parse_object(response)
+            attributes = parse_object(response)
             headers = {name: str(response[field]) for name, field in _FIELDS.items() if response.get(field)}
             metadata = {str(name): str(value) for name, value in response.get("metadata", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"invalid response for {key!r} in {self.where} ({error})") from error
-        return ObjectProperties(found.size, found.updated, found.checksum, found.generation, headers, metadata)
+        return ObjectProperties(
+            attributes.size, attributes.updated, attributes.checksum, attributes.generation, headers, metadata
+        )
 
     def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
         pieces = read_with_resume(
@@ -185,38 +187,40 @@ class GCSStreams:
 
     # --- from bucket to bucket --------------------------------------------------------------------------------------
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
+    def copy(self, source: Streams, original: StoredObject, key: str) -> WrittenObject:
         if not isinstance(source, GCSStreams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
-        properties, full = source.properties(found.key), self._store.full_key(key)
-        if (properties.size, properties.checksum) != (found.size, found.checksum or properties.checksum):
-            raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime")
-        path = object_path(source._bucket, source._store.full_key(found.key))
+        properties, full = source.properties(original.key), self._store.full_key(key)
+        if (properties.size, properties.checksum) != (original.size, original.checksum or properties.checksum):
+            raise Changed(f"{original.key!r} in {source.where} was replaced in the meantime")
+        path = object_path(source._bucket, source._store.full_key(original.key))
         path += f"/rewriteTo{object_path(self._bucket, full).removeprefix('/storage/v1')}"
         params = {
             "sourceGeneration": properties.tag, "ifGenerationMatch": "0", "fields": _COPY_FIELDS, "prettyPrint": "false"
         }  # fmt: skip
-        return self._rewrite_all(path, params, source, found, key)
+        return self._rewrite_all(path, params, source, original, key)
 
     def _rewrite_all(
-        self, path: str, params: dict[str, str], source: GCSStreams, found: StoredObject, key: str
+        self, path: str, params: dict[str, str], source: GCSStreams, original: StoredObject, key: str
     ) -> WrittenObject:
         so_far = -1
         while True:
-            response = self._rewrite(path, params, source, found, key)
+            response = self._rewrite(path, params, source, original, key)
             if response.get("done") is True:
                 copy = parse_object(response["resource"])
                 return WrittenObject(copy.generation, frozenset({copy.checksum} if copy.checksum else ()))
             token, copied = response.get("rewriteToken"), int(response.get("totalBytesRewritten", 0))
             if not token or copied <= so_far:
-                raise Unavailable(f"the copy of {found.key!r} in {source.where} is stuck at {copied} bytes. Try again.")
+                raise Unavailable(
+                    f"the copy of {original.key!r} in {source.where} is stuck at {copied} bytes. Try again."
+                )
             params["rewriteToken"], so_far = str(token), copied
 
     @retried
     def _rewrite(
-        self, path: str, params: Mapping[str, str], source: GCSStreams, found: StoredObject, key: str
+        self, path: str, params: Mapping[str, str], source: GCSStreams, original: StoredObject, key: str
     ) -> dict[str, Any]:
-        with self._translated_errors("copy", found.key):
+        with self._translated_errors("copy", original.key):
             try:
                 response: dict[str, Any] = self._client.request("POST", path, params=params).json()
                 return response
@@ -224,8 +228,8 @@ class GCSStreams:
                 if error.status == 412:
                     raise AlreadyExists(f"{key!r} already exists in {self.where}") from error
                 if error.status == 404:
-                    source._store.stat(found.key)
-                    raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime") from error
+                    source._store.stat(original.key)
+                    raise Changed(f"{original.key!r} in {source.where} was replaced in the meantime") from error
                 raise
 
     @retried

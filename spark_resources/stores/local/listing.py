@@ -195,7 +195,7 @@ def _is_text(raw: bytes) -> bool:
 def _prefix_if_not_empty(child: int, below: bytes) -> Iterator[Found]:
     """A folder as a common prefix, if it contains an object; closes `child`."""
     try:
-        has_object = any(found.key is not None for found in walk(child, b""))
+        has_object = any(entry.key is not None for entry in walk(child, b""))
     finally:
         os.close(child)
     if has_object:

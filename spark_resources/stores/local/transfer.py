@@ -52,11 +52,11 @@ class LocalStreams:
                 raise AlreadyExists(f"{key!r} already exists in {self.where}")
         return WrittenObject(tag)
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
+    def copy(self, source: Streams, original: StoredObject, key: str) -> WrittenObject:
         if not isinstance(source, LocalStreams):
             raise WrongUsage(f"{source.where} is not a folder on this machine")
-        properties = source.properties(found.key)
-        return self.put(key, source.pieces(found.key, properties), properties)
+        properties = source.properties(original.key)
+        return self.put(key, source.pieces(original.key, properties), properties)
 
     def remove(self, key: str, tag: str) -> None:
         with self._folder.changing("delete", key) as changes, changes.lock(), suppress(NotFound):

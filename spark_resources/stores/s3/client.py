@@ -68,7 +68,7 @@ TRANSIENT_ERROR_CODES = frozenset(
         "ConditionalRequestConflict",
     }
 )  # fmt: skip
-UNKNOWN = "unknown"  # the code of an error without one
+UNKNOWN = "unknown"  # the code for an error that has none
 _CREDENTIAL_CODES = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
 _PERMISSIONS = "check that these credentials may list, get, put and delete in this bucket"
 _CREDENTIAL_ERRORS = (

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 MAX_COPY_BYTES = 5 * 1024**3  # bytes: the limit of CopyObject
 _PART_BYTES = 512 * 1024**2
 
-# A copy in parts is a new upload, and only the newest boto3 preserves these fields by itself. `Metadata` is the user's.
+# A copy in parts is a new upload, and only the newest boto3 preserves these fields automatically. `Metadata` is the
+# user's.
 _PRESERVED = ("Metadata", "ContentType", "ContentEncoding", "ContentDisposition", "ContentLanguage", "CacheControl")
 
 

@@ -1,4 +1,4 @@
-"""Reading whole objects with obstore, which is compiled code and takes a tenth of boto3's CPU time.
+"""Reads whole objects with obstore, which is compiled and takes a tenth of boto3's CPU time.
 
 A mark reads every table of a repository with one request each, and most tables are small. Only objects that the reader
 verifies with a hash are read this way. Mutable objects, and objects that a decision directly depends on, are read with
@@ -54,14 +54,14 @@ class FastReads:
         try:
             import obstore
 
-            found: bytes = obstore.get(self._store(), key).bytes().to_bytes()
+            data: bytes = obstore.get(self._store(), key).bytes().to_bytes()
         except FileNotFoundError as error:
             raise FallBackToBoto3 from error
         except Exception as error:  # boto3 gets the same error, and reports it
             self._failures.add()
             raise FallBackToBoto3 from error
         self._failures.succeeded += 1
-        return found
+        return data
 
     def _store(self) -> S3Store:
         """Opened by the first read, because a forked process doesn't inherit the threads."""
@@ -98,7 +98,8 @@ class FastReads:
         return self._client._request_signer._credentials  # type: ignore[attr-defined]
 
     def _credentials(self) -> S3Credential:
-        """boto3's own credentials; obstore requests temporary ones again before they expire. Raises without any."""
+        """boto3's own credentials; obstore requests temporary ones again before they expire. Raises if there are
+        none."""
         credentials = self._signer_credentials
         current = credentials.get_frozen_credentials()
         is_temporary = hasattr(credentials, "refresh_needed")

@@ -1,7 +1,7 @@
 """S3 requests at a fraction of boto3's cost, for stores with a configured endpoint and the bucket in the path.
 
-With boto3, copies of millions of small objects, and listings of many more keys, spend most of their time in the client.
-A request without the expected response falls back to boto3, which sends it again, with retries and error messages.
+With boto3, copying millions of small objects and listing many more keys spend most of their time in the client. A
+request without the expected response falls back to boto3, which sends it again, with retries and error messages.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class FallBackToBoto3(Exception):
 
 @dataclass(slots=True)
 class Failures:
-    """How often a fast path failed. After too many failures, all requests are left to boto3, which backs off."""
+    """How often a fast path failed. After too many failures, boto3 sends all requests, and backs off."""
 
     succeeded: int = 0
     failed: int = 0
@@ -86,8 +86,8 @@ class FastRequests:
             body = self._send("PUT", f"{self._path}/{quote(key, safe='/~')}", headers)
         except FallBackToBoto3:
             return None
-        found = _ETAG.search(body) if body is not None else None
-        return None if found is None else found.group(1).decode("ascii", "replace")
+        match = _ETAG.search(body) if body is not None else None
+        return None if match is None else match.group(1).decode("ascii", "replace")
 
     def list(self, parameters: Mapping[str, str]) -> bytes | None:
         """The response to ListObjectsV2 with these parameters; None if no request was sent.

@@ -40,18 +40,19 @@ class Listing:
 
 
 def replace_listing_parser(client: S3Client) -> None:
-    """Make this client parse listings with `parse_listing`. Its own result for them is then empty."""
+    """Make this client parse listings with `parse_listing`. The client's own result for them is then empty."""
     # With the asterisk, the handler runs before one of botocore's that also parses each response to find errors with
     # status 200 and truncated documents. Both are left to botocore's handler, which makes the client retry the request.
     client.meta.events.register("before-parse.*.ListObjectsV2", _parse_response)
 
 
 def listing_of(response: Mapping[str, Any]) -> Listing:
-    """The listing in a response of such a client. Raises `Unavailable` if it is not a complete listing."""
-    found = response.get(_FIELD)
-    if isinstance(found, Listing):
-        return found
-    why = f" ({found})" if found else ""
+    """The listing in a response of a client prepared by `replace_listing_parser`. Raises `Unavailable` if it is not a
+    complete listing."""
+    listing = response.get(_FIELD)
+    if isinstance(listing, Listing):
+        return listing
+    why = f" ({listing})" if listing else ""
     raise Unavailable(f"invalid listing response{why}. Check that this is an S3 endpoint.")
 
 
@@ -89,8 +90,8 @@ def parse_listing(body: bytes) -> Listing:
     is_encoded = root.findtext(f"{namespace}EncodingType") == "url"
     objects, unreadable = _build_objects(*columns, is_encoded=is_encoded)
     prefixes = [
-        _decode_key(found.findtext(f"{namespace}Prefix"), is_encoded=is_encoded)
-        for found in root.iterfind(f"{namespace}CommonPrefixes")
+        _decode_key(element.findtext(f"{namespace}Prefix"), is_encoded=is_encoded)
+        for element in root.iterfind(f"{namespace}CommonPrefixes")
     ]
     return Listing(objects, unreadable, prefixes, _next_token(root, namespace))
 
@@ -108,14 +109,14 @@ def _next_token(root: ElementTree.Element, namespace: str) -> str | None:
 _Columns: TypeAlias = tuple[pa.StringArray, pa.StringArray, pa.StringArray, pa.StringArray]
 
 
-def _parsed_columns(found: Sequence[ElementTree.Element], namespace: str) -> _Columns:
+def _parsed_columns(elements: Sequence[ElementTree.Element], namespace: str) -> _Columns:
     """Key, size, time and tag of parsed objects.
 
     Each column has one text per element, from its first child of that name, or null if there is none. So all columns
     have the same length, and no value can move to another object's row.
     """
     key, size, time, tag = (
-        pa.array([element.findtext(f"{namespace}{name}") for element in found], pa.string())
+        pa.array([element.findtext(f"{namespace}{name}") for element in elements], pa.string())
         for name in ("Key", "Size", "LastModified", "ETag")
     )
     return key, size, time, pc.replace_substring_regex(tag, pattern='^"|"$', replacement="")

@@ -56,7 +56,7 @@ _PARAMETERS = {
     "ContinuationToken": "continuation-token",
 }
 _MD5 = re.compile(r"^[0-9a-f]{32}$")
-_DIRECTORY_BUCKET = "--x-s3"  # suffix of such a bucket's name; its ETags are random
+_DIRECTORY_BUCKET = "--x-s3"  # suffix of a directory bucket's name; its ETags are random
 
 
 class S3Store:
@@ -192,7 +192,7 @@ class S3Store:
                 if status_of(error) != 404:
                     raise
         # A HEAD response has no body, and a missing bucket and a wrong endpoint also return 404, so a listing decides.
-        if any(found.key == key for page in self.pages(key, page_size=1) for found in page.objects[:1]):
+        if any(listed.key == key for page in self.pages(key, page_size=1) for listed in page.objects[:1]):
             raise Transient(f"{key!r} in {self.where} is listed, but its metadata can't be read. Try again.")
         raise NotFound(f"{key!r} does not exist in {self.where}")
 
@@ -204,8 +204,8 @@ class S3Store:
         full = self.full_key(key)
         if self._fast_reads is not None:
             with suppress(FallBackToBoto3):
-                if (found := self._fast_reads.read(full)) is not None:
-                    return found
+                if (data := self._fast_reads.read(full)) is not None:
+                    return data
         return self.read(key)
 
     @retried

@@ -174,18 +174,18 @@ class S3Streams:
 
     # --- from bucket to bucket --------------------------------------------------------------------------------------
 
-    def copy(self, source: Streams, found: StoredObject, key: str) -> WrittenObject:
+    def copy(self, source: Streams, original: StoredObject, key: str) -> WrittenObject:
         if not isinstance(source, S3Streams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
-        full, tag = self._store.full_key(key), f'"{found.checksum}"' if found.checksum else None
-        place = {"Bucket": source._bucket, "Key": source._store.full_key(found.key)}
+        full, tag = self._store.full_key(key), f'"{original.checksum}"' if original.checksum else None
+        place = {"Bucket": source._bucket, "Key": source._store.full_key(original.key)}
         unchanged = {"CopySourceIfMatch": tag} if tag else {}
 
         def send(request: Callable[[], Any]) -> Any:
-            return self.retry.call(lambda: self._copy_response(request, source, found, key))
+            return self.retry.call(lambda: self._copy_response(request, source, original, key))
 
-        if found.size > self._max_copy_bytes:
-            return _copied_object(self._copy_in_parts(source, found, key, place, unchanged, send))
+        if original.size > self._max_copy_bytes:
+            return _copied_object(self._copy_in_parts(source, original, key, place, unchanged, send))
         if self._fast is not None and self._conditions:
             headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
             if (etag := self._fast.copy(place, full, headers)) is not None:
@@ -204,21 +204,24 @@ class S3Streams:
                 self._conditions = {}  # this store doesn't support the condition, and refuses the request
 
     def _copy_in_parts(
-        self, source: S3Streams, found: StoredObject, key: str, place: Mapping[str, str],
+        self, source: S3Streams, original: StoredObject, key: str, place: Mapping[str, str],
         unchanged: Mapping[str, str], send: _Send,
     ) -> str:  # fmt: skip
-        properties, step = source.properties(found.key), max(min(_COPY_PART_BYTES, self._max_copy_bytes), 5 * 1024**2)
-        starts = range(0, found.size, step)
+        properties, step = (
+            source.properties(original.key),
+            max(min(_COPY_PART_BYTES, self._max_copy_bytes), 5 * 1024**2),
+        )
+        starts = range(0, original.size, step)
 
         def send_parts(upload: Mapping[str, Any]) -> Iterator[str]:
             for number, start in enumerate(starts, 1):
-                byte_range = f"bytes={start}-{min(start + step, found.size) - 1}"
+                byte_range = f"bytes={start}-{min(start + step, original.size) - 1}"
                 part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
                 yield send(partial(part, CopySourceRange=byte_range, **unchanged))["CopyPartResult"]["ETag"]
 
         return self._multipart_upload(key, self._store.full_key(key), send_parts, _boto_arguments(properties), send)
 
-    def _copy_response(self, request: Callable[[], Any], source: S3Streams, found: StoredObject, key: str) -> Any:
+    def _copy_response(self, request: Callable[[], Any], source: S3Streams, original: StoredObject, key: str) -> Any:
         """The response to a copy request. If a condition failed, a lookup shows whether it was the target's."""
         try:
             return request()
@@ -227,8 +230,8 @@ class S3Streams:
                 self._refuse_existing(key)
             if isinstance(error, ClientError) and status_of(error) in (409, 412) and not is_transient(error):
                 self._refuse_existing(key)
-                raise Changed(f"{found.key!r} in {source.where} was replaced in the meantime") from error
-            raise _as_lakegc_error(error, source.where, "copy", found.key) from error
+                raise Changed(f"{original.key!r} in {source.where} was replaced in the meantime") from error
+            raise _as_lakegc_error(error, source.where, "copy", original.key) from error
 
     @contextmanager
     def _translated_errors(self, action: str, key: str) -> Iterator[None]:
