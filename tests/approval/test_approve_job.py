@@ -47,7 +47,7 @@ def approve(instance: dg.DagsterInstance, lake: Lake, **config: Any) -> dg.Execu
 
 def refusal(result: dg.ExecuteInProcessResult) -> str:
     """The sentence that a failed run shows."""
-    [failed] = [each for each in result.all_events if each.is_step_failure]
+    [failed] = [event for event in result.all_events if event.is_step_failure]
     failure = failed.step_failure_data.user_failure_data
     assert failure is not None, failed.step_failure_data.error
     return failure.description or ""
@@ -58,8 +58,8 @@ def events(instance: dg.DagsterInstance, lake: Lake) -> list[Mapping[str, Any]]:
     records = instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[f"{lake.name}|m1"]), limit=10
     ).records
-    found = [each.asset_materialization for each in records]
-    return [{name: value.value for name, value in one.metadata.items()} for one in found if one is not None]
+    found = [record.asset_materialization for record in records]
+    return [{name: value.value for name, value in materialization.metadata.items()} for materialization in found if materialization is not None]
 
 
 def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -128,7 +128,7 @@ def test_a_swept_mark_is_not_approved_a_second_time(lake: Lake, instance: dg.Dag
     assert not result.success
     assert "the approval of mark m1" in refusal(result)
     assert "has been used" in refusal(result)
-    assert [each["by"] for each in events(instance, lake)] == ["Ada"]
+    assert [event["by"] for event in events(instance, lake)] == ["Ada"]
 
 
 def test_the_launchpad_leaves_the_fields_of_an_approval_empty() -> None:

@@ -71,7 +71,7 @@ class Lake:
         return [word for name in tripped for word in ("--release", name, "--because", "a test")]
 
     def contents(self) -> dict[str, bytes]:
-        return {one.key: self.store.read(one.key) for page in self.store.pages("data/") for one in page.objects}
+        return {stored.key: self.store.read(stored.key) for page in self.store.pages("data/") for stored in page.objects}
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lak
     lake("backup", lake.name, "m1", backup_to=to)
     lake.fails(3, "require a backup", arguments=sweep, backup_to=other)
     objects = tmp_path / "backups" / lake.name / "m1" / "objects"
-    gone, altered = sorted(each for each in objects.rglob("*") if each.is_file())[:2]
+    gone, altered = sorted(path for path in objects.rglob("*") if path.is_file())[:2]
     gone.unlink()
     altered.write_bytes(altered.read_bytes() + b"!")
     lake.fails(4, "2 could not be deleted", arguments=sweep, backup_to=to)
@@ -100,7 +100,7 @@ def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lak
     swept = lake(*sweep, backup_to=to)
 
     assert without_one == before
-    assert {str(each.relative_to(objects)) for each in (gone, altered)} <= kept.keys()
+    assert {str(path.relative_to(objects)) for path in (gone, altered)} <= kept.keys()
     assert len(kept) == len(before) - 4
     assert swept["objects"] == {"deleted": 6}
     assert len(lake.contents()) == len(before) - 6

@@ -71,7 +71,7 @@ def commands(lake: ApprovalLake, lakegc: Lakegc) -> Commands:
 
 
 def files(folder: Path) -> set[str]:
-    return {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------

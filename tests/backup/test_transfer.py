@@ -91,7 +91,7 @@ def test_an_object_that_replaced_the_written_one_is_not_removed(provider: Provid
     for _ in range(2):
         streams.remove("ours", ours.tag)
 
-    assert [one.key for page in store.pages("") for one in page.objects] == ["replaced"]
+    assert [stored.key for page in store.pages("") for stored in page.objects] == ["replaced"]
     assert store.read("replaced") == b"a client's"
 
 
@@ -104,7 +104,7 @@ def test_the_probe_finds_whether_copies_respect_conditions(provider: Provider) -
     found = copy_never_replaces(store.streams, store, scratch, properties)
 
     assert found is KEEPS_CONDITIONS[provider.name]
-    assert [one for page in store.pages(scratch) for one in page.objects] == []
+    assert [stored for page in store.pages(scratch) for stored in page.objects] == []
 
 
 def test_a_server_side_copy_keeps_bytes_type_and_metadata(provider: Provider) -> None:

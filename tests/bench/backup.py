@@ -111,7 +111,7 @@ def main() -> None:
                 else:
                     took[which] = theirs(server, keys, f"{which}{pair}", many if which == "many" else [])
             ratios.append(min(took["default"], took["many"]) / took["ours"])
-            rates = ", ".join(f"{which} {len(keys) / each:,.0f} a second" for which, each in sorted(took.items()))
+            rates = ", ".join(f"{which} {len(keys) / seconds:,.0f} a second" for which, seconds in sorted(took.items()))
             print(f"{rates}; ratio {ratios[-1]:.2f}", flush=True)
     print(f"median of {len(ratios)} pairs: {statistics.median(ratios):.2f}")
 

@@ -54,7 +54,7 @@ def rows(first: int, last: int) -> pa.Table:
         "checksum": [f"{n:032x}" for n in numbers.tolist()],
         "slice": [f"{address[:26]}" for address in addresses],
         "reason": [reason.value for reason in reasons],
-        "commit_id": where_known([f"{one:064x}" for one in commits.tolist()]),
+        "commit_id": where_known([f"{number:064x}" for number in commits.tolist()]),
         "branch": where_known(["main"] * len(numbers)),
         "days": where_known([21] * len(numbers)),
         "until": where_known([START - timedelta(days=1)] * len(numbers)),
@@ -64,9 +64,9 @@ def rows(first: int, last: int) -> pa.Table:
 
 
 def files(first: int, objects: int, count: int) -> Iterator[pa.Table]:
-    each = -(-objects // count)
-    for begin in range(first, first + objects, each):
-        yield rows(begin, min(begin + each, first + objects))
+    per_file = -(-objects // count)
+    for begin in range(first, first + objects, per_file):
+        yield rows(begin, min(begin + per_file, first + objects))
 
 
 def build(place: Place, *, objects: int, count: int) -> None:

@@ -111,7 +111,7 @@ def marked(served: Serving, folder: Path, options: Sequence[str], title: str) ->
 
 
 def used(measured: Measured, kind: str, name: str) -> float:
-    return sum(float(getattr(measured.phases[one], name)) for one in COUNTED[kind] if one in measured.phases)
+    return sum(float(getattr(measured.phases[phase], name)) for phase in COUNTED[kind] if phase in measured.phases)
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def seaweedfs_in(folder: Path) -> Iterator[tuple[SeaweedFS, int, int, int]]:
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
     port, metrics = s3_servers.free_port(), s3_servers.free_port()
     command = [*s3_servers._seaweedfs_command(folder, port), f"-metricsPort={metrics}"]
-    filer = next(int(each.partition("=")[2]) for each in command if each.startswith("-filer.port="))
+    filer = next(int(argument.partition("=")[2]) for argument in command if argument.startswith("-filer.port="))
     server = SeaweedFS(f"http://127.0.0.1:{port}", _KEY, _SECRET)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)

@@ -95,5 +95,5 @@ def test_a_mark_and_its_sweep_are_exact_although_a_worker_is_killed(
     json_output(settings, tmp_path / "home", "approve", "lake", "m1", "--yes", "--digest", record["digest"])
     report = json_output(settings, tmp_path / "home", "sweep", "lake", "m1")
     assert report["objects"] == {"deleted": GARBAGE}
-    assert not garbage & {one.key for page in store.pages("data/") for one in page.objects}
+    assert not garbage & {stored.key for page in store.pages("data/") for stored in page.objects}
     assert lake.read("main", "a/0")[1] == b"new 0"

@@ -29,7 +29,7 @@ NEW = [expired("data/n/1", 1_000, path="t/new"), expired("data/n/2", 2_000)]
 
 def listing(rows: Sequence[Mapping[str, Any]]) -> list[pa.Table]:
     return [
-        pa.Table.from_pylist([{each: row.get(each) for each in STORED_OBJECTS.names}], STORED_OBJECTS) for row in rows
+        pa.Table.from_pylist([{column: row.get(column) for column in STORED_OBJECTS.names}], STORED_OBJECTS) for row in rows
     ]
 
 

@@ -123,12 +123,12 @@ def test_every_address_of_a_foreign_mark_is_reviewed(lakegc: Lakegc, sandbox: Sa
 
     assert (totals["objects"], totals["not_in_the_store"], totals["bytes"]) == (5, 1, 15)
     assert (totals["layout"], totals["by"]) == (layout, f"the reference collector ({layout})")
-    assert {each["slice"]: each["bytes"] for each in totals["by_slice"]} == {"data/s1/": 12, "data/": 1, "": 2}
-    assert {each["address"]: each["size"] for each in every} == {
+    assert {group["slice"]: group["bytes"] for group in totals["by_slice"]} == {"data/s1/": 12, "data/": 1, "": 2}
+    assert {row["address"]: row["size"] for row in every} == {
         **{key: len(data) for key, data in STORED.items()},
         GONE: None,
     }
-    assert {each["reason"] for each in every} == {"not recorded by the collector that made the mark"}
+    assert {row["reason"] for row in every} == {"not recorded by the collector that made the mark"}
     assert {row[0] for row in csv.reader(io.StringIO(lines))} == {"address", *addresses}
     assert people.code == 0
     for words in ("5 objects expired", "4 of them (15 B) are in the store", "foreign mark", f"lakegc mark {lake}"):
@@ -220,4 +220,4 @@ def test_every_address_of_a_recorded_reference_mark_is_listed(
     )
 
     found = shown(lakegc, sandbox.settings, "review", lake, "m1", "--list")
-    assert sorted(each["address"] for each in found) == sorted(marked)
+    assert sorted(row["address"] for row in found) == sorted(marked)

@@ -84,7 +84,7 @@ class Shell:
         return self._ended[name]
 
     def _run(self, step: str) -> None:
-        arguments = [each.format(**self._facts) for each in STEPS[step]]
+        arguments = [argument.format(**self._facts) for argument in STEPS[step]]
         done = self._ended[step] = (self._here if step in AGAIN else self._separate)(arguments)
         if step == "review":
             self._facts["digest"] = json.loads(done.out)["digest"]

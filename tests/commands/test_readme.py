@@ -37,7 +37,7 @@ def test_the_pasted_commands_of_getting_started_create_a_repository_and_approve_
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         store = target_of(sandbox.settings, "mine").place.store()
-        stored = [one.key for page in store.pages("data/") for one in page.objects]
+        stored = [stored.key for page in store.pages("data/") for stored in page.objects]
 
         assert "Error" not in ended.stderr, ended.stderr
         assert len(stored) == 3
@@ -46,9 +46,9 @@ def test_the_pasted_commands_of_getting_started_create_a_repository_and_approve_
         assert [command[0] for command in commands] == ["mark", "review", "approve"]
         ended_commands = [typed_in(lakegc, sandbox, monkeypatch, command) for command in commands]
 
-    assert [one.code for one in ended_commands] == [0, 0, 0], ended_commands[-1].err
+    assert [command.code for command in ended_commands] == [0, 0, 0], ended_commands[-1].err
     assert "2 of 3 objects" in ended_commands[1].out
-    assert ["share: tripped" in one.out for one in ended_commands] == [True, False, False]
+    assert ["share: tripped" in command.out for command in ended_commands] == [True, False, False]
 
 
 def typed_in(lakegc: Lakegc, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> Outcome:

@@ -156,16 +156,16 @@ def test_the_sample_is_drawn_evenly_and_is_reproducible_for_a_mark(place: Place)
     """It doesn't depend on how the rows are spread over files."""
     rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
 
-    one = sample_objects.samples_by_kind(reviewable(place, tables(rows), "m1"))
+    single = sample_objects.samples_by_kind(reviewable(place, tables(rows), "m1"))
     many = sample_objects.samples_by_kind(reviewable(place, tables(rows, each=90), "m2"))
     again = sample_objects.select_samples(tables(rows)[0], seed="m2").to_pylist()
 
     for kind in ("largest", "newest"):
-        assert [row["address"] for row in one[kind]] == [row["address"] for row in many[kind]]
-    assert one["largest"][0]["size"] == 1_999
+        assert [row["address"] for row in single[kind]] == [row["address"] for row in many[kind]]
+    assert single["largest"][0]["size"] == 1_999
     drawn = [row["address"] for row in many["sample"]]
     assert drawn == [row["address"] for row in again if row["kind"] == "sample"]
-    assert drawn != [row["address"] for row in one["sample"]]  # another mark, another draw
+    assert drawn != [row["address"] for row in single["sample"]]  # another mark, another draw
     numbers = [int(address[-5:]) for address in drawn]
     assert len(set(numbers)) == 20
     assert min(numbers) < 600

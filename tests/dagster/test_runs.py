@@ -49,7 +49,7 @@ class World:
         return {name: data for name, data in found.items() if name != LEASE_KEY}
 
     def events(self, run_id: str) -> list[dg.DagsterEvent]:
-        return [each.dagster_event for each in self.instance.all_logs(run_id) if each.dagster_event is not None]
+        return [record.dagster_event for record in self.instance.all_logs(run_id) if record.dagster_event is not None]
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ def ran(world: World) -> Run:
     run_mark(MARK, NO_MINIMUM_AGE, instance=world.instance, resources=resources())
     run = world.instance.get_runs()[0]
     events = world.events(run.run_id)
-    made = [each.step_materialization_data.materialization for each in events if each.is_step_materialization]
-    checks = [each.asset_check_evaluation_data for each in events if each.event_type_value == "ASSET_CHECK_EVALUATION"]
+    made = [event.step_materialization_data.materialization for event in events if event.is_step_materialization]
+    checks = [event.asset_check_evaluation_data for event in events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
     return Run(
         run,
-        {one.asset_key.to_user_string(): {name: value.value for name, value in one.metadata.items()} for one in made},
+        {materialization.asset_key.to_user_string(): {name: value.value for name, value in materialization.metadata.items()} for materialization in made},
         {check.asset_check_key.to_user_string(): check for check in checks},
     )
 
@@ -113,7 +113,7 @@ def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, A
     """The failure that a run of a partition ends with."""
     result = launched(world, key, only=only, config=config)
     assert not result.success
-    failed = [each for each in result.all_events if each.is_step_failure]
+    failed = [event for event in result.all_events if event.is_step_failure]
     assert len(failed) == 1
     data = failed[0].step_failure_data.user_failure_data
     assert data is not None, failed[0].step_failure_data.error
@@ -126,9 +126,9 @@ def run_without_effect(
     """What a run of a partition reports that found nothing to do: it materializes and fails nothing."""
     result = launched(world, key, only=only, config=config)
     assert result.success
-    assert not [each for each in result.all_events if each.is_step_materialization]
+    assert not [event for event in result.all_events if event.is_step_materialization]
     assert not result.get_asset_check_evaluations()
-    [seen] = [each for each in result.all_events if each.event_type is dg.DagsterEventType.ASSET_OBSERVATION]
+    [seen] = [event for event in result.all_events if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION]
     event = seen.asset_observation_data.asset_observation
     return {
         "description": event.description,
@@ -146,7 +146,7 @@ def checked(
     result = with_checks.resolve_job_def("checks").execute_in_process(
         instance=world.instance, tags={"dagster/partition": key}
     )
-    return {one.check_name: one for one in result.get_asset_check_evaluations()}
+    return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
 
 
 # --- one whole run --------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_the_expired_set_shows_plots_totals_shares_and_sample_objects(ran: Run) 
 @pytest.mark.parametrize("name", [invariant.name for invariant in INVARIANTS])
 def test_every_check_shows_its_measured_values(ran: Run, name: str) -> None:
     """All of them passed."""
-    [check] = [each for each in ran.checked.values() if each.check_name == name]
+    [check] = [evaluation for evaluation in ran.checked.values() if evaluation.check_name == name]
 
     assert check.passed, check.description
     assert check.metadata

@@ -45,8 +45,8 @@ class Night:
         """What the sensor requests, why it skips, and its cursor. Adds the partitions, as the daemon does."""
         with daemon_context(self.instance, cursor) as context:
             found = new_repositories.evaluate_tick(context)
-        for each in found.dynamic_partitions_requests or []:
-            self.instance.add_dynamic_partitions(each.partitions_def_name, list(each.partition_keys))
+        for request in found.dynamic_partitions_requests or []:
+            self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
         return list(found.run_requests or []), found.skip_message or "", found.cursor or ""
 
     def partitions(self) -> set[str]:
@@ -92,7 +92,7 @@ def fail_preflight(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sen
     monkeypatch.setattr(
         schedules,
         "preflight_problem",
-        lambda lakefs, each, known: sentence if each.id == name else look(lakefs, each, known),
+        lambda lakefs, repository, known: sentence if repository.id == name else look(lakefs, repository, known),
     )
 
 
@@ -106,19 +106,19 @@ def test_each_repository_is_marked_once_per_tick(night: Night) -> None:
     tomorrow, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
 
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
-    assert {each.partition_key for each in requests} == {f"lake-{one}|20261121T030000Z" for one in "abc"}
-    assert [(each.run_key, each.partition_key) for each in again] == [
+    assert {request.partition_key for request in requests} == {f"lake-{letter}|20261121T030000Z" for letter in "abc"}
+    assert [(request.run_key, request.partition_key) for request in again] == [
         (each.run_key, each.partition_key) for each in requests
     ]
-    assert not {each.run_key for each in tomorrow} & {each.run_key for each in requests}
+    assert not {request.run_key for request in tomorrow} & {request.run_key for request in requests}
 
 
 def test_partitions_are_added_before_their_runs_are_requested(night: Night) -> None:
     """Each run carries its partition as a tag."""
     requests, _ = night.evaluate_schedule()
 
-    assert night.partitions() == {each.partition_key for each in requests}
-    assert all(each.tags["dagster/partition"] == each.partition_key for each in requests)
+    assert night.partitions() == {request.partition_key for request in requests}
+    assert all(request.tags["dagster/partition"] == request.partition_key for request in requests)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_n
     """It is left out until its trouble changes or is over."""
     fail_preflight(night, monkeypatch, "lake-b", "no rights in lake-b")
     first, _ = night.evaluate_schedule()
-    [said] = [each for each in first if PREFLIGHT_TAG in each.tags]
-    for each in first:
-        night.record_run(each, dg.DagsterRunStatus.FAILURE if each is said else dg.DagsterRunStatus.SUCCESS)
+    [said] = [request for request in first if PREFLIGHT_TAG in request.tags]
+    for request in first:
+        night.record_run(request, dg.DagsterRunStatus.FAILURE if request is said else dg.DagsterRunStatus.SUCCESS)
     second, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
 
     assert repositories(first) == {"lake-a", "lake-b", "lake-c"}
@@ -164,7 +164,7 @@ def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_n
     with environment(night.sandbox.settings):
         healed, _ = night.evaluate_schedule(OCCASION + timedelta(days=3))
     assert repositories(healed) == {"lake-a", "lake-b", "lake-c"}
-    assert not any(PREFLIGHT_TAG in each.tags for each in healed)
+    assert not any(PREFLIGHT_TAG in request.tags for request in healed)
 
 
 def test_a_preflight_failure_whose_run_succeeded_is_checked_again(
@@ -172,8 +172,8 @@ def test_a_preflight_failure_whose_run_succeeded_is_checked_again(
 ) -> None:
     """The run reported nothing, so the same trouble isn't known yet."""
     fail_preflight(night, monkeypatch, "lake-b", "the store is slow")
-    for each in night.evaluate_schedule()[0]:
-        night.record_run(each, dg.DagsterRunStatus.SUCCESS)
+    for request in night.evaluate_schedule()[0]:
+        night.record_run(request, dg.DagsterRunStatus.SUCCESS)
 
     assert "lake-b" in repositories(night.evaluate_schedule(OCCASION + timedelta(days=1))[0])
 
@@ -187,10 +187,10 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
     answered = threading.Event()
     look = schedules.preflight_problem
 
-    def slow(lakefs: object, each: object, known: object) -> str | None:
-        if each.id == "lake-b":  # type: ignore[attr-defined]
+    def slow(lakefs: object, repository: object, known: object) -> str | None:
+        if repository.id == "lake-b":  # type: ignore[attr-defined]
             answered.wait(60)
-        return look(lakefs, each, known)  # type: ignore[arg-type]
+        return look(lakefs, repository, known)  # type: ignore[arg-type]
 
     monkeypatch.setattr(schedules, "preflight_problem", slow)
     monkeypatch.setattr(schedules, "PREFLIGHT_TIMEOUT_S", 0.5)
@@ -200,7 +200,7 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
         answered.set()
 
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
-    assert not any(PREFLIGHT_TAG in each.tags for each in requests)
+    assert not any(PREFLIGHT_TAG in request.tags for request in requests)
 
 
 def test_a_tick_without_a_server_fails(night: Night) -> None:
@@ -253,19 +253,19 @@ def test_the_sensor_marks_a_new_repository_once(night: Night) -> None:
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
     assert (later, skipped) == ([], "3 repositories, none of them new.")
     assert repositories(newer) == {"lake-d"}
-    assert night.partitions() == {each.partition_key for each in [*requests, *newer]}
+    assert night.partitions() == {request.partition_key for request in [*requests, *newer]}
     assert len(json.loads(cursor)) == 4
 
 
 def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
     """The creation date distinguishes it from the old one of its name."""
     requests, _, cursor = night.evaluate_sensor()
-    [old] = [one for one in json.loads(cursor) if one.startswith("lake-a@")]
-    before = json.dumps([one for one in json.loads(cursor) if one != old] + ["lake-a@2020-01-01T00:00:00+00:00"])
+    [old] = [key for key in json.loads(cursor) if key.startswith("lake-a@")]
+    before = json.dumps([key for key in json.loads(cursor) if key != old] + ["lake-a@2020-01-01T00:00:00+00:00"])
     newer, _, cursor = night.evaluate_sensor(before)
 
     assert repositories(newer) == {"lake-a"}
-    assert {each.run_key for each in newer} == {old} == {each.run_key for each in requests if "lake-a" in each.run_key}
+    assert {request.run_key for request in newer} == {old} == {request.run_key for request in requests if "lake-a" in request.run_key}
     assert "2020-01-01" not in cursor
 
 

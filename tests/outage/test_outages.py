@@ -70,7 +70,7 @@ class Lake:
 
     def stored(self) -> set[str]:
         store = target_of(self.sandbox.settings, self.repository.id).place.store()
-        return {one.key for page in store.pages("data/") for one in page.objects}
+        return {stored.key for page in store.pages("data/") for stored in page.objects}
 
 
 @pytest.fixture

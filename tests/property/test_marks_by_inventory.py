@@ -40,7 +40,7 @@ def inventory(store: Store, file: Path) -> None:
         rows = csv.writer(out)
         rows.writerow(["key", "size", "last_modified", "etag"])
         for page in store.pages(""):
-            rows.writerows([one.key, one.size, one.modified.isoformat(), one.checksum or ""] for one in page.objects)
+            rows.writerows([stored.key, stored.size, stored.modified.isoformat(), stored.checksum or ""] for stored in page.objects)
 
 
 def options(file: Path, taken: datetime) -> MarkOptions:

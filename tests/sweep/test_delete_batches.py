@@ -72,7 +72,7 @@ def by_key(sent: Iterable[SendResult]) -> dict[str, tuple[str, str, int]]:
 
 
 def left(store: LocalStore) -> set[str]:
-    return {one.key for page in store.pages("data/") for one in page.objects}
+    return {stored.key for page in store.pages("data/") for stored in page.objects}
 
 
 def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def approved(lake: Lake, **when: Any) -> None:
 
 def stored(lake: Lake) -> set[str]:
     store = lake.place.store()
-    return {one.key for page in store.pages("") for one in page.objects} & set(STORED)
+    return {stored.key for page in store.pages("") for stored in page.objects} & set(STORED)
 
 
 def unavailable(*_: Any) -> None:

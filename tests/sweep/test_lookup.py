@@ -68,7 +68,7 @@ def test_lookups_return_the_same_objects_as_a_full_listing(store: Store, share: 
     write_all(store, present)
     for key in chance.sample(present, 5):
         store.write(key, b"of another size")
-    listed = by_key(as_table(one for page in store.pages("") for one in page.objects))
+    listed = by_key(as_table(stored for page in store.pages("") for stored in page.objects))
     lookup = Lookup(SmallPages(store))  # type: ignore[arg-type]
     wanted = chunk([one for one in every if chance.random() < share]).to_batches()[0]
     for start in range(0, wanted.num_rows, 37):

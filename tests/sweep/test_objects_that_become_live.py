@@ -57,7 +57,7 @@ def expired_commit(lake: SandboxRepository) -> tuple[str, dict[str, str]]:
 
 
 def stored(store: Store) -> set[str]:
-    return {one.key for page in store.pages("data/") for one in page.objects}
+    return {stored.key for page in store.pages("data/") for stored in page.objects}
 
 
 def wait_for_some_deletes(store: Store, addresses: set[str]) -> None:

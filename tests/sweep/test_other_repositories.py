@@ -399,7 +399,7 @@ def test_addresses_that_a_re_verification_found_are_live_although_its_record_is_
     """Its datasets are still there. No other record has the object."""
     rescued_by_a_re_verification(sandbox, lake, stage)
     store = target_of(sandbox.settings, "lake").place.store()
-    for key in [one.key for page in store.pages(verifications_folder("m1")) for one in page.objects]:
+    for key in [stored.key for page in store.pages(verifications_folder("m1")) for stored in page.objects]:
         if key.endswith("/mark.json"):
             store.write(key, store.read(key)[:-1])
     sandbox.fail("other", 503)

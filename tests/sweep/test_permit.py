@@ -252,7 +252,7 @@ def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) 
     permit.exclude(pa.array(["data/s/a"]))
     permit.give(time.now() + timedelta(seconds=10))
     [key] = [
-        one.key for page in task.store.pages(task.receipts.folder) for one in page.objects if "became-live" in one.key
+        stored.key for page in task.store.pages(task.receipts.folder) for stored in page.objects if "became-live" in stored.key
     ]
     task.store.write(key, b"PAR1")
 
