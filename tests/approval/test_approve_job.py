@@ -59,7 +59,7 @@ def events(instance: dg.DagsterInstance, lake: Lake) -> list[Mapping[str, Any]]:
         dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[f"{lake.name}|m1"]), limit=10
     ).records
     found = [record.asset_materialization for record in records]
-    return [{name: value.value for name, value in materialization.metadata.items()} for materialization in found if materialization is not None]
+    return [{name: value.value for name, value in event.metadata.items()} for event in found if event is not None]
 
 
 def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg.DagsterInstance) -> None:

@@ -71,7 +71,9 @@ class Lake:
         return [word for name in tripped for word in ("--release", name, "--because", "a test")]
 
     def contents(self) -> dict[str, bytes]:
-        return {stored.key: self.store.read(stored.key) for page in self.store.pages("data/") for stored in page.objects}
+        return {
+            stored.key: self.store.read(stored.key) for page in self.store.pages("data/") for stored in page.objects
+        }
 
 
 @pytest.fixture

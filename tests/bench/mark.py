@@ -242,7 +242,9 @@ def expired_in(found: Made) -> list[bytes]:
     batches = (
         file_batches(found.place, dataset.folder, file, EXPIRED_OBJECTS, columns=["address"]) for file in dataset.files
     )
-    return sorted(address.encode() for tables in batches for table in tables for address in table["address"].to_pylist())
+    return sorted(
+        address.encode() for tables in batches for table in tables for address in table["address"].to_pylist()
+    )
 
 
 def check(found: Made, history: History) -> int:

@@ -35,7 +35,10 @@ def function_level_imports() -> dict[Path, int]:
     for path, tree in modules():
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         inside = {
-            id(node) for function in functions for node in ast.walk(function) if isinstance(node, ast.Import | ast.ImportFrom)
+            id(node)
+            for function in functions
+            for node in ast.walk(function)
+            if isinstance(node, ast.Import | ast.ImportFrom)
         }
         if inside:
             found[path] = len(inside)
@@ -47,7 +50,9 @@ def import_cycles() -> list[str]:
     graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
     names = sorted(graph.modules)
     upstream = {name: graph.find_upstream_modules(name) for name in names}
-    return [f"{name} and {other}" for name in names for other in upstream[name] if name < other and name in upstream[other]]
+    return [
+        f"{name} and {other}" for name in names for other in upstream[name] if name < other and name in upstream[other]
+    ]
 
 
 def loops_that_sleep() -> list[str]:

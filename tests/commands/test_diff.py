@@ -29,17 +29,18 @@ NEW = [expired("data/n/1", 1_000, path="t/new"), expired("data/n/2", 2_000)]
 
 def listing(rows: Sequence[Mapping[str, Any]]) -> list[pa.Table]:
     return [
-        pa.Table.from_pylist([{column: row.get(column) for column in STORED_OBJECTS.names}], STORED_OBJECTS) for row in rows
+        pa.Table.from_pylist([{column: row.get(column) for column in STORED_OBJECTS.names}], STORED_OBJECTS)
+        for row in rows
     ]
 
 
 @pytest.fixture
 def two(place: Place) -> Place:
     """Mark m1, and a day later m2: one object was deleted meanwhile, one is on hold, one is live again, two are new."""
-    reviewable(place, tables([*STAYS, GONE, HELD, RESCUED], each=3), "m1")
+    reviewable(place, tables([*STAYS, GONE, HELD, RESCUED], per_file=3), "m1")
     reviewable(
         place,
-        tables([*STAYS, *NEW], each=2),
+        tables([*STAYS, *NEW], per_file=2),
         "m2",
         start=LATER,
         listed=listing([*STAYS, *NEW, HELD, RESCUED]),

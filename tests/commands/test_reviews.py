@@ -40,12 +40,12 @@ def review(lakegc: Lakegc, sandbox: Sandbox, name: str, *options: str, **more: s
 # --- totals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("each", [1, 4, 100])
+@pytest.mark.parametrize("per_file", [1, 4, 100])
 def test_totals_do_not_depend_on_how_rows_are_spread_over_files(
-    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, each: int
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, per_file: int
 ) -> None:
     """Objects and bytes are counted by rule, age, path and slice, and each adds up to the whole."""
-    reviewable(place, tables(ROWS, each=each), commits=COMMITS)
+    reviewable(place, tables(ROWS, per_file=per_file), commits=COMMITS)
 
     found = review(lakegc, sandbox, name)
 
@@ -135,7 +135,7 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """The id, date and message of the last commit are shown."""
-    reviewable(place, tables(ROWS, each=2), commits=COMMITS)
+    reviewable(place, tables(ROWS, per_file=2), commits=COMMITS)
 
     found, shown = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
 
@@ -157,7 +157,7 @@ def test_the_sample_is_drawn_evenly_and_is_reproducible_for_a_mark(place: Place)
     rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
 
     single = sample_objects.samples_by_kind(reviewable(place, tables(rows), "m1"))
-    many = sample_objects.samples_by_kind(reviewable(place, tables(rows, each=90), "m2"))
+    many = sample_objects.samples_by_kind(reviewable(place, tables(rows, per_file=90), "m2"))
     again = sample_objects.select_samples(tables(rows)[0], seed="m2").to_pylist()
 
     for kind in ("largest", "newest"):
@@ -210,7 +210,7 @@ def test_every_format_lists_every_object_in_address_order(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """JSON, JSON lines and CSV have every column; people get one line for each object."""
-    reviewable(place, tables(ROWS, each=4))
+    reviewable(place, tables(ROWS, per_file=4))
 
     as_json, as_lines, as_csv, people = (
         lakegc.output(sandbox.settings, "review", name, "--list", "--format", form)

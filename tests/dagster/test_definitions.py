@@ -36,11 +36,11 @@ import threading
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 print(json.dumps({
-    "seen": [one for one in seen if "__pycache__" not in one and "/dev/null" not in one],
+    "seen": [path for path in seen if "__pycache__" not in path and "/dev/null" not in path],
     "modules": sorted(sys.modules),
     "jvm": SparkContext._gateway is not None,
     "session": SparkSession.getActiveSession() is not None,
-    "threads": [each.name for each in threading.enumerate()],
+    "threads": [thread.name for thread in threading.enumerate()],
 }))
 """
 

@@ -85,10 +85,14 @@ def ran(world: World) -> Run:
     run = world.instance.get_runs()[0]
     events = world.events(run.run_id)
     made = [event.step_materialization_data.materialization for event in events if event.is_step_materialization]
-    checks = [event.asset_check_evaluation_data for event in events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
+    evaluated = [event for event in events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
+    checks = [event.asset_check_evaluation_data for event in evaluated]
     return Run(
         run,
-        {materialization.asset_key.to_user_string(): {name: value.value for name, value in materialization.metadata.items()} for materialization in made},
+        {
+            event.asset_key.to_user_string(): {name: value.value for name, value in event.metadata.items()}
+            for event in made
+        },
         {check.asset_check_key.to_user_string(): check for check in checks},
     )
 

@@ -108,7 +108,7 @@ def test_each_repository_is_marked_once_per_tick(night: Night) -> None:
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
     assert {request.partition_key for request in requests} == {f"lake-{letter}|20261121T030000Z" for letter in "abc"}
     assert [(request.run_key, request.partition_key) for request in again] == [
-        (each.run_key, each.partition_key) for each in requests
+        (request.run_key, request.partition_key) for request in requests
     ]
     assert not {request.run_key for request in tomorrow} & {request.run_key for request in requests}
 
@@ -265,7 +265,11 @@ def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
     newer, _, cursor = night.evaluate_sensor(before)
 
     assert repositories(newer) == {"lake-a"}
-    assert {request.run_key for request in newer} == {old} == {request.run_key for request in requests if "lake-a" in request.run_key}
+    assert (
+        {request.run_key for request in newer}
+        == {old}
+        == {request.run_key for request in requests if "lake-a" in request.run_key}
+    )
     assert "2020-01-01" not in cursor
 
 

@@ -75,8 +75,8 @@ class Collector(Marking):
 
     def alter_files(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:
         return [
-            Wrong("altered mark", f"object {one} is added to the files of the approved mark", bit(one))
-            for one in range(len(self.universe.contents)) if not memory.candidates & bit(one)
+            Wrong("altered mark", f"object {address} is added to the files of the approved mark", bit(address))
+            for address in range(len(self.universe.contents)) if not memory.candidates & bit(address)
         ]  # fmt: skip
 
     def begin_verification(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
@@ -152,7 +152,7 @@ class Collector(Marking):
             return memory._replace(before=0), NEXT
         commits, after = self.retention.by_branches(watch, heads)
         if not self.has("the rule behind new heads"):
-            commits = frozenset(one for one in heads if one >= 0)
+            commits = frozenset(head for head in heads if head >= 0)
         left = memory.candidates & ~self.reached(commits)
         return memory._replace(candidates=left, watch=self.number(after), before=0), NEXT
 

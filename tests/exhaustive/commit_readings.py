@@ -47,14 +47,14 @@ class CommitReadings(StagedReadings):
         before, after = self.value(memory.before), self.value(memory.after)
         tags = self.value(memory.tags) | self.value(self.tagged(answer))
         if dumped is not None and not self.has("commits on no branch"):
-            heads = [one for one in (*before, *after) if one >= 0]
+            heads = [head for head in (*before, *after) if head >= 0]
             dumped = dumped & self.server.names.with_ancestors(heads)
         listed = self.value(memory.listed) if self.has("the server's list of commits") else frozenset()
         read = Read(before, dumped, listed, after, tags, memory.rules)
         decided = self.retention.decide(
             read, the_rule=self.has("the rule, not only the server's list"), heads_before=self.has("heads twice")
         )
-        trees = frozenset(self.universe.commits[one].tree for one in decided.retained)
+        trees = frozenset(self.universe.commits[commit].tree for commit in decided.retained)
         memory = memory._replace(decided=self.number((decided, read)), before=0, after=0, dumped=0, listed=0, tags=0)
         if memory.sweeping:
             return memory._replace(live=memory.live | self.in_trees(trees - self.value(memory.proven))), NEXT

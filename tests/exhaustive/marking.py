@@ -95,15 +95,19 @@ class Marking(ReasonsToKeep):
     def forge_base(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:
         """Anyone who can write to the namespace can take an address out of the base mark's files."""
         return [
-            Wrong("forged base", f"the base mark's record of a range was altered: object {one} is missing", bit(one))
-            for one in addresses(self.in_trees(self.base_trees))
+            Wrong(
+                "forged base",
+                f"the base mark's record of a range was altered: object {address} is missing",
+                bit(address),
+            )
+            for address in addresses(self.in_trees(self.base_trees))
         ]
 
     def choose_lookups(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         heads = self.value(memory.before)
         read = Read(heads, answer, frozenset(), heads, frozenset(), memory.rules)
-        trees = {self.universe.commits[one].tree for one in self.retention.decide(read).retained}
-        stored = sum(bit(one) for one, kind in enumerate(self.universe.worlds[0].stored) if kind == OLD)
+        trees = {self.universe.commits[commit].tree for commit in self.retention.decide(read).retained}
+        stored = sum(bit(address) for address, kind in enumerate(self.universe.worlds[0].stored) if kind == OLD)
         never = stored & ~self.in_trees(self.base_trees)
         return memory._replace(compared=never | self.in_trees(self.base_trees - trees) & ~memory.forged, before=0), NEXT
 

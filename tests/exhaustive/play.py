@@ -73,7 +73,11 @@ class Player:
         answer = server.answer(question, self.world)
         self.measure(step, answer)
         if wrong:
-            answer = next(one.answer for one in step.wrong(self.memory, answer) if one.sentence == wrong)
+            answer = next(
+                wrong_answer.answer
+                for wrong_answer in step.wrong(self.memory, answer)
+                if wrong_answer.sentence == wrong
+            )
         self.memory, label = step.take(self.memory, self.answered(step, question, answer))
         return label
 
@@ -86,10 +90,10 @@ class Player:
 
     def operate(self, operation: Operation) -> None:
         """Do what a writer does, if it is possible now."""
-        for each in self.exploration.successors(self.world):
-            if each.operation == operation:
-                self.memory = self.exploration.remember(self.memory, self.world, each)
-                self.world = each.world
+        for successor in self.exploration.successors(self.world):
+            if successor.operation == operation:
+                self.memory = self.exploration.remember(self.memory, self.world, successor)
+                self.world = successor.world
                 return
 
     def measure(self, step: Step, answer: Answer) -> None:

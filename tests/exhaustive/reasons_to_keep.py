@@ -86,15 +86,15 @@ class ReasonsToKeep(CommitReadings):
             else:
                 answers = (answer,)
             for heads in answers:
-                seen |= {(repository, branch, one) for branch, one in enumerate(heads) if one >= 0}
+                seen |= {(repository, branch, head) for branch, head in enumerate(heads) if head >= 0}
             return memory._replace(heads=self.number(frozenset(seen))), NEXT
 
         return take
 
     def choose_paths(self, memory: Memory) -> tuple[Memory, str]:
         sizes = decisions.sizes_of(self.universe, memory.candidates & ~memory.live)
-        wanted = {(repository, branch, path) for repository, branch, one in self.value(memory.heads)
-                  for path in decisions.paths_to_probe(self.universe, one, sizes)}  # fmt: skip
+        wanted = {(repository, branch, path) for repository, branch, head in self.value(memory.heads)
+                  for path in decisions.paths_to_probe(self.universe, head, sizes)}  # fmt: skip
         return memory._replace(probes=self.number(frozenset(wanted)), tries=0), NEXT
 
     def probe_branch(self, repository: int, branch: int, label: str) -> None:
@@ -145,7 +145,7 @@ class ReasonsToKeep(CommitReadings):
         if not self.has("a doubt keeps"):
             return memory
         wanted = decisions.sizes_of(self.universe, memory.candidates & ~memory.live)
-        heads = [one for at, number, one in self.value(memory.heads) if (at, number) == (repository, branch)]
+        heads = [head for at, number, head in self.value(memory.heads) if (at, number) == (repository, branch)]
         sizes = decisions.probed_sizes(self.universe, heads, wanted)
         return memory._replace(live=memory.live | decisions.of_sizes(self.universe, memory.candidates, sizes))
 
@@ -167,7 +167,7 @@ class ReasonsToKeep(CommitReadings):
 
     def new_heads(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         decided: Decided = self.value(memory.decided)[0]
-        new = {one for one in answer if one >= 0} - decided.retained
+        new = {head for head in answer if head >= 0} - decided.retained
         return memory._replace(live=memory.live | self.reached(new)), NEXT
 
     def new_tags(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:

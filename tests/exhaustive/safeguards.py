@@ -279,13 +279,13 @@ def smallest_loss(safeguard: Safeguard, scenario: str = "") -> Loss | None:
 
 
 def losses(chosen: Sequence[str]) -> Iterator[tuple[Safeguard, Loss | None]]:
-    return ((one, smallest_loss(one)) for one in SAFEGUARDS if not chosen or one.name in chosen)
+    return ((safeguard, smallest_loss(safeguard)) for safeguard in SAFEGUARDS if not chosen or safeguard.name in chosen)
 
 
 def main(arguments: Sequence[str]) -> int:
     from tests.exhaustive.traces import table
 
-    everywhere, chosen = "--everywhere" in arguments, [one for one in arguments if one != "--everywhere"]
+    everywhere, chosen = "--everywhere" in arguments, [argument for argument in arguments if argument != "--everywhere"]
     missing = 0
     for safeguard, loss in losses(chosen):
         print(f"\n{safeguard.name}")

@@ -58,12 +58,12 @@ def _universe(contents: tuple[int, ...] = (0, 0)) -> Universe:
 
 
 def _repository(universe: Universe, main: Branch, dev: Branch | None = None, *more: int) -> Repository:
-    heads = {one.head for one in (main, dev) if one is not None}
+    heads = {branch.head for branch in (main, dev) if branch is not None}
     commits, waiting = set(more), [*heads, *more]
     while waiting:
-        one = waiting.pop()
-        commits.add(one)
-        waiting.extend(universe.commits[one].parents)
+        commit = waiting.pop()
+        commits.add(commit)
+        waiting.extend(universe.commits[commit].parents)
     return Repository((main, dev), frozenset(commits))
 
 
@@ -293,5 +293,5 @@ def garbage_beside_another_repository() -> tuple[Universe, World]:
     universe = _universe((0,))
     root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
     theirs = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
-    ours, other = (_repository(universe, Branch(one, NOTHING)) for one in (root, theirs))
+    ours, other = (_repository(universe, Branch(head, NOTHING)) for head in (root, theirs))
     return universe, World((OLD,), (ours, other))

@@ -65,7 +65,7 @@ def stored(server: Server, world: World, address: int) -> Answer:
 @answers
 def tables(server: Server, world: World) -> Answer:
     """The objects of our namespace in the tables of the other repository, whatever commit has them."""
-    return server.universe.reached(one for each in world.repositories[1:] for one in each.commits)
+    return server.universe.reached(commit for repository in world.repositories[1:] for commit in repository.commits)
 
 
 # --- branches -------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def tables(server: Server, world: World) -> Answer:
 @answers
 def branches(server: Server, world: World, repository: int) -> Answer:
     """The head of each branch, -1 for one that doesn't exist."""
-    return tuple(-1 if one is None else one.head for one in world.repositories[repository].branches)
+    return tuple(-1 if branch is None else branch.head for branch in world.repositories[repository].branches)
 
 
 @answers
@@ -116,7 +116,7 @@ def server_list(server: Server, world: World) -> Answer:
     """The commits that the server lists as retained, with its deviation from the rule (formats §6.6)."""
     names = server.names
     graph = names.graph(world.repositories[OURS].commits)
-    heads = names.heads([-1 if one is None else one.head for one in world.repositories[OURS].branches])
+    heads = names.heads([-1 if branch is None else branch.head for branch in world.repositories[OURS].branches])
     records = [BranchRecord(branch, head) for branch, head in heads.items()]
     found = listed_commits(
         graph, records, decisions.rules(world.rules), now=decisions.SERVER_NOW, oversights={Oversight.VISITED_COMMITS}
@@ -172,4 +172,4 @@ def truth(server: Server, world: World) -> Answer:
 def truth_about(server: Server, world: World, address: int) -> Answer:
     """What is stored at an address, and each reason why it is live."""
     why = server.universe.reasons(server.universe.world(world))
-    return world.stored[address], tuple(bool(each & bit(address)) for each in why)
+    return world.stored[address], tuple(bool(reason & bit(address)) for reason in why)

@@ -93,7 +93,7 @@ class StagedReadings(Program):
         def list_branches(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             if answer == NO_ANSWER:
                 return self.unreadable(memory, f"{label}: end of diffs", repository)
-            return memory._replace(todo=sum(1 << number for number, one in enumerate(answer) if one >= 0)), NEXT
+            return memory._replace(todo=sum(1 << number for number, address in enumerate(answer) if address >= 0)), NEXT
 
         self.step("branches", self.unless_unread(("branches", repository)), list_branches,
                   self.wrong_branches(repository))  # fmt: skip

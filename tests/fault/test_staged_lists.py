@@ -128,7 +128,7 @@ def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
     Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
 
     assert lake.repository.read("main", "z/staged again")[1] == b"restaged"
-    assert not lake.garbage & {stored.key for each in lake.store.pages("data/") for stored in each.objects}
+    assert not lake.garbage & {stored.key for page in lake.store.pages("data/") for stored in page.objects}
 
 
 def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:

@@ -33,7 +33,9 @@ def objects(sandbox: Sandbox) -> dict[str, bytes]:
     """Every file under `data/`, by its key."""
     namespace = sandbox.local_path / REPOSITORY
     return {
-        str(one.relative_to(namespace)): one.read_bytes() for one in (namespace / "data").rglob("*") if one.is_file()
+        str(path.relative_to(namespace)): path.read_bytes()
+        for path in (namespace / "data").rglob("*")
+        if path.is_file()
     }
 
 
@@ -43,7 +45,7 @@ def json_output(lakegc: Lakegc, sandbox: Sandbox, *arguments: str) -> Any:
 
 def test_marks_are_listed_with_their_states(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """An operator who upgrades sees all marks."""
-    rows = {one["mark_id"]: one for one in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
+    rows = {row["mark_id"]: row for row in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
 
     assert {name: row["state"] for name, row in rows.items()} == dict(zip(MARKS, MARKS, strict=True))
     assert {name: row["expired"] for name, row in rows.items()} == {"swept": 4, "approved": 2, "marked": 3}
@@ -164,7 +166,7 @@ def test_purge_deletes_objects_quarantined_by_an_earlier_version(lakegc: Lakegc,
 
     assert quarantine(sandbox) == {}
     assert objects(sandbox) == before
-    verified = [one.read_bytes() for one in record_file(sandbox, "swept/verifications").glob("*/mark.json")]
+    verified = [path.read_bytes() for path in record_file(sandbox, "swept/verifications").glob("*/mark.json")]
     assert {MarkRecord.from_json(data, "").format for data in verified} == {RECORD_FORMAT}
     report = json_output(lakegc, sandbox, "report", REPOSITORY, "swept")
     assert report["objects"] == {"quarantined": 4}
@@ -237,7 +239,7 @@ def test_a_mark_of_an_unknown_format_is_listed_but_neither_approved_swept_nor_un
         record_file(sandbox, "marked/mark.json"),
         lambda plain: {"format": 3, "said": "otherwise", "mark_id": plain["mark_id"]},
     )
-    states = {one["mark_id"]: one["state"] for one in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
+    states = {row["mark_id"]: row["state"] for row in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
     place = target_of(sandbox.settings, REPOSITORY).place
 
     assert states == {"swept": "swept", "approved": "approved", "marked": "unknown format"}
@@ -266,10 +268,10 @@ def target_record(sandbox: Sandbox, mark_id: str) -> MarkRecord:
 def quarantine(sandbox: Sandbox) -> dict[str, bytes]:
     """The objects in quarantine, by their original keys."""
     folder = sandbox.local_path / REPOSITORY / "_lakefs/retention/gc/quarantine/swept"
-    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def files(sandbox: Sandbox) -> dict[str, bytes]:
     """Every file in lakegc's folder of the namespace."""
     folder = record_file(sandbox, "")
-    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

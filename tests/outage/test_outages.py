@@ -148,7 +148,7 @@ def test_an_outage_in_any_phase_does_not_change_the_result(
         Sweeper().approve(settings, "lake", "m1")
         with outages.each({"backing up": b"x-amz-copy-source"}):
             backed_up = json.loads(lakegc.output(settings, "backup", "lake", "m1", to, "--format", "json"))
-        assert sum(backed_up["objects"].get(each, 0) for each in ("copied", "already there")) == len(lake.garbage)
+        assert sum(backed_up["objects"].get(status, 0) for status in ("copied", "already there")) == len(lake.garbage)
         with outages.each({"re-verifying": "reading staged addresses", "deleting": b"?delete"}):
             report = Sweeper().sweep(settings, "lake", "m1", SweepOptions())
 

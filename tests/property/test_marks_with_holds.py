@@ -66,7 +66,9 @@ class World:
         }
 
     def has_no_finished_mark(self, mark_id: str) -> None:
-        (record,) = [one for one in marks(target_of(self.sandbox.settings, "lake").place) if one.mark_id == mark_id]
+        (record,) = [
+            record for record in marks(target_of(self.sandbox.settings, "lake").place) if record.mark_id == mark_id
+        ]
         assert (record.finished, record.digest) == (None, None)
 
 

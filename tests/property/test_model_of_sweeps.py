@@ -174,7 +174,7 @@ class SweptRepository(ChangingRepositoryBehindProxy):
     def readable(self) -> dict[tuple[str, str], bytes]:
         """The content that branches and retained commits serve."""
         found = {}
-        commits = {one: self.model.trees[one] for one in self.model.retained(self.sandbox.now())}
+        commits = {commit: self.model.trees[commit] for commit in self.model.retained(self.sandbox.now())}
         refs = {**self.model.views, **commits}
         for ref, view in refs.items():
             for path in view:
@@ -186,7 +186,7 @@ class SweptRepository(ChangingRepositoryBehindProxy):
 
     def still_read(self, before: Mapping[tuple[str, str], bytes]) -> None:
         after = self.readable()
-        assert {one: after.get(one) for one in before} == dict(before)
+        assert {key: after.get(key) for key in before} == dict(before)
 
 
 @pytest.mark.timeout(0)  # as long as the number of sweeps takes

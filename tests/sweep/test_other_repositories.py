@@ -199,7 +199,7 @@ def test_a_table_swapped_during_reading_does_not_count_as_without_references(
     first = other.commit("main", "its own")
     stage_elsewhere(other, imported, "imported")
     swapped, its_own = (
-        other.committed.ranges(each.metarange_id)[0].id for each in (other.commit("main", "imports"), first)
+        other.committed.ranges(commit.metarange_id)[0].id for commit in (other.commit("main", "imports"), first)
     )
     other.hard_reset("main", first.id)  # the table of a head is read once more, for path probes
     table = other.objects.file(f"_lakefs/{swapped}")
