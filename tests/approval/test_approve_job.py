@@ -27,7 +27,7 @@ LOCATION = defs.get_repository_def()
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One instance for all tests; each test has its own repository, and so its own partition."""
+    """One instance for all tests; each test uses its own repository, and so its own partition."""
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
         yield made
 
@@ -117,7 +117,7 @@ def test_a_run_with_a_wrong_config_fails_and_approves_nothing(
 
 
 def test_a_swept_mark_is_not_approved_a_second_time(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """The run fails at once, and reports no event by which the sensor would begin a second sweep."""
+    """The run fails at once, and reports no event that would make the sensor start a second sweep."""
     mark = lake.add_mark()
     digest = str(mark.record.digest)
     assert approve(instance, lake, by="Ada", digest=digest).success
@@ -163,7 +163,7 @@ def test_an_event_reported_by_hand_approves_nothing(lake: Lake, instance: dg.Dag
 
 
 def test_the_sensor_requests_the_sweep_of_an_approved_mark(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """One run for the approval's partition is requested."""
+    """The sensor requests a single run, for the approval's partition."""
     digest = lake.add_mark().record.digest
     seen = instance.fetch_materializations(APPROVAL, limit=1).records
     assert approve(instance, lake, by="Ada", digest=str(digest)).success

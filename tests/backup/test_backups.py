@@ -82,7 +82,7 @@ def lake(sandbox: Sandbox, lakegc: Lakegc, request: pytest.FixtureRequest) -> La
 
 
 def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lake: Lake, tmp_path: Path) -> None:
-    """There has to be a complete backup of this set, and it still has to contain each object."""
+    """The sweep requires a complete backup of this set that still contains each object."""
     to, other = str(tmp_path / "backups"), str(tmp_path / "elsewhere")
     lake.mark()
     before = lake.contents()

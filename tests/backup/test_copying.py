@@ -157,7 +157,7 @@ def test_an_object_of_the_same_size_but_another_time_counts_as_changed(local_tas
 
 
 def test_an_archived_object_is_reported_as_cold(moto_server: MotoServer) -> None:
-    """It has to be restored from its archive tier before it can be copied."""
+    """An archived object has to be restored from its archive tier before it can be copied."""
     moto_server.make_bucket("ice")
     task = Task(*(Place(Namespace.parse(f"s3://ice/{folder}"), moto_server.settings()) for folder in ("ns", "to")))
     client = moto_server.client()

@@ -55,7 +55,7 @@ def keys(place: Place) -> set[str]:
 def test_the_documented_rclone_commands_copy_and_restore_every_key_of_the_text_list(
     seaweedfs: SeaweedFS, tmp_path: Path
 ) -> None:
-    """They handle odd characters. Only lakegc copies objects whose keys the text list can't hold."""
+    """The commands handle odd characters. Only lakegc copies objects whose keys the text list can't hold."""
     seaweedfs.make_bucket("bucket")
     seaweedfs.make_bucket("backups")
     capabilities = Capabilities(byte_order=False)

@@ -1,10 +1,10 @@
-"""Writes a synthetic repository of a size into a folder: tables, what the server knows, objects or an inventory.
+"""Writes a synthetic repository of a given size into a folder: tables, the server's state, objects or an inventory.
 
     uv run python -m tests.bench.generate --size M --store s3 --folder /tmp/bench
 
-Tables and objects go straight into the store, commits, branches and staged entries straight into the sandbox's state;
-from then on its server serves them. What expires is known from the plan alone (`history`), and is kept beside it.
-Each part that is finished is remembered, so what was stopped goes on where it was.
+Tables and objects are written directly to the store, and commits, branches and staged entries directly to the sandbox's
+state; from then on its server serves them. The expected expired set follows from the plan alone (`history`), and is
+stored beside it. Each finished part is recorded, so an interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def expiring(history: History) -> Numbers:
 
 
 def history_in(folder: Path, size: Size) -> History:
-    """The plan of a folder: as of when it was begun."""
+    """The plan of a folder, as of the time when it was started."""
     file = folder / "plan.json"
     if not file.exists():
         file.write_text(json.dumps({"size": size.name, "now": int(time.time())}))

@@ -38,7 +38,7 @@ _work: Callable[[Any], Any]
 
 
 def by_all_cores(work: Callable[[list[Any]], _Result], items: Sequence[Any]) -> tuple[list[_Result], float]:
-    """What each process made of its share of the items, and the seconds from when all of them were there."""
+    """The result of each process for its share of the items, and the seconds since all processes were ready."""
     shares = [list(items[core::_CORES]) for core in range(_CORES)]
     with multiprocessing.get_context("fork").Pool(_CORES, _take, (work,)) as pool:
         pool.map(_ready, range(_CORES), chunksize=1)

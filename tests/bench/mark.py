@@ -98,7 +98,7 @@ class Reading:
 
 @dataclass
 class Phase:
-    """What a phase took, added up where it comes twice."""
+    """The cost of a phase; if it runs twice, the sum of both."""
 
     name: str
     seconds: float = 0.0
@@ -152,14 +152,14 @@ class Counters:
 
 
 def run(served: Serving, mark_id: str, options: Sequence[str], home: Path) -> Measured:
-    """Run a mark. Raises `SystemExit` with what it said where it fails."""
+    """Run a mark. Raises `SystemExit` with its output if it fails."""
     return lakegc(served, ["mark", REPOSITORY, "--mark-id", mark_id, *options], home)
 
 
 def lakegc(
     served: Serving, arguments: Sequence[str], home: Path, environment: Mapping[str, str] | None = None
 ) -> Measured:
-    """Run a command of lakegc's, and tell its phases. Raises `SystemExit` with what it said where it fails."""
+    """Run a lakegc command and return its phases. Raises `SystemExit` with its output if it fails."""
     command = [str(Path(sys.executable).with_name("lakegc")), *arguments]
     load = os.getloadavg()[0]
     home.mkdir(exist_ok=True)

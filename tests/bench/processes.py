@@ -1,4 +1,4 @@
-"""What a process and all that it started use: processor seconds, and memory at its peak. From /proc, so Linux only."""
+"""Resource use of a process and all its descendants: processor seconds and peak memory. Reads /proc, so Linux only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JAVA, WORKER, REST = "JVM", "Python workers", "driver"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process as /proc tells of it; `ticks` are those of its processor time and of its ended children's."""
+    """One process as listed in /proc; `ticks` include those of its children that have ended."""
 
     id: int
     name: str
@@ -49,7 +49,7 @@ def _process(entry: Path) -> Process | None:
 
 
 def processor_seconds(root: int) -> float:
-    """Of a process, all that it started, and those of them that have ended."""
+    """Processor seconds of a process and all its descendants, including those that have ended."""
     return sum(process.ticks for process in tree(root)) / TICK
 
 
@@ -64,7 +64,8 @@ def memory(process: int) -> int:
 
 @dataclass
 class Watch:
-    """Looks at a process and all that it started until it is stopped, a few times a second; at memory once a second."""
+    """Samples a process and all its descendants until it is stopped: a few times per second, and memory once per
+    second."""
 
     root: int
     first_worker: float | None = None

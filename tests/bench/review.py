@@ -1,9 +1,9 @@
-"""How long a review, a comparison and a list of a large mark take, and how much memory each needs at its peak.
+"""Time and peak memory of a review, a comparison and a list of a large mark.
 
     uv run python -m tests.bench.review --objects 1000000 --files 4
 
-Writes two marks straight as files into a sandbox's namespace, without Spark: of the earlier one's objects a tenth is
-gone in the later one, which has as many new ones. Then runs each command as a user does, in a process of its own.
+Writes two marks directly as files into a sandbox's namespace, without Spark: a tenth of the earlier mark's objects are
+missing from the later one, which has as many new ones. Then runs each command in its own process, as a user does.
 """
 
 from __future__ import annotations

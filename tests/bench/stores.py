@@ -1,7 +1,7 @@
-"""What a synthetic repository is served by: the sandbox's server over a folder, or over SeaweedFS that keeps its data.
+"""Servers for a synthetic repository: the sandbox's server over a folder, or over SeaweedFS for the data.
 
-`local` has its objects in files, `s3` in a bucket; `inventory` has them in Parquet files, and only those that expire in
-a bucket. Tables and marks of the last two are in the bucket.
+`local` has its objects in files, `s3` in a bucket; `inventory` lists them in Parquet files, and only the expired ones
+are in a bucket. For the last two, tables and marks are in the bucket.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Serving:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What `lakegc` needs in its environment."""
+        """The environment variables that `lakegc` needs."""
         found = dict(self.sandbox.environment)
         if self.store is not None:
             found |= {"LAKEGC_S3_ACCESS_KEY_ID": _KEY, "LAKEGC_S3_SECRET_ACCESS_KEY": _SECRET}

@@ -56,7 +56,7 @@ def import_cycles() -> list[str]:
 
 
 def loops_that_sleep() -> list[str]:
-    """Loops that call something named `sleep`: retries by hand, unless they are the one policy or the one poll."""
+    """Loops that call a function named `sleep`: hand-written retries, except the shared retry policy and poll."""
     found = []
     for path, tree in modules():
         for node in ast.walk(tree):

@@ -44,7 +44,7 @@ def sandbox(seaweedfs: SeaweedFS, proxy: StoreProxy, tmp_path: Path) -> Iterator
 
 
 def json_output(settings: Mapping[str, str], home: Path, *arguments: str) -> Any:
-    """What a command of the command line prints as JSON, in a process and with a Spark of its own."""
+    """The JSON that a command prints when it runs in its own process, with its own Spark."""
     known = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     environment = {**known, **settings, "DAGSTER_HOME": str(home)}
     command = [sys.executable, "-m", "lakegc_assets.cli", *arguments, "--format", "json"]

@@ -1,4 +1,4 @@
-"""What `lakegc diff` and a review report of the change from one mark to the next."""
+"""The changes from one mark to the next, as reported by `lakegc diff` and by a review."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def difference(lakegc: Lakegc, sandbox: Sandbox, name: str, *marks: str) -> Any:
 def test_a_diff_reports_newly_and_no_longer_expired_objects(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
-    """It counts objects and bytes by reason and path, and says what happened to them."""
+    """The diff counts objects and bytes by reason and path, and says what happened to objects that no longer expire."""
     found = difference(lakegc, sandbox, name, "m1", "m2")
 
     newly, no_longer = found["newly_expired"], found["no_longer_expired"]
@@ -77,7 +77,7 @@ def test_a_diff_reports_newly_and_no_longer_expired_objects(
 def test_a_review_reports_the_changes_since_the_previous_mark(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
-    """It agrees with `diff`; a first mark is shown as such."""
+    """The review agrees with `diff`; a first mark is labelled as such."""
     shown = lakegc.output(sandbox.settings, "review", name, "m2")
     found = json.loads(lakegc.output(sandbox.settings, "review", name, "m2", "--format", "json"))
 
@@ -96,7 +96,7 @@ def test_a_review_reports_the_changes_since_the_previous_mark(
 def test_a_review_works_although_the_previous_mark_is_unreadable(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
-    """It says that there is nothing to compare with, and shows all the rest."""
+    """The review says that there is nothing to compare with, and shows all the rest."""
     folder = sandbox.local_path / name / "_lakefs/retention/gc/lakegc/m1"
     (folder / "expired_set" / "part-00000-0-000.parquet").write_bytes(b"")
 

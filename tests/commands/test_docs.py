@@ -57,7 +57,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of a page's headings."""
+    """The anchors that GitHub generates from a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -199,7 +199,7 @@ def test_the_docstring_of_a_package_names_each_of_its_modules(package: ModuleTyp
 
 
 def test_every_documented_pytest_command_selects_tests() -> None:
-    """Also with its `-k`, after a test was renamed."""
+    """A `-k` that names a renamed test fails here."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", text(ROOT / "docs" / "contributing.md"), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
     runs = [shlex.split(line.partition("run pytest ")[2]) for line in lines if "run pytest " in line]

@@ -1,4 +1,4 @@
-"""What the README and the pages of `docs/` offer for pasting works when it is pasted."""
+"""The commands that the README and the pages of `docs/` offer for pasting work as pasted."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_pasted_commands_of_getting_started_create_a_repository_and_approve_
 
 
 def typed_in(lakegc: Lakegc, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> Outcome:
-    """A command of a person who types the word that it asks for, if it asks."""
+    """A command run by a person who types the requested word when prompted."""
     monkeypatch.setattr("sys.stdin", Terminal("approve\n"))
     return lakegc(sandbox.settings, *command)
 
@@ -68,7 +68,7 @@ def test_uv_keeps_its_cache_in_the_folder_where_the_readme_installs_uv() -> None
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="not a clone")
 def test_git_ignores_what_commands_write_to_the_project_folder() -> None:
-    """Otherwise a sandbox's data, a history or a cache is committed with the next change."""
+    """Without this, a sandbox's data, a history or a cache could be committed by accident."""
     sandbox = inspect.signature(sandbox_app.up).parameters["folder"].default
     left = [
         ".uv/cache/x", ".venv/x", f"{sandbox}/server.sqlite", "lakegc-demo/dagster/x", ".dagster/x", "derby.log",

@@ -1,4 +1,5 @@
-"""What `lakegc review` shows of a mark: how much, how old, where, why, what it costs, and what is unusual."""
+"""What `lakegc review` shows of a mark: how much expires, how old it is, where it is and why, what it costs, and
+anything unusual."""
 
 from __future__ import annotations
 
@@ -153,7 +154,7 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
 
 
 def test_the_sample_is_drawn_evenly_and_is_reproducible_for_a_mark(place: Place) -> None:
-    """It doesn't depend on how the rows are spread over files."""
+    """The sample doesn't depend on how the rows are spread over files."""
     rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
 
     single = sample_objects.samples_by_kind(reviewable(place, tables(rows), "m1"))
@@ -194,7 +195,7 @@ def test_each_hold_and_each_brake_is_shown_with_its_numbers(
 def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
-    """It also shows what changed since the previous mark."""
+    """The review also shows the changes since the previous mark."""
     reviewable(place, [], facts={**FACTS, "on_hold": {"all": {"objects": 2, "bytes": 2}}})
 
     shown = lakegc.output(sandbox.settings, "review", name)
@@ -230,7 +231,7 @@ def test_every_format_lists_every_object_in_address_order(
 
 @pytest.mark.parametrize("micro", [0, 1, 120_000, 999_999])
 def test_listed_times_keep_their_microseconds_and_time_zone(micro: int) -> None:
-    """They are those of the mark."""
+    """The times are those of the mark."""
     when = START.replace(microsecond=micro)
     (row,) = with_times_as_text(tables([expired("data/s/a", modified=when)])[0]).to_pylist()
 
@@ -252,7 +253,7 @@ def test_csv_quotes_cells_that_a_spreadsheet_would_execute(
 
 
 def test_json_lines_and_csv_of_totals_are_refused(lakegc: Lakegc, sandbox: Sandbox, name: str) -> None:
-    """They are formats of lists; the message says which option to add."""
+    """Both are formats of lists; the message names the option to add."""
     for command in (("review", name), ("diff", name, "m1", "m2")):
         for form in ("jsonl", "csv"):
             lakegc(sandbox.settings, *command, "--format", form).stopped(2, "add --list, or use json")

@@ -52,7 +52,7 @@ def test_the_documented_commands_add_the_partition_that_a_new_mark_needs(tmp_pat
 
 
 def failures() -> list[UserFailureData]:
-    """What stopped the steps of all runs of this home."""
+    """The failures of the steps of all runs in this home."""
     instance = dg.DagsterInstance.get()
     logged = [record.dagster_event for run in instance.get_runs() for record in instance.all_logs(run.run_id)]
     found = [

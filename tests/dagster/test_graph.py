@@ -84,7 +84,7 @@ def test_descriptions_in_the_ui_cite_no_invariant_by_its_number() -> None:
 
 
 def test_the_description_of_the_mark_job_names_every_option() -> None:
-    """People who launch the job look there first. It also says where the options are explained."""
+    """People who launch the job look there first. The description also says where the options are explained."""
     description = defs.resolve_job_def(mark_job.name).description or ""
 
     for option in MarkConfig.model_fields:

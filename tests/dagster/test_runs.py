@@ -80,7 +80,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def ran(world: World) -> Run:
-    """The one whole run of this module."""
+    """The only complete run of this module."""
     run_mark(MARK, NO_MINIMUM_AGE, instance=world.instance, resources=resources())
     run = world.instance.get_runs()[0]
     events = world.events(run.run_id)
@@ -127,7 +127,7 @@ def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, A
 def run_without_effect(
     world: World, key: str, *, only: str = "", config: Mapping[str, Any] = NO_MINIMUM_AGE
 ) -> Mapping[str, Any]:
-    """What a run of a partition reports that found nothing to do: it materializes and fails nothing."""
+    """The reports of a partition's run that had nothing to do: it materializes nothing, and no step fails."""
     result = launched(world, key, only=only, config=config)
     assert result.success
     assert not [event for event in result.all_events if event.is_step_materialization]
@@ -169,7 +169,8 @@ def test_runs_are_tagged_with_their_repository(ran: Run) -> None:
 
 
 def test_runs_started_on_the_command_line_are_shown_on_the_start_page(ran: Run) -> None:
-    """The UI's overview shows runs of code locations that it knows: theirs is the one that `lakegc ui` serves."""
+    """The UI's overview shows runs of code locations that it knows, and `lakegc ui` serves the location of these
+    runs."""
     assert ran.run.remote_job_origin is not None
     assert ran.run.remote_job_origin.location_name == LOCATION
     assert ran.run.remote_job_origin.job_name == mark_job.name
@@ -202,7 +203,7 @@ def test_each_asset_shows_its_rows_size_duration_preview_and_folder(
 
 
 def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> None:
-    """It also shows out of how many."""
+    """The totals that they are part of are shown, too."""
     shown = ran.materialized["expired_set"]
 
     assert (shown["candidates"], shown["expired"]) == (4, 2)
@@ -278,7 +279,7 @@ def test_a_run_with_any_options_leaves_a_finished_mark_unchanged(
 
 
 def test_the_error_that_stopped_a_run_reaches_the_command_line(world: World, ran: Run) -> None:
-    """It is the very error, with its exit code."""
+    """The original error is raised, with its exit code."""
     assert ran.run.is_success
     with pytest.raises(Refused, match="is finished") as caught:
         run_mark(MARK, NO_MINIMUM_AGE, instance=world.instance, resources=resources())
@@ -334,7 +335,7 @@ def test_invalid_options_are_refused_before_a_mark_begins(world: World) -> None:
 
 @pytest.mark.parametrize("only", CHAIN[1:])
 def test_a_step_of_a_mark_that_was_never_begun_fails(world: World, only: str) -> None:
-    """It ends with a sentence, and no folder is made."""
+    """The step fails with one sentence, and creates no folder."""
     before = world.files()
     failure = failure_of(world, "lake|never-begun", only=only)
 
@@ -344,7 +345,7 @@ def test_a_step_of_a_mark_that_was_never_begun_fails(world: World, only: str) ->
 
 @pytest.mark.parametrize("name", BRAKES)
 def test_every_brake_is_shown_with_its_measured_value_and_bound(ran: Run, name: str) -> None:
-    """It is a check of the expired set, with a sentence."""
+    """Each brake is an asset check of the expired set, with a sentence."""
     check = ran.checked[f"expired_set:brake_{name}"]
 
     assert check.passed, check.description
@@ -370,7 +371,7 @@ def test_a_tripped_brake_is_shown_as_a_warning_with_the_command_that_releases_it
 
 
 def test_checks_of_a_missing_mark_fail_with_one_sentence(world: World) -> None:
-    """So do checks of a key that is no partition."""
+    """Checks of a key that is no partition fail in the same way."""
     for key, words in (("lake|never-begun", "there is no mark never-begun"), ("nonsense", "not of the form")):
         found = checked(world, key)
         assert len(found) == len(INVARIANTS)
@@ -389,7 +390,7 @@ def written(world: World, mark_id: str, **changes: Any) -> str:
 
 
 def test_checks_of_steps_that_have_not_run_yet_fail_with_one_sentence(world: World, ran: Run) -> None:
-    """Those of earlier steps still pass."""
+    """The checks of earlier steps still pass."""
     assert ran.run.is_success
     steps = json.loads((world.folder / RECORD).read_bytes())["steps"]
     begun = {name: steps[name] for name in CHAIN[:2]}
@@ -419,7 +420,7 @@ def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> N
 
 
 def test_errors_become_dagster_failures_with_kind_and_exit_code() -> None:
-    """They keep their message and are never retried."""
+    """Failures keep the error's message and are never retried."""
     from lakegc_assets.assets.results import reporting_failures
 
     errors: list[LakegcError] = [WrongUsage("so"), Refused("so", invariant=4), LakegcError("so")]

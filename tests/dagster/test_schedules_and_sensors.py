@@ -36,13 +36,13 @@ class Night:
     instance: dg.DagsterInstance
 
     def evaluate_schedule(self, at: datetime = OCCASION) -> tuple[list[dg.RunRequest], str]:
-        """What the schedule requests at a tick, or why it skips."""
+        """The runs that the schedule requests at a tick, or why it skips the tick."""
         with dg.build_schedule_context(self.instance, at, RESOURCES, LOCATION) as context:
             found = mark_repositories.evaluate_tick(context)
         return list(found.run_requests or []), found.skip_message or ""
 
     def evaluate_sensor(self, cursor: str | None = None) -> tuple[list[dg.RunRequest], str, str]:
-        """What the sensor requests, why it skips, and its cursor. Adds the partitions, as the daemon does."""
+        """The runs that the sensor requests, why it skips, and its cursor. Adds the partitions, as the daemon does."""
         with daemon_context(self.instance, cursor) as context:
             found = new_repositories.evaluate_tick(context)
         for request in found.dynamic_partitions_requests or []:
@@ -66,7 +66,7 @@ def daemon_context(instance: dg.DagsterInstance, cursor: str | None) -> dg.Senso
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One for all tests, which takes seconds to make; each test finds it empty."""
+    """One instance for all tests, since creating it takes seconds; each test finds it empty."""
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
         yield made
 
@@ -146,7 +146,7 @@ def test_repositories_are_selected_by_include_and_exclude_patterns(
 def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_no_other(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is left out until its trouble changes or is over."""
+    """The repository gets no further run until its failure changes or is resolved."""
     fail_preflight(night, monkeypatch, "lake-b", "no rights in lake-b")
     first, _ = night.evaluate_schedule()
     [said] = [request for request in first if PREFLIGHT_TAG in request.tags]
@@ -204,7 +204,7 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
 
 
 def test_a_tick_without_a_server_fails(night: Night) -> None:
-    """It isn't a night with nothing to do."""
+    """The tick isn't reported as a night with nothing to do."""
     settings = {**night.sandbox.settings, "retry_total_s": "0"}
     night.sandbox.stop()
     with environment(settings), pytest.raises(ScheduleExecutionError) as caught:
@@ -286,7 +286,7 @@ def test_the_sensor_requests_a_limited_number_of_runs_per_tick(night: Night) -> 
 
 
 def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
-    """It doesn't fail every minute, and keeps its cursor."""
+    """The sensor keeps its cursor, and doesn't fail every minute."""
     settings = {**night.sandbox.settings, "retry_total_s": "0"}
     _, _, cursor = night.evaluate_sensor()
     night.sandbox.stop()
