@@ -1,8 +1,8 @@
-"""The steps of a mark and of a sweep: what lakegc requests, in which order, and what it makes of each answer.
+"""The steps of a mark and of a sweep: what lakegc requests, in which order, and what it concludes from each response.
 
-A step asks one question, so that writers can come between any two; what it computes from answers is done by lakegc's
-own rules (`decisions`). The order of a mark's reading is that of `CHAIN`. Where a real run has several tasks at once,
-the model has them one after the other: for each order of two requests there is a world in which it is this one.
+Each step sends one request, so that writers can act between any two; conclusions are drawn by lakegc's own rules
+(`decisions`). The order of a mark's reading is that of `CHAIN`. Where a real run has several concurrent tasks, the
+model runs them one after the other: for each order of two requests there is a world in which they come in this order.
 
 In the order of reading: `program`, `staged_readings`, `commit_readings`, `reasons_to_keep`, `marking`, this module.
 """
@@ -92,7 +92,7 @@ class Collector(Marking):
             self.local("believes the mark", lambda memory: (memory._replace(live=0), NEXT))
 
     def watch_round(self) -> None:
-        """What is looked at before the first permit of a round: other repositories, commits on no branch, heads."""
+        """The lookups before the first permit of a round: other repositories, commits on no branch, heads."""
         self.local("a round begins", self.begin_watch)
         self.label("sweep: watch")
         if self.has_others and self.has("other repositories are watched"):
@@ -204,7 +204,7 @@ class Collector(Marking):
         )
 
     def wait(self, this: str) -> Take:
-        """A delay moves the times since which something may have come to life unseen (`Since`) up to now."""
+        """A delay moves the times in `Since`, after which something may have become live unseen, up to now."""
 
         def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             if isinstance(answer, int):

@@ -11,7 +11,7 @@ from tests.exhaustive.world import OTHER, OURS
 
 
 class CommitReadings(StagedReadings):
-    """What is committed, by lakegc's rule and by the server's list."""
+    """The committed objects, by lakegc's rule and by the server's list."""
 
     def read_commits(self) -> None:
         """Rules, heads, tags, dump, the server's list, heads and tags again, rules again."""
@@ -67,7 +67,7 @@ class CommitReadings(StagedReadings):
         ), NEXT
 
     def read_ranges(self) -> None:
-        """Tables never change, so reading those of our repository asks nothing."""
+        """Tables never change, so reading those of our repository needs no request."""
         if self.has_others and self.has("other repositories"):
             self.step("lists and reads the tables of the other repository", self.unless_unread(("tables",)),
                       self.read_tables, self.no_answer)  # fmt: skip

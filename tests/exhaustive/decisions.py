@@ -121,7 +121,7 @@ class CommitNames:
         return {self.name(number): self.commit(number) for number in numbers}
 
     def heads(self, answer: Sequence[int]) -> dict[str, str]:
-        """The branches of our repository with their heads, from an answer of the server."""
+        """The branches of our repository with their heads, from a response of the server."""
         return {BRANCHES[OURS][number]: self.name(head) for number, head in enumerate(answer) if head >= 0}
 
     def with_ancestors(self, numbers: Iterable[int]) -> frozenset[int]:
@@ -135,7 +135,7 @@ class CommitNames:
 
 
 class Read(NamedTuple):
-    """What `retained_commits` reads, before it decides: heads twice, the dump (None where it isn't permitted), the
+    """What `retained_commits` reads before it decides: heads twice, the dump (None where it isn't permitted), the
     server's list, and the commits of tags."""
 
     before: tuple[int, ...]
@@ -154,7 +154,7 @@ class Decided(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """What the watch of a round knows: see `NewlyRetained`."""
+    """The state of the watch of a round: see `NewlyRetained`."""
 
     branches: tuple[int, ...]
     retained: frozenset[int]
@@ -197,7 +197,7 @@ class Retention:
         return {("tag", self.names.name(commit)) for commit in commits}
 
     def _by_branches(self, watch: Watch, branches: tuple[int, ...]) -> tuple[frozenset[int], Watch]:
-        """The commits that are retained since, by a new listing of heads; and what the watch knows then."""
+        """The newly retained commits, by a new listing of heads, and the state of the watch afterwards."""
         newly = self._newly(watch)
         commits = newly.commits(self.names.heads(branches))
         newly.add(self.names.heads(branches), commits)
@@ -294,7 +294,7 @@ def _unreferenced(found: pa.Table) -> int:
 
 @cache
 def may_be_deleted(marked: int, found: int) -> bool:
-    """Whether the object at a key, as it is looked up right before its delete, is still the one that was marked."""
+    """Whether the object at a key, as looked up right before its delete, is still the object that was marked."""
     sides = {OLD: [(1, MODIFIED[OLD], "old")], NEW: [(1, MODIFIED[NEW], "new")]}
     before, now = (
         [{"address": key(0), "size": size, "modified": modified, "checksum": checksum, "slice": "", "intended": False}
@@ -324,6 +324,6 @@ def paths_to_probe(universe: Universe, commit: int, sizes: frozenset[int]) -> fr
 
 
 def probed_sizes(universe: Universe, commits: Iterable[int], sizes: frozenset[int]) -> frozenset[int]:
-    """Those of the sizes that an entry of these heads has: what is probed at their branch."""
+    """The given sizes that occur in an entry of these heads, and are therefore probed on their branch."""
     entries = [entry for commit in commits for entry in universe.commits[commit].tree if entry is not None]
     return sizes & {SIZES[entry.content] for entry in entries}

@@ -55,7 +55,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Loss:
-    """What was lost, and by which events. `at` is the step at which it is lost."""
+    """A lost object, and the events that lost it. `at` is the step at which it is lost."""
 
     scenario: str
     objects: int
@@ -98,7 +98,7 @@ class Exploration:
     def __init__(
         self, scenario: Scenario, scope: Scope, without: Collection[str] = (), *, everywhere: bool = False
     ) -> None:  # fmt: skip
-        """`everywhere`: try each operation before each question, also those that can't change its answer."""
+        """`everywhere`: try each operation before each request, even if it can't change the response."""
         self.scenario, self.scope, self.without, self.everywhere = scenario, scope, frozenset(without), everywhere
         self.universe, world = scenario.build()
         self.start = self.universe.world(world)
@@ -245,7 +245,8 @@ class Exploration:
         return found
 
     def relevant(self, question: Question, world: int, more: int) -> list[Successor]:
-        """The operations that change the answer to a question, or without which a later one could not change it so."""
+        """The operations that change the response to a request, or without which a later operation could not change it
+        so."""
         if self.everywhere:
             return self.successors(world)
         key = (question, world, more)
@@ -308,7 +309,7 @@ class Exploration:
             )
 
     def judge(self, step: Step, memory: Memory, answer: Answer) -> dict[int, str]:
-        """What becomes of each live object that a step expires or deletes."""
+        """The verdict on each live object that a step expires or deletes."""
         if step.ends:
             return judge_mark(memory, answer, self.scenario.recorded)
         why = judge_delete(step.deletes, memory, answer)

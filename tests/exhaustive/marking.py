@@ -84,7 +84,8 @@ class Marking(ReasonsToKeep):
     # --- an incremental mark ----------------------------------------------------------------------------------------
 
     def find_no_longer_retained(self) -> None:
-        """What counted at the base mark and no longer does is looked up, like what was stored and in no commit then."""
+        """Objects that were live at the base mark and no longer are get looked up, like those that were stored and
+        uncommitted then."""
         self.step("reads the base mark", NOTHING, self.read_base, self.forge_base)
         self.step("heads, before the listing", ("branches", OURS), self.keep_number("before"))
         self.step("dump of all commits, before the listing", ("dump",), self.choose_lookups)

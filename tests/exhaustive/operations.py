@@ -109,7 +109,7 @@ def _staged(world: World, repository: int, branch: int, path: int, entry: Entry 
 
 
 def _deleted(universe: Universe, world: World, repository: int, branch: int, path: int) -> World:
-    """What a delete leaves: a tombstone where something is committed."""
+    """The entry after a delete: a tombstone where something is committed."""
     found = world.repositories[repository].branches[branch]
     assert found is not None
     committed = universe.commits[found.head].tree[path]
@@ -132,7 +132,7 @@ def _nothing() -> Tree:
 
 @operation
 def upload(universe: Universe, world: World) -> Found:
-    """A new object, too young for any sweep here: what matters is what it replaces."""
+    """A new object, too young for any sweep here: only the object that it replaces matters."""
     for repository, number, branch in _branches(world):
         if repository == OURS:
             for path in range(len(PATHS)):
@@ -215,7 +215,7 @@ def sweep_by_another_tool(universe: Universe, world: World) -> Found:
 
 @operation
 def commit(universe: Universe, world: World) -> Found:
-    """What is staged with the committed content at another address is no change: the older address stays."""
+    """A staged entry with the committed content at another address is no change: the older address stays."""
     for repository, number, branch in _branches(world):
         changed = [universe.is_changed(branch, path) for path in range(len(PATHS))]
         if any(changed):
@@ -290,7 +290,7 @@ def revert(universe: Universe, world: World) -> Found:
 
 @operation
 def merge(universe: Universe, world: World) -> Found:
-    """One branch's head into another branch without changes, as the server does it; where both changed a path, the
+    """Merge one branch's head into another branch without changes, as the server does; where both changed a path, the
     source wins."""
     for repository, into, branch in _branches(world):
         for elsewhere, number, source in _branches(world):

@@ -25,7 +25,7 @@ TRIES = 3
 
 
 class Wrong(NamedTuple):
-    """A wrong answer, by the name of its fault, with what happened for people."""
+    """A wrong response, by the name of its fault, with a description for people."""
 
     fault: str
     sentence: str
@@ -38,10 +38,10 @@ GoWrong = Callable[[Memory, Answer], Sequence[Wrong]]
 
 
 class Step(NamedTuple):
-    """One request or effect. `ask` is None where the step has nothing to ask: it is then passed over.
+    """One request or effect. `ask` returns None if the step has nothing to request and is skipped.
 
-    `take` returns the memory after the answer, and where to go on. `deletes` is the object that the step deletes, and
-    `ends` says whether a mark is finished here: at these, the search measures what is lost.
+    `take` returns the memory after the response, and where to continue. `deletes` is the object that the step deletes,
+    and `ends` says whether a mark is finished here: at these, the search measures what is lost.
     """
 
     name: str

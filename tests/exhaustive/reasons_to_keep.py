@@ -1,4 +1,4 @@
-"""What keeps objects that no list has: path probes in two passes, and all lists once more."""
+"""What keeps objects that are on no list: path probes in two passes, and all lists once more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.exhaustive.world import (
 
 
 class ReasonsToKeep(CommitReadings):
-    """The comparison of what is stored with what is live, and what is asked about the rest."""
+    """The comparison of what is stored with what is live, and the requests about the remaining objects."""
 
     def keep(self) -> None:
         """Compare, probe paths twice, and read the lists once more."""
@@ -47,7 +47,8 @@ class ReasonsToKeep(CommitReadings):
         return memory._replace(candidates=left, compared=0, known_live=0), NEXT if left else decides
 
     def decide(self, memory: Memory) -> tuple[Memory, str]:
-        """What nothing keeps. Everything else that was read is forgotten, except what the watch of a round needs."""
+        """Expire the objects that nothing keeps. Everything else that was read is forgotten, except what the watch of a
+        round needs."""
         held = memory.held if self.has("holds") else 0
         left = memory.candidates & ~memory.live & ~held
         kept = Memory(memory.absence, memory.moved, memory.earlier, candidates=left, young=memory.young & left,
@@ -150,7 +151,7 @@ class ReasonsToKeep(CommitReadings):
         return memory._replace(live=memory.live | decisions.of_sizes(self.universe, memory.candidates, sizes))
 
     def read_at_the_end(self) -> None:
-        """Staged objects, heads, and commits made since, once more."""
+        """Read once more the staged objects, the heads, and the commits made in the meantime."""
 
         label = f"{self.part}decides"
         self.local("reads once more", lambda memory: (memory, NEXT if memory.candidates & ~memory.live else label))

@@ -3,9 +3,9 @@
     uv run python -m tests.exhaustive.replay --runs 200 --seed 7
 
 A moment is a message of lakegc, which stands for the step of the model that follows it. Writers' operations are done by
-the sandbox, right when the message comes. A fault is the wrong answer to one request, which a server in between gives;
-or files that are hidden while lakegc lists the store; or the end of a sweep, which is then resumed. What expires and
-what is deleted must then be the same.
+the sandbox as soon as the message arrives. A fault is a wrong response to one request, sent by a server in between; or
+files that are hidden while lakegc lists the store; or the end of a sweep, which is then resumed. The expired and the
+deleted objects must then be the same as in the model.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ LIKELY = {
 
 
 class Fault(NamedTuple):
-    """A fault at a step: at which request of which kind, unless it is no request's. `sweep` says whose request."""
+    """A fault at a step. `at` is the request that gets it, and None for a fault of no request. `sweep` says whose
+    request."""
 
     step: str
     what: Wrong
@@ -141,7 +142,7 @@ class Fault(NamedTuple):
 
     @property
     def kind(self) -> tuple[str, str]:
-        """What went wrong, and with which kind of request."""
+        """The name of the fault, and the kind of its request."""
         return self.what.fault, "" if self.at is None else self.at.asked.kind
 
     @property
@@ -236,7 +237,7 @@ class RandomPlayer(Player):
         return fault.what.fault != "503" or self.is_last_probed(fault.question)
 
     def is_last_probed(self, question: Question) -> bool:
-        """After a branch that gave no answer, a task doesn't probe later ones of its repository."""
+        """After a branch that sent no response, a task doesn't probe later ones of its repository."""
         _, repository, branch, _ = question
         probes = self.exploration.collector.value(self.memory.probes)
         return all(at != repository or BRANCHES[at][number] <= BRANCHES[at][branch] for at, number, _ in probes)
@@ -244,8 +245,8 @@ class RandomPlayer(Player):
 
 @dataclass(frozen=True)
 class ModelRun:
-    """One run of the model: what the writers did and which faults there were, in order, and how it ended. `asked`: the
-    requests of its mark, and those of each re-verification and what was before it in its sweep."""
+    """One run of the model: the operations of writers and the faults, in order, and how it ended. `asked` has the
+    requests of its mark, or those of each re-verification and what came before it in its sweep."""
 
     scenario: str
     universe: Universe
@@ -375,7 +376,7 @@ class SandboxWorld:
                     self.make(number, commit)
 
     def make(self, repository: int, number: int) -> None:
-        """A commit with its tree and date, on a branch of its own that is deleted again."""
+        """Make a commit with its tree and date, on a temporary branch."""
         target, commit = self.repositories[repository], self.universe.commits[number]
         parents = [self.commits[repository, parent] for parent in commit.parents] or ["main"]
         before = self.universe.commits[commit.parents[0]].tree if commit.parents else (None,) * len(PATHS)
@@ -495,7 +496,7 @@ class SandboxWorld:
     # --- faults -----------------------------------------------------------------------------------------------------
 
     def wrong_answer(self, fault: Fault) -> WrongAnswer:
-        """What the server answers instead."""
+        """The server's wrong response."""
         assert fault.at is not None
         if fault.is_lasting:
             return self.unreadable
@@ -558,7 +559,8 @@ class SandboxWorld:
 
 @dataclass(frozen=True)
 class RealRun:
-    """How a real run ended: as `Outcome`. `left` are the events whose moment never came; `asked` as in `ModelRun`."""
+    """The end of a real run, in the form of `Outcome`. `left` are the events whose moment never came; `asked` as in
+    `ModelRun`."""
 
     expired: int | None
     stored: int
@@ -622,8 +624,8 @@ def swept(script: Script, settings: dict[str, str]) -> None:
 
 
 class Script:
-    """The operations and faults of a run of the model, each waiting for its moment; but wrong answers wait for their
-    request."""
+    """The operations and faults of a run of the model, each waiting for its moment; wrong responses wait for their
+    request instead."""
 
     def __init__(self, there: SandboxWorld, run: ModelRun, server: FaultyServer) -> None:
         self.there, self.run, self.server = there, run, server

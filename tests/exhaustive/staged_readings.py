@@ -29,7 +29,8 @@ class StagedReadings(Program):
                 self.read_staged(OTHER, f"the other repository's staged objects, {part} reading")
 
     def read_staged(self, repository: int, name: str) -> None:
-        """One reading: the server's list (of our repository), then the branches' diffs, path by path."""
+        """Read the staged objects once: the server's list (of our repository), then the branches' diffs, path by
+        path."""
         label = f"{self.part}{name}"
         with self.within(label):
             if repository == OURS:

@@ -1,4 +1,4 @@
-"""The model says what the code does: its rules are the code's, and its runs end as real ones."""
+"""The model agrees with the code: its rules are the code's, and its runs end like real ones."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_random_runs_of_the_model_end_as_real_ones_in_the_sandbox(tmp_path: Path
 
 
 def test_runs_of_the_model_have_every_kind_of_fault() -> None:
-    """But lost answers and delays, which take a store that answers late, and what was altered or forged."""
+    """Exceptions are lost responses and delays, which need a store that responds late, and altered or forged files."""
     kinds = {fault.kind for run in varied_runs(100) for fault in run.faults}
 
     assert {fault for fault, _ in kinds} == set(FAULTS) - {"lost answer", "delay", "altered mark", "forged base"}
@@ -75,7 +75,8 @@ def test_runs_of_the_model_have_every_kind_of_fault() -> None:
 
 
 def test_a_quiet_mark_and_sweep_send_the_requests_of_the_model(tmp_path: Path) -> None:
-    """As many lists, diffs, listings of branches and lookups of each path: only so is a fault at the same request."""
+    """The counts of lists, diffs, listings of branches and lookups of each path agree: otherwise a fault would not hit
+    the same request."""
     scenario = SCENARIOS["garbage beside another repository"]
     run = random_run_of(scenario, Random(0), operations=0, sweep=True)
 
@@ -173,7 +174,7 @@ def frames(spark: SparkSession, universe: Universe, commits: Sequence[int], obje
 
 
 def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule() -> None:
-    """One that is served, and with a probe that has no clear result, those of its size."""
+    """A served object is kept, and for a probe without a clear result, all objects of its size."""
     universe = Universe(contents=OBJECTS)
     everything = sum(map(bit, OBJECTS))
     objects = pa.table(
@@ -195,7 +196,7 @@ def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule() -> N
 
 
 def test_the_model_reads_in_the_order_of_the_code() -> None:
-    """That of `CHAIN`; then the reasons to keep, in their order."""
+    """The order is that of `CHAIN`, followed by the reasons to keep in their order."""
     assert CHAIN[1:] == ("uncommitted_addresses", "retained_commits", "committed_addresses", "expired_set")
     assert [reason.name for reason in KEEP_REASONS] == ["other_repository", "branch", "meanwhile", "hold"]
     steps = [step.name for step in program("another repository stages it").steps]

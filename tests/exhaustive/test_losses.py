@@ -55,7 +55,7 @@ def test_losses_of_earlier_versions_are_found_again_without_their_corrections(na
 
 
 def test_each_invisible_loss_comes_about_and_no_other() -> None:
-    """What excuses the delete of a live object is on the list, and the list has nothing that never happens."""
+    """Each excuse for deleting a live object is on the list, and each excuse on the list occurs."""
     excused: Counter[str] = Counter()
     for name in ("an expired commit", "garbage beside another repository", "identical content at one path"):
         excused += Exploration(SCENARIOS[name], Scope(2)).run().excused

@@ -33,7 +33,7 @@ RULES: tuple[tuple[int, dict[str, int]], ...] = ((7, {}), (60, {}), (7, {"dev": 
 
 
 class Entry(NamedTuple):
-    """What a branch or commit has at a path."""
+    """The entry of a branch or commit at a path."""
 
     address: int
     content: int
@@ -115,7 +115,7 @@ class Reasons(NamedTuple):
 
 @dataclass
 class Universe:
-    """All worlds and commits met so far, numbered. `contents` is the content of each object."""
+    """All worlds and commits encountered so far, numbered. `contents` is the content of each object."""
 
     contents: tuple[int, ...]
     commits: list[Commit] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Universe:
     # --- what readers see -------------------------------------------------------------------------------------------
 
     def served(self, branch: Branch, path: int) -> Entry | None:
-        """What a reader of a branch gets at a path."""
+        """The entry that a reader of a branch gets at a path."""
         staged = branch.staged[path]
         if staged is None:
             return self.commits[branch.head].tree[path]
@@ -181,7 +181,7 @@ class Universe:
         return found
 
     def absence(self, number: int) -> int:
-        """What isn't live in a world, in the form of `Memory.absence`."""
+        """The objects that aren't live in a world, in the form of `Memory.absence`."""
         found = self._absence.get(number)
         if found is None:
             why, dead = self.reasons(number), self.dead(number)

@@ -269,7 +269,8 @@ def key_of(lake: Lake, path: str) -> str:
 def test_lost_live_objects_are_listed_in_the_form_that_a_mark_accepts(
     lakegc: Lakegc, lake: Lake, tmp_path: Path
 ) -> None:
-    """They are named with path and branch, and a mark accepts the written file as its list of accepted losses."""
+    """Each object is listed with path and branch, and a mark accepts the written file as its list of accepted
+    losses."""
     committed, staged, listed = key_of(lake, "b"), key_of(lake, "staged"), tmp_path / "missing.txt"
     for key in (committed, staged):
         (lake.folder / key).unlink()
@@ -287,7 +288,7 @@ def test_lost_live_objects_are_listed_in_the_form_that_a_mark_accepts(
 
 
 def test_a_forged_commit_and_a_lost_list_are_named(lakegc: Lakegc, lake: Lake) -> None:
-    """The dump is intact, but its commit isn't the one in the history."""
+    """The dump is intact, but its commit differs from the commit in the history."""
     forged = lake.commits[0]
 
     def forge(response: dict[str, Any]) -> None:
@@ -342,7 +343,7 @@ def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, l
 
 
 def test_a_file_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """So does an unknown repository. Nothing is read before."""
+    """An unknown repository stops it, too. Nothing is read before."""
     missing = str(tmp_path / "nowhere" / "missing.txt")
 
     lakegc(lake.settings, "fsck", lake.name, "--write-missing", missing).stopped(2, missing)

@@ -89,7 +89,7 @@ def test_sweeping_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sand
 
 
 def test_an_unfinished_sweep_of_an_earlier_format_is_not_resumed(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """It was killed or had failures. The names of what it reads and writes have changed."""
+    """The sweep was killed or had failures, and the names of the files that a sweep reads and writes have changed."""
     alter(record_file(sandbox, "swept/mark.json"), lambda plain: {**plain, "state": "swept with failures"})
 
     lakegc(sandbox.settings, "sweep", REPOSITORY, "swept").stopped(
@@ -148,7 +148,7 @@ def test_a_mark_that_names_a_base_of_format_1_is_full_with_its_reason(lakegc: La
 
 
 def test_undo_restores_objects_quarantined_by_an_earlier_version(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """They are restored byte for byte, and nothing else changes."""
+    """The objects are restored byte for byte, and nothing else changes."""
     before = objects(sandbox)
     quarantined = quarantine(sandbox)
     lakegc.output(sandbox.settings, "undo", REPOSITORY, "swept")
@@ -160,7 +160,7 @@ def test_undo_restores_objects_quarantined_by_an_earlier_version(lakegc: Lakegc,
 
 
 def test_purge_deletes_objects_quarantined_by_an_earlier_version(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """They are re-verified first; nothing else changes."""
+    """The objects are re-verified first; nothing else changes."""
     before = objects(sandbox)
     lakegc.output(sandbox.settings, "purge", REPOSITORY, "swept", "--yes")
 
@@ -212,7 +212,7 @@ PROTECTING = {
 def test_an_unknown_format_of_holds_lease_owner_or_quarantine_stops_mark_and_sweep(
     lakegc: Lakegc, sandbox: Sandbox, name: str
 ) -> None:
-    """It is unknown what a newer version means by holds, lease, owner and quarantine, so nothing is deleted."""
+    """A newer version may give holds, lease, owner and quarantine another meaning, so nothing is deleted."""
     lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     digest = target_record(sandbox, "new").digest or ""
     lakegc.output(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", digest)

@@ -38,7 +38,7 @@ OUTAGES_S = [1, 10, 40] if os.environ.get("LAKEGC_LONG_OUTAGES") else [1]
 
 @dataclass
 class Lake:
-    """A repository in a store of its own, with garbage of both kinds, and something staged all the time."""
+    """A repository with its own store, with both kinds of garbage, and always with staged objects."""
 
     sandbox: Sandbox
     repository: SandboxRepository
@@ -213,8 +213,8 @@ class Churn:
 def test_branches_created_and_deleted_in_any_phase_do_not_change_the_result(
     lake: Lake, lakegc: Lakegc, tmp_path: Path
 ) -> None:
-    """A server skips what it would list when a branch is gone as its turn comes: staged objects must not be deleted for
-    that."""
+    """A server skips entries of its list if a branch is deleted just before its turn: staged objects must not be
+    deleted for that."""
     settings, before = lake.sandbox.settings, lake.stored()
     to, churn = f"s3://{BUCKET}/{tmp_path.name}-backup", Churn(lake)
     with churn.running():

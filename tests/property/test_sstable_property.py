@@ -64,7 +64,7 @@ ENTRIES = st.lists(
 
 
 def _rows(data: bytes, decoder: Decoder, columns: tuple[str, ...]) -> Any:
-    """What a decoder returns for a table: its rows, or the error and its message."""
+    """The result of a decoder for a table: its rows, or the error and its message."""
     try:
         batch = read_entries(data, name=NAME, columns=columns, decoder=decoder)
     except DamagedData as error:
@@ -232,7 +232,7 @@ def test_decoders_agree_on_arbitrary_bytes(noise: bytes, kind: int) -> None:
 
 @given(st.binary(max_size=6), st.binary(max_size=6))
 def test_an_index_key_lies_between_two_blocks(left: bytes, right: bytes) -> None:
-    """It isn't before the last key of its block, and is before the first key of the next one."""
+    """The key isn't before the last key of its block, and is before the first key of the next one."""
     if left == right:
         return
     last, following = sorted([left, right])

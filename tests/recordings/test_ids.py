@@ -81,7 +81,7 @@ def test_the_content_of_every_recorded_table_hashes_to_its_name(recording: Path,
 
 
 def test_an_intact_table_is_refused_under_any_other_name(recording: Path) -> None:
-    """This holds although it is undamaged."""
+    """An undamaged table is refused, too."""
     for name, data in _tables(recording):
         verify_table(data, name=name)
         with pytest.raises(DamagedData, match=f"table {'0' * 64} .*{name}"):
@@ -121,7 +121,7 @@ def test_a_dump_has_the_branches_and_tags_that_the_api_lists(recording: Path) ->
 
 
 def test_every_metarange_describes_its_ranges_correctly(recording: Path) -> None:
-    """It has the bounds, count and size of each range."""
+    """Each range's bounds, count and size are compared."""
     tables = dict(_tables(recording))
     refs = [
         ref
@@ -163,7 +163,7 @@ def test_a_rewritten_table_without_compressed_blocks_has_the_recorded_bytes(reco
 
 
 def test_a_recorded_table_without_compressed_blocks_exists() -> None:
-    """Otherwise the previous test would compare nothing."""
+    """Without such a table, the previous test would compare nothing."""
     assert _never_compressed(PROJECT_RECORDINGS / "worked-example")
 
 

@@ -135,7 +135,7 @@ def test_dangling_commits_are_served_from_the_dump(lake: LakeFS) -> None:
 
 
 def test_a_branch_serves_the_entries_of_its_head(lake: LakeFS) -> None:
-    """This holds if no served objects were recorded. Addresses are full, and paths in order."""
+    """The head's entries are served if no served objects were recorded. Addresses are full, and paths in order."""
     page = lake.list_objects("tiny", "main", amount=2)
     rest = lake.list_objects("tiny", "main", after="b/c d")
 
@@ -175,7 +175,7 @@ def test_requests_that_were_not_recorded_are_refused(lake: LakeFS) -> None:
 
 
 def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
-    """Bytes that were not recorded are replaced by filler; the store's clock has advanced since."""
+    """Bytes that were not recorded are replaced by filler; afterwards, the store's clock has advanced."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
