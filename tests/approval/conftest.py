@@ -112,7 +112,9 @@ class Lake:
     def files(self, name: str = "m1") -> list[str]:
         """The keys of all files of a mark."""
         folders = (mark_folder(name), reference_folder(name))
-        return [one.key for folder in folders for page in self.place.store().pages(folder) for one in page.objects]
+        return [
+            stored.key for folder in folders for page in self.place.store().pages(folder) for stored in page.objects
+        ]
 
     @property
     def summary(self) -> Path:

@@ -69,7 +69,7 @@ def test_an_approval_that_does_not_hand_the_mark_over_writes_no_summary(lake: La
 
 
 def test_an_expired_approval_can_be_renewed(lake: Lake) -> None:
-    """Then it is shown as expired, and no sweep begins."""
+    """Until it is renewed, the mark is shown as expired and no sweep starts."""
     lake.add_mark()
     given = lake.approve(until=lake.now + timedelta(hours=1))
     late = given.until
@@ -112,7 +112,7 @@ def release_name(brake: str) -> str:
 
 @pytest.mark.parametrize("brake", BRAKES)
 def test_a_tripped_brake_blocks_the_approval(lake: Lake, brake: str) -> None:
-    """The refusal says which brake and why; releasing another one doesn't help."""
+    """The refusal names the brake and its reason; releasing a different brake doesn't help."""
     add_mark_stopped_by(lake, brake)
 
     assert_refused(lake, StoppedByBrakes, brake, "--release")
@@ -166,7 +166,7 @@ def test_each_tripped_brake_needs_its_own_release(lake: Lake) -> None:
 
 
 def test_the_age_brake_measures_the_age_when_the_approval_would_expire(lake: Lake) -> None:
-    """Otherwise an approval could outlast the age that the brake allows."""
+    """Without this, an approval could outlast the age that the brake allows."""
     lake.add_mark()
     until = lake.finished + LIMITS.age + timedelta(seconds=1)
 
@@ -187,7 +187,7 @@ def test_the_age_brake_measures_the_age_when_the_approval_would_expire(lake: Lak
 def test_a_release_of_an_unknown_brake_or_without_a_readable_reason_is_refused(
     lake: Lake, released: dict[str, str], word: str
 ) -> None:
-    """This holds although the brake has tripped."""
+    """The release is refused even though the brake has tripped."""
     add_mark_stopped_by(lake, "share")
 
     assert_refused(lake, WrongUsage, word, released=released)
@@ -462,7 +462,7 @@ def test_an_approval_does_not_count_if_the_record_and_its_digest_were_altered(la
 
 
 def test_an_altered_approval_does_not_count(lake: Lake) -> None:
-    """Neither does an approval.json that can't be read; the next approval replaces it."""
+    """An approval.json that can't be read doesn't count either; the next approval replaces it."""
     lake.add_mark()
     given = lake.approve()
     store = lake.place.store()
@@ -622,7 +622,7 @@ def test_an_approval_whose_revocation_was_interrupted_does_not_count(
 
 
 def test_a_revoked_approval_does_not_count(lake: Lake) -> None:
-    """It records who revoked it, and a new approval can be given."""
+    """The record says who revoked the approval, and the mark can be approved again."""
     lake.add_mark()
     given = lake.approve()
     lake.revoke()
@@ -641,7 +641,6 @@ def test_a_revoked_approval_does_not_count(lake: Lake) -> None:
 
 
 def test_revoking_a_mark_that_is_not_approved_is_refused(lake: Lake) -> None:
-    """There is nothing to revoke."""
     lake.add_mark()
     with pytest.raises(WrongUsage, match="is not approved"):
         lake.revoke()
@@ -651,7 +650,7 @@ def test_revoking_a_mark_that_is_not_approved_is_refused(lake: Lake) -> None:
 
 
 def test_the_second_of_two_simultaneous_approvals_is_refused(lake: Lake) -> None:
-    """Of two people who reviewed the same mark, the first one approves; nothing is overwritten."""
+    """When two people review the same mark, the first one approves it; nothing is overwritten."""
     lake.add_mark()
     first, second = lake.proposal(), lake.proposal()
     given = lake.approve(proposal=first)
@@ -663,7 +662,7 @@ def test_the_second_of_two_simultaneous_approvals_is_refused(lake: Lake) -> None
 
 
 def test_if_a_sweep_and_a_revocation_race_the_second_is_refused(lake: Lake) -> None:
-    """Once a sweep has begun, revoking is refused; once the approval is revoked, no sweep begins."""
+    """Once a sweep has started, revoking is refused; once the approval is revoked, no sweep starts."""
     lake.add_mark()
     lake.approve()
     seen = lake.proposal()
@@ -736,7 +735,7 @@ def test_a_summary_written_during_a_revocation_is_removed(lake: Lake, monkeypatc
 
 
 def test_the_summary_has_the_form_that_the_reference_collector_writes(lake: Lake) -> None:
-    """It is one line with `"success":true` and the reference collector's fields."""
+    """The summary is one line with `"success":true` and the reference collector's fields."""
     lake.add_mark()
     lake.approve(for_reference=True)
     text = lake.summary.read_text()
@@ -774,7 +773,7 @@ def test_the_summary_is_removed_when_its_approval_is_revoked_or_expires(lake: La
 
 @pytest.mark.parametrize("state", ["marked", "approved", "damaged"])
 def test_a_summary_of_a_mark_that_was_not_handed_over_is_removed(lake: Lake, state: str) -> None:
-    """It doesn't matter who wrote it."""
+    """Whoever wrote the summary, it is removed."""
     lake.add_mark()
     if state != "marked":
         lake.approve()

@@ -27,7 +27,7 @@ LOCATION = defs.get_repository_def()
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One instance for all tests; each test has its own repository, and so its own partition."""
+    """One instance for all tests; each test uses its own repository, and so its own partition."""
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
         yield made
 
@@ -47,7 +47,7 @@ def approve(instance: dg.DagsterInstance, lake: Lake, **config: Any) -> dg.Execu
 
 def refusal(result: dg.ExecuteInProcessResult) -> str:
     """The sentence that a failed run shows."""
-    [failed] = [each for each in result.all_events if each.is_step_failure]
+    [failed] = [event for event in result.all_events if event.is_step_failure]
     failure = failed.step_failure_data.user_failure_data
     assert failure is not None, failed.step_failure_data.error
     return failure.description or ""
@@ -58,8 +58,8 @@ def events(instance: dg.DagsterInstance, lake: Lake) -> list[Mapping[str, Any]]:
     records = instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[f"{lake.name}|m1"]), limit=10
     ).records
-    found = [each.asset_materialization for each in records]
-    return [{name: value.value for name, value in one.metadata.items()} for one in found if one is not None]
+    found = [record.asset_materialization for record in records]
+    return [{name: value.value for name, value in event.metadata.items()} for event in found if event is not None]
 
 
 def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -117,7 +117,7 @@ def test_a_run_with_a_wrong_config_fails_and_approves_nothing(
 
 
 def test_a_swept_mark_is_not_approved_a_second_time(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """The run fails at once, and reports no event by which the sensor would begin a second sweep."""
+    """The run fails at once, and reports no event that would make the sensor start a second sweep."""
     mark = lake.add_mark()
     digest = str(mark.record.digest)
     assert approve(instance, lake, by="Ada", digest=digest).success
@@ -128,7 +128,7 @@ def test_a_swept_mark_is_not_approved_a_second_time(lake: Lake, instance: dg.Dag
     assert not result.success
     assert "the approval of mark m1" in refusal(result)
     assert "has been used" in refusal(result)
-    assert [each["by"] for each in events(instance, lake)] == ["Ada"]
+    assert [event["by"] for event in events(instance, lake)] == ["Ada"]
 
 
 def test_the_launchpad_leaves_the_fields_of_an_approval_empty() -> None:
@@ -163,7 +163,7 @@ def test_an_event_reported_by_hand_approves_nothing(lake: Lake, instance: dg.Dag
 
 
 def test_the_sensor_requests_the_sweep_of_an_approved_mark(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """One run for the approval's partition is requested."""
+    """The sensor requests a single run, for the approval's partition."""
     digest = lake.add_mark().record.digest
     seen = instance.fetch_materializations(APPROVAL, limit=1).records
     assert approve(instance, lake, by="Ada", digest=str(digest)).success

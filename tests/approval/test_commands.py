@@ -113,7 +113,7 @@ def test_end_of_input_approves_nothing(lakegc: Lakegc, lake: Lake, monkeypatch: 
 def test_only_the_word_approve_approves(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
-    """Any other answer approves nothing."""
+    """Any other input approves nothing."""
     lake.add_mark()
     type_answer(monkeypatch, answer)
     outcome = approve(lakegc, lake)
@@ -124,7 +124,7 @@ def test_only_the_word_approve_approves(
 
 
 def test_a_script_needs_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, lake: Lake) -> None:
-    """A script can't be asked: without the digest, or with a wrong one, the approval is refused."""
+    """A script can't be prompted: without the digest, or with a wrong one, the approval is refused."""
     lake.add_mark()
 
     approve(lakegc, lake).stopped(2, "pass --yes and --digest")
@@ -217,7 +217,7 @@ def test_handing_a_mark_to_the_reference_collector_warns(lakegc: Lakegc, lake: L
 def test_status_shows_an_expired_approval_and_removes_its_summary(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the reference collector could still sweep the mark."""
+    """Without this, the reference collector could still sweep the mark."""
     lake.add_mark()
     given = lake.approve(until=lake.now + timedelta(hours=1), for_reference=True)
     assert statuses(lakegc, lake) == ["approved"]

@@ -94,7 +94,7 @@ def test_a_mark_of_each_layout_is_approved_verified_shown_and_revoked(lake: Lake
 
 
 def test_the_reference_collectors_own_summary_is_never_removed(lake: Lake) -> None:
-    """Approving, revoking and listing leave it, and such a mark can't be handed over."""
+    """Approving, revoking and listing leave the summary in place, and such a mark can't be handed over."""
     folder = write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
     lake.revoke("t1")
@@ -148,14 +148,14 @@ def test_a_foreign_mark_without_a_successful_summary_is_refused(lake: Lake, summ
 @pytest.mark.parametrize("key", ["_lakefs/x", "../x", "data/../_lakefs/x", "s3://b/data/x", "other/x", "dummy", ""])
 @pytest.mark.parametrize("layout", ["unified", "committed"])
 def test_a_foreign_mark_with_a_key_that_must_never_be_deleted_is_refused(lake: Lake, layout: str, key: str) -> None:
-    """One such row refuses the whole mark, in whichever file it is."""
+    """A single such row in any of the files refuses the whole mark."""
     write_foreign_mark(lake, layout, ("data/s/a",), ("data/s/b", key))
 
     assert_refused(lake, Refused, "no sweep may delete", "part-00001", repr(key))
 
 
 def test_a_foreign_mark_older_than_the_repository_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It belongs to an earlier repository of the same name."""
+    """The mark belongs to an earlier repository of the same name."""
     write_foreign_mark(lake)
     repository = lake.target.repository
     younger = type(repository)(
@@ -185,7 +185,7 @@ def test_an_approval_dated_before_a_foreign_marks_newest_file_is_refused(lake: L
 
 
 def test_brakes_apply_to_foreign_marks(lake: Lake) -> None:
-    """They measure what the store lists now, and compare it with lakegc's last mark."""
+    """Brakes measure what the store lists now, and compare it with lakegc's last mark."""
     write_foreign_mark(lake, "unified", STORED[:3])
     assert_refused(lake, StoppedByBrakes, "share", "60.0 % of all objects")
     given = lake.approve("t1", released={"share": "it was meant"}, **later(lake))

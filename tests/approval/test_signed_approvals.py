@@ -57,8 +57,8 @@ def test_a_signed_mark_is_approved_and_revoked_only_with_the_key(lake: Lake, sig
 
 
 def test_an_unsigned_mark_is_not_approved(lake: Lake, signed: Lake, lakegc: Lakegc) -> None:
-    """It may be forged: the list of marks shows it as not signed, and its summary for the reference collector is
-    removed."""
+    """An unsigned mark may be forged: the list of marks shows it as not signed, and its summary for the reference
+    collector is removed."""
     lake.add_mark()
     lake.approve(for_reference=True)
 
@@ -72,7 +72,7 @@ def test_an_unsigned_mark_is_not_approved(lake: Lake, signed: Lake, lakegc: Lake
 
 
 def test_an_unsigned_approval_does_not_count(signed: Lake) -> None:
-    """It is refused even if its content matches the mark's record."""
+    """The approval is refused even if its content matches the mark's record."""
     signed.add_mark()
     signed.approve()
     store, key = signed.place.store(), approval_key("m1")
@@ -127,7 +127,7 @@ def test_a_revoked_approval_of_a_foreign_mark_that_was_restored_does_not_count(s
 
 
 def test_approvals_are_refused_if_the_file_of_holds_was_removed(signed: Lake) -> None:
-    """This applies to the mark that used these holds and to one made after they were removed."""
+    """This applies both to the mark that used these holds and to a mark made after they were removed."""
     add_hold(signed.place, parse_hold(HOLD))
     signed.add_mark(holds=read_holds(signed.place).recorded())
     signed.place.store().delete_many([HOLDS_KEY])

@@ -71,7 +71,9 @@ class Lake:
         return [word for name in tripped for word in ("--release", name, "--because", "a test")]
 
     def contents(self) -> dict[str, bytes]:
-        return {one.key: self.store.read(one.key) for page in self.store.pages("data/") for one in page.objects}
+        return {
+            stored.key: self.store.read(stored.key) for page in self.store.pages("data/") for stored in page.objects
+        }
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ def lake(sandbox: Sandbox, lakegc: Lakegc, request: pytest.FixtureRequest) -> La
 
 
 def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lake: Lake, tmp_path: Path) -> None:
-    """There has to be a complete backup of this set, and it still has to contain each object."""
+    """The sweep requires a complete backup of this set that still contains each object."""
     to, other = str(tmp_path / "backups"), str(tmp_path / "elsewhere")
     lake.mark()
     before = lake.contents()
@@ -90,7 +92,7 @@ def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lak
     lake("backup", lake.name, "m1", backup_to=to)
     lake.fails(3, "require a backup", arguments=sweep, backup_to=other)
     objects = tmp_path / "backups" / lake.name / "m1" / "objects"
-    gone, altered = sorted(each for each in objects.rglob("*") if each.is_file())[:2]
+    gone, altered = sorted(path for path in objects.rglob("*") if path.is_file())[:2]
     gone.unlink()
     altered.write_bytes(altered.read_bytes() + b"!")
     lake.fails(4, "2 could not be deleted", arguments=sweep, backup_to=to)
@@ -100,7 +102,7 @@ def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lak
     swept = lake(*sweep, backup_to=to)
 
     assert without_one == before
-    assert {str(each.relative_to(objects)) for each in (gone, altered)} <= kept.keys()
+    assert {str(path.relative_to(objects)) for path in (gone, altered)} <= kept.keys()
     assert len(kept) == len(before) - 4
     assert swept["objects"] == {"deleted": 6}
     assert len(lake.contents()) == len(before) - 6

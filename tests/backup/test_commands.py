@@ -71,7 +71,7 @@ def commands(lake: ApprovalLake, lakegc: Lakegc) -> Commands:
 
 
 def files(folder: Path) -> set[str]:
-    return {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 # --- there and back ---------------------------------------------------------------------------------------------------
@@ -117,7 +117,8 @@ def create_folder(to: str) -> StoreSettings:
 def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_names_missing_keys(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """A backup counts objects that are gone or differ from the mark; a restore names keys that aren't in the backup."""
+    """A backup counts objects that have vanished or differ from the mark; a restore names keys that aren't in the
+    backup."""
     to = str(tmp_path / "to")
     lake.add_mark(ADDRESSES)
     write_objects(lake, ADDRESSES[1:3])
@@ -166,7 +167,7 @@ def test_a_restore_drill_names_altered_copies_and_leaves_nothing_behind(
 def test_foreign_marks_of_each_layout_are_backed_up_and_restored(
     commands: Commands, lake: ApprovalLake, tmp_path: Path, layout: str
 ) -> None:
-    """Objects younger than the mark's cutoff have changed since the mark."""
+    """Objects younger than the mark's cutoff count as changed after the mark."""
     folder = write_foreign_mark(lake, layout, ("data/s/a", "data/s/b"), ("data/right-here", "legacy", "data/s/gone"),
                    summary={**SUMMARY, "cutoff_time": lake.now.isoformat()})  # fmt: skip
     write_objects(lake, ("data/s/a", "data/right-here", "legacy"), b"12", lake.now)
@@ -248,7 +249,7 @@ def test_a_backup_without_a_finished_mark_or_a_destination_is_refused(
 def test_a_backup_in_the_repositorys_own_namespace_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """This holds for every spelling of the folder, also through a link. The namespace isn't touched."""
+    """Every spelling of the folder is refused, including one through a link. The namespace isn't touched."""
     lake.add_mark(ADDRESSES)
     link = tmp_path / "link"
     link.symlink_to(lake.folder)
@@ -317,7 +318,7 @@ def repository(name: str, uri: str) -> Repository:
 def test_every_spelling_of_the_namespace_is_refused_as_a_backup_destination(
     namespace: str, blockstore: str, inside: list[str], outside: list[str]
 ) -> None:
-    """This holds for buckets, containers and folders."""
+    """Spellings of buckets, containers and folders are tried."""
     target = Target(repository("mine", namespace), blockstore, Place(Namespace.parse(namespace), StoreSettings()))
     no_repositories = cast(LakeFS, NoRepositories())
     for uri in inside:
@@ -328,7 +329,7 @@ def test_every_spelling_of_the_namespace_is_refused_as_a_backup_destination(
 
 
 def test_a_backup_in_another_repositorys_namespace_is_refused() -> None:
-    """That repository's collector would delete the backup as garbage."""
+    """The other repository's collector would delete the backup as garbage."""
     place = Place(Namespace.parse("s3://bucket/lake"), StoreSettings())
     others = cast(LakeFS, NoRepositories(repository("other", "s3://bucket/other")))
     target = Target(repository("mine", "s3://bucket/lake"), "s3", place)

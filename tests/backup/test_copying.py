@@ -113,7 +113,7 @@ def test_objects_backed_up_to_another_provider_are_restored_identically(
     azure = Place(Namespace.parse(f"{account}/ns"), azurite.settings())
     for number, (lake, to) in enumerate(((s3, gcs), (gcs, azure), (azure, s3))):
         task = Task(lake, to)
-        names = [f"data/{number}/{each}" for each in ("a", "b/c", "d")]
+        names = [f"data/{number}/{tail}" for tail in ("a", "b/c", "d")]
         for name in names:
             task.write(name, name.encode() * 3, owner="ada")
         logged = task.back_up(task.mark_rows(names), resumed=False)
@@ -140,7 +140,7 @@ def test_vanished_and_changed_objects_are_reported_and_not_copied(task: Task) ->
 
     assert outcomes(logged) == {"data/s/a": "vanished", "data/s/b": "changed", "data/s/c": "copied"}
     assert "11 bytes" in logged["data/s/b"]["why"]
-    assert [one.key for page in task.to.store().pages(FOLDER + "objects/") for one in page.objects] == [
+    assert [stored.key for page in task.to.store().pages(FOLDER + "objects/") for stored in page.objects] == [
         f"{FOLDER}objects/data/s/c"
     ]
 
@@ -157,9 +157,9 @@ def test_an_object_of_the_same_size_but_another_time_counts_as_changed(local_tas
 
 
 def test_an_archived_object_is_reported_as_cold(moto_server: MotoServer) -> None:
-    """It has to be restored from its archive tier before it can be copied."""
+    """An archived object has to be restored from its archive tier before it can be copied."""
     moto_server.make_bucket("ice")
-    task = Task(*(Place(Namespace.parse(f"s3://ice/{each}"), moto_server.settings()) for each in ("ns", "to")))
+    task = Task(*(Place(Namespace.parse(f"s3://ice/{folder}"), moto_server.settings()) for folder in ("ns", "to")))
     client = moto_server.client()
     client.put_object(Bucket="ice", Key="ns/data/s/a", Body=b"ice", StorageClass="DEEP_ARCHIVE")
     rows = task.mark_rows(["data/s/a"])
@@ -185,7 +185,7 @@ def test_a_second_run_verifies_copies_that_are_missing_from_the_log(task: Task) 
 
 def test_a_restore_overwrites_nothing_and_names_lost_or_altered_copies(task: Task, provider: Provider) -> None:
     """The rest is restored."""
-    names = [f"data/s/{each}" for each in ("same", "taken", "lacking", "altered", "back")]
+    names = [f"data/s/{tail}" for tail in ("same", "taken", "lacking", "altered", "back")]
     for name in names:
         task.write(name, b"right")
     logged = task.back_up(task.mark_rows(names), resumed=False, server_side=False)
@@ -202,7 +202,7 @@ def test_a_restore_overwrites_nothing_and_names_lost_or_altered_copies(task: Tas
     }  # fmt: skip
     assert task.store.read("data/s/taken") == b"newer"
     assert [task.store.read(f"data/s/{name}") for name in ("same", "back")] == [b"right", b"right"]
-    assert {one.key for page in task.store.pages("data/") for one in page.objects} == {
+    assert {stored.key for page in task.store.pages("data/") for stored in page.objects} == {
         "data/s/same", "data/s/taken", "data/s/back"
     }  # fmt: skip
 
@@ -219,7 +219,7 @@ def test_a_copy_with_altered_bytes_is_not_restored(local_task: Task) -> None:
         copier.copy(StoredObject(found.key, found.size, found.modified), "data/s/a", sha256=row["sha256"])
 
     assert outcomes(local_task.restore([row])) == {"data/s/a": "failed"}
-    assert [one.key for page in local_task.store.pages("data/") for one in page.objects] == []
+    assert [stored.key for page in local_task.store.pages("data/") for stored in page.objects] == []
 
 
 class AfterCopies:
@@ -278,7 +278,7 @@ def test_a_copy_that_differs_is_removed(task: Task, monkeypatch: pytest.MonkeyPa
     with pytest.raises(Differs, match="differed"):
         Copier(source, target, False, Throttle(None)).copy(source.stat("data/s/a"), "data/s/b")
 
-    assert [one.key for page in target.pages("data/") for one in page.objects] == []
+    assert [stored.key for page in target.pages("data/") for stored in page.objects] == []
 
 
 def test_all_threads_share_the_bandwidth_limit() -> None:

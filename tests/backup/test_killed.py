@@ -35,7 +35,7 @@ CAPABILITIES = Capabilities(byte_order=False)
 
 
 def task_of(server: SeaweedFS, name: str) -> Task:
-    lake, to = (Namespace.parse(f"s3://{BUCKET}/{name}/{each}") for each in ("lake", "to"))
+    lake, to = (Namespace.parse(f"s3://{BUCKET}/{name}/{folder}") for folder in ("lake", "to"))
     return Task(Place(lake, server.settings(), CAPABILITIES), Place(to, server.settings(), CAPABILITIES))
 
 
@@ -111,7 +111,7 @@ def test_a_killed_backup_resumes_and_copies_every_object_once(
     rows = task.mark_rows(KEYS)
     left = rows.filter(pa.array([address not in before for address in rows["address"].to_pylist()]))
     task.back_up(left)
-    there = {one.key for page in task.to.store().pages(FOLDER + "objects/") for one in page.objects}
+    there = {stored.key for page in task.to.store().pages(FOLDER + "objects/") for stored in page.objects}
 
     assert len(before) < len(KEYS)
     assert {row["outcome"] for row in merged(task).values()} <= set(HAS_COPY)

@@ -33,7 +33,7 @@ def commands() -> list[str]:
     """The commands of the page on backups: for the list, the backup and the restore."""
     found = re.findall(r"^(rclone .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(found) == 3
-    return [each.replace("MARK", "m1") for each in found]
+    return [line.replace("MARK", "m1") for line in found]
 
 
 def run(command: str, server: SeaweedFS, folder: Path) -> None:
@@ -48,14 +48,14 @@ def run(command: str, server: SeaweedFS, folder: Path) -> None:
 
 
 def keys(place: Place) -> set[str]:
-    listed = (one.key for page in place.store().pages("") for one in page.objects)
+    listed = (stored.key for page in place.store().pages("") for stored in page.objects)
     return {key for key in listed if not key.startswith("_lakefs/")}
 
 
 def test_the_documented_rclone_commands_copy_and_restore_every_key_of_the_text_list(
     seaweedfs: SeaweedFS, tmp_path: Path
 ) -> None:
-    """They handle odd characters. Only lakegc copies objects whose keys the text list can't hold."""
+    """The commands handle odd characters. Only lakegc copies objects whose keys the text list can't hold."""
     seaweedfs.make_bucket("bucket")
     seaweedfs.make_bucket("backups")
     capabilities = Capabilities(byte_order=False)

@@ -51,7 +51,7 @@ def hostile(number: int) -> str:
 def keys_below(store: Store, folder: str) -> Iterator[str]:
     """The keys under a folder; none while it doesn't exist."""
     with suppress(NotFound):
-        yield from (one.key for page in store.pages(folder) for one in page.objects)
+        yield from (stored.key for page in store.pages(folder) for stored in page.objects)
 
 
 def kill(home: Path, settings: Mapping[str, str], arguments: tuple[str, ...], far_enough: Callable[[], bool]) -> None:

@@ -91,7 +91,7 @@ def test_an_object_that_replaced_the_written_one_is_not_removed(provider: Provid
     for _ in range(2):
         streams.remove("ours", ours.tag)
 
-    assert [one.key for page in store.pages("") for one in page.objects] == ["replaced"]
+    assert [stored.key for page in store.pages("") for stored in page.objects] == ["replaced"]
     assert store.read("replaced") == b"a client's"
 
 
@@ -104,7 +104,7 @@ def test_the_probe_finds_whether_copies_respect_conditions(provider: Provider) -
     found = copy_never_replaces(store.streams, store, scratch, properties)
 
     assert found is KEEPS_CONDITIONS[provider.name]
-    assert [one for page in store.pages(scratch) for one in page.objects] == []
+    assert [stored for page in store.pages(scratch) for stored in page.objects] == []
 
 
 def test_a_server_side_copy_keeps_bytes_type_and_metadata(provider: Provider) -> None:
@@ -144,7 +144,7 @@ def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: 
 
 
 def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadata(moto_server: MotoServer) -> None:
-    """It doesn't replace an existing object either."""
+    """A multipart copy doesn't replace an existing object either."""
     moto_server.make_bucket("large")
     stores = [open_store(Namespace.parse(f"s3://large/{name}"), moto_server.settings()) for name in ("from", "to")]
     source, target = (S3Streams(store, max_copy_bytes=PART) for store in stores)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ def test_copying_or_reading_an_archived_object_raises_cold(moto_server: MotoServ
 
 
 def test_all_parts_but_the_last_have_the_same_length() -> None:
-    """This holds for incoming pieces of any length."""
+    """Incoming pieces may have any length."""
     pieces = [b"ab", b"", b"cdefghij", b"k"]
 
     assert list(split_into_parts(iter(pieces), 3)) == [b"abc", b"def", b"ghi", b"jk"]

@@ -1,11 +1,12 @@
-"""A backup compared with `rclone copy` of the same list, on the same SeaweedFS, in alternation.
+"""A backup compared with `rclone copy` of the same list, on the same SeaweedFS, alternately.
 
     uv run python -m tests.bench.backup --objects 5000 --pairs 3
 
-Both copy from bucket to bucket on the store's side. Ours is timed with Spark running, from the marked set to the
-summary: looking at the originals, copying, the log, looking at the copies, the list of objects. rclone's time is that
-of its process, with its defaults and with as many transfers at once as ours has copies; the better one counts. The last
-line is the median of the pairs' ratios of objects a second, ours to theirs: above 1 ours is faster.
+Both copy from bucket to bucket on the store's side. lakegc is timed with Spark running, from the marked set to the
+summary: looking up the originals, copying, writing the log, looking up the copies, listing the objects. For rclone, the
+time is that of its process, once with its defaults and once with as many concurrent transfers as lakegc has copies; the
+faster one counts. The last line is the median of the pairs' ratios of objects per second, lakegc's to rclone's: above
+1, lakegc is faster.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def main() -> None:
                 else:
                     took[which] = theirs(server, keys, f"{which}{pair}", many if which == "many" else [])
             ratios.append(min(took["default"], took["many"]) / took["ours"])
-            rates = ", ".join(f"{which} {len(keys) / each:,.0f} a second" for which, each in sorted(took.items()))
+            rates = ", ".join(f"{which} {len(keys) / seconds:,.0f} a second" for which, seconds in sorted(took.items()))
             print(f"{rates}; ratio {ratios[-1]:.2f}", flush=True)
     print(f"median of {len(ratios)} pairs: {statistics.median(ratios):.2f}")
 

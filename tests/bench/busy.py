@@ -2,9 +2,9 @@
 
     uv run python -m tests.bench.busy --objects 20000 --bears 1000
 
-A proxy before SeaweedFS answers 503 to every batch of deletes beyond so many keys a second, as S3 does. A line for each
-second shows how many keys were sent, how many of them were turned away, and the requests; the last one what became of
-the keys.
+A proxy in front of SeaweedFS answers 503 to every batch of deletes beyond a given number of keys per second, as S3
+does. Each second, one line shows how many keys were sent, how many of them were rejected, and the number of requests;
+the last line shows the outcomes of the keys.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Writes a synthetic repository of a size into a folder: tables, what the server knows, objects or an inventory.
+"""Writes a synthetic repository of a given size into a folder: tables, the server's state, objects or an inventory.
 
     uv run python -m tests.bench.generate --size M --store s3 --folder /tmp/bench
 
-Tables and objects go straight into the store, commits, branches and staged entries straight into the sandbox's state;
-from then on its server serves them. What expires is known from the plan alone (`history`), and is kept beside it.
-Each part that is finished is remembered, so what was stopped goes on where it was.
+Tables and objects are written directly to the store, and commits, branches and staged entries directly to the sandbox's
+state; from then on its server serves them. The expected expired set follows from the plan alone (`history`), and is
+stored beside it. Each finished part is recorded, so an interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _ranges(history: History, sink: Sink, done: Path, piece: _Piece) -> list[Hel
         sink.put(f"_lakefs/{table.id}", table.data)
         held.append(Held(version.since, version.until, ref))
     part = file.with_suffix(".part")
-    part.write_text(json.dumps([_as_json(one) for one in held]))
+    part.write_text(json.dumps([_as_json(row) for row in held]))
     part.rename(file)
     return held
 
@@ -240,7 +240,7 @@ def write_inventory(history: History, folder: Path, prefix: str, there: Store, e
         some = order[at : at + INVENTORY_ROWS]
         keys = pa.array([f"{prefix}{key.decode()}" for key in names.texts(history.addresses(some))], pa.string())
         modified = pa.array(history.made[some] * 1_000_000, pa.timestamp("us", tz="UTC"))
-        checksum = pa.array([each.decode() for each in names.texts(names.checksums(some))], pa.string())
+        checksum = pa.array([text.decode() for text in names.texts(names.checksums(some))], pa.string())
         columns = {"key": keys, "size": pa.array(history.sizes(some)), "last_modified": modified, "e_tag": checksum}
         pq.write_table(pa.table(columns), folder / f"part-{number:05}.parquet")
 
@@ -259,7 +259,7 @@ def expiring(history: History) -> Numbers:
 
 
 def history_in(folder: Path, size: Size) -> History:
-    """The plan of a folder: as of when it was begun."""
+    """The plan of a folder, as of the time when it was started."""
     file = folder / "plan.json"
     if not file.exists():
         file.write_text(json.dumps({"size": size.name, "now": int(time.time())}))
@@ -324,7 +324,7 @@ def main() -> None:
     with built(folder_of(chosen.folder, size, chosen.store), size, chosen.store, print) as (_, history):
         expired = known(history)
         print(f"{size.objects:,} objects, of which {len(expired):,} expire: " + ", ".join(
-            each.decode() for each in islice(expired, 2)) + ", …")  # fmt: skip
+            address.decode() for address in islice(expired, 2)) + ", …")  # fmt: skip
 
 
 if __name__ == "__main__":

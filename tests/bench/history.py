@@ -1,8 +1,8 @@
-"""The plan of a synthetic repository: which objects there are, which commits hold them, and which of them expire.
+"""The plan of a synthetic repository: which objects there are, which commits contain them, and which of them expire.
 
-Objects have numbers: those that the trunks begin with, then those that commits put in the place of others, those of the
-small ranges, the staged ones, and the garbage. What expires is counted here by the plan alone, commit by commit as the
-documented rule says, and never asked of the product.
+Objects are numbered: first those that the trunks start with, then their replacements in later commits, those of the
+small ranges, the staged ones, and the garbage. The expired objects are computed here from the plan alone, commit by
+commit as the documented rule says, and never with lakegc's own code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEED = 7
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What one range of a trunk holds from one of its commits on, until the next version: numbers of objects."""
+    """The object numbers in a range of a trunk, from one of its commits until the next version."""
 
     since: int
     until: int
@@ -75,9 +75,9 @@ class History:
 
     @cached_property
     def trunk_retained(self) -> npt.NDArray[np.bool_]:
-        """Which commits of a trunk are retained: its head, and what was a head until a day within the rule's days.
+        """The retained commits of a trunk: its head, and each former head that was replaced within the rule's days.
 
-        A fork's first commit keeps what it was made from in the same way, which the trunk retains already.
+        The parent of a fork's first commit is retained in the same way, but the trunk already retains it.
         """
         return _retained(self.trunk_dates, self.now - TRUNK_DAYS * DAY)
 
@@ -97,7 +97,7 @@ class History:
         return {**found, "end": at}
 
     def versions(self, trunk: int, place: int) -> Iterator[Version]:
-        """What a range of a trunk holds over time; each version has some new objects in the places of others."""
+        """The versions of a trunk's range over time; each replaces some objects with new ones."""
         size, draw = self.size, np.random.default_rng([_SEED, trunk, place])
         begins = (trunk * size.ranges + place) * size.entries
         held, since = np.arange(begins, begins + size.entries, dtype=np.int64), 0
@@ -120,7 +120,7 @@ class History:
         return np.arange(begins, begins + self.size.tail, dtype=np.int64)
 
     def expired(self) -> npt.NDArray[np.bool_]:
-        """Of each object, whether nothing retained and nothing staged refers to it."""
+        """For each object, whether no retained commit and no staged entry refers to it."""
         size, gone = self.size, np.ones(self.firsts["end"], dtype=np.bool_)
         for trunk in range(size.trunks):
             for place in range(size.ranges):
@@ -179,7 +179,7 @@ class History:
 
 
 def _retained(dates: Numbers, cutoff: int) -> npt.NDArray[np.bool_]:
-    """Of a line of commits, its head, and each whose child is younger than the cutoff."""
+    """Of a line of commits, the head and each commit whose child is younger than the cutoff."""
     found = np.ones(len(dates), dtype=np.bool_)
     found[:-1] = dates[1:] > cutoff
     return found

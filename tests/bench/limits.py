@@ -38,7 +38,7 @@ _work: Callable[[Any], Any]
 
 
 def by_all_cores(work: Callable[[list[Any]], _Result], items: Sequence[Any]) -> tuple[list[_Result], float]:
-    """What each process made of its share of the items, and the seconds from when all of them were there."""
+    """The result of each process for its share of the items, and the seconds since all processes were ready."""
     shares = [list(items[core::_CORES]) for core in range(_CORES)]
     with multiprocessing.get_context("fork").Pool(_CORES, _take, (work,)) as pool:
         pool.map(_ready, range(_CORES), chunksize=1)
@@ -108,18 +108,18 @@ def inventory(parts: Sequence[Path]) -> int:
 
 def fetched(place: Place, ids: Sequence[str]) -> dict[str, bytes]:
     with ThreadPoolExecutor(8) as pool:
-        return dict(zip(ids, pool.map(lambda one: place.store().read(f"_lakefs/{one}"), ids), strict=True))
+        return dict(zip(ids, pool.map(lambda range_id: place.store().read(f"_lakefs/{range_id}"), ids), strict=True))
 
 
 def decoding(tables: dict[str, bytes], *, proving: bool) -> tuple[int, float]:
     """Entries of ranges from memory, addresses only; with `proving`, their content hashes too. With the seconds."""
     decoder = VectorisedDecoder()
 
-    def entries(one: str) -> int:
-        arguments: dict[str, Any] = {"name": one, "columns": ("address", "address_type"), "decoder": decoder}
+    def entries(range_id: str) -> int:
+        arguments: dict[str, Any] = {"name": range_id, "columns": ("address", "address_type"), "decoder": decoder}
         if proving:
-            return sstable.read_verified_entries(tables[one], **arguments)[0].num_rows
-        return sstable.read_entries(tables[one], **arguments).num_rows
+            return sstable.read_verified_entries(tables[range_id], **arguments)[0].num_rows
+        return sstable.read_entries(tables[range_id], **arguments).num_rows
 
     def decoded(ids: list[str]) -> int:
         return sum(map(entries, ids))
@@ -137,7 +137,7 @@ def anti_join(place: Place, stored: Dataset, live: Sequence[Dataset], cutoff: da
     """Plain pyarrow: what is stored and old, without what is live, sorted and written to the store; and the seconds."""
     began = time.monotonic()
     objects = _read(place, stored, ["address", "size", "modified", "checksum", "slice"])
-    known = pa.chunked_array([chunk for one in live for chunk in _read(place, one, ["address"])["address"].chunks])
+    known = pa.chunked_array([chunk for part in live for chunk in _read(place, part, ["address"])["address"].chunks])
     old = pc.less_equal(objects["modified"], pa.scalar(cutoff, objects.schema.field("modified").type))
     gone = objects.filter(pc.and_(old, pc.invert(pc.is_in(objects["address"], value_set=known.combine_chunks()))))
     gone = gone.sort_by("address")

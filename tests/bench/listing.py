@@ -2,9 +2,9 @@
 
     uv run python -m tests.bench.listing --objects 100000 --slices 20 --rounds 3
 
-In each round every way lists all keys, in turns. The limit is raw HTTP: signed requests whose responses are only
-searched for the next page. Printed are keys a second (the median of the rounds), processor seconds of this process, and
-how many times longer than the limit a way took; `--way` names one or more of them.
+In each round, every method lists all keys, one method after the other. The limit is raw HTTP: signed requests whose
+responses are only searched for the next page. The output has keys per second (the median of the rounds), processor
+seconds of this process, and the time relative to the limit; `--way` selects one or more methods.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Reading:
 
 @dataclass
 class Phase:
-    """What a phase took, added up where it comes twice."""
+    """The cost of a phase; if it runs twice, the sum of both."""
 
     name: str
     seconds: float = 0.0
@@ -152,14 +152,14 @@ class Counters:
 
 
 def run(served: Serving, mark_id: str, options: Sequence[str], home: Path) -> Measured:
-    """Run a mark. Raises `SystemExit` with what it said where it fails."""
+    """Run a mark. Raises `SystemExit` with its output if it fails."""
     return lakegc(served, ["mark", REPOSITORY, "--mark-id", mark_id, *options], home)
 
 
 def lakegc(
     served: Serving, arguments: Sequence[str], home: Path, environment: Mapping[str, str] | None = None
 ) -> Measured:
-    """Run a command of lakegc's, and tell its phases. Raises `SystemExit` with what it said where it fails."""
+    """Run a lakegc command and return its phases. Raises `SystemExit` with its output if it fails."""
     command = [str(Path(sys.executable).with_name("lakegc")), *arguments]
     load = os.getloadavg()[0]
     home.mkdir(exist_ok=True)
@@ -242,7 +242,9 @@ def expired_in(found: Made) -> list[bytes]:
     batches = (
         file_batches(found.place, dataset.folder, file, EXPIRED_OBJECTS, columns=["address"]) for file in dataset.files
     )
-    return sorted(one.encode() for tables in batches for table in tables for one in table["address"].to_pylist())
+    return sorted(
+        address.encode() for tables in batches for table in tables for address in table["address"].to_pylist()
+    )
 
 
 def check(found: Made, history: History) -> int:
@@ -261,11 +263,11 @@ def limit_of_listing(served: Serving, history: History, folder: Path) -> float:
     """Seconds in which all keys can be listed without being read."""
     if served.store is None:
         root = served.sandbox.local_path / REPOSITORY
-        found, seconds = limits.by_all_cores(limits.files, [root / one for one in history.folders])
+        found, seconds = limits.by_all_cores(limits.files, [root / folder for folder in history.folders])
     elif (folder / "inventory").exists():
         found, seconds = limits.by_all_cores(limits.inventory, sorted((folder / "inventory").iterdir()))
     else:
-        prefixes = [served.prefix + one for one in history.folders]
+        prefixes = [served.prefix + folder for folder in history.folders]
         listing = partial(limits.raw, served.store, BUCKET, at_once=AT_ONCE)
         found, seconds = limits.by_all_cores(listing, prefixes)
     if sum(found) != history.firsts["end"]:
@@ -330,7 +332,7 @@ def rows(run: Measured) -> Iterator[list[str]]:
         if phase is None:
             total = Phase("in all", run.seconds, peak=run.peaks["all"])
             for name in USED:
-                setattr(total, name, sum(getattr(each, name) for each in run.phases.values()))
+                setattr(total, name, sum(getattr(phase, name) for phase in run.phases.values()))
             phase = total  # noqa: PLW2901
         rate = f"{phase.count / phase.seconds:,.0f} {phase.unit}" if phase.count and phase.seconds else ""
         took = phase.seconds + (run.phases[WRITING].seconds if phase.name == JOIN and WRITING in run.phases else 0)

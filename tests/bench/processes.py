@@ -1,4 +1,4 @@
-"""What a process and all that it started use: processor seconds, and memory at its peak. From /proc, so Linux only."""
+"""Resource use of a process and all its descendants: processor seconds and peak memory. Reads /proc, so Linux only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JAVA, WORKER, REST = "JVM", "Python workers", "driver"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process as /proc tells of it; `ticks` are those of its processor time and of its ended children's."""
+    """One process as listed in /proc; `ticks` include those of its children that have ended."""
 
     id: int
     name: str
@@ -29,11 +29,11 @@ def tree(root: int) -> list[Process]:
     """The process and its descendants, each behind its parent."""
     everything = [found for entry in Path("/proc").iterdir() if (found := _process(entry)) is not None]
     children: dict[int, list[Process]] = {}
-    for each in everything:
-        children.setdefault(each.parent, []).append(each)
-    found = [each for each in everything if each.id == root]
-    for each in found:  # grows while it is gone through
-        found.extend(children.get(each.id, ()))
+    for process in everything:
+        children.setdefault(process.parent, []).append(process)
+    found = [process for process in everything if process.id == root]
+    for process in found:  # grows while it is gone through
+        found.extend(children.get(process.id, ()))
     return found
 
 
@@ -49,8 +49,8 @@ def _process(entry: Path) -> Process | None:
 
 
 def processor_seconds(root: int) -> float:
-    """Of a process, all that it started, and those of them that have ended."""
-    return sum(each.ticks for each in tree(root)) / TICK
+    """Processor seconds of a process and all its descendants, including those that have ended."""
+    return sum(process.ticks for process in tree(root)) / TICK
 
 
 def memory(process: int) -> int:
@@ -64,7 +64,8 @@ def memory(process: int) -> int:
 
 @dataclass
 class Watch:
-    """Looks at a process and all that it started until it is stopped, a few times a second; at memory once a second."""
+    """Samples a process and all its descendants until it is stopped: a few times per second, and memory once per
+    second."""
 
     root: int
     first_worker: float | None = None
@@ -93,12 +94,12 @@ class Watch:
                 return
             weighs = number % LOOKS_A_WEIGHING == 0
             used, kinds = dict.fromkeys((JAVA, WORKER, REST), 0), dict[int, str]()
-            for each in tree(self.root):
-                above = kinds.get(each.parent, REST)
-                kinds[each.id] = JAVA if each.name == "java" else WORKER if above in (JAVA, WORKER) else REST
+            for process in tree(self.root):
+                above = kinds.get(process.parent, REST)
+                kinds[process.id] = JAVA if process.name == "java" else WORKER if above in (JAVA, WORKER) else REST
                 if above == WORKER and self.first_worker is None:
                     self.first_worker, self.at_first_worker = time.monotonic(), self.processor()
-                used[kinds[each.id]] += memory(each.id) if weighs else 0
+                used[kinds[process.id]] += memory(process.id) if weighs else 0
             self.used = max(self.used, self.processor())
             used["all"] = sum(used.values())
             for name, size in used.items():

@@ -1,9 +1,9 @@
-"""How long a review, a comparison and a list of a large mark take, and how much memory each needs at its peak.
+"""Time and peak memory of a review, a comparison and a list of a large mark.
 
     uv run python -m tests.bench.review --objects 1000000 --files 4
 
-Writes two marks straight as files into a sandbox's namespace, without Spark: of the earlier one's objects a tenth is
-gone in the later one, which has as many new ones. Then runs each command as a user does, in a process of its own.
+Writes two marks directly as files into a sandbox's namespace, without Spark: a tenth of the earlier mark's objects are
+missing from the later one, which has as many new ones. Then runs each command in its own process, as a user does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def rows(first: int, last: int) -> pa.Table:
         "checksum": [f"{n:032x}" for n in numbers.tolist()],
         "slice": [f"{address[:26]}" for address in addresses],
         "reason": [reason.value for reason in reasons],
-        "commit_id": where_known([f"{one:064x}" for one in commits.tolist()]),
+        "commit_id": where_known([f"{number:064x}" for number in commits.tolist()]),
         "branch": where_known(["main"] * len(numbers)),
         "days": where_known([21] * len(numbers)),
         "until": where_known([START - timedelta(days=1)] * len(numbers)),
@@ -64,9 +64,9 @@ def rows(first: int, last: int) -> pa.Table:
 
 
 def files(first: int, objects: int, count: int) -> Iterator[pa.Table]:
-    each = -(-objects // count)
-    for begin in range(first, first + objects, each):
-        yield rows(begin, min(begin + each, first + objects))
+    per_file = -(-objects // count)
+    for begin in range(first, first + objects, per_file):
+        yield rows(begin, min(begin + per_file, first + objects))
 
 
 def build(place: Place, *, objects: int, count: int) -> None:

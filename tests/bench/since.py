@@ -1,10 +1,10 @@
-"""The requests of an incremental mark to the store, compared with a full mark of the same moment.
+"""The requests of an incremental mark to the store, compared with those of a full mark at the same moment.
 
     uv run python -m tests.bench.since --size L --folder /tmp/bench
 
-Copies the built repository once, marks and sweeps it, and changes a share of its live objects: `--commits` commits on
-`main`, each of which puts its part of them into one range, in the place of others. Then comes an incremental mark, and
-a full one, which must find the same set. Requests and bytes are the store's own counts, phase by phase.
+Copies the generated repository once, marks and sweeps it, and replaces a share of its live objects in `--commits`
+commits on `main`, each of which replaces its part in a single range. Then an incremental and a full mark are made,
+which must find the same set. Requests and bytes are the store's own counts, phase by phase.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ COUNTED = {"listing": (LISTING,), "ranges": (METARANGES, RANGES, REASONS, ASKING
 
 @dataclass(frozen=True)
 class Grown(History):
-    """A history with so many objects more, put into new slices at a moment of its own (seconds)."""
+    """A history with additional objects in new slices, written at a given time (seconds)."""
 
     more: int = 0
     at: int = 0
@@ -111,7 +111,7 @@ def marked(served: Serving, folder: Path, options: Sequence[str], title: str) ->
 
 
 def used(measured: Measured, kind: str, name: str) -> float:
-    return sum(float(getattr(measured.phases[one], name)) for one in COUNTED[kind] if one in measured.phases)
+    return sum(float(getattr(measured.phases[phase], name)) for phase in COUNTED[kind] if phase in measured.phases)
 
 
 def main() -> None:

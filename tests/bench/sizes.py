@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 class Size:
     """A repository in numbers.
 
-    `trunks` branches have content of their own: each has `ranges` ranges of `entries` entries, and a line of
-    `commits`, the first `expired` of which are beyond the rule's days. Of these commits every `every`th rewrites
-    `rewrites` ranges, in each of which `changed` objects are new; what a commit doesn't rewrite is its parent's. Beside
-    them each commit has a small range of `tail` objects of its own, where that isn't 0. `forks` branches leave the
-    first trunk at one of its retained commits and add `fork_commits` each, which rewrite the small range only. `staged`
-    objects are uncommitted, evenly over all branches; `garbage` ones were never committed. `markers` paths of each
-    trunk have the size of garbage, so that branches must be probed for them.
+    `trunks` branches have their own content: each has `ranges` ranges of `entries` entries, and a line of `commits`,
+    the first `expired` of which are older than the rule's days. Every `every`th of these commits rewrites `rewrites`
+    ranges with `changed` new objects each; all other ranges are its parent's. If `tail` isn't 0, each commit also has a
+    small range of `tail` new objects. `forks` branches start at one of the first trunk's retained commits and add
+    `fork_commits` each, which rewrite only the small range. `staged` objects are uncommitted, evenly over all branches;
+    `garbage` objects were never committed. `markers` paths of each trunk have the size of garbage, so that branches
+    must be probed for them.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Size:
         return self.base + self.replaced + self.tails + self.staged + self.garbage
 
     def scaled(self, factor: float) -> Size:
-        """As many branches, staged objects, garbage and slices as a factor says, each branch as it was."""
+        """The size with a multiple of its branches, staged objects, garbage and slices; each branch is unchanged."""
         if factor == 1:
             return self
         counts = {name: max(round(getattr(self, name) * factor), 1) for name in ("trunks", "slices")}

@@ -32,11 +32,11 @@ def build(sandbox: Sandbox, name: str, *, objects: int, commits: int) -> None:
     draw, now = random.Random(1), sandbox.now()
     sandbox.set_clock(now - timedelta(days=commits + 10))
     repository = sandbox.create(name)
-    each = objects // commits
+    per_commit = objects // commits
     for day in range(commits):
         sandbox.set_clock(now - timedelta(days=commits - day))
-        again = min(OVERWRITTEN, each // 2) if day else 0
-        fresh = each - again if day < commits - 1 else objects - each * (commits - 1) - again
+        again = min(OVERWRITTEN, per_commit // 2) if day else 0
+        fresh = per_commit - again if day < commits - 1 else objects - per_commit * (commits - 1) - again
         put = [(f"table/day={day:04}/part-{i:05}", f"{day}-{i}".encode() * draw.randint(1, 40)) for i in range(fresh)]
         put += [(f"table/day={day - 1:04}/part-{i:05}", f"over {day}-{i}".encode() * 3) for i in range(again)]
         repository.put_many("main", put)

@@ -1,7 +1,7 @@
-"""What a synthetic repository is served by: the sandbox's server over a folder, or over SeaweedFS that keeps its data.
+"""Servers for a synthetic repository: the sandbox's server over a folder, or over SeaweedFS for the data.
 
-`local` has its objects in files, `s3` in a bucket; `inventory` has them in Parquet files, and only those that expire in
-a bucket. Tables and marks of the last two are in the bucket.
+`local` has its objects in files, `s3` in a bucket; `inventory` lists them in Parquet files, and only the expired ones
+are in a bucket. For the last two, tables and marks are in the bucket.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Serving:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What `lakegc` needs in its environment."""
+        """The environment variables that `lakegc` needs."""
         found = dict(self.sandbox.environment)
         if self.store is not None:
             found |= {"LAKEGC_S3_ACCESS_KEY_ID": _KEY, "LAKEGC_S3_SECRET_ACCESS_KEY": _SECRET}
@@ -86,7 +86,7 @@ def seaweedfs_in(folder: Path) -> Iterator[tuple[SeaweedFS, int, int, int]]:
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
     port, metrics = s3_servers.free_port(), s3_servers.free_port()
     command = [*s3_servers._seaweedfs_command(folder, port), f"-metricsPort={metrics}"]
-    filer = next(int(each.partition("=")[2]) for each in command if each.startswith("-filer.port="))
+    filer = next(int(argument.partition("=")[2]) for argument in command if argument.startswith("-filer.port="))
     server = SeaweedFS(f"http://127.0.0.1:{port}", _KEY, _SECRET)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)

@@ -35,7 +35,10 @@ def function_level_imports() -> dict[Path, int]:
     for path, tree in modules():
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         inside = {
-            id(node) for one in functions for node in ast.walk(one) if isinstance(node, ast.Import | ast.ImportFrom)
+            id(node)
+            for function in functions
+            for node in ast.walk(function)
+            if isinstance(node, ast.Import | ast.ImportFrom)
         }
         if inside:
             found[path] = len(inside)
@@ -47,17 +50,19 @@ def import_cycles() -> list[str]:
     graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
     names = sorted(graph.modules)
     upstream = {name: graph.find_upstream_modules(name) for name in names}
-    return [f"{one} and {other}" for one in names for other in upstream[one] if one < other and one in upstream[other]]
+    return [
+        f"{name} and {other}" for name in names for other in upstream[name] if name < other and name in upstream[other]
+    ]
 
 
 def loops_that_sleep() -> list[str]:
-    """Loops that call something named `sleep`: retries by hand, unless they are the one policy or the one poll."""
+    """Loops that call a function named `sleep`: hand-written retries, except the shared retry policy and poll."""
     found = []
     for path, tree in modules():
         for node in ast.walk(tree):
             if isinstance(node, ast.While | ast.For):
-                calls = [one.func for one in ast.walk(node) if isinstance(one, ast.Call)]
-                names = {getattr(one, "attr", getattr(one, "id", "")) for one in calls}
+                calls = [inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+                names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
                 if "sleep" in names:
                     found.append(f"{path}:{node.lineno}")
     return found
@@ -69,7 +74,7 @@ def main() -> None:
         print(f"modules at the top of {package}: {len(names)} (at most {TOP_LEVEL_BOUND[package]}): {', '.join(names)}")
     inside = function_level_imports()
     print(f"imports inside functions: {sum(inside.values())} in {len(inside)} modules")
-    for path, count in sorted(inside.items(), key=lambda one: -one[1])[:10]:
+    for path, count in sorted(inside.items(), key=lambda item: -item[1])[:10]:
         print(f"  {count:3} {path}")
     cycles = import_cycles()
     print(f"import cycles: {len(cycles)}")

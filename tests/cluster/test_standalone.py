@@ -44,7 +44,7 @@ def sandbox(seaweedfs: SeaweedFS, proxy: StoreProxy, tmp_path: Path) -> Iterator
 
 
 def json_output(settings: Mapping[str, str], home: Path, *arguments: str) -> Any:
-    """What a command of the command line prints as JSON, in a process and with a Spark of its own."""
+    """The JSON that a command prints when it runs in its own process, with its own Spark."""
     known = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     environment = {**known, **settings, "DAGSTER_HOME": str(home)}
     command = [sys.executable, "-m", "lakegc_assets.cli", *arguments, "--format", "json"]
@@ -95,5 +95,5 @@ def test_a_mark_and_its_sweep_are_exact_although_a_worker_is_killed(
     json_output(settings, tmp_path / "home", "approve", "lake", "m1", "--yes", "--digest", record["digest"])
     report = json_output(settings, tmp_path / "home", "sweep", "lake", "m1")
     assert report["objects"] == {"deleted": GARBAGE}
-    assert not garbage & {one.key for page in store.pages("data/") for one in page.objects}
+    assert not garbage & {stored.key for page in store.pages("data/") for stored in page.objects}
     assert lake.read("main", "a/0")[1] == b"new 0"

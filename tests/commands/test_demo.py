@@ -42,7 +42,7 @@ def fresh(home: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo printed, and the folder of its sandbox."""
+    """The output of the demo, and the folder of its sandbox."""
 
     home: Path
     done: subprocess.CompletedProcess[str]
@@ -81,7 +81,7 @@ def test_the_demo_expires_the_six_objects_of_the_documented_example(demo: Demo) 
 
 
 def test_the_demo_sweeps_and_restores_all_six_objects(demo: Demo) -> None:
-    """Retained files are read again byte for byte, expired ones answer 410, and the backup brings them back."""
+    """Retained files are still readable byte for byte, expired ones return 410, and the backup brings them back."""
     assert "re-verified, and swept: 6 deleted of 6." in demo.done.stdout
     assert "files of retained commits are intact, byte for byte, and 0 are not; 6 of 6" in demo.done.stdout
     assert "Backed up 6 of 6 objects" in demo.done.stdout
@@ -122,7 +122,7 @@ def test_the_demo_writes_only_to_its_own_folder_and_no_secret(demo: Demo) -> Non
 
 
 def printed_until(process: subprocess.Popen[bytes], words: str) -> str:
-    """What a process prints, up to these words. Fails where it ends, or takes too long."""
+    """The output of a process up to the given words. Fails if the process ends first or takes too long."""
     assert process.stdout is not None
     text, limit = "", time.monotonic() + LIMIT_S
     while words not in text:
@@ -139,7 +139,7 @@ def settings_in(text: str) -> Mapping[str, str]:
 
 
 def test_the_commands_that_the_demo_prints_work(demo: Demo, lakegc: Lakegc) -> None:
-    """The sandbox serves where it says, its settings lead to the mark, and it ends well."""
+    """The sandbox serves at the printed address, its settings lead to the mark, and it exits cleanly."""
     command = [LAKEGC, "sandbox", "up", "--folder", str(demo.folder), "--port", "0"]
     with subprocess.Popen(command, env=fresh(demo.home), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:

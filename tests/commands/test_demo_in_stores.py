@@ -22,7 +22,7 @@ def as_settings(provider: Provider) -> dict[str, str]:
 
 @pytest.mark.parametrize("provider", ["seaweedfs", "gcs", "azure"], indirect=True)
 def test_the_demo_gives_the_same_result_in_every_store(provider: Provider, lakegc: Lakegc, tmp_path: Path) -> None:
-    """It marks, backs up, sweeps and restores, with one option. A second demo at the same place is refused."""
+    """With one option, the demo marks, backs up, sweeps and restores. A second demo at the same place is refused."""
     place, settings = provider.uri(), as_settings(provider)
 
     output = lakegc.output(settings, "demo", "--folder", str(tmp_path / "one"), "--store", place)

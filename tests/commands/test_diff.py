@@ -1,4 +1,4 @@
-"""What `lakegc diff` and a review report of the change from one mark to the next."""
+"""The changes from one mark to the next, as reported by `lakegc diff` and by a review."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ NEW = [expired("data/n/1", 1_000, path="t/new"), expired("data/n/2", 2_000)]
 
 def listing(rows: Sequence[Mapping[str, Any]]) -> list[pa.Table]:
     return [
-        pa.Table.from_pylist([{each: row.get(each) for each in STORED_OBJECTS.names}], STORED_OBJECTS) for row in rows
+        pa.Table.from_pylist([{column: row.get(column) for column in STORED_OBJECTS.names}], STORED_OBJECTS)
+        for row in rows
     ]
 
 
 @pytest.fixture
 def two(place: Place) -> Place:
     """Mark m1, and a day later m2: one object was deleted meanwhile, one is on hold, one is live again, two are new."""
-    reviewable(place, tables([*STAYS, GONE, HELD, RESCUED], each=3), "m1")
+    reviewable(place, tables([*STAYS, GONE, HELD, RESCUED], per_file=3), "m1")
     reviewable(
         place,
-        tables([*STAYS, *NEW], each=2),
+        tables([*STAYS, *NEW], per_file=2),
         "m2",
         start=LATER,
         listed=listing([*STAYS, *NEW, HELD, RESCUED]),
@@ -57,7 +58,7 @@ def difference(lakegc: Lakegc, sandbox: Sandbox, name: str, *marks: str) -> Any:
 def test_a_diff_reports_newly_and_no_longer_expired_objects(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
-    """It counts objects and bytes by reason and path, and says what happened to them."""
+    """The diff counts objects and bytes by reason and path, and says what happened to objects that no longer expire."""
     found = difference(lakegc, sandbox, name, "m1", "m2")
 
     newly, no_longer = found["newly_expired"], found["no_longer_expired"]
@@ -76,7 +77,7 @@ def test_a_diff_reports_newly_and_no_longer_expired_objects(
 def test_a_review_reports_the_changes_since_the_previous_mark(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
-    """It agrees with `diff`; a first mark is shown as such."""
+    """The review agrees with `diff`; a first mark is labelled as such."""
     shown = lakegc.output(sandbox.settings, "review", name, "m2")
     found = json.loads(lakegc.output(sandbox.settings, "review", name, "m2", "--format", "json"))
 
@@ -95,7 +96,7 @@ def test_a_review_reports_the_changes_since_the_previous_mark(
 def test_a_review_works_although_the_previous_mark_is_unreadable(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
-    """It says that there is nothing to compare with, and shows all the rest."""
+    """The review says that there is nothing to compare with, and shows all the rest."""
     folder = sandbox.local_path / name / "_lakefs/retention/gc/lakegc/m1"
     (folder / "expired_set" / "part-00000-0-000.parquet").write_bytes(b"")
 

@@ -57,7 +57,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of a page's headings."""
+    """The anchors that GitHub generates from a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -92,7 +92,7 @@ def code(page: Path) -> Iterator[str]:
 
 def commands_named(page: Path) -> set[str]:
     """The commands of lakegc that a page's code names."""
-    found = (re.match(r"(?:\S+/)?lakegc (?:--set \S+ )?([a-z]\S*)", each.strip()) for each in code(page))
+    found = (re.match(r"(?:\S+/)?lakegc (?:--set \S+ )?([a-z]\S*)", line.strip()) for line in code(page))
     return {match.group(1) for match in found if match is not None}
 
 
@@ -103,8 +103,8 @@ def commands() -> dict[str, typer.main.click.Command]:
 def options() -> set[str]:
     """Every option of every command."""
     every = [typer.main.get_command(cli.app), *commands().values()]
-    every += [inner for one in commands().values() for inner in getattr(one, "commands", {}).values()]
-    return {name for one in every for parameter in one.params for name in parameter.opts}
+    every += [inner for command in commands().values() for inner in getattr(command, "commands", {}).values()]
+    return {name for command in every for parameter in command.params for name in parameter.opts}
 
 
 @a_page
@@ -145,7 +145,7 @@ def test_lines_and_paragraphs_are_short(page: Path) -> None:
     lines = [line for line in text(page).splitlines() if not line.startswith("|")]
 
     assert [line for line in lines if len(line) > LONGEST_LINE] == []
-    assert [each for each in paragraphs(page) if len(each) > LONGEST_PARAGRAPH] == []
+    assert [paragraph for paragraph in paragraphs(page) if len(paragraph) > LONGEST_PARAGRAPH] == []
 
 
 def test_the_page_of_settings_names_every_setting_and_no_other() -> None:
@@ -184,7 +184,7 @@ def test_every_command_is_named_on_a_page() -> None:
 
 @a_page
 def test_every_option_that_a_page_names_exists(page: Path) -> None:
-    named = {option for each in code(page) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", each)}
+    named = {option for line in code(page) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)}
 
     assert named - options() - NOT_OURS == set()
 
@@ -199,7 +199,7 @@ def test_the_docstring_of_a_package_names_each_of_its_modules(package: ModuleTyp
 
 
 def test_every_documented_pytest_command_selects_tests() -> None:
-    """Also with its `-k`, after a test was renamed."""
+    """A `-k` that names a renamed test fails here."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", text(ROOT / "docs" / "contributing.md"), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
     runs = [shlex.split(line.partition("run pytest ")[2]) for line in lines if "run pytest " in line]

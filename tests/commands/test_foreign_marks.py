@@ -123,12 +123,12 @@ def test_every_address_of_a_foreign_mark_is_reviewed(lakegc: Lakegc, sandbox: Sa
 
     assert (totals["objects"], totals["not_in_the_store"], totals["bytes"]) == (5, 1, 15)
     assert (totals["layout"], totals["by"]) == (layout, f"the reference collector ({layout})")
-    assert {each["slice"]: each["bytes"] for each in totals["by_slice"]} == {"data/s1/": 12, "data/": 1, "": 2}
-    assert {each["address"]: each["size"] for each in every} == {
+    assert {group["slice"]: group["bytes"] for group in totals["by_slice"]} == {"data/s1/": 12, "data/": 1, "": 2}
+    assert {row["address"]: row["size"] for row in every} == {
         **{key: len(data) for key, data in STORED.items()},
         GONE: None,
     }
-    assert {each["reason"] for each in every} == {"not recorded by the collector that made the mark"}
+    assert {row["reason"] for row in every} == {"not recorded by the collector that made the mark"}
     assert {row[0] for row in csv.reader(io.StringIO(lines))} == {"address", *addresses}
     assert people.code == 0
     for words in ("5 objects expired", "4 of them (15 B) are in the store", "foreign mark", f"lakegc mark {lake}"):
@@ -139,7 +139,7 @@ def test_every_address_of_a_foreign_mark_is_reviewed(lakegc: Lakegc, sandbox: Sa
 def test_a_summary_that_disagrees_with_the_files_is_shown_beside_their_count(
     lakegc: Lakegc, sandbox: Sandbox, lake: str
 ) -> None:
-    """Neither count is hidden."""
+    """Both counts are shown."""
     leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], summary_file=summary(22))
 
     shown_to_people = lakegc(sandbox.settings, "review", lake, "m1").out
@@ -177,14 +177,14 @@ def test_a_foreign_mark_with_one_damaged_file_is_refused_as_a_whole(
 def test_a_foreign_mark_without_its_parquet_is_reported_as_damaged(
     lakegc: Lakegc, sandbox: Sandbox, lake: str, left: str
 ) -> None:
-    """It isn't reported as missing, for something is left of it."""
+    """The mark isn't reported as missing, since some of its files remain."""
     place_of(sandbox, lake).store().write(GC + left, summary(3))
 
     lakegc(sandbox.settings, "review", lake, "m1").stopped(3, "belongs to a mark", "are missing")
 
 
 def test_an_unknown_foreign_mark_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
-    """It is refused whatever its id looks like."""
+    """The mark is refused whatever its id looks like."""
     leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], summary_file=summary(1))
 
     lakegc(sandbox.settings, "review", lake, "m2").stopped(1, "no mark m2")
@@ -205,7 +205,7 @@ def test_lakegcs_own_marks_are_not_listed_as_foreign(lakegc: Lakegc, sandbox: Sa
 def test_every_address_of_a_recorded_reference_mark_is_listed(
     lakegc: Lakegc, sandbox: Sandbox, lake: str, recording: str
 ) -> None:
-    """It lists what the reference collector marked, right or wrong."""
+    """Every address that the reference collector marked is listed, correct or not."""
     folder = PROJECT_RECORDINGS / recording
     if not folder.exists():
         pytest.skip("this recording is not at hand")
@@ -220,4 +220,4 @@ def test_every_address_of_a_recorded_reference_mark_is_listed(
     )
 
     found = shown(lakegc, sandbox.settings, "review", lake, "m1", "--list")
-    assert sorted(each["address"] for each in found) == sorted(marked)
+    assert sorted(row["address"] for row in found) == sorted(marked)

@@ -1,6 +1,7 @@
-"""Each command in a process of its own, as a shell runs it: nothing that another has started or imported helps it.
+"""Each command in its own process, as a shell runs it, so that no command profits from what another one has started or
+imported.
 
-A process imports Dagster or starts Spark for seconds, so a command has one; what else is needed runs in this process.
+Importing Dagster or starting Spark takes seconds, so only the command itself gets a process; the rest runs in this one.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Shell:
         return self._ended[name]
 
     def _run(self, step: str) -> None:
-        arguments = [each.format(**self._facts) for each in STEPS[step]]
+        arguments = [argument.format(**self._facts) for argument in STEPS[step]]
         done = self._ended[step] = (self._here if step in AGAIN else self._separate)(arguments)
         if step == "review":
             self._facts["digest"] = json.loads(done.out)["digest"]
@@ -127,7 +128,7 @@ def test_a_command_succeeds_in_a_separate_process(shell: Shell, step: str) -> No
 
 @pytest.mark.parametrize("step", [step for step, arguments in STEPS.items() if "json" not in arguments])
 def test_a_command_prints_the_next_one_in_the_form_in_which_it_was_called(shell: Shell, step: str) -> None:
-    """It can then be pasted: here lakegc is a module of an interpreter, and no shell finds `lakegc`."""
+    """The printed command can be pasted: here lakegc is run as a module, and no shell finds `lakegc`."""
     called = f"{relative_if_inside(sys.executable, Path.cwd())} -m lakegc_assets.cli "
     ended = shell.ended(step)
     shown = ended.out

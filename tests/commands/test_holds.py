@@ -62,7 +62,7 @@ def held(sandbox: Sandbox, lakegc: Lakegc) -> Held:
 
 
 def test_a_hold_is_listed_as_it_was_added_until_it_is_dropped(held: Held) -> None:
-    """Both the file and the list show it."""
+    """Both the file and the list show the hold."""
     empty = held("list")
     added = [
         held("add", "releases", "--tags", "v*", "--history", *WHOSE, "--until", "2127-01-31"),
@@ -86,7 +86,7 @@ def test_a_hold_is_listed_as_it_was_added_until_it_is_dropped(held: Held) -> Non
 
 
 def test_a_check_counts_what_each_hold_currently_matches(held: Held) -> None:
-    """It also counts how many of these commits the rules would expire."""
+    """The check also counts how many of these commits the rules would expire."""
     for hold_id, *what in (
         ("tagged", "--tags", "v*"),
         ("history", "--tags", "*", "--history"),
@@ -176,7 +176,7 @@ def test_a_file_with_one_error_is_refused_as_a_whole(held: Held, command: tuple[
 
 
 def test_the_second_of_two_simultaneous_changes_is_refused(held: Held) -> None:
-    """What somebody else wrote meanwhile stays, and trying again works."""
+    """The other person's change stays, and retrying succeeds."""
     read = LocalStore.read_with_tag
 
     def and_then_somebody_writes(store: LocalStore, key: str) -> tuple[bytes, str]:
@@ -200,7 +200,7 @@ def test_the_second_of_two_simultaneous_changes_is_refused(held: Held) -> None:
 
 
 def test_a_hold_of_commits_is_counted_only_with_the_whole_commit_graph(held: Held) -> None:
-    """Where not every commit can be read, the check says so."""
+    """If some commits can't be read, the check says so."""
     assert held("add", "legal", "--commits", "legal=*", *WHOSE).code == 0
 
     with mock.patch.object(LakeFS, "dump_refs", return_value=None):
@@ -208,7 +208,7 @@ def test_a_hold_of_commits_is_counted_only_with_the_whole_commit_graph(held: Hel
 
 
 def test_a_missing_file_means_no_holds(held: Held) -> None:
-    """So does a file that lists none, but that one has a hash."""
+    """A file with an empty list also means no holds, but such a file has a hash."""
     place = target_of(held.sandbox.settings, held.repository.id).place
 
     assert (read_holds(place).holds, read_holds(place).sha256) == ((), "")

@@ -1,4 +1,5 @@
-"""`lakegc mark` as a process that is refused or interrupted: it says so, ends soon, and leaves nothing running."""
+"""`lakegc mark` as a process that is refused or interrupted: it says so, exits promptly, and leaves no process
+running."""
 
 from __future__ import annotations
 

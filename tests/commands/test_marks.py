@@ -1,4 +1,4 @@
-"""What `lakegc mark` and `lakegc review` show of a mark: to people, to scripts, and to nobody."""
+"""The output of `lakegc mark` and `lakegc review`, for people and for scripts, and the secrets that neither prints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_json_output_is_exactly_one_document(hostile: Marked) -> None:
 
 
 def test_a_mark_without_expired_objects_says_so_to_people(still: Marked) -> None:
-    """They see what was listed and what is live, that nothing was deleted, and what to do next."""
+    """The output says how many objects were listed and are live, that nothing was deleted, and what to do next."""
     shown = still.made.out
 
     assert still.made.code == 0
@@ -59,7 +59,7 @@ def test_a_mark_without_expired_objects_says_so_to_people(still: Marked) -> None
 
 
 def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sandbox: Sandbox, lakegc: Lakegc) -> None:
-    """Both print the command that makes a full one, and say when one is due; --since is used all the same."""
+    """Both print the command for a full mark, and say when a full mark is due; --since is honored all the same."""
     sandbox.create("late").put("main", "a", b"a")
     settings = sandbox.settings | {"full_every": "2"}
     lakegc.output(settings, "mark", "late", "--mark-id", "m1", *NO_AGE)
@@ -109,7 +109,7 @@ def test_the_reference_collectors_layout_has_the_expired_set_and_no_summary(host
 
 
 def test_a_mark_id_in_use_is_refused(hostile: Marked, lakegc: Lakegc) -> None:
-    """It is refused before anything is done, even if the record in the way can't be read."""
+    """The mark is refused before any work starts, even if the existing record can't be read."""
     damaged = hostile.folder / GC / "lakegc/damaged/mark.json"
     damaged.parent.mkdir()
     damaged.write_bytes(b"{")
@@ -126,7 +126,7 @@ def test_a_mark_id_in_use_is_refused(hostile: Marked, lakegc: Lakegc) -> None:
 
 
 def lakegc_list(marked: Marked, form: str) -> str:
-    """What `review --list` prints in a form."""
+    """The output of `review --list` in a given format."""
     out = io.StringIO()
     with environment(marked.settings), redirect_stdout(out):
         reviews.show(marked.repository, "m1", list_all=True, output_format=form)
@@ -177,7 +177,7 @@ def test_totals_in_json_add_up_to_the_expired_set_in_every_grouping(hostile: Mar
 
 
 def test_hostile_keys_are_escaped_one_per_line_in_the_list_for_people(hostile: Marked) -> None:
-    """What could move the cursor is shown as text."""
+    """Characters that could move the cursor are shown as text."""
     lines = lakegc_list(hostile, "table").splitlines()
 
     check_terminal_safe("".join(lines))
@@ -206,7 +206,7 @@ def test_keys_are_exact_in_the_lists_for_scripts(hostile: Marked) -> None:
 
 
 def test_csv_is_escaped_on_a_terminal(hostile: Marked) -> None:
-    """It is as harmless there as the list for people."""
+    """On a terminal, CSV is as harmless as the list for people."""
 
     class Screen(io.StringIO):
         def isatty(self) -> bool:
@@ -235,7 +235,7 @@ def test_an_empty_expired_set_is_reported_in_every_format(still: Marked, lakegc:
 
 
 def test_csv_of_totals_is_refused(still: Marked, lakegc: Lakegc) -> None:
-    """CSV is for lists; the message says which option to add."""
+    """CSV is for lists; the message names the option to add."""
     lakegc(still.settings, "review", "still", "--format", "csv").stopped(2, "add --list, or use json")
 
 

@@ -1,4 +1,4 @@
-"""What the README and the pages of `docs/` offer for pasting works when it is pasted."""
+"""The commands that the README and the pages of `docs/` offer for pasting work as pasted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_pasted_commands_of_getting_started_create_a_repository_and_approve_
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         store = target_of(sandbox.settings, "mine").place.store()
-        stored = [one.key for page in store.pages("data/") for one in page.objects]
+        stored = [stored.key for page in store.pages("data/") for stored in page.objects]
 
         assert "Error" not in ended.stderr, ended.stderr
         assert len(stored) == 3
@@ -46,13 +46,13 @@ def test_the_pasted_commands_of_getting_started_create_a_repository_and_approve_
         assert [command[0] for command in commands] == ["mark", "review", "approve"]
         ended_commands = [typed_in(lakegc, sandbox, monkeypatch, command) for command in commands]
 
-    assert [one.code for one in ended_commands] == [0, 0, 0], ended_commands[-1].err
+    assert [command.code for command in ended_commands] == [0, 0, 0], ended_commands[-1].err
     assert "2 of 3 objects" in ended_commands[1].out
-    assert ["share: tripped" in one.out for one in ended_commands] == [True, False, False]
+    assert ["share: tripped" in command.out for command in ended_commands] == [True, False, False]
 
 
 def typed_in(lakegc: Lakegc, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> Outcome:
-    """A command of a person who types the word that it asks for, if it asks."""
+    """A command run by a person who types the requested word when prompted."""
     monkeypatch.setattr("sys.stdin", Terminal("approve\n"))
     return lakegc(sandbox.settings, *command)
 
@@ -68,7 +68,7 @@ def test_uv_keeps_its_cache_in_the_folder_where_the_readme_installs_uv() -> None
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="not a clone")
 def test_git_ignores_what_commands_write_to_the_project_folder() -> None:
-    """Otherwise a sandbox's data, a history or a cache is committed with the next change."""
+    """Without this, a sandbox's data, a history or a cache could be committed by accident."""
     sandbox = inspect.signature(sandbox_app.up).parameters["folder"].default
     left = [
         ".uv/cache/x", ".venv/x", f"{sandbox}/server.sqlite", "lakegc-demo/dagster/x", ".dagster/x", "derby.log",

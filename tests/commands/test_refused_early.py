@@ -1,4 +1,5 @@
-"""What can't be done is refused before Spark is started for it, since starting Spark takes longer than finding out."""
+"""Impossible requests are refused before Spark is started for them, since starting Spark takes longer than finding
+out."""
 
 from __future__ import annotations
 
@@ -66,7 +67,6 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., CommandOutcome]:
 def test_invalid_options_ids_states_and_destinations_are_refused_before_spark_starts(
     lake: Lake, without_spark: Callable[..., CommandOutcome], arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    """They are checked first."""
     lake.add_mark()
 
     without_spark(*arguments).stopped(code, words)

@@ -96,7 +96,7 @@ def test_a_report_of_a_mark_that_was_not_swept_is_refused_with_its_state(lake: L
 
 
 def test_a_review_of_a_swept_mark_says_that_it_was_swept(lake: Lake, lakegc: Lakegc) -> None:
-    """It lists what was approved, not what would be deleted."""
+    """The review lists what was approved, not what would be deleted."""
     reviewable(lake.place, tables([expired("data/s/a")]), repository=lake.name)
     Mark.open(lake.place, "m1").move_to(MarkState.APPROVED, approval="f" * 64)
     for state in (MarkState.SWEEPING, MarkState.SWEPT):
@@ -185,7 +185,8 @@ def test_status_shows_the_outcome_of_a_sweep(
 def test_a_report_offers_undo_and_purge_only_while_objects_are_in_quarantine(
     lake: Lake, lakegc: Lakegc, since: dict[str, int], left: str | None
 ) -> None:
-    """After an undo the report still said that no space is freed, and offered to bring back what was back."""
+    """After an undo, the report used to say that no space was freed, and offered to restore objects that were already
+    restored."""
     swept(lake, ASIDE)
     lake.place.store().write(f"{mark_folder('m1')}quarantine.json", record_bytes({"format": 1, "objects": since}))
 

@@ -1,4 +1,5 @@
-"""What `lakegc review` shows of a mark: how much, how old, where, why, what it costs, and what is unusual."""
+"""What `lakegc review` shows of a mark: how much expires, how old it is, where it is and why, what it costs, and
+anything unusual."""
 
 from __future__ import annotations
 
@@ -40,12 +41,12 @@ def review(lakegc: Lakegc, sandbox: Sandbox, name: str, *options: str, **more: s
 # --- totals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("each", [1, 4, 100])
+@pytest.mark.parametrize("per_file", [1, 4, 100])
 def test_totals_do_not_depend_on_how_rows_are_spread_over_files(
-    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, each: int
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, per_file: int
 ) -> None:
     """Objects and bytes are counted by rule, age, path and slice, and each adds up to the whole."""
-    reviewable(place, tables(ROWS, each=each), commits=COMMITS)
+    reviewable(place, tables(ROWS, per_file=per_file), commits=COMMITS)
 
     found = review(lakegc, sandbox, name)
 
@@ -135,7 +136,7 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """The id, date and message of the last commit are shown."""
-    reviewable(place, tables(ROWS, each=2), commits=COMMITS)
+    reviewable(place, tables(ROWS, per_file=2), commits=COMMITS)
 
     found, shown = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
 
@@ -153,19 +154,19 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
 
 
 def test_the_sample_is_drawn_evenly_and_is_reproducible_for_a_mark(place: Place) -> None:
-    """It doesn't depend on how the rows are spread over files."""
+    """The sample doesn't depend on how the rows are spread over files."""
     rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
 
-    one = sample_objects.samples_by_kind(reviewable(place, tables(rows), "m1"))
-    many = sample_objects.samples_by_kind(reviewable(place, tables(rows, each=90), "m2"))
+    single = sample_objects.samples_by_kind(reviewable(place, tables(rows), "m1"))
+    many = sample_objects.samples_by_kind(reviewable(place, tables(rows, per_file=90), "m2"))
     again = sample_objects.select_samples(tables(rows)[0], seed="m2").to_pylist()
 
     for kind in ("largest", "newest"):
-        assert [row["address"] for row in one[kind]] == [row["address"] for row in many[kind]]
-    assert one["largest"][0]["size"] == 1_999
+        assert [row["address"] for row in single[kind]] == [row["address"] for row in many[kind]]
+    assert single["largest"][0]["size"] == 1_999
     drawn = [row["address"] for row in many["sample"]]
     assert drawn == [row["address"] for row in again if row["kind"] == "sample"]
-    assert drawn != [row["address"] for row in one["sample"]]  # another mark, another draw
+    assert drawn != [row["address"] for row in single["sample"]]  # another mark, another draw
     numbers = [int(address[-5:]) for address in drawn]
     assert len(set(numbers)) == 20
     assert min(numbers) < 600
@@ -194,7 +195,7 @@ def test_each_hold_and_each_brake_is_shown_with_its_numbers(
 def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
-    """It also shows what changed since the previous mark."""
+    """The review also shows the changes since the previous mark."""
     reviewable(place, [], facts={**FACTS, "on_hold": {"all": {"objects": 2, "bytes": 2}}})
 
     shown = lakegc.output(sandbox.settings, "review", name)
@@ -210,7 +211,7 @@ def test_every_format_lists_every_object_in_address_order(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """JSON, JSON lines and CSV have every column; people get one line for each object."""
-    reviewable(place, tables(ROWS, each=4))
+    reviewable(place, tables(ROWS, per_file=4))
 
     as_json, as_lines, as_csv, people = (
         lakegc.output(sandbox.settings, "review", name, "--list", "--format", form)
@@ -230,7 +231,7 @@ def test_every_format_lists_every_object_in_address_order(
 
 @pytest.mark.parametrize("micro", [0, 1, 120_000, 999_999])
 def test_listed_times_keep_their_microseconds_and_time_zone(micro: int) -> None:
-    """They are those of the mark."""
+    """The times are those of the mark."""
     when = START.replace(microsecond=micro)
     (row,) = with_times_as_text(tables([expired("data/s/a", modified=when)])[0]).to_pylist()
 
@@ -252,7 +253,7 @@ def test_csv_quotes_cells_that_a_spreadsheet_would_execute(
 
 
 def test_json_lines_and_csv_of_totals_are_refused(lakegc: Lakegc, sandbox: Sandbox, name: str) -> None:
-    """They are formats of lists; the message says which option to add."""
+    """Both are formats of lists; the message names the option to add."""
     for command in (("review", name), ("diff", name, "m1", "m2")):
         for form in ("jsonl", "csv"):
             lakegc(sandbox.settings, *command, "--format", form).stopped(2, "add --list, or use json")

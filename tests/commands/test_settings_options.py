@@ -43,7 +43,7 @@ def test_an_unknown_setting_is_refused_with_the_closest_name(lake: Lake, lakegc:
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_a_renamed_setting_is_refused_on_the_command_line(lake: Lake, lakegc: Lakegc, old: str, new: str) -> None:
-    """As an option and as a variable, with its new name."""
+    """The old name is refused as an option and as a variable; the message has the new name."""
     settings = lake.sandbox.settings
 
     lakegc(settings, "--set", f"{old}=1", "status").stopped(2, f"--set {old}: the setting is now called {new}")
@@ -52,7 +52,7 @@ def test_a_renamed_setting_is_refused_on_the_command_line(lake: Lake, lakegc: La
 
 @pytest.mark.parametrize("value", [True, False])
 def test_the_old_name_of_the_option_full_is_refused(lake: Lake, lakegc: Lakegc, value: bool) -> None:
-    """In the configuration of a Dagster run as on the command line; no mark is begun."""
+    """The old name is refused in a Dagster run's config as on the command line; no mark is started."""
     settings = lake.sandbox.settings
 
     if value:

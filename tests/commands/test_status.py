@@ -1,4 +1,4 @@
-"""What `lakegc status` shows: every mark with its true state, and every repository that couldn't be read."""
+"""The output of `lakegc status`: every mark with its true state, and every repository that couldn't be read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def states(lakegc: Lakegc, settings: dict[str, str], *repository: str) -> dict[s
 
 @pytest.fixture
 def written(still: Marked) -> Iterator[list[Path]]:
-    """Folders that a test made in the namespace, gone afterwards."""
+    """Folders that a test made in the namespace; they are removed afterwards."""
     made: list[Path] = []
     yield made
     for folder in made:
@@ -131,7 +131,7 @@ def test_ids_and_names_chosen_by_others_are_escaped(still: Marked, lakegc: Lakeg
 def test_a_repository_that_cannot_be_read_is_named_beside_the_others(
     hostile: Marked, still: Marked, lakegc: Lakegc
 ) -> None:
-    """The reason is shown. Asked for alone, such a repository is an error."""
+    """The reason is shown. If only this repository is requested, the command fails."""
     folder = still.folder / mark_folder("damaged")
     folder.mkdir()
     (folder / "mark.json").write_bytes(b"\x1b[2J")
@@ -151,7 +151,7 @@ def test_a_repository_that_cannot_be_read_is_named_beside_the_others(
 
 
 def test_status_of_an_unknown_repository_is_an_error(still: Marked, lakegc: Lakegc) -> None:
-    """It isn't an empty list."""
+    """An unknown repository is not shown as one without marks."""
     lakegc(still.settings, "status", "nowhere").stopped(1, "nowhere")
 
 

@@ -31,8 +31,8 @@ def ended(command: str) -> Result:
 
 def test_the_documented_commands_add_the_partition_that_a_new_mark_needs(tmp_path: Path) -> None:
     """Dagster's own commands can't add one. Here the mark is of a repository that doesn't exist."""
-    for one in (f"python -c '{ADD}'", MATERIALIZE, EXECUTE):
-        assert one.format("lake|m1") in PAGE
+    for command in (f"python -c '{ADD}'", MATERIALIZE, EXECUTE):
+        assert command.format("lake|m1") in PAGE
     with (
         Sandbox(tmp_path / "sandbox") as sandbox,
         environment(sandbox.settings),
@@ -47,13 +47,15 @@ def test_the_documented_commands_add_the_partition_that_a_new_mark_needs(tmp_pat
     assert without == (1, [])
     assert partitions == ["nowhere|m1"]
     assert codes == [1, 1]
-    assert [each.metadata["kind"].value for each in stopped] == ["NotFound", "NotFound"]
-    assert all("nowhere" in (each.description or "") for each in stopped)
+    assert [failure.metadata["kind"].value for failure in stopped] == ["NotFound", "NotFound"]
+    assert all("nowhere" in (failure.description or "") for failure in stopped)
 
 
 def failures() -> list[UserFailureData]:
-    """What stopped the steps of all runs of this home."""
+    """The failures of the steps of all runs in this home."""
     instance = dg.DagsterInstance.get()
-    logged = [each.dagster_event for run in instance.get_runs() for each in instance.all_logs(run.run_id)]
-    found = [each.step_failure_data.user_failure_data for each in logged if each is not None and each.is_step_failure]
-    return [each for each in found if each is not None]
+    logged = [record.dagster_event for run in instance.get_runs() for record in instance.all_logs(run.run_id)]
+    found = [
+        event.step_failure_data.user_failure_data for event in logged if event is not None and event.is_step_failure
+    ]
+    return [failure for failure in found if failure is not None]

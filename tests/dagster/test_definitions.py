@@ -1,4 +1,4 @@
-"""What happens when Dagster, or anybody, loads the definitions: imports, and nothing else."""
+"""Loading the definitions, by Dagster or by anyone else, imports modules and does nothing else."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ import threading
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 print(json.dumps({
-    "seen": [one for one in seen if "__pycache__" not in one and "/dev/null" not in one],
+    "seen": [path for path in seen if "__pycache__" not in path and "/dev/null" not in path],
     "modules": sorted(sys.modules),
     "jvm": SparkContext._gateway is not None,
     "session": SparkSession.getActiveSession() is not None,
-    "threads": [each.name for each in threading.enumerate()],
+    "threads": [thread.name for thread in threading.enumerate()],
 }))
 """
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a process without settings and without a home saw while it loaded the definitions."""
+    """What a process without settings and without a home observed while it loaded the definitions."""
     home = tmp_path_factory.mktemp("home")
     environ = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-W", "default", "-c", LOAD]
@@ -58,7 +58,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_loading_the_definitions_has_no_side_effects(loaded: dict[str, Any]) -> None:
-    """It opens no connection, starts no process or thread, and writes nothing, in the home or elsewhere."""
+    """Loading opens no connection, starts no process or thread, and writes no file, in the home or elsewhere."""
     assert (loaded["seen"], loaded["threads"], loaded["home"]) == ([], ["MainThread"], [])
 
 

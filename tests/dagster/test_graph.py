@@ -57,10 +57,10 @@ def test_the_jobs_only_possible_order_is_the_chain_that_records_are_checked_agai
 
 def test_every_asset_is_partitioned_and_described() -> None:
     """The description is a sentence about what a row of it is."""
-    for each in GRAPH.get_all_asset_keys():
-        node = GRAPH.get(each)
-        assert node.partitions_def == PARTITIONS, each
-        assert (node.description or "").rstrip().endswith("."), each
+    for key in GRAPH.get_all_asset_keys():
+        node = GRAPH.get(key)
+        assert node.partitions_def == PARTITIONS, key
+        assert (node.description or "").rstrip().endswith("."), key
 
 
 def test_every_check_belongs_to_an_asset_and_describes_its_danger() -> None:
@@ -76,15 +76,15 @@ def test_every_check_belongs_to_an_asset_and_describes_its_danger() -> None:
 def test_descriptions_in_the_ui_cite_no_invariant_by_its_number() -> None:
     """Descriptions of assets, jobs, schedules and sensors have to be understood without another page."""
     location = defs.get_repository_def()
-    described = [GRAPH.get(each).description for each in GRAPH.get_all_asset_keys()]
-    described += [each.description for each in (*location.get_all_jobs(), *location.sensor_defs)]
-    described += [each.description for each in location.schedule_defs]
+    described = [GRAPH.get(key).description for key in GRAPH.get_all_asset_keys()]
+    described += [definition.description for definition in (*location.get_all_jobs(), *location.sensor_defs)]
+    described += [schedule.description for schedule in location.schedule_defs]
 
     assert not [text for text in described if text and "invariant" in text]
 
 
 def test_the_description_of_the_mark_job_names_every_option() -> None:
-    """People who launch the job look there first. It also says where the options are explained."""
+    """People who launch the job look there first. The description also says where the options are explained."""
     description = defs.resolve_job_def(mark_job.name).description or ""
 
     for option in MarkConfig.model_fields:

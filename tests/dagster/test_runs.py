@@ -49,7 +49,7 @@ class World:
         return {name: data for name, data in found.items() if name != LEASE_KEY}
 
     def events(self, run_id: str) -> list[dg.DagsterEvent]:
-        return [each.dagster_event for each in self.instance.all_logs(run_id) if each.dagster_event is not None]
+        return [record.dagster_event for record in self.instance.all_logs(run_id) if record.dagster_event is not None]
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def ran(world: World) -> Run:
-    """The one whole run of this module."""
+    """The only complete run of this module."""
     run_mark(MARK, NO_MINIMUM_AGE, instance=world.instance, resources=resources())
     run = world.instance.get_runs()[0]
     events = world.events(run.run_id)
-    made = [each.step_materialization_data.materialization for each in events if each.is_step_materialization]
-    checks = [each.asset_check_evaluation_data for each in events if each.event_type_value == "ASSET_CHECK_EVALUATION"]
+    made = [event.step_materialization_data.materialization for event in events if event.is_step_materialization]
+    evaluated = [event for event in events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
+    checks = [event.asset_check_evaluation_data for event in evaluated]
     return Run(
         run,
-        {one.asset_key.to_user_string(): {name: value.value for name, value in one.metadata.items()} for one in made},
+        {
+            event.asset_key.to_user_string(): {name: value.value for name, value in event.metadata.items()}
+            for event in made
+        },
         {check.asset_check_key.to_user_string(): check for check in checks},
     )
 
@@ -113,7 +117,7 @@ def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, A
     """The failure that a run of a partition ends with."""
     result = launched(world, key, only=only, config=config)
     assert not result.success
-    failed = [each for each in result.all_events if each.is_step_failure]
+    failed = [event for event in result.all_events if event.is_step_failure]
     assert len(failed) == 1
     data = failed[0].step_failure_data.user_failure_data
     assert data is not None, failed[0].step_failure_data.error
@@ -123,12 +127,12 @@ def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, A
 def run_without_effect(
     world: World, key: str, *, only: str = "", config: Mapping[str, Any] = NO_MINIMUM_AGE
 ) -> Mapping[str, Any]:
-    """What a run of a partition reports that found nothing to do: it materializes and fails nothing."""
+    """The reports of a partition's run that had nothing to do: it materializes nothing, and no step fails."""
     result = launched(world, key, only=only, config=config)
     assert result.success
-    assert not [each for each in result.all_events if each.is_step_materialization]
+    assert not [event for event in result.all_events if event.is_step_materialization]
     assert not result.get_asset_check_evaluations()
-    [seen] = [each for each in result.all_events if each.event_type is dg.DagsterEventType.ASSET_OBSERVATION]
+    [seen] = [event for event in result.all_events if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION]
     event = seen.asset_observation_data.asset_observation
     return {
         "description": event.description,
@@ -146,7 +150,7 @@ def checked(
     result = with_checks.resolve_job_def("checks").execute_in_process(
         instance=world.instance, tags={"dagster/partition": key}
     )
-    return {one.check_name: one for one in result.get_asset_check_evaluations()}
+    return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
 
 
 # --- one whole run --------------------------------------------------------------------------------------------------
@@ -165,7 +169,8 @@ def test_runs_are_tagged_with_their_repository(ran: Run) -> None:
 
 
 def test_runs_started_on_the_command_line_are_shown_on_the_start_page(ran: Run) -> None:
-    """The UI's overview shows runs of code locations that it knows: theirs is the one that `lakegc ui` serves."""
+    """The UI's overview shows runs of code locations that it knows, and `lakegc ui` serves the location of these
+    runs."""
     assert ran.run.remote_job_origin is not None
     assert ran.run.remote_job_origin.location_name == LOCATION
     assert ran.run.remote_job_origin.job_name == mark_job.name
@@ -198,7 +203,7 @@ def test_each_asset_shows_its_rows_size_duration_preview_and_folder(
 
 
 def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> None:
-    """It also shows out of how many."""
+    """The totals that they are part of are shown, too."""
     shown = ran.materialized["expired_set"]
 
     assert (shown["candidates"], shown["expired"]) == (4, 2)
@@ -225,7 +230,7 @@ def test_the_expired_set_shows_plots_totals_shares_and_sample_objects(ran: Run) 
 @pytest.mark.parametrize("name", [invariant.name for invariant in INVARIANTS])
 def test_every_check_shows_its_measured_values(ran: Run, name: str) -> None:
     """All of them passed."""
-    [check] = [each for each in ran.checked.values() if each.check_name == name]
+    [check] = [evaluation for evaluation in ran.checked.values() if evaluation.check_name == name]
 
     assert check.passed, check.description
     assert check.metadata
@@ -274,7 +279,7 @@ def test_a_run_with_any_options_leaves_a_finished_mark_unchanged(
 
 
 def test_the_error_that_stopped_a_run_reaches_the_command_line(world: World, ran: Run) -> None:
-    """It is the very error, with its exit code."""
+    """The original error is raised, with its exit code."""
     assert ran.run.is_success
     with pytest.raises(Refused, match="is finished") as caught:
         run_mark(MARK, NO_MINIMUM_AGE, instance=world.instance, resources=resources())
@@ -330,7 +335,7 @@ def test_invalid_options_are_refused_before_a_mark_begins(world: World) -> None:
 
 @pytest.mark.parametrize("only", CHAIN[1:])
 def test_a_step_of_a_mark_that_was_never_begun_fails(world: World, only: str) -> None:
-    """It ends with a sentence, and no folder is made."""
+    """The step fails with one sentence, and creates no folder."""
     before = world.files()
     failure = failure_of(world, "lake|never-begun", only=only)
 
@@ -340,7 +345,7 @@ def test_a_step_of_a_mark_that_was_never_begun_fails(world: World, only: str) ->
 
 @pytest.mark.parametrize("name", BRAKES)
 def test_every_brake_is_shown_with_its_measured_value_and_bound(ran: Run, name: str) -> None:
-    """It is a check of the expired set, with a sentence."""
+    """Each brake is an asset check of the expired set, with a sentence."""
     check = ran.checked[f"expired_set:brake_{name}"]
 
     assert check.passed, check.description
@@ -366,7 +371,7 @@ def test_a_tripped_brake_is_shown_as_a_warning_with_the_command_that_releases_it
 
 
 def test_checks_of_a_missing_mark_fail_with_one_sentence(world: World) -> None:
-    """So do checks of a key that is no partition."""
+    """Checks of a key that is no partition fail in the same way."""
     for key, words in (("lake|never-begun", "there is no mark never-begun"), ("nonsense", "not of the form")):
         found = checked(world, key)
         assert len(found) == len(INVARIANTS)
@@ -385,7 +390,7 @@ def written(world: World, mark_id: str, **changes: Any) -> str:
 
 
 def test_checks_of_steps_that_have_not_run_yet_fail_with_one_sentence(world: World, ran: Run) -> None:
-    """Those of earlier steps still pass."""
+    """The checks of earlier steps still pass."""
     assert ran.run.is_success
     steps = json.loads((world.folder / RECORD).read_bytes())["steps"]
     begun = {name: steps[name] for name in CHAIN[:2]}
@@ -415,7 +420,7 @@ def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> N
 
 
 def test_errors_become_dagster_failures_with_kind_and_exit_code() -> None:
-    """They keep their message and are never retried."""
+    """Failures keep the error's message and are never retried."""
     from lakegc_assets.assets.results import reporting_failures
 
     errors: list[LakegcError] = [WrongUsage("so"), Refused("so", invariant=4), LakegcError("so")]

@@ -36,17 +36,17 @@ class Night:
     instance: dg.DagsterInstance
 
     def evaluate_schedule(self, at: datetime = OCCASION) -> tuple[list[dg.RunRequest], str]:
-        """What the schedule requests at a tick, or why it skips."""
+        """The runs that the schedule requests at a tick, or why it skips the tick."""
         with dg.build_schedule_context(self.instance, at, RESOURCES, LOCATION) as context:
             found = mark_repositories.evaluate_tick(context)
         return list(found.run_requests or []), found.skip_message or ""
 
     def evaluate_sensor(self, cursor: str | None = None) -> tuple[list[dg.RunRequest], str, str]:
-        """What the sensor requests, why it skips, and its cursor. Adds the partitions, as the daemon does."""
+        """The runs that the sensor requests, why it skips, and its cursor. Adds the partitions, as the daemon does."""
         with daemon_context(self.instance, cursor) as context:
             found = new_repositories.evaluate_tick(context)
-        for each in found.dynamic_partitions_requests or []:
-            self.instance.add_dynamic_partitions(each.partitions_def_name, list(each.partition_keys))
+        for request in found.dynamic_partitions_requests or []:
+            self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
         return list(found.run_requests or []), found.skip_message or "", found.cursor or ""
 
     def partitions(self) -> set[str]:
@@ -66,7 +66,7 @@ def daemon_context(instance: dg.DagsterInstance, cursor: str | None) -> dg.Senso
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One for all tests, which takes seconds to make; each test finds it empty."""
+    """One instance for all tests, since creating it takes seconds; each test finds it empty."""
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
         yield made
 
@@ -92,7 +92,7 @@ def fail_preflight(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sen
     monkeypatch.setattr(
         schedules,
         "preflight_problem",
-        lambda lakefs, each, known: sentence if each.id == name else look(lakefs, each, known),
+        lambda lakefs, repository, known: sentence if repository.id == name else look(lakefs, repository, known),
     )
 
 
@@ -106,19 +106,19 @@ def test_each_repository_is_marked_once_per_tick(night: Night) -> None:
     tomorrow, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
 
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
-    assert {each.partition_key for each in requests} == {f"lake-{one}|20261121T030000Z" for one in "abc"}
-    assert [(each.run_key, each.partition_key) for each in again] == [
-        (each.run_key, each.partition_key) for each in requests
+    assert {request.partition_key for request in requests} == {f"lake-{letter}|20261121T030000Z" for letter in "abc"}
+    assert [(request.run_key, request.partition_key) for request in again] == [
+        (request.run_key, request.partition_key) for request in requests
     ]
-    assert not {each.run_key for each in tomorrow} & {each.run_key for each in requests}
+    assert not {request.run_key for request in tomorrow} & {request.run_key for request in requests}
 
 
 def test_partitions_are_added_before_their_runs_are_requested(night: Night) -> None:
     """Each run carries its partition as a tag."""
     requests, _ = night.evaluate_schedule()
 
-    assert night.partitions() == {each.partition_key for each in requests}
-    assert all(each.tags["dagster/partition"] == each.partition_key for each in requests)
+    assert night.partitions() == {request.partition_key for request in requests}
+    assert all(request.tags["dagster/partition"] == request.partition_key for request in requests)
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ def test_repositories_are_selected_by_include_and_exclude_patterns(
 def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_no_other(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is left out until its trouble changes or is over."""
+    """The repository gets no further run until its failure changes or is resolved."""
     fail_preflight(night, monkeypatch, "lake-b", "no rights in lake-b")
     first, _ = night.evaluate_schedule()
-    [said] = [each for each in first if PREFLIGHT_TAG in each.tags]
-    for each in first:
-        night.record_run(each, dg.DagsterRunStatus.FAILURE if each is said else dg.DagsterRunStatus.SUCCESS)
+    [said] = [request for request in first if PREFLIGHT_TAG in request.tags]
+    for request in first:
+        night.record_run(request, dg.DagsterRunStatus.FAILURE if request is said else dg.DagsterRunStatus.SUCCESS)
     second, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
 
     assert repositories(first) == {"lake-a", "lake-b", "lake-c"}
@@ -164,7 +164,7 @@ def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_n
     with environment(night.sandbox.settings):
         healed, _ = night.evaluate_schedule(OCCASION + timedelta(days=3))
     assert repositories(healed) == {"lake-a", "lake-b", "lake-c"}
-    assert not any(PREFLIGHT_TAG in each.tags for each in healed)
+    assert not any(PREFLIGHT_TAG in request.tags for request in healed)
 
 
 def test_a_preflight_failure_whose_run_succeeded_is_checked_again(
@@ -172,8 +172,8 @@ def test_a_preflight_failure_whose_run_succeeded_is_checked_again(
 ) -> None:
     """The run reported nothing, so the same trouble isn't known yet."""
     fail_preflight(night, monkeypatch, "lake-b", "the store is slow")
-    for each in night.evaluate_schedule()[0]:
-        night.record_run(each, dg.DagsterRunStatus.SUCCESS)
+    for request in night.evaluate_schedule()[0]:
+        night.record_run(request, dg.DagsterRunStatus.SUCCESS)
 
     assert "lake-b" in repositories(night.evaluate_schedule(OCCASION + timedelta(days=1))[0])
 
@@ -187,10 +187,10 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
     answered = threading.Event()
     look = schedules.preflight_problem
 
-    def slow(lakefs: object, each: object, known: object) -> str | None:
-        if each.id == "lake-b":  # type: ignore[attr-defined]
+    def slow(lakefs: object, repository: object, known: object) -> str | None:
+        if repository.id == "lake-b":  # type: ignore[attr-defined]
             answered.wait(60)
-        return look(lakefs, each, known)  # type: ignore[arg-type]
+        return look(lakefs, repository, known)  # type: ignore[arg-type]
 
     monkeypatch.setattr(schedules, "preflight_problem", slow)
     monkeypatch.setattr(schedules, "PREFLIGHT_TIMEOUT_S", 0.5)
@@ -200,11 +200,11 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
         answered.set()
 
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
-    assert not any(PREFLIGHT_TAG in each.tags for each in requests)
+    assert not any(PREFLIGHT_TAG in request.tags for request in requests)
 
 
 def test_a_tick_without_a_server_fails(night: Night) -> None:
-    """It isn't a night with nothing to do."""
+    """The tick isn't reported as a night with nothing to do."""
     settings = {**night.sandbox.settings, "retry_total_s": "0"}
     night.sandbox.stop()
     with environment(settings), pytest.raises(ScheduleExecutionError) as caught:
@@ -253,19 +253,23 @@ def test_the_sensor_marks_a_new_repository_once(night: Night) -> None:
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
     assert (later, skipped) == ([], "3 repositories, none of them new.")
     assert repositories(newer) == {"lake-d"}
-    assert night.partitions() == {each.partition_key for each in [*requests, *newer]}
+    assert night.partitions() == {request.partition_key for request in [*requests, *newer]}
     assert len(json.loads(cursor)) == 4
 
 
 def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
     """The creation date distinguishes it from the old one of its name."""
     requests, _, cursor = night.evaluate_sensor()
-    [old] = [one for one in json.loads(cursor) if one.startswith("lake-a@")]
-    before = json.dumps([one for one in json.loads(cursor) if one != old] + ["lake-a@2020-01-01T00:00:00+00:00"])
+    [old] = [key for key in json.loads(cursor) if key.startswith("lake-a@")]
+    before = json.dumps([key for key in json.loads(cursor) if key != old] + ["lake-a@2020-01-01T00:00:00+00:00"])
     newer, _, cursor = night.evaluate_sensor(before)
 
     assert repositories(newer) == {"lake-a"}
-    assert {each.run_key for each in newer} == {old} == {each.run_key for each in requests if "lake-a" in each.run_key}
+    assert (
+        {request.run_key for request in newer}
+        == {old}
+        == {request.run_key for request in requests if "lake-a" in request.run_key}
+    )
     assert "2020-01-01" not in cursor
 
 
@@ -282,7 +286,7 @@ def test_the_sensor_requests_a_limited_number_of_runs_per_tick(night: Night) -> 
 
 
 def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
-    """It doesn't fail every minute, and keeps its cursor."""
+    """The sensor keeps its cursor, and doesn't fail every minute."""
     settings = {**night.sandbox.settings, "retry_total_s": "0"}
     _, _, cursor = night.evaluate_sensor()
     night.sandbox.stop()

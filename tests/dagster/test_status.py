@@ -18,7 +18,7 @@ from tests.support.mark_runs import environment, target_of
 def test_a_repository_that_cannot_be_read_does_not_hide_the_marks_of_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is wrong with it is reported once."""
+    """The reason is reported once."""
     with Sandbox(tmp_path) as sandbox, environment(sandbox.settings):
         now = sandbox.now()
         for name in ("lake-a", "lake-b", "lake-c"):

@@ -1,8 +1,8 @@
-"""The steps of a mark and of a sweep: what lakegc requests, in which order, and what it makes of each answer.
+"""The steps of a mark and of a sweep: what lakegc requests, in which order, and what it concludes from each response.
 
-A step asks one question, so that writers can come between any two; what it computes from answers is done by lakegc's
-own rules (`decisions`). The order of a mark's reading is that of `CHAIN`. Where a real run has several tasks at once,
-the model has them one after the other: for each order of two requests there is a world in which it is this one.
+Each step sends one request, so that writers can act between any two; conclusions are drawn by lakegc's own rules
+(`decisions`). The order of a mark's reading is that of `CHAIN`. Where a real run has several concurrent tasks, the
+model runs them one after the other: for each order of two requests there is a world in which they come in this order.
 
 In the order of reading: `program`, `staged_readings`, `commit_readings`, `reasons_to_keep`, `marking`, this module.
 """
@@ -75,8 +75,8 @@ class Collector(Marking):
 
     def alter_files(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:
         return [
-            Wrong("altered mark", f"object {one} is added to the files of the approved mark", bit(one))
-            for one in range(len(self.universe.contents)) if not memory.candidates & bit(one)
+            Wrong("altered mark", f"object {address} is added to the files of the approved mark", bit(address))
+            for address in range(len(self.universe.contents)) if not memory.candidates & bit(address)
         ]  # fmt: skip
 
     def begin_verification(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
@@ -92,7 +92,7 @@ class Collector(Marking):
             self.local("believes the mark", lambda memory: (memory._replace(live=0), NEXT))
 
     def watch_round(self) -> None:
-        """What is looked at before the first permit of a round: other repositories, commits on no branch, heads."""
+        """The lookups before the first permit of a round: other repositories, commits on no branch, heads."""
         self.local("a round begins", self.begin_watch)
         self.label("sweep: watch")
         if self.has_others and self.has("other repositories are watched"):
@@ -152,7 +152,7 @@ class Collector(Marking):
             return memory._replace(before=0), NEXT
         commits, after = self.retention.by_branches(watch, heads)
         if not self.has("the rule behind new heads"):
-            commits = frozenset(one for one in heads if one >= 0)
+            commits = frozenset(head for head in heads if head >= 0)
         left = memory.candidates & ~self.reached(commits)
         return memory._replace(candidates=left, watch=self.number(after), before=0), NEXT
 
@@ -204,7 +204,7 @@ class Collector(Marking):
         )
 
     def wait(self, this: str) -> Take:
-        """A delay moves the times since which something may have come to life unseen (`Since`) up to now."""
+        """A delay moves the times in `Since`, after which something may have become live unseen, up to now."""
 
         def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             if isinstance(answer, int):

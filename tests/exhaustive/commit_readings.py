@@ -11,7 +11,7 @@ from tests.exhaustive.world import OTHER, OURS
 
 
 class CommitReadings(StagedReadings):
-    """What is committed, by lakegc's rule and by the server's list."""
+    """The committed objects, by lakegc's rule and by the server's list."""
 
     def read_commits(self) -> None:
         """Rules, heads, tags, dump, the server's list, heads and tags again, rules again."""
@@ -47,14 +47,14 @@ class CommitReadings(StagedReadings):
         before, after = self.value(memory.before), self.value(memory.after)
         tags = self.value(memory.tags) | self.value(self.tagged(answer))
         if dumped is not None and not self.has("commits on no branch"):
-            heads = [one for one in (*before, *after) if one >= 0]
+            heads = [head for head in (*before, *after) if head >= 0]
             dumped = dumped & self.server.names.with_ancestors(heads)
         listed = self.value(memory.listed) if self.has("the server's list of commits") else frozenset()
         read = Read(before, dumped, listed, after, tags, memory.rules)
         decided = self.retention.decide(
             read, the_rule=self.has("the rule, not only the server's list"), heads_before=self.has("heads twice")
         )
-        trees = frozenset(self.universe.commits[one].tree for one in decided.retained)
+        trees = frozenset(self.universe.commits[commit].tree for commit in decided.retained)
         memory = memory._replace(decided=self.number((decided, read)), before=0, after=0, dumped=0, listed=0, tags=0)
         if memory.sweeping:
             return memory._replace(live=memory.live | self.in_trees(trees - self.value(memory.proven))), NEXT
@@ -67,7 +67,7 @@ class CommitReadings(StagedReadings):
         ), NEXT
 
     def read_ranges(self) -> None:
-        """Tables never change, so reading those of our repository asks nothing."""
+        """Tables never change, so reading those of our repository needs no request."""
         if self.has_others and self.has("other repositories"):
             self.step("lists and reads the tables of the other repository", self.unless_unread(("tables",)),
                       self.read_tables, self.no_answer)  # fmt: skip

@@ -121,21 +121,21 @@ class CommitNames:
         return {self.name(number): self.commit(number) for number in numbers}
 
     def heads(self, answer: Sequence[int]) -> dict[str, str]:
-        """The branches of our repository with their heads, from an answer of the server."""
-        return {BRANCHES[OURS][number]: self.name(one) for number, one in enumerate(answer) if one >= 0}
+        """The branches of our repository with their heads, from a response of the server."""
+        return {BRANCHES[OURS][number]: self.name(head) for number, head in enumerate(answer) if head >= 0}
 
     def with_ancestors(self, numbers: Iterable[int]) -> frozenset[int]:
         found, waiting = set[int](), list(numbers)
         while waiting:
-            one = waiting.pop()
-            if one not in found:
-                found.add(one)
-                waiting.extend(self.universe.commits[one].parents)
+            commit = waiting.pop()
+            if commit not in found:
+                found.add(commit)
+                waiting.extend(self.universe.commits[commit].parents)
         return frozenset(found)
 
 
 class Read(NamedTuple):
-    """What `retained_commits` reads, before it decides: heads twice, the dump (None where it isn't permitted), the
+    """What `retained_commits` reads before it decides: heads twice, the dump (None where it isn't permitted), the
     server's list, and the commits of tags."""
 
     before: tuple[int, ...]
@@ -154,7 +154,7 @@ class Decided(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """What the watch of a round knows: see `NewlyRetained`."""
+    """The state of the watch of a round: see `NewlyRetained`."""
 
     branches: tuple[int, ...]
     retained: frozenset[int]
@@ -177,27 +177,27 @@ class Retention:
     def _decide(self, read: Read, *, the_rule: bool = True, heads_before: bool = True) -> Decided:
         """As `decide_commits`. Without the rule, the server's list and the heads are believed alone."""
         names, before = self.names, read.before if heads_before else ()
-        heads = {one for one in (*before, *read.after, *read.tags) if one >= 0}
+        heads = {head for head in (*before, *read.after, *read.tags) if head >= 0}
         known = names.with_ancestors(heads | read.listed | (read.dumped or set()))
         commits, now_heads = names.graph(known), names.heads(read.after)
         if not the_rule:
             return Decided(frozenset(heads | read.listed), known)
         verdicts = retained_commits(commits.values(), now_heads, rules(read.rule), now=SERVER_NOW)
-        listed = [(one, names.commit(number).metarange_id) for number in sorted(read.listed)
-                  for one in [names.name(number)]]  # fmt: skip
+        listed = [(commit_name, names.commit(number).metarange_id) for number in sorted(read.listed)
+                  for commit_name in [names.name(number)]]  # fmt: skip
         verdicts = with_server_list(verdicts, listed)
         verdicts = with_earlier_heads(verdicts, names.heads(before), commits)
         seen = References((names.heads(before), now_heads), self.tagged(read.tags))
         on_hold = commits_on_hold([HOLD_OF_TAGS], commits, seen, rules(read.rule), now=SERVER_NOW)
         verdicts = with_holds(verdicts, on_hold)
-        retained = names.numbers(one.commit_id for one in verdicts if one.retained)
+        retained = names.numbers(verdict.commit_id for verdict in verdicts if verdict.retained)
         return Decided(retained, known)
 
     def tagged(self, commits: Iterable[int]) -> set[tuple[str, str]]:
-        return {("tag", self.names.name(one)) for one in commits}
+        return {("tag", self.names.name(commit)) for commit in commits}
 
     def _by_branches(self, watch: Watch, branches: tuple[int, ...]) -> tuple[frozenset[int], Watch]:
-        """The commits that are retained since, by a new listing of heads; and what the watch knows then."""
+        """The newly retained commits, by a new listing of heads, and the state of the watch afterwards."""
         newly = self._newly(watch)
         commits = newly.commits(self.names.heads(branches))
         newly.add(self.names.heads(branches), commits)
@@ -222,11 +222,11 @@ class Retention:
             partition=SimpleNamespace(repository="lake"),
             mark=SimpleNamespace(record=SimpleNamespace(rules=rules(watch.rule), server_now=SERVER_NOW)),
             decided=SimpleNamespace(holds=(HOLD_OF_TAGS,), tags=self.tagged(watch.tags)),
-            lakefs=SimpleNamespace(commit=lambda _, one: names.commit(*names.numbers([one]))),
+            lakefs=SimpleNamespace(commit=lambda _, name: names.commit(*names.numbers([name]))),
         )
-        retained = {names.name(one) for one in watch.retained}
+        retained = {names.name(name) for name in watch.retained}
         newly = NewlyRetained(run, retained, names.graph(watch.known), names.heads(watch.branches))
-        newly._since, newly._decided = ({names.name(one) for one in some} for some in (watch.since, watch.decided))
+        newly._since, newly._decided = ({names.name(name) for name in some} for some in (watch.since, watch.decided))
         return newly
 
 
@@ -264,8 +264,8 @@ def unreferenced_since(
         garbage.UNCOMMITTED: _rows(0),
         garbage.LOOKED_UP: _rows(compared),
         garbage.KNOWN: pa.Table.from_pylist(
-            [{"address": key(one), "before": bool(known & bit(one)), "live": bool(known_live & bit(one)),
-              "again": False} for one in addresses(known | known_live)], schema=garbage.KNOWN_ADDRESSES,
+            [{"address": key(address), "before": bool(known & bit(address)), "live": bool(known_live & bit(address)),
+              "again": False} for address in addresses(known | known_live)], schema=garbage.KNOWN_ADDRESSES,
         ),
     }  # fmt: skip
     folders = pa.array([folder(number) for number in range(1, SLICES)])
@@ -278,27 +278,27 @@ def _cutoff(young_is_kept: bool) -> datetime:
 
 
 def _rows(mask: int) -> pa.Table:
-    return pa.table([pa.array([key(one) for one in addresses(mask)], pa.string())], schema=ADDRESSES)
+    return pa.table([pa.array([key(address) for address in addresses(mask)], pa.string())], schema=ADDRESSES)
 
 
 def _listed(candidates: int, young: int) -> dict[str, pa.Table]:
-    rows = [{"address": key(one), "size": 1, "modified": MODIFIED[NEW if young >> one & 1 else OLD], "checksum": "",
-             "slice": folder(slice_of(one))} for one in addresses(candidates)]  # fmt: skip
+    rows = [{"address": key(address), "size": 1, "modified": MODIFIED[NEW if young >> address & 1 else OLD],
+             "checksum": "", "slice": folder(slice_of(address))} for address in addresses(candidates)]  # fmt: skip
     return {garbage.STORED: pa.Table.from_pylist(rows, schema=STORED_OBJECTS), garbage.MAYBE_GONE: _rows(0)}
 
 
 def _unreferenced(found: pa.Table) -> int:
     kept = found.filter(pc.equal(found["status"], garbage.Status.UNREFERENCED.value))
-    return sum(bit(int(one.rpartition("-")[2])) for one in kept["address"].to_pylist())
+    return sum(bit(int(key.rpartition("-")[2])) for key in kept["address"].to_pylist())
 
 
 @cache
 def may_be_deleted(marked: int, found: int) -> bool:
-    """Whether the object at a key, as it is looked up right before its delete, is still the one that was marked."""
+    """Whether the object at a key, as looked up right before its delete, is still the object that was marked."""
     sides = {OLD: [(1, MODIFIED[OLD], "old")], NEW: [(1, MODIFIED[NEW], "new")]}
     before, now = (
-        [{"address": key(0), "size": size, "modified": modified, "checksum": one, "slice": "", "intended": False}
-         for size, modified, one in sides.get(kind, [])] for kind in (marked, found)
+        [{"address": key(0), "size": size, "modified": modified, "checksum": checksum, "slice": "", "intended": False}
+         for size, modified, checksum in sides.get(kind, [])] for kind in (marked, found)
     )  # fmt: skip
     check = check_before_delete(
         pa.Table.from_pylist(before, schema=PENDING), pa.Table.from_pylist(now, schema=FOUND), cutoff=CUTOFF
@@ -310,11 +310,11 @@ def may_be_deleted(marked: int, found: int) -> bool:
 
 
 def sizes_of(universe: Universe, objects: int) -> frozenset[int]:
-    return frozenset(SIZES[universe.contents[one]] for one in addresses(objects))
+    return frozenset(SIZES[universe.contents[address]] for address in addresses(objects))
 
 
 def of_sizes(universe: Universe, objects: int, sizes: frozenset[int]) -> int:
-    return sum(bit(one) for one in addresses(objects) if SIZES[universe.contents[one]] in sizes)
+    return sum(bit(address) for address in addresses(objects) if SIZES[universe.contents[address]] in sizes)
 
 
 def paths_to_probe(universe: Universe, commit: int, sizes: frozenset[int]) -> frozenset[int]:
@@ -324,6 +324,6 @@ def paths_to_probe(universe: Universe, commit: int, sizes: frozenset[int]) -> fr
 
 
 def probed_sizes(universe: Universe, commits: Iterable[int], sizes: frozenset[int]) -> frozenset[int]:
-    """Those of the sizes that an entry of these heads has: what is probed at their branch."""
-    entries = [entry for one in commits for entry in universe.commits[one].tree if entry is not None]
+    """The given sizes that occur in an entry of these heads, and are therefore probed on their branch."""
+    entries = [entry for commit in commits for entry in universe.commits[commit].tree if entry is not None]
     return sizes & {SIZES[entry.content] for entry in entries}

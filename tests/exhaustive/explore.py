@@ -55,7 +55,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Loss:
-    """What was lost, and by which events. `at` is the step at which it is lost."""
+    """A lost object, and the events that lost it. `at` is the step at which it is lost."""
 
     scenario: str
     objects: int
@@ -98,7 +98,7 @@ class Exploration:
     def __init__(
         self, scenario: Scenario, scope: Scope, without: Collection[str] = (), *, everywhere: bool = False
     ) -> None:  # fmt: skip
-        """`everywhere`: try each operation before each question, also those that can't change its answer."""
+        """`everywhere`: try each operation before each request, even if it can't change the response."""
         self.scenario, self.scope, self.without, self.everywhere = scenario, scope, frozenset(without), everywhere
         self.universe, world = scenario.build()
         self.start = self.universe.world(world)
@@ -156,12 +156,12 @@ class Exploration:
         """A sweep alone begins with what a mark of the quiet world expired."""
         if self.scope.mark:
             return Memory()
-        heads, tags = (self.server.answer(one, self.start) for one in (("branches", OURS), ("tags",)))
-        dumped, listed = (self.server.answer((one,), self.start) for one in ("dump", "server_list"))
+        heads, tags = (self.server.answer(question, self.start) for question in (("branches", OURS), ("tags",)))
+        dumped, listed = (self.server.answer((kind,), self.start) for kind in ("dump", "server_list"))
         world = self.universe.worlds[self.start]
         read = Read(heads, dumped, listed, heads, frozenset({tags} - {-1}), world.rules)
         retained = self.collector.retention.decide(read).retained
-        proven = frozenset(self.universe.commits[one].tree for one in retained)
+        proven = frozenset(self.universe.commits[commit].tree for commit in retained)
         return Memory(candidates=self.universe.dead(self.start), proven=self.collector.number(proven))
 
     # --- one state after the other ----------------------------------------------------------------------------------
@@ -184,16 +184,18 @@ class Exploration:
             seen.add(key)
             self.found.states += 1
             if more:
-                for each in self.relevant(question, world, more):
-                    event = Event(steps, step.name, each.operation)
-                    after = self.remember(memory, world, each)
-                    following.append((each.world, position, after, operations + 1, faults, (history, event), steps))
+                for successor in self.relevant(question, world, more):
+                    event = Event(steps, step.name, successor.operation)
+                    after = self.remember(memory, world, successor)
+                    following.append(
+                        (successor.world, position, after, operations + 1, faults, (history, event), steps)
+                    )
             answer = self.server.answer(question, world)
             if wrong:
-                for one in step.wrong(memory, answer):
-                    if one.fault in self.scope.kinds:
-                        event = Event(steps, step.name, one.sentence)
-                        self.go_wrong(step, position, world, memory, one.answer,
+                for fault in step.wrong(memory, answer):
+                    if fault.fault in self.scope.kinds:
+                        event = Event(steps, step.name, fault.sentence)
+                        self.go_wrong(step, position, world, memory, fault.answer,
                                       (operations, faults + 1, (history, event), steps), following)  # fmt: skip
             if step.deletes >= 0 or step.ends:
                 self.measure(step, world, memory, answer, history, steps)
@@ -223,14 +225,16 @@ class Exploration:
 
     # --- operations -------------------------------------------------------------------------------------------------
 
-    def remember(self, memory: Memory, before: int, each: Successor) -> Memory:
+    def remember(self, memory: Memory, before: int, successor: Successor) -> Memory:
         """The memory after an operation: lakegc knows nothing of it, but the search does."""
-        absence = memory.absence | self.universe.absence(each.world)
-        if each.operation.name == "change_rules":  # what other rules retain behind heads is live for another reason
+        absence = memory.absence | self.universe.absence(successor.world)
+        if (
+            successor.operation.name == "change_rules"
+        ):  # what other rules retain behind heads is live for another reason
             absence |= ((1 << BITS) - 1) << BITS * Since.BEHIND
         moved = memory.moved
-        if each.moved:
-            moved |= (moved & each.moved) << BITS | each.moved
+        if successor.moved:
+            moved |= (moved & successor.moved) << BITS | successor.moved
         rest = tuple.__getitem__(memory, slice(3, None))
         return tuple.__new__(Memory, (absence, moved, before, *rest))
 
@@ -241,23 +245,25 @@ class Exploration:
         return found
 
     def relevant(self, question: Question, world: int, more: int) -> list[Successor]:
-        """The operations that change the answer to a question, or without which a later one could not change it so."""
+        """The operations that change the response to a request, or without which a later operation could not change it
+        so."""
         if self.everywhere:
             return self.successors(world)
         key = (question, world, more)
         found = self._relevant.get(key)
         if found is None:
             found = self._relevant[key] = [
-                each for each in self.successors(world) if self.is_relevant(question, world, each, more)
+                successor for successor in self.successors(world) if self.is_relevant(question, world, successor, more)
             ]
         return found
 
-    def is_relevant(self, question: Question, world: int, each: Successor, more: int) -> bool:
-        answer = self.server.answer(question, each.world)
+    def is_relevant(self, question: Question, world: int, successor: Successor, more: int) -> bool:
+        answer = self.server.answer(question, successor.world)
         if answer != self.server.answer(question, world):
             return True
         return more > 1 and any(
-            not self.commutes(question, world, each, later) for later in self.relevant(question, each.world, more - 1)
+            not self.commutes(question, world, successor, later)
+            for later in self.relevant(question, successor.world, more - 1)
         )
 
     def commutes(self, question: Question, world: int, first: Successor, later: Successor) -> bool:
@@ -275,8 +281,8 @@ class Exploration:
 
     def is_no_more_absent(self, world: int, others: Sequence[int]) -> bool:
         absence = 0
-        for one in others:
-            absence |= self.universe.absence(one)
+        for other in others:
+            absence |= self.universe.absence(other)
         return not self.universe.absence(world) & ~absence
 
     def without_object(self, world: int, address: int) -> int:
@@ -303,7 +309,7 @@ class Exploration:
             )
 
     def judge(self, step: Step, memory: Memory, answer: Answer) -> dict[int, str]:
-        """What becomes of each live object that a step expires or deletes."""
+        """The verdict on each live object that a step expires or deletes."""
         if step.ends:
             return judge_mark(memory, answer, self.scenario.recorded)
         why = judge_delete(step.deletes, memory, answer)
@@ -346,7 +352,7 @@ def explored_for(
     """
     until, number, of = clock() + seconds, *share
     explorations = {name: Exploration(SCENARIOS[name], scope, without) for name in names}
-    starts = [(name, state) for name, each in explorations.items() for state in each.first_events()]
+    starts = [(name, state) for name, exploration in explorations.items() for state in exploration.first_events()]
     Random(seed).shuffle(starts)
     part = Part(all=len(starts[number::of]))
     for name, state in starts[number::of]:
@@ -354,11 +360,11 @@ def explored_for(
             break
         explorations[name].run_from(state)
         part.done += 1
-        if sum(each.seen for each in explorations.values()) > MOST_SEEN:
-            for each in explorations.values():
-                each.forget()
-    part.states = sum(each.found.states for each in explorations.values())
-    part.losses = [loss for each in explorations.values() for loss in each.found.losses]
+        if sum(exploration.seen for exploration in explorations.values()) > MOST_SEEN:
+            for exploration in explorations.values():
+                exploration.forget()
+    part.states = sum(exploration.found.states for exploration in explorations.values())
+    part.losses = [loss for exploration in explorations.values() for loss in exploration.found.losses]
     return part
 
 
@@ -390,10 +396,10 @@ def main(arguments: Sequence[str]) -> int:
     total, began = Found(), time.monotonic()
     if options.minutes is not None:
         parts = _parts(options.minutes * 60, names, scope, options.without, options.seed, options.processes)
-        print(f"{sum(one.done for one in parts):,} of {sum(one.all for one in parts):,} first events, each with "
+        print(f"{sum(part.done for part in parts):,} of {sum(part.all for part in parts):,} first events, each with "
               "everything after it")  # fmt: skip
-        total.states = sum(one.states for one in parts)
-        total.losses = [loss for one in parts for loss in one.losses]
+        total.states = sum(part.states for part in parts)
+        total.losses = [loss for part in parts for loss in part.losses]
         names = []
     for name, found in _each(names, scope, options.without, options.processes, options.progress):
         print(f"{name}: {found.states:,} states, {found.worlds:,} worlds, {found.seconds:.1f} s, "
@@ -413,7 +419,7 @@ def _parts(
 ) -> list[Part]:
     shares = [{"seed": seed, "share": (number, processes)} for number in range(processes)]
     with Pool(processes) as pool:
-        waiting = [pool.apply_async(explored_for, (seconds, names, scope, without), each) for each in shares]
+        waiting = [pool.apply_async(explored_for, (seconds, names, scope, without), share) for share in shares]
         return [result.get() for result in waiting]
 
 

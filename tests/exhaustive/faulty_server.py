@@ -43,7 +43,7 @@ class Nth(NamedTuple):
 
 
 def asked_by(step: str, question: Question) -> Asked | None:
-    """The request that a step of the model begins; None if it is part of one, or asks something else."""
+    """The request that a step of the model begins; None if it is part of an earlier request, or sends another one."""
     if step.endswith(": the list is requested"):
         return Asked(LIST)
     match question:
@@ -118,9 +118,9 @@ def with_body(right: Response, body: Mapping[str, Any]) -> Response:
 
 
 class FaultyServer(TamperingProxy):
-    """Forwards to the sandbox; `planned` are the wrong answers, which are taken out once they were given.
+    """Forwards to the sandbox; `planned` are the wrong responses, each of which is removed once it was sent.
 
-    A 404 for a path whose branch is there is also given to the listing with which a client confirms it.
+    A 404 for a path whose branch exists is also sent for the listing with which a client confirms it.
     """
 
     def __init__(self, upstream: str) -> None:

@@ -89,9 +89,9 @@ REASONS = (
 
 
 def judge_mark(memory: Memory, answer: Answer, recorded: int) -> dict[int, str]:
-    """What becomes of the expired objects that are live when a mark is finished: LOST, or the name of an excuse.
+    """The verdict on the expired objects that are live when a mark is finished: LOST, or the name of an excuse.
 
-    An object is promised that was live ever since the mark began. While another repository can't be read, what an
+    An object is promised if it was live ever since the mark began. While another repository can't be read, what an
     earlier mark `recorded` there is kept; nothing else of it is promised, and a brake says so. A mark on unsigned
     earlier ones can be swept by lakegc only, which reads their ranges again.
     """
@@ -114,10 +114,10 @@ def judge_mark(memory: Memory, answer: Answer, recorded: int) -> dict[int, str]:
 
 
 def judge_delete(address: int, memory: Memory, answer: Answer) -> str | None:
-    """The same for a delete; None if nothing live is deleted.
+    """The verdict on a delete; None if nothing live is deleted.
 
-    Live objects are promised that were live ever since the re-verification began, or that are live for a reason that
-    began before the bound of this reason. Another object than the marked one is promised if it could be looked up.
+    Live objects are promised if they were live ever since the re-verification began, or are live for a reason that
+    began before the bound of this reason. An object other than the marked one is promised if it could be looked up.
     """
     kind, reasons = answer
     if kind not in STORED or not any(reasons):

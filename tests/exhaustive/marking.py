@@ -84,7 +84,8 @@ class Marking(ReasonsToKeep):
     # --- an incremental mark ----------------------------------------------------------------------------------------
 
     def find_no_longer_retained(self) -> None:
-        """What counted at the base mark and no longer does is looked up, like what was stored and in no commit then."""
+        """Objects that were live at the base mark and no longer are get looked up, like those that were stored and
+        uncommitted then."""
         self.step("reads the base mark", NOTHING, self.read_base, self.forge_base)
         self.step("heads, before the listing", ("branches", OURS), self.keep_number("before"))
         self.step("dump of all commits, before the listing", ("dump",), self.choose_lookups)
@@ -95,15 +96,19 @@ class Marking(ReasonsToKeep):
     def forge_base(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:
         """Anyone who can write to the namespace can take an address out of the base mark's files."""
         return [
-            Wrong("forged base", f"the base mark's record of a range was altered: object {one} is missing", bit(one))
-            for one in addresses(self.in_trees(self.base_trees))
+            Wrong(
+                "forged base",
+                f"the base mark's record of a range was altered: object {address} is missing",
+                bit(address),
+            )
+            for address in addresses(self.in_trees(self.base_trees))
         ]
 
     def choose_lookups(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         heads = self.value(memory.before)
         read = Read(heads, answer, frozenset(), heads, frozenset(), memory.rules)
-        trees = {self.universe.commits[one].tree for one in self.retention.decide(read).retained}
-        stored = sum(bit(one) for one, kind in enumerate(self.universe.worlds[0].stored) if kind == OLD)
+        trees = {self.universe.commits[commit].tree for commit in self.retention.decide(read).retained}
+        stored = sum(bit(address) for address, kind in enumerate(self.universe.worlds[0].stored) if kind == OLD)
         never = stored & ~self.in_trees(self.base_trees)
         return memory._replace(compared=never | self.in_trees(self.base_trees - trees) & ~memory.forged, before=0), NEXT
 

@@ -1,7 +1,7 @@
-"""What a mark or sweep knows while it runs, as a tuple of small numbers; sets of objects are bits.
+"""The state of a mark or sweep while it runs, as a tuple of small numbers; sets of objects are bits.
 
-The first three fields aren't its own: they are what the search needs to tell a loss from a life that began too late for
-any collector (see `Since`).
+The first three fields aren't known to a real run: the search needs them to tell a loss from an object that became live
+too late for any collector (see `Since`).
 """
 
 from __future__ import annotations

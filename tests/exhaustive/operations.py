@@ -79,9 +79,9 @@ def successors(universe: Universe, number: int, names: Iterable[str]) -> list[Su
 def moved_between(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     """The addresses that left a place but are still at another one."""
     found = 0
-    for one, now in zip(before, after, strict=True):
-        if one != now and one in after:
-            found |= bit(one)
+    for was, now in zip(before, after, strict=True):
+        if was != now and was in after:
+            found |= bit(was)
     return found
 
 
@@ -109,7 +109,7 @@ def _staged(world: World, repository: int, branch: int, path: int, entry: Entry 
 
 
 def _deleted(universe: Universe, world: World, repository: int, branch: int, path: int) -> World:
-    """What a delete leaves: a tombstone where something is committed."""
+    """The entry after a delete: a tombstone where something is committed."""
     found = world.repositories[repository].branches[branch]
     assert found is not None
     committed = universe.commits[found.head].tree[path]
@@ -117,8 +117,8 @@ def _deleted(universe: Universe, world: World, repository: int, branch: int, pat
 
 
 def _branches(world: World) -> Iterator[tuple[int, int, Branch]]:
-    for repository, each in enumerate(world.repositories):
-        for number, branch in enumerate(each.branches):
+    for repository, state in enumerate(world.repositories):
+        for number, branch in enumerate(state.branches):
             if branch is not None:
                 yield repository, number, branch
 
@@ -132,7 +132,7 @@ def _nothing() -> Tree:
 
 @operation
 def upload(universe: Universe, world: World) -> Found:
-    """A new object, too young for any sweep here: what matters is what it replaces."""
+    """A new object, too young for any sweep here: only the object that it replaces matters."""
     for repository, number, branch in _branches(world):
         if repository == OURS:
             for path in range(len(PATHS)):
@@ -215,7 +215,7 @@ def sweep_by_another_tool(universe: Universe, world: World) -> Found:
 
 @operation
 def commit(universe: Universe, world: World) -> Found:
-    """What is staged with the committed content at another address is no change: the older address stays."""
+    """A staged entry with the committed content at another address is no change: the older address stays."""
     for repository, number, branch in _branches(world):
         changed = [universe.is_changed(branch, path) for path in range(len(PATHS))]
         if any(changed):
@@ -255,11 +255,11 @@ def reset(universe: Universe, world: World) -> Found:
 @operation
 def create_branch(universe: Universe, world: World) -> Found:
     """At any commit, also one that no branch reaches."""
-    for repository, each in enumerate(world.repositories):
-        for number, branch in enumerate(each.branches):
+    for repository, state in enumerate(world.repositories):
+        for number, branch in enumerate(state.branches):
             if branch is None:
-                for one in sorted(each.commits):
-                    yield (repository, number, one), _changed(world, repository, number, Branch(one, _nothing()))
+                for commit in sorted(state.commits):
+                    yield (repository, number, commit), _changed(world, repository, number, Branch(commit, _nothing()))
 
 
 @operation
@@ -274,8 +274,8 @@ def hard_reset(universe: Universe, world: World) -> Found:
     """A branch without changes to another commit. What was staged and held to be no change stays staged."""
     for repository, number, branch in _branches(world):
         if not any(universe.is_changed(branch, path) for path in range(len(PATHS))):
-            for one in sorted(world.repositories[repository].commits - {branch.head}):
-                yield (repository, number, one), _changed(world, repository, number, branch._replace(head=one))
+            for commit in sorted(world.repositories[repository].commits - {branch.head}):
+                yield (repository, number, commit), _changed(world, repository, number, branch._replace(head=commit))
 
 
 @operation
@@ -290,7 +290,7 @@ def revert(universe: Universe, world: World) -> Found:
 
 @operation
 def merge(universe: Universe, world: World) -> Found:
-    """One branch's head into another branch without changes, as the server does it; where both changed a path, the
+    """Merge one branch's head into another branch without changes, as the server does; where both changed a path, the
     source wins."""
     for repository, into, branch in _branches(world):
         for elsewhere, number, source in _branches(world):
@@ -307,15 +307,15 @@ def merge(universe: Universe, world: World) -> Found:
                     )
 
 
-def merge_base(universe: Universe, one: int, other: int) -> Tree:
+def merge_base(universe: Universe, left: int, right: int) -> Tree:
     """The tree of the first commit that both reach, from the highest generation down; every repository begins with an
     empty one."""
 
     def generation(commit: int) -> int:
         return 1 + max(map(generation, universe.commits[commit].parents), default=0)
 
-    reached = {one: 1, other: 2}
-    waiting = [one, other]
+    reached = {left: 1, right: 2}
+    waiting = [left, right]
     while waiting:
         newest = max(waiting, key=generation)
         waiting.remove(newest)
@@ -338,9 +338,9 @@ def merged(source: Tree, into: Tree, base: Tree) -> Tree:
     )
 
 
-def _same(one: Entry | None, other: Entry | None) -> bool:
+def _same(left: Entry | None, right: Entry | None) -> bool:
     """Whether two entries are the same to the server."""
-    return one == other if one is None or other is None else one.content == other.content
+    return left == right if left is None or right is None else left.content == right.content
 
 
 @operation
@@ -376,8 +376,8 @@ def add_hold(universe: Universe, world: World) -> Found:
 @operation
 def tag(universe: Universe, world: World) -> Found:
     """A tag that a hold names, at a commit."""
-    for one in sorted(world.repositories[OURS].commits):
-        yield (one,), world._replace(tag=one)
+    for commit in sorted(world.repositories[OURS].commits):
+        yield (commit,), world._replace(tag=commit)
 
 
 HONEST = tuple(name for name in OPERATIONS if name != "stage_with_a_wrong_size")

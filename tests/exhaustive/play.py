@@ -1,5 +1,5 @@
-"""One run of a mark and its sweep, with given events: what the search finds can be repeated, with or without a
-safeguard, and held against a real run."""
+"""One run of a mark and its sweep with given events: a finding of the search can be repeated, with or without a
+safeguard, and compared with a real run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Player:
         return self.outcome
 
     def take(self, step: Step) -> str:
-        """Let the operations before a step happen, then the step, with the wrong answer that is due at it."""
+        """Apply the operations before a step, then take the step, with the wrong response that is due at it."""
         server, wrong = self.exploration.server, ""
         self.before(step.name)
         while self.waiting and self.waiting[0].step == step.name and not wrong:
@@ -73,23 +73,27 @@ class Player:
         answer = server.answer(question, self.world)
         self.measure(step, answer)
         if wrong:
-            answer = next(one.answer for one in step.wrong(self.memory, answer) if one.sentence == wrong)
+            answer = next(
+                wrong_answer.answer
+                for wrong_answer in step.wrong(self.memory, answer)
+                if wrong_answer.sentence == wrong
+            )
         self.memory, label = step.take(self.memory, self.answered(step, question, answer))
         return label
 
     def before(self, name: str) -> None:
-        """For what else may happen before a step."""
+        """A hook for other events before a step."""
 
     def answered(self, step: Step, question: Question, answer: Answer) -> Answer:
-        """For other answers than the right one."""
+        """A hook that may replace the right response."""
         return answer
 
     def operate(self, operation: Operation) -> None:
         """Do what a writer does, if it is possible now."""
-        for each in self.exploration.successors(self.world):
-            if each.operation == operation:
-                self.memory = self.exploration.remember(self.memory, self.world, each)
-                self.world = each.world
+        for successor in self.exploration.successors(self.world):
+            if successor.operation == operation:
+                self.memory = self.exploration.remember(self.memory, self.world, successor)
+                self.world = successor.world
                 return
 
     def measure(self, step: Step, answer: Answer) -> None:

@@ -25,7 +25,7 @@ TRIES = 3
 
 
 class Wrong(NamedTuple):
-    """A wrong answer, by the name of its fault, with what happened for people."""
+    """A wrong response, by the name of its fault, with a description for people."""
 
     fault: str
     sentence: str
@@ -38,10 +38,10 @@ GoWrong = Callable[[Memory, Answer], Sequence[Wrong]]
 
 
 class Step(NamedTuple):
-    """One request or effect. `ask` is None where the step has nothing to ask: it is then passed over.
+    """One request or effect. `ask` returns None if the step has nothing to request and is skipped.
 
-    `take` returns the memory after the answer, and where to go on. `deletes` is the object that the step deletes, and
-    `ends` says whether a mark is finished here: at these, the search measures what is lost.
+    `take` returns the memory after the response, and where to continue. `deletes` is the object that the step deletes,
+    and `ends` says whether a mark is finished here: at these, the search measures what is lost.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Program:
         self.server, self.universe, self.without, self.dump = server, server.universe, frozenset(without), dump
         self.recorded, self.incremental = recorded, incremental
         self.retention = Retention(server.names)
-        self.branches = [len(each.branches) for each in self.universe.worlds[0].repositories]
+        self.branches = [len(repository.branches) for repository in self.universe.worlds[0].repositories]
         self.steps: list[Step] = []
         self.labels: dict[str, int] = {}
         self.part = ""
@@ -127,8 +127,8 @@ class Program:
 
     def reached(self, commits: Collection[int]) -> int:
         found = 0
-        for one in commits:
-            for entry in self.universe.commits[one].tree:
+        for commit in commits:
+            for entry in self.universe.commits[commit].tree:
                 found |= self.inside(entry)
         return found
 
@@ -142,8 +142,8 @@ class Program:
     @cached_property
     def base_trees(self) -> frozenset[Tree]:
         """The ranges that the base mark read. It was made long ago, when all commits of that time were retained."""
-        known = [self.universe.commits[one] for one in self.universe.worlds[0].repositories[OURS].commits]
-        return frozenset(one.tree for one in known if one.date == LONG_AGO)
+        known = [self.universe.commits[commit] for commit in self.universe.worlds[0].repositories[OURS].commits]
+        return frozenset(commit.tree for commit in known if commit.date == LONG_AGO)
 
     def unreadable(self, memory: Memory, following: str, repository: int = OURS) -> tuple[Memory, str]:
         """Our repository that can't be read stops everything; another one a sweep, unless that safeguard is off."""

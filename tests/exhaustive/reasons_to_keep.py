@@ -1,4 +1,4 @@
-"""What keeps objects that no list has: path probes in two passes, and all lists once more."""
+"""What keeps objects that are on no list: path probes in two passes, and all lists once more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.exhaustive.world import (
 
 
 class ReasonsToKeep(CommitReadings):
-    """The comparison of what is stored with what is live, and what is asked about the rest."""
+    """The comparison of what is stored with what is live, and the requests about the remaining objects."""
 
     def keep(self) -> None:
         """Compare, probe paths twice, and read the lists once more."""
@@ -47,7 +47,8 @@ class ReasonsToKeep(CommitReadings):
         return memory._replace(candidates=left, compared=0, known_live=0), NEXT if left else decides
 
     def decide(self, memory: Memory) -> tuple[Memory, str]:
-        """What nothing keeps. Everything else that was read is forgotten, except what the watch of a round needs."""
+        """Expire the objects that nothing keeps. Everything else that was read is forgotten, except what the watch of a
+        round needs."""
         held = memory.held if self.has("holds") else 0
         left = memory.candidates & ~memory.live & ~held
         kept = Memory(memory.absence, memory.moved, memory.earlier, candidates=left, young=memory.young & left,
@@ -86,15 +87,15 @@ class ReasonsToKeep(CommitReadings):
             else:
                 answers = (answer,)
             for heads in answers:
-                seen |= {(repository, branch, one) for branch, one in enumerate(heads) if one >= 0}
+                seen |= {(repository, branch, head) for branch, head in enumerate(heads) if head >= 0}
             return memory._replace(heads=self.number(frozenset(seen))), NEXT
 
         return take
 
     def choose_paths(self, memory: Memory) -> tuple[Memory, str]:
         sizes = decisions.sizes_of(self.universe, memory.candidates & ~memory.live)
-        wanted = {(repository, branch, path) for repository, branch, one in self.value(memory.heads)
-                  for path in decisions.paths_to_probe(self.universe, one, sizes)}  # fmt: skip
+        wanted = {(repository, branch, path) for repository, branch, head in self.value(memory.heads)
+                  for path in decisions.paths_to_probe(self.universe, head, sizes)}  # fmt: skip
         return memory._replace(probes=self.number(frozenset(wanted)), tries=0), NEXT
 
     def probe_branch(self, repository: int, branch: int, label: str) -> None:
@@ -145,12 +146,12 @@ class ReasonsToKeep(CommitReadings):
         if not self.has("a doubt keeps"):
             return memory
         wanted = decisions.sizes_of(self.universe, memory.candidates & ~memory.live)
-        heads = [one for at, number, one in self.value(memory.heads) if (at, number) == (repository, branch)]
+        heads = [head for at, number, head in self.value(memory.heads) if (at, number) == (repository, branch)]
         sizes = decisions.probed_sizes(self.universe, heads, wanted)
         return memory._replace(live=memory.live | decisions.of_sizes(self.universe, memory.candidates, sizes))
 
     def read_at_the_end(self) -> None:
-        """Staged objects, heads, and commits made since, once more."""
+        """Read once more the staged objects, the heads, and the commits made in the meantime."""
 
         label = f"{self.part}decides"
         self.local("reads once more", lambda memory: (memory, NEXT if memory.candidates & ~memory.live else label))
@@ -167,7 +168,7 @@ class ReasonsToKeep(CommitReadings):
 
     def new_heads(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         decided: Decided = self.value(memory.decided)[0]
-        new = {one for one in answer if one >= 0} - decided.retained
+        new = {head for head in answer if head >= 0} - decided.retained
         return memory._replace(live=memory.live | self.reached(new)), NEXT
 
     def new_tags(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:

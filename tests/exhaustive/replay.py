@@ -3,9 +3,9 @@
     uv run python -m tests.exhaustive.replay --runs 200 --seed 7
 
 A moment is a message of lakegc, which stands for the step of the model that follows it. Writers' operations are done by
-the sandbox, right when the message comes. A fault is the wrong answer to one request, which a server in between gives;
-or files that are hidden while lakegc lists the store; or the end of a sweep, which is then resumed. What expires and
-what is deleted must then be the same.
+the sandbox as soon as the message arrives. A fault is a wrong response to one request, sent by a server in between; or
+files that are hidden while lakegc lists the store; or the end of a sweep, which is then resumed. The expired and the
+deleted objects must then be the same as in the model.
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ LIKELY = {
 
 
 class Fault(NamedTuple):
-    """A fault at a step: at which request of which kind, unless it is no request's. `sweep` says whose request."""
+    """A fault at a step. `at` is the request that gets it, and None for a fault of no request. `sweep` says whose
+    request."""
 
     step: str
     what: Wrong
@@ -141,7 +142,7 @@ class Fault(NamedTuple):
 
     @property
     def kind(self) -> tuple[str, str]:
-        """What went wrong, and with which kind of request."""
+        """The name of the fault, and the kind of its request."""
         return self.what.fault, "" if self.at is None else self.at.asked.kind
 
     @property
@@ -175,11 +176,12 @@ class RandomPlayer(Player):
         if name not in moments or self.memory.repeats or self.probes_nothing(name):
             return
         while self.operations < self.most and self.rng.random() < 0.25:
-            possible = [each for each in self.exploration.successors(self.world) if self.can_be_done(each.operation)]
+            successors = self.exploration.successors(self.world)
+            possible = [successor for successor in successors if self.can_be_done(successor.operation)]
             if possible:
-                each = self.rng.choice(possible)
-                self.done.append((Event(0, name, each.operation), each))
-                self.operate(each.operation)
+                chosen = self.rng.choice(possible)
+                self.done.append((Event(0, name, chosen.operation), chosen))
+                self.operate(chosen.operation)
 
     def probes_nothing(self, name: str) -> bool:
         """Whether this is the beginning of probes of which there are none, which no message announces."""
@@ -194,7 +196,7 @@ class RandomPlayer(Player):
         """An import of identical content isn't a stage and a commit, which is how the sandbox does it here. Nobody
         changes a repository that can't be read."""
         places = (*operation.arguments[:1], *operation.arguments[3:4])
-        if OTHER in places and any(one.is_lasting for one in self.faults):
+        if OTHER in places and any(fault.is_lasting for fault in self.faults):
             return False
         if operation.name != "import_object":
             return True
@@ -211,12 +213,12 @@ class RandomPlayer(Player):
         if begun is not None:
             self.counted[begun] += 1
         if len(self.faults) < self.most_faults:
-            for one in step.wrong(self.memory, answer):
-                fault = self.fault(step, question, one)
-                if self.can_happen(fault) and self.rng.random() < LIKELY.get(one.fault, 0.02):
+            for wrong in step.wrong(self.memory, answer):
+                fault = self.fault(step, question, wrong)
+                if self.can_happen(fault) and self.rng.random() < LIKELY.get(wrong.fault, 0.02):
                     self.faults.append(fault)
-                    self.done.append((Event(0, step.name, one.sentence), fault))
-                    return one.answer
+                    self.done.append((Event(0, step.name, wrong.sentence), fault))
+                    return wrong.answer
         return answer
 
     def fault(self, step: Step, question: Question, what: Wrong) -> Fault:
@@ -235,7 +237,7 @@ class RandomPlayer(Player):
         return fault.what.fault != "503" or self.is_last_probed(fault.question)
 
     def is_last_probed(self, question: Question) -> bool:
-        """After a branch that gave no answer, a task doesn't probe later ones of its repository."""
+        """After a branch that sent no response, a task doesn't probe later ones of its repository."""
         _, repository, branch, _ = question
         probes = self.exploration.collector.value(self.memory.probes)
         return all(at != repository or BRANCHES[at][number] <= BRANCHES[at][branch] for at, number, _ in probes)
@@ -243,8 +245,8 @@ class RandomPlayer(Player):
 
 @dataclass(frozen=True)
 class ModelRun:
-    """One run of the model: what the writers did and which faults there were, in order, and how it ended. `asked`: the
-    requests of its mark, and those of each re-verification and what was before it in its sweep."""
+    """One run of the model: the operations of writers and the faults, in order, and how it ended. `asked` has the
+    requests of its mark, or those of each re-verification and what came before it in its sweep."""
 
     scenario: str
     universe: Universe
@@ -319,7 +321,7 @@ class SandboxWorld:
         for address, kind in enumerate(world.stored):
             if kind == NEW:
                 self.write(address, universe.contents[address], NEW)
-        self.make_all(world, {one.date for one in universe.commits} - {LONG_AGO})
+        self.make_all(world, {commit.date for commit in universe.commits} - {LONG_AGO})
         for number, repository in enumerate(world.repositories):
             for place, branch in enumerate(repository.branches):
                 if branch is not None:
@@ -369,14 +371,14 @@ class SandboxWorld:
 
     def make_all(self, world: World, dates: set[int]) -> None:
         for number, repository in enumerate(world.repositories):
-            for one in sorted(repository.commits):
-                if self.universe.commits[one].date in dates:
-                    self.make(number, one)
+            for commit in sorted(repository.commits):
+                if self.universe.commits[commit].date in dates:
+                    self.make(number, commit)
 
     def make(self, repository: int, number: int) -> None:
-        """A commit with its tree and date, on a branch of its own that is deleted again."""
+        """Make a commit with its tree and date, on a temporary branch."""
         target, commit = self.repositories[repository], self.universe.commits[number]
-        parents = [self.commits[repository, one] for one in commit.parents] or ["main"]
+        parents = [self.commits[repository, parent] for parent in commit.parents] or ["main"]
         before = self.universe.commits[commit.parents[0]].tree if commit.parents else (None,) * len(PATHS)
         target.create_branch("making", parents[0])
         for path, entry in enumerate(commit.tree):
@@ -402,7 +404,7 @@ class SandboxWorld:
 
     def write_holds(self, held: int) -> None:
         lines = ['  - {id: tagged, tags: "*", owner: a, reason: b}']
-        lines += [f"  - {{id: h{one}, prefix: {key(one)}, owner: a, reason: b}}" for one in addresses(held)]
+        lines += [f"  - {{id: h{address}, prefix: {key(address)}, owner: a, reason: b}}" for address in addresses(held)]
         file = self.lake.objects.file("_lakefs/retention/gc/lakegc/holds.yaml")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(["holds:", *lines]))
@@ -421,8 +423,8 @@ class SandboxWorld:
         place = more[0] if name == "merge" else place
         made = after.repositories[repository].branches[place]
         if made is not None:
-            head = next(one.commit_id for one in self.repositories[repository].branches(hidden=True)
-                        if one.id == self.branch(repository, place))  # fmt: skip
+            head = next(branch.commit_id for branch in self.repositories[repository].branches(hidden=True)
+                        if branch.id == self.branch(repository, place))  # fmt: skip
             self.commits[repository, made.head] = head
 
     def upload(self, repository: int, branch: str, path: int, content: int) -> None:
@@ -494,7 +496,7 @@ class SandboxWorld:
     # --- faults -----------------------------------------------------------------------------------------------------
 
     def wrong_answer(self, fault: Fault) -> WrongAnswer:
-        """What the server answers instead."""
+        """The server's wrong response."""
         assert fault.at is not None
         if fault.is_lasting:
             return self.unreadable
@@ -511,8 +513,8 @@ class SandboxWorld:
         """Branches as they were before the last operation."""
         assert fault.at is not None
         repository = fault.at.asked.repository
-        known = {self.branch(repository, place): self.commits[repository, one]
-                 for place, one in enumerate(fault.what.answer) if one >= 0}  # fmt: skip
+        known = {self.branch(repository, place): self.commits[repository, head]
+                 for place, head in enumerate(fault.what.answer) if head >= 0}  # fmt: skip
         return faulty_server.with_heads(known, right())
 
     def ending_list(self, branch: int, path: int, right: Callable[[], Response]) -> Response:
@@ -557,7 +559,8 @@ class SandboxWorld:
 
 @dataclass(frozen=True)
 class RealRun:
-    """How a real run ended: as `Outcome`. `left` are the events whose moment never came; `asked` as in `ModelRun`."""
+    """The end of a real run, in the form of `Outcome`. `left` are the events whose moment never came; `asked` as in
+    `ModelRun`."""
 
     expired: int | None
     stored: int
@@ -582,8 +585,8 @@ def real_run(run: ModelRun, where: Path) -> RealRun:
                 swept(script, settings)
         except LakegcError:
             pass
-        stored = sum(bit(one) for one in range(len(run.start.stored)) if there.file(one).exists())
-        left = [event.step for event, _ in script.waiting] + [str(one) for one in server.planned]
+        stored = sum(bit(address) for address in range(len(run.start.stored)) if there.file(address).exists())
+        left = [event.step for event, _ in script.waiting] + [str(request) for request in server.planned]
         return RealRun(expired, stored, left, script.asked)
 
 
@@ -598,8 +601,8 @@ def marked(run: ModelRun, script: Script, settings: dict[str, str]) -> tuple[int
     finally:
         script.there.readable()
     assert found.record.incremental == run.incremental, found.record.basis
-    numbers = {key(one): one for one in range(len(run.start.stored))}
-    expired = sum(bit(numbers[one]) for one in found.expired if one in numbers)
+    numbers = {key(address): address for address in range(len(run.start.stored))}
+    expired = sum(bit(numbers[expired_key]) for expired_key in found.expired if expired_key in numbers)
     return expired, not unread_in(found.record)
 
 
@@ -621,12 +624,12 @@ def swept(script: Script, settings: dict[str, str]) -> None:
 
 
 class Script:
-    """The operations and faults of a run of the model, each waiting for its moment; but wrong answers wait for their
-    request."""
+    """The operations and faults of a run of the model, each waiting for its moment; wrong responses wait for their
+    request instead."""
 
     def __init__(self, there: SandboxWorld, run: ModelRun, server: FaultyServer) -> None:
         self.there, self.run, self.server = there, run, server
-        self.waiting = [each for each in run.done if not isinstance(each[1], Fault) or each[1].at is None]
+        self.waiting = [event for event in run.done if not isinstance(event[1], Fault) or event[1].at is None]
         self.asked: list[Counter[Asked]] = []
         self._hidden = ExitStack()
 
@@ -635,27 +638,27 @@ class Script:
         if sweep:
             self.asked.append(Counter(self.server.counted))
         self.server.begin()
-        for one in self.run.faults:
-            if one.at is not None and one.sweep == sweep:
-                self.server.planned[one.at] = self.there.wrong_answer(one)
+        for fault in self.run.faults:
+            if fault.at is not None and fault.sweep == sweep:
+                self.server.planned[fault.at] = self.there.wrong_answer(fault)
 
     def now(self, step: str) -> None:
         if step == "sweep: a round begins":
             self.asked.append(Counter(self.server.counted))
         self._hidden.close()
         while self.waiting and self.step_of(self.waiting[0]) == step:
-            event, each = self.waiting.pop(0)
-            if isinstance(each, Successor):
+            event, change = self.waiting.pop(0)
+            if isinstance(change, Successor):
                 assert isinstance(event.what, Operation)
-                self.there.do(event.what, self.run.universe.worlds[each.world])
-            elif each.what.fault == "killed task":
+                self.there.do(event.what, self.run.universe.worlds[change.world])
+            elif change.what.fault == "killed task":
                 raise Killed
             else:
-                self._hidden.enter_context(self.there.without_slice(each.question[1]))
+                self._hidden.enter_context(self.there.without_slice(change.question[1]))
 
-    def step_of(self, each: tuple[Event, Successor | Fault]) -> str:
+    def step_of(self, waiting: tuple[Event, Successor | Fault]) -> str:
         """The step at whose moment something happens."""
-        event, what = each
+        event, what = waiting
         if isinstance(what, Successor):
             return event.step
         slices = "mark: lists slice 1 of the store" if self.run.incremental else "mark: lists slice 0 of the store"
@@ -675,7 +678,7 @@ class Script:
 def difference(run: ModelRun, real: RealRun) -> str:
     """How a real run ended otherwise than the model; "" if it didn't."""
     assert run.outcome.world is not None
-    stored = sum(bit(one) for one, kind in enumerate(run.outcome.world.stored) if kind in STORED)
+    stored = sum(bit(address) for address, kind in enumerate(run.outcome.world.stored) if kind in STORED)
     if run.outcome.expired != real.expired:
         return f"the model expires {run.outcome.expired}, the mark {real.expired}"
     if stored != real.stored:
@@ -685,9 +688,13 @@ def difference(run: ModelRun, real: RealRun) -> str:
 
 def random_runs(seed: int, number: int, *, operations: int = 2, faults: int = 1) -> Iterator[ModelRun]:
     """Runs of the model, of full and incremental marks, every second one with a sweep."""
-    for each in range(seed, seed + number):
+    for run_seed in range(seed, seed + number):
         yield random_run(
-            Random(each), operations=operations, faults=faults, sweep=each % 2 == 1, incremental=each % 4 > 1
+            Random(run_seed),
+            operations=operations,
+            faults=faults,
+            sweep=run_seed % 2 == 1,
+            incremental=run_seed % 4 > 1,
         )
 
 
@@ -695,7 +702,7 @@ def varied_runs(number: int) -> Iterator[ModelRun]:
     """A few runs, each with another kind of fault."""
     kinds = set[tuple[str, str]]()
     for run in random_runs(0, MOST_TRIED):
-        found = {one.kind for one in run.faults} - kinds
+        found = {fault.kind for fault in run.faults} - kinds
         if found and len(kinds) < number:
             kinds |= found
             yield run

@@ -1,10 +1,10 @@
-"""What protects live objects, each as a switch: without it, the search finds how one is lost.
+"""The safeguards of live objects, each as a switch: without it, the search finds how an object is lost.
 
     uv run python -m tests.exhaustive.safeguards            # the smallest loss without each of them
     uv run python -m tests.exhaustive.safeguards --everywhere "path probes"     # in every scenario
 
-Some protect from the same loss twice over, the later one also where the earlier one errs. Then none is lost without one
-of them, in the scopes that were explored; `also` names those that are left out together with it.
+Some safeguards protect from the same loss, the later one even where the earlier one errs. Then no object is lost
+without one of them, in the scopes that were explored; `also` names those that are left out together with it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tests.exhaustive.scenarios import SCENARIOS
 
 
 class Safeguard(NamedTuple):
-    """A safeguard: the invariant that it belongs to, and what it does. In `scenario` the smallest loss without it has
-    so many operations and faults; `kind` is that of its only fault, if others are left out. `overlap` says why nothing
-    is lost without it, where that is so."""
+    """A safeguard: its invariant, and what it does. In `scenario`, the smallest loss without it has this many
+    operations and faults; `kind` is that of its only fault, if others are left out. `overlap` says why no object is
+    lost without it, where that is so."""
 
     name: str
     invariant: int
@@ -279,13 +279,13 @@ def smallest_loss(safeguard: Safeguard, scenario: str = "") -> Loss | None:
 
 
 def losses(chosen: Sequence[str]) -> Iterator[tuple[Safeguard, Loss | None]]:
-    return ((one, smallest_loss(one)) for one in SAFEGUARDS if not chosen or one.name in chosen)
+    return ((safeguard, smallest_loss(safeguard)) for safeguard in SAFEGUARDS if not chosen or safeguard.name in chosen)
 
 
 def main(arguments: Sequence[str]) -> int:
     from tests.exhaustive.traces import table
 
-    everywhere, chosen = "--everywhere" in arguments, [one for one in arguments if one != "--everywhere"]
+    everywhere, chosen = "--everywhere" in arguments, [argument for argument in arguments if argument != "--everywhere"]
     missing = 0
     for safeguard, loss in losses(chosen):
         print(f"\n{safeguard.name}")

@@ -1,7 +1,7 @@
 """The small worlds that an exploration starts in, each the beginning of some way to lose data.
 
-In all of them time has passed since: what is stored is old, unless a world says otherwise. Object 0 is mostly the one
-in danger.
+In all of them some time has passed: stored objects are old, unless a world says otherwise. Object 0 is usually the
+object in danger.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def _universe(contents: tuple[int, ...] = (0, 0)) -> Universe:
 
 
 def _repository(universe: Universe, main: Branch, dev: Branch | None = None, *more: int) -> Repository:
-    heads = {one.head for one in (main, dev) if one is not None}
+    heads = {branch.head for branch in (main, dev) if branch is not None}
     commits, waiting = set(more), [*heads, *more]
     while waiting:
-        one = waiting.pop()
-        commits.add(one)
-        waiting.extend(universe.commits[one].parents)
+        commit = waiting.pop()
+        commits.add(commit)
+        waiting.extend(universe.commits[commit].parents)
     return Repository((main, dev), frozenset(commits))
 
 
@@ -129,7 +129,7 @@ def an_expired_commit_and_a_rule_of_60_days() -> tuple[Universe, World]:
 
 
 def _shared_parent(others: int) -> tuple[Universe, World]:
-    """Which commits the server lists depends on their ids, and these on how many `others` there are before them."""
+    """The commits that the server lists depend on their ids, and the ids on the number of `others` before them."""
     universe = _universe((0,))
     for number in range(others):
         universe.commit(Commit((), NOTHING, LATELY - 1 - number))
@@ -141,15 +141,15 @@ def _shared_parent(others: int) -> tuple[Universe, World]:
 
 @scenario
 def a_shared_parent() -> tuple[Universe, World]:
-    """Object 0 is in a commit with two children: main's head, of long ago, and dev's, of lately. The server doesn't
-    list the commit, since it comes to it from main first."""
+    """Object 0 is in a commit with two children: main's head, which is old, and dev's, which is recent. The server
+    doesn't list the commit, since it reaches it from main first."""
     return _shared_parent(1)
 
 
 @scenario
 def a_shared_parent_that_the_server_lists() -> tuple[Universe, World]:
-    """Object 0 is in a commit with two children: main's head, of long ago, and dev's, of lately. The server lists the
-    commit, since it comes to it from dev first."""
+    """Object 0 is in a commit with two children: main's head, which is old, and dev's, which is recent. The server
+    lists the commit, since it reaches it from dev first."""
     return _shared_parent(0)
 
 
@@ -269,7 +269,7 @@ def identical_content_at_one_path() -> tuple[Universe, World]:
 
 @scenario
 def another_repository_has_identical_content_at_one_path() -> tuple[Universe, World]:
-    """Another repository has an object of its own at p; object 0, with the same content, is staged at p."""
+    """Another repository has a separate object at p; object 0, with the same content, is staged at p."""
     universe = _universe((0,))
     root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
     theirs = universe.commit(Commit((), at_p(X), LONG_AGO))
@@ -279,7 +279,7 @@ def another_repository_has_identical_content_at_one_path() -> tuple[Universe, Wo
 
 @scenario
 def another_repository_has_identical_content() -> tuple[Universe, World]:
-    """Another repository has an object of its own at p and q; object 0, with the same content, is staged at p."""
+    """Another repository has a separate object at p and q; object 0, with the same content, is staged at p."""
     universe = _universe((0,))
     root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
     theirs = universe.commit(Commit((), (X, X), LONG_AGO))
@@ -293,5 +293,5 @@ def garbage_beside_another_repository() -> tuple[Universe, World]:
     universe = _universe((0,))
     root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
     theirs = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
-    ours, other = (_repository(universe, Branch(one, NOTHING)) for one in (root, theirs))
+    ours, other = (_repository(universe, Branch(head, NOTHING)) for head in (root, theirs))
     return universe, World((OLD,), (ours, other))

@@ -1,7 +1,7 @@
-"""What the server and the store answer to each request of lakegc, in a given world.
+"""The responses of the server and the store to each request of lakegc, in a given world.
 
-A question is a tuple: its kind, then its particulars. Its answer depends on the world alone, so each is computed once.
-Where a real server was seen to leave something out (formats §2), the answer here leaves it out, too.
+A request is a tuple: its kind, then its arguments. Its response depends on the world alone, so each is computed once.
+Where a real server was seen to leave something out (formats §2), the response here leaves it out, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def answers(function: Callable[..., Answer]) -> Callable[..., Answer]:
 
 
 class Server:
-    """Answers questions about the worlds of a universe."""
+    """Responds to requests about the worlds of a universe."""
 
     def __init__(self, universe: Universe) -> None:
         self.universe, self.names = universe, decisions.CommitNames(universe)
@@ -65,7 +65,7 @@ def stored(server: Server, world: World, address: int) -> Answer:
 @answers
 def tables(server: Server, world: World) -> Answer:
     """The objects of our namespace in the tables of the other repository, whatever commit has them."""
-    return server.universe.reached(one for each in world.repositories[1:] for one in each.commits)
+    return server.universe.reached(commit for repository in world.repositories[1:] for commit in repository.commits)
 
 
 # --- branches -------------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def tables(server: Server, world: World) -> Answer:
 @answers
 def branches(server: Server, world: World, repository: int) -> Answer:
     """The head of each branch, -1 for one that doesn't exist."""
-    return tuple(-1 if one is None else one.head for one in world.repositories[repository].branches)
+    return tuple(-1 if branch is None else branch.head for branch in world.repositories[repository].branches)
 
 
 @answers
@@ -116,7 +116,7 @@ def server_list(server: Server, world: World) -> Answer:
     """The commits that the server lists as retained, with its deviation from the rule (formats §6.6)."""
     names = server.names
     graph = names.graph(world.repositories[OURS].commits)
-    heads = names.heads([-1 if one is None else one.head for one in world.repositories[OURS].branches])
+    heads = names.heads([-1 if branch is None else branch.head for branch in world.repositories[OURS].branches])
     records = [BranchRecord(branch, head) for branch, head in heads.items()]
     found = listed_commits(
         graph, records, decisions.rules(world.rules), now=decisions.SERVER_NOW, oversights={Oversight.VISITED_COMMITS}
@@ -144,25 +144,27 @@ def tags(server: Server, world: World) -> Answer:
 
 @answers
 def nothing(server: Server, world: World) -> Answer:
-    """For a step that asks nothing, but during which something can go wrong."""
+    """For a step that sends no request, but during which a fault can happen."""
     return 0
 
 
 @answers
 def absence(server: Server, world: World) -> Answer:
-    """What isn't live, in the form of `Memory.absence`: the beginning of a time in which something may come to life."""
+    """The objects that aren't live, in the form of `Memory.absence`: the beginning of a time in which they may become
+    live."""
     return server.universe.absence(server.universe.world(world))
 
 
 @answers
 def begin(server: Server, world: World) -> Answer:
-    """What a mark or re-verification notes when it begins."""
+    """The facts that a mark or re-verification records when it begins."""
     return world.rules, world.held, absence(server, world)
 
 
 @answers
 def truth(server: Server, world: World) -> Answer:
-    """What is stored and live, and those of it that are young: written since a mark listed old ones at their keys."""
+    """The objects that are stored and live, and the young ones among them: written after a mark listed old ones at
+    their keys."""
     there = sum(bit(address) for address, kind in enumerate(world.stored) if kind in STORED)
     new = sum(bit(address) for address, kind in enumerate(world.stored) if kind == NEW)
     return server.universe.reasons(server.universe.world(world)).live & there, new
@@ -170,6 +172,6 @@ def truth(server: Server, world: World) -> Answer:
 
 @answers
 def truth_about(server: Server, world: World, address: int) -> Answer:
-    """What is stored at an address, and each reason why it is live."""
+    """The object stored at an address, and each reason why it is live."""
     why = server.universe.reasons(server.universe.world(world))
-    return world.stored[address], tuple(bool(each & bit(address)) for each in why)
+    return world.stored[address], tuple(bool(reason & bit(address)) for reason in why)

@@ -29,7 +29,8 @@ class StagedReadings(Program):
                 self.read_staged(OTHER, f"the other repository's staged objects, {part} reading")
 
     def read_staged(self, repository: int, name: str) -> None:
-        """One reading: the server's list (of our repository), then the branches' diffs, path by path."""
+        """Read the staged objects once: the server's list (of our repository), then the branches' diffs, path by
+        path."""
         label = f"{self.part}{name}"
         with self.within(label):
             if repository == OURS:
@@ -93,7 +94,7 @@ class StagedReadings(Program):
         def list_branches(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             if answer == NO_ANSWER:
                 return self.unreadable(memory, f"{label}: end of diffs", repository)
-            return memory._replace(todo=sum(1 << number for number, one in enumerate(answer) if one >= 0)), NEXT
+            return memory._replace(todo=sum(1 << number for number, address in enumerate(answer) if address >= 0)), NEXT
 
         self.step("branches", self.unless_unread(("branches", repository)), list_branches,
                   self.wrong_branches(repository))  # fmt: skip

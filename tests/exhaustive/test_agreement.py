@@ -1,4 +1,4 @@
-"""The model says what the code does: its rules are the code's, and its runs end as real ones."""
+"""The model agrees with the code: its rules are the code's, and its runs end like real ones."""
 
 from __future__ import annotations
 
@@ -67,15 +67,16 @@ def test_random_runs_of_the_model_end_as_real_ones_in_the_sandbox(tmp_path: Path
 
 
 def test_runs_of_the_model_have_every_kind_of_fault() -> None:
-    """But lost answers and delays, which take a store that answers late, and what was altered or forged."""
-    kinds = {one.kind for run in varied_runs(100) for one in run.faults}
+    """Exceptions are lost responses and delays, which need a store that responds late, and altered or forged files."""
+    kinds = {fault.kind for run in varied_runs(100) for fault in run.faults}
 
     assert {fault for fault, _ in kinds} == set(FAULTS) - {"lost answer", "delay", "altered mark", "forged base"}
     assert {("404", DIFF), ("404", LIST), ("404", STAT), ("swallowed error", DIFF), ("swallowed error", LIST)} <= kinds
 
 
 def test_a_quiet_mark_and_sweep_send_the_requests_of_the_model(tmp_path: Path) -> None:
-    """As many lists, diffs, listings of branches and lookups of each path: only so is a fault at the same request."""
+    """The counts of lists, diffs, listings of branches and lookups of each path agree: otherwise a fault would not hit
+    the same request."""
     scenario = SCENARIOS["garbage beside another repository"]
     run = random_run_of(scenario, Random(0), operations=0, sweep=True)
 
@@ -97,9 +98,13 @@ def test_merges_of_the_model_are_those_of_the_server(tmp_path: Path) -> None:
         mine, theirs = (tuple(changed(before, rng.choice(PLACES)) for before in base) for _ in range(2))
         root = universe.commit(Commit((), base, LONG_AGO))
         heads = [universe.commit(Commit((root,), tree, LATELY)) for tree in (mine, theirs)]
-        main, dev = (Branch(one, (None, None)) for one in heads)
+        main, dev = (Branch(head, (None, None)) for head in heads)
         world = World((OLD, OLD, OLD), (Repository((main, dev), frozenset((root, *heads))),))
-        found = [each for each in successors(universe, universe.world(world), ["merge"]) if each.operation.arguments[1]]
+        found = [
+            successor
+            for successor in successors(universe, universe.world(world), ["merge"])
+            if successor.operation.arguments[1]
+        ]
         if found:
             after = universe.worlds[found[0].world]
             with Sandbox(tmp_path / f"{number}") as sandbox:
@@ -117,12 +122,12 @@ def changed(before: Entry | None, entry: Entry | None) -> Entry | None:
 def tree_of(universe: Universe, world: World) -> list[str | None]:
     main = world.repositories[OURS].branches[0]
     assert main is not None
-    return [None if one is None else decisions.key(one.address) for one in universe.commits[main.head].tree]
+    return [None if entry is None else decisions.key(entry.address) for entry in universe.commits[main.head].tree]
 
 
 def served(there: SandboxWorld) -> list[str | None]:
     listed, _ = there.lake.listing("main")
-    found = {one.path.decode(): one.address for one in listed if isinstance(one, StoredEntry)}
+    found = {entry.path.decode(): entry.address for entry in listed if isinstance(entry, StoredEntry)}
     return [found.get(path) for path in PATHS]
 
 
@@ -145,22 +150,22 @@ def test_the_paths_that_the_model_probes_are_those_of_the_rule(spark: SparkSessi
     commits = [universe.commit(Commit((), tree, 0)) for tree in TREES]
     for objects in subsets():
         sizes = decisions.sizes_of(universe, sum(map(bit, objects)))
-        expected = {(one, path) for one in commits for path in decisions.paths_to_probe(universe, one, sizes)}
+        expected = {(commit, path) for commit in commits for path in decisions.paths_to_probe(universe, commit, sizes)}
 
         found = path_probes.probes(*frames(spark, universe, commits, objects)).collect()
 
         assert {(int(row["branch"]), int(row["path"])) for row in found} == expected
-        for one in commits:
-            probed = {row["size"] for row in found if int(row["branch"]) == one}
-            assert probed == decisions.probed_sizes(universe, [one], sizes)
+        for commit in commits:
+            probed = {row["size"] for row in found if int(row["branch"]) == commit}
+            assert probed == decisions.probed_sizes(universe, [commit], sizes)
 
 
 def frames(spark: SparkSession, universe: Universe, commits: Sequence[int], objects: Sequence[int]) -> Any:
     """The entries of heads, their ranges, and candidates, as the rule takes them; a commit is a branch and a range."""
-    entries = [("lake", str(one), str(path), SIZES[entry.content]) for one in commits
-               for path, entry in enumerate(universe.commits[one].tree) if entry is not None]  # fmt: skip
-    branches = [("lake", str(one), str(one)) for one in commits]
-    sizes = [(decisions.key(one), SIZES[universe.contents[one]]) for one in objects]
+    entries = [("lake", str(commit), str(path), SIZES[entry.content]) for commit in commits
+               for path, entry in enumerate(universe.commits[commit].tree) if entry is not None]  # fmt: skip
+    branches = [("lake", str(commit), str(commit)) for commit in commits]
+    sizes = [(decisions.key(address), SIZES[universe.contents[address]]) for address in objects]
     return (
         spark.createDataFrame(entries, "repository string, range_id string, path string, size long"),
         spark.createDataFrame(branches, "repository string, branch string, range_id string"),
@@ -169,10 +174,12 @@ def frames(spark: SparkSession, universe: Universe, commits: Sequence[int], obje
 
 
 def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule() -> None:
-    """One that is served, and with a probe that has no clear result, those of its size."""
+    """A served object is kept, and for a probe without a clear result, all objects of its size."""
     universe = Universe(contents=OBJECTS)
     everything = sum(map(bit, OBJECTS))
-    objects = pa.table([[decisions.key(one) for one in OBJECTS], [SIZES[one] for one in OBJECTS]], ["address", "size"])
+    objects = pa.table(
+        [[decisions.key(address) for address in OBJECTS], [SIZES[address] for address in OBJECTS]], ["address", "size"]
+    )
     for served in (None, *OBJECTS):
         for unclear in (None, *set(SIZES)):
             probed = [("lake", "main", "p", 1, None if served is None else decisions.key(served), None)]
@@ -185,11 +192,11 @@ def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule() -> N
             found = rule(objects, {"served": results.filter(results["address"].is_valid())})
 
             kept = objects.filter(found.is_valid())["address"].to_pylist()
-            assert set(kept) == {decisions.key(one) for one in addresses(expected)}
+            assert set(kept) == {decisions.key(address) for address in addresses(expected)}
 
 
 def test_the_model_reads_in_the_order_of_the_code() -> None:
-    """That of `CHAIN`; then the reasons to keep, in their order."""
+    """The order is that of `CHAIN`, followed by the reasons to keep in their order."""
     assert CHAIN[1:] == ("uncommitted_addresses", "retained_commits", "committed_addresses", "expired_set")
     assert [reason.name for reason in KEEP_REASONS] == ["other_repository", "branch", "meanwhile", "hold"]
     steps = [step.name for step in program("another repository stages it").steps]

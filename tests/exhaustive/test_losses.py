@@ -13,8 +13,8 @@ from tests.exhaustive.safeguards import PAST, SAFEGUARDS, Safeguard, smallest_lo
 from tests.exhaustive.scenarios import SCENARIOS
 from tests.exhaustive.traces import PAGE, table, with_tables
 
-EACH = [one for one in SAFEGUARDS if not one.overlap]
-OVERLAPPING = [one for one in SAFEGUARDS if one.overlap]
+EACH = [safeguard for safeguard in SAFEGUARDS if not safeguard.overlap]
+OVERLAPPING = [safeguard for safeguard in SAFEGUARDS if safeguard.overlap]
 
 
 @pytest.mark.parametrize("mark", ["full", "incremental"])
@@ -35,7 +35,7 @@ def test_nothing_is_lost_without_the_permission_to_dump_commits(name: str) -> No
     assert [table(loss) for loss in found.losses] == []
 
 
-@pytest.mark.parametrize("safeguard", EACH, ids=[one.name for one in EACH])
+@pytest.mark.parametrize("safeguard", EACH, ids=[safeguard.name for safeguard in EACH])
 def test_without_a_safeguard_something_is_lost(safeguard: Safeguard) -> None:
     loss = smallest_loss(safeguard)
 
@@ -43,7 +43,7 @@ def test_without_a_safeguard_something_is_lost(safeguard: Safeguard) -> None:
     assert len(loss.events) == safeguard.operations + safeguard.faults
 
 
-@pytest.mark.parametrize("safeguard", OVERLAPPING, ids=[one.name for one in OVERLAPPING])
+@pytest.mark.parametrize("safeguard", OVERLAPPING, ids=[safeguard.name for safeguard in OVERLAPPING])
 def test_without_a_safeguard_that_others_overlap_nothing_is_lost(safeguard: Safeguard) -> None:
     """If this fails, it is needed after all: say by which loss."""
     assert smallest_loss(safeguard) is None
@@ -55,7 +55,7 @@ def test_losses_of_earlier_versions_are_found_again_without_their_corrections(na
 
 
 def test_each_invisible_loss_comes_about_and_no_other() -> None:
-    """What excuses the delete of a live object is on the list, and the list has nothing that never happens."""
+    """Each excuse for deleting a live object is on the list, and each excuse on the list occurs."""
     excused: Counter[str] = Counter()
     for name in ("an expired commit", "garbage beside another repository", "identical content at one path"):
         excused += Exploration(SCENARIOS[name], Scope(2)).run().excused
@@ -65,7 +65,7 @@ def test_each_invisible_loss_comes_about_and_no_other() -> None:
     assert Exploration(SCENARIOS["an expired commit"], wrong_size).run().losses
     assert Exploration(SCENARIOS["an expired commit"], no_dump).run().losses
     more = {"declared with a wrong size", "committed and left without a dump"}
-    assert excused.keys() | more == {one.name for one in INVISIBLE}
+    assert excused.keys() | more == {excuse.name for excuse in INVISIBLE}
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_an_exploration_for_a_given_time_goes_through_the_same_states_if_the_tim
     both = explored_for(60, [name], scope, clock=lambda: 0)
 
     assert both.states == whole.states
-    assert both.done == both.all == sum(one.all for one in halves)
-    assert all(one.done == one.all for one in halves)
+    assert both.done == both.all == sum(half.all for half in halves)
+    assert all(half.done == half.all for half in halves)
 
 
 def test_an_exploration_for_a_given_time_ends_with_it_and_finds_losses() -> None:
@@ -124,10 +124,10 @@ def test_a_mark_does_not_lose_what_another_tool_deleted_before() -> None:
 
 def test_every_operation_is_tried() -> None:
     tried = {
-        each.operation.name
+        successor.operation.name
         for name in SCENARIOS
         for exploration in [Exploration(SCENARIOS[name], Scope(1, of=tuple(OPERATIONS)))]
-        for each in exploration.successors(exploration.start)
+        for successor in exploration.successors(exploration.start)
     }
 
     assert tried == OPERATIONS.keys()

@@ -32,7 +32,7 @@ INVARIANTS = {
 def table(loss: Loss) -> str:
     """A loss as lines of text."""
     lines = [f"{loss.scenario}: {SCENARIOS[loss.scenario].description}"]
-    return "\n".join([*lines, *(f"  {number}. {each}" for number, each in enumerate(steps(loss), 1))])
+    return "\n".join([*lines, *(f"  {number}. {step}" for number, step in enumerate(steps(loss), 1))])
 
 
 def steps(loss: Loss) -> Iterator[str]:
@@ -42,7 +42,7 @@ def steps(loss: Loss) -> Iterator[str]:
             yield f"{event.what} *(at {event.step})*"
         else:
             yield f"{operations.sentence(event.what)} *(before {event.step})*"
-    objects = " and ".join(f"object {one}" for one in addresses(loss.objects))
+    objects = " and ".join(f"object {address}" for address in addresses(loss.objects))
     done = "expires, and is live" if loss.at.endswith("is finished") else "is deleted, and is live"
     yield f"{objects} {done}"
 
@@ -55,7 +55,7 @@ def safeguards_table() -> str:
     rows = ["| safeguard | without it, in this world | step by step |", "| --- | --- | --- |"]
     for invariant, heading in INVARIANTS.items():
         rows.append(f"| **{heading}** | | |")
-        rows += [row(one) for one in SAFEGUARDS if one.invariant == invariant]
+        rows += [row(safeguard) for safeguard in SAFEGUARDS if safeguard.invariant == invariant]
     return "\n".join(rows)
 
 
@@ -65,14 +65,14 @@ def row(safeguard: Safeguard) -> str:
         return f"| {safeguard.what} | nothing is lost: other safeguards prevent it | {safeguard.overlap} |"
     loss = smallest_loss(safeguard)
     assert loss is not None, f"nothing is lost without '{safeguard.name}'"
-    cell = "<br>".join(f"{number}. {one}" for number, one in enumerate(steps(loss), 1))
+    cell = "<br>".join(f"{number}. {step}" for number, step in enumerate(steps(loss), 1))
     also = f" Also left out: {', '.join(safeguard.also)}." if safeguard.also else ""
     return f"| {safeguard.what}{also} | {scenario} | {cell} |"
 
 
 def invisible_table() -> str:
     rows = ["| a live object is lost if | why no collector can see it | what an operator does |", "| --- | --- | --- |"]
-    return "\n".join([*rows, *(f"| {one.how} | {one.why} | {one.remedy} |" for one in INVISIBLE)])
+    return "\n".join([*rows, *(f"| {excuse.how} | {excuse.why} | {excuse.remedy} |" for excuse in INVISIBLE)])
 
 
 def with_tables(page: str) -> str:

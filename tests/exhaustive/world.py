@@ -33,7 +33,7 @@ RULES: tuple[tuple[int, dict[str, int]], ...] = ((7, {}), (60, {}), (7, {"dev": 
 
 
 class Entry(NamedTuple):
-    """What a branch or commit has at a path."""
+    """The entry of a branch or commit at a path."""
 
     address: int
     content: int
@@ -115,7 +115,7 @@ class Reasons(NamedTuple):
 
 @dataclass
 class Universe:
-    """All worlds and commits met so far, numbered. `contents` is the content of each object."""
+    """All worlds and commits encountered so far, numbered. `contents` is the content of each object."""
 
     contents: tuple[int, ...]
     commits: list[Commit] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Universe:
     # --- what readers see -------------------------------------------------------------------------------------------
 
     def served(self, branch: Branch, path: int) -> Entry | None:
-        """What a reader of a branch gets at a path."""
+        """The entry that a reader of a branch gets at a path."""
         staged = branch.staged[path]
         if staged is None:
             return self.commits[branch.head].tree[path]
@@ -165,8 +165,8 @@ class Universe:
         if found is None:
             found = self._places[number] = tuple(
                 ELSEWHERE if branch is None or (entry := self.served(branch, path)) is None else entry.address
-                for each in self.worlds[number].repositories
-                for branch in each.branches
+                for repository in self.worlds[number].repositories
+                for branch in repository.branches
                 for path in range(len(PATHS))
             )
         return found
@@ -181,12 +181,12 @@ class Universe:
         return found
 
     def absence(self, number: int) -> int:
-        """What isn't live in a world, in the form of `Memory.absence`."""
+        """The objects that aren't live in a world, in the form of `Memory.absence`."""
         found = self._absence.get(number)
         if found is None:
             why, dead = self.reasons(number), self.dead(number)
             everything = (1 << len(self.contents)) - 1
-            lacking = [everything & ~each for each in why]
+            lacking = [everything & ~reason for reason in why]
             found = 0
             for place, mask in enumerate((dead, dead, *lacking)):
                 found |= mask << BITS * place
@@ -200,22 +200,24 @@ class Universe:
 
     def _why_live(self, world: World) -> Reasons:
         ours, *others = world.repositories
-        heads = {BRANCHES[OURS][number]: one.head for number, one in enumerate(ours.branches) if one is not None}
-        graph = {str(one): oracle.C(tuple(map(str, self.commits[one].parents)), self.commits[one].date)
-                 for one in ours.commits}  # fmt: skip
+        heads = {
+            BRANCHES[OURS][number]: branch.head for number, branch in enumerate(ours.branches) if branch is not None
+        }
+        graph = {str(commit): oracle.C(tuple(map(str, self.commits[commit].parents)), self.commits[commit].date)
+                 for commit in ours.commits}  # fmt: skip
         default_days, branch_days = RULES[world.rules]
         claims = oracle.claims(graph, {name: str(head) for name, head in heads.items()}, default_days, branch_days)
-        retained = {int(one) for one in oracle.retained(claims, NOW)}
-        by_branch = {name: [each for each in found if each.branch is not None] for name, found in claims.items()}
-        behind_heads = {int(one) for one in oracle.retained(by_branch, NOW)}
-        staged = mask_of(entry for each in world.repositories for entry in self._staged(each))
+        retained = {int(commit) for commit in oracle.retained(claims, NOW)}
+        by_branch = {name: [claim for claim in found if claim.branch is not None] for name, found in claims.items()}
+        behind_heads = {int(commit) for commit in oracle.retained(by_branch, NOW)}
+        staged = mask_of(entry for repository in world.repositories for entry in self._staged(repository))
         tagged = mask_of(self.commits[world.tag].tree) if world.tag >= 0 else 0
         return Reasons(
             staged=staged,
-            heads=self.reached(one.head for one in ours.branches if one is not None),
-            behind=self.reached(behind_heads - {int(one) for one in heads.values()}),
+            heads=self.reached(branch.head for branch in ours.branches if branch is not None),
+            behind=self.reached(behind_heads - {int(commit) for commit in heads.values()}),
             dangling=self.reached(retained - behind_heads),
-            other_repositories=self.reached(one for each in others for one in each.commits),
+            other_repositories=self.reached(commit for repository in others for commit in repository.commits),
             held=world.held | tagged,
         )
 
@@ -227,6 +229,6 @@ class Universe:
     def reached(self, commits: Iterable[int]) -> int:
         """The addresses in the trees of commits."""
         found = 0
-        for one in commits:
-            found |= mask_of(self.commits[one].tree)
+        for commit in commits:
+            found |= mask_of(self.commits[commit].tree)
         return found

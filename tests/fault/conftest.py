@@ -27,7 +27,7 @@ _serial = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """One server for all tests; each test has its own repositories."""
+    """One server for all tests; each test uses its own repositories."""
     with Sandbox(tmp_path_factory.mktemp("sandbox"), uncommitted_page=2) as server:
         yield server
 
@@ -76,8 +76,8 @@ class Lake:
 
 @pytest.fixture
 def lake(sandbox: Sandbox) -> Iterator[Lake]:
-    """Main has an expired commit with one object of its own, and a live one; three committed objects and a staged one
-    are live."""
+    """Main has a live commit, and an expired one with an object that no other commit has; three committed objects and a
+    staged one are live."""
     repository = sandbox.create(f"lake-{next(_serial)}")
     set_rules(repository, Rules(7))
     now = sandbox.now()

@@ -49,7 +49,7 @@ def document(lakegc: Lakegc, settings: dict[str, str], repository: str, *options
 
 def problems(found: dict[str, Any]) -> dict[str, str]:
     """The problem of each finding, by id."""
-    return {one["id"]: one["problem"] for one in found["findings"]}
+    return {finding["id"]: finding["problem"] for finding in found["findings"]}
 
 
 def flipped(data: bytes) -> bytes:
@@ -74,7 +74,7 @@ class Moved(Recording):
     def api(self, name: str) -> Any:
         response = super().api(name)
         if name == "commits_reachable_from_branches":
-            response["commits"] = [each | self.forged.get(each["id"], {}) for each in response["commits"]]
+            response["commits"] = [commit | self.forged.get(commit["id"], {}) for commit in response["commits"]]
         if name == "refs_dump" and not self.dump_allowed:
             response["status"] = 403
         old = str(self.meta["storage_namespace"]).rstrip("/")
@@ -105,7 +105,9 @@ class Stored:
         return [ref.id for ref in read_ranges(self.table(metarange), name=metarange)]
 
     def addresses(self, range_id: str) -> list[str]:
-        return [str(one) for one in read_entries(self.table(range_id), name=range_id).column("address").to_pylist()]
+        return [
+            str(address) for address in read_entries(self.table(range_id), name=range_id).column("address").to_pylist()
+        ]
 
     @cached_property
     def dangling(self) -> list[Commit]:
@@ -117,13 +119,14 @@ class Stored:
 
     @property
     def heads(self) -> dict[str, str]:
-        return {each["id"]: each["commit_id"] for each in self.recording.api("branches")["body"]["results"]}
+        return {branch["id"]: branch["commit_id"] for branch in self.recording.api("branches")["body"]["results"]}
 
     @property
     def metaranges(self) -> dict[str, str]:
         """The metarange of every commit in logs, in the order in which they were made."""
         commits = self.recording.api("commits_reachable_from_branches")["commits"]
-        return {each["id"]: each["meta_range_id"] for each in sorted(commits, key=lambda each: each["generation"])}
+        by_generation = sorted(commits, key=lambda commit: commit["generation"])
+        return {commit["id"]: commit["meta_range_id"] for commit in by_generation}
 
     @contextmanager
     def settings(self) -> Iterator[dict[str, str]]:
@@ -166,8 +169,8 @@ def test_fsck_finds_every_kind_of_damage_and_none_in_an_intact_recording(lakegc:
 
     assert code == 1
     assert expected == problems(found)
-    for one in found["findings"]:
-        assert branches.get(one["id"], set()) <= {*one["needs"]["branches"]}
+    for finding in found["findings"]:
+        assert branches.get(finding["id"], set()) <= {*finding["needs"]["branches"]}
     assert {"_lakefs/notes.txt", "_lakefs/retention/mine/x"} == {*found["alien"]["files"]}
     assert any("live metarange" in sentence and "can't be read" in sentence for sentence in found["not_verified"])
 
@@ -177,12 +180,12 @@ def damage_everything(stored: Stored) -> tuple[dict[str, str], dict[str, set[str
     metaranges, heads = [*stored.metaranges.values()], stored.heads
     by_head = {branch: stored.metaranges[head] for branch, head in heads.items() if stored.metaranges[head]}
     branch, metarange = sorted(by_head.items())[0]
-    distinct = [one for one in dict.fromkeys(metaranges) if one and one != metarange]
+    distinct = [candidate for candidate in dict.fromkeys(metaranges) if candidate and candidate != metarange]
     flip, cut, lost, left, right = distinct[:5]
-    ranges = list(dict.fromkeys(r for one in distinct[5:] for r in stored.ranges(one)))
-    ranges = [one for one in ranges if one not in stored.ranges(metarange)]
+    ranges = list(dict.fromkeys(r for candidate in distinct[5:] for r in stored.ranges(candidate)))
+    ranges = [range_id for range_id in ranges if range_id not in stored.ranges(metarange)]
     first, second = equally_described_ranges(stored, ranges)
-    third, fourth, fifth = [one for one in ranges if one not in (first, second)][:3]
+    third, fourth, fifth = [range_id for range_id in ranges if range_id not in (first, second)][:3]
     head_range = stored.ranges(metarange)[0]
     stored.change(flip, flipped)
     stored.change(cut, lambda data: data[:-10])
@@ -200,7 +203,7 @@ def damage_everything(stored: Stored) -> tuple[dict[str, str], dict[str, set[str
     stored.change(part, lambda data: data[:-1])
     for key in ("_lakefs/notes.txt", "_lakefs/retention/mine/x"):
         stored.write(key, b"somebody's own")
-    forged = next(one for one in stored.metaranges if one not in heads.values())
+    forged = next(commit for commit in stored.metaranges if commit not in heads.values())
     expected = dict.fromkeys(
         [flip, cut, left, right, first, second, third, fourth, fifth, tag_dump, part, forged], "damaged"
     )
@@ -210,18 +213,20 @@ def damage_everything(stored: Stored) -> tuple[dict[str, str], dict[str, set[str
 def equally_described_ranges(stored: Stored, ranges: list[str]) -> tuple[str, str]:
     """Two ranges that metaranges describe equally: they differ only in their content."""
     seen: dict[tuple[int, bytes, bytes], str] = {}
-    for one in ranges:
-        response = read_properties(stored.table(one), name=one)
-        other = seen.setdefault((response.count, response.min_key, response.max_key), one)
-        if other != one:
-            return other, one
+    for range_id in ranges:
+        response = read_properties(stored.table(range_id), name=range_id)
+        other = seen.setdefault((response.count, response.min_key, response.max_key), range_id)
+        if other != range_id:
+            return other, range_id
     raise AssertionError("no two ranges look alike")
 
 
 def test_without_the_dump_all_tables_are_verified_and_gaps_are_reported(lakegc: Lakegc, stored: Stored) -> None:
     """Without permission for a dump, logs are walked instead."""
     recording = replace(stored.recording, dump_allowed=False)
-    stray = next(one for one in stored.ranges(stored.dangling[0].metarange_id) if one not in all_ranges(stored))
+    stray = next(
+        range_id for range_id in stored.ranges(stored.dangling[0].metarange_id) if range_id not in all_ranges(stored)
+    )
     stored.change(stray, flipped)
     stored.write(f"_lakefs/{JUNK}", b"somebody's own")
     branch, lost = lost_object(stored)
@@ -233,7 +238,7 @@ def test_without_the_dump_all_tables_are_verified_and_gaps_are_reported(lakegc: 
 
     assert code == 1
     assert problems(found) == {stray: "damaged", JUNK: "damaged", forged: "damaged"}
-    assert [one["address"] for one in found["missing"]["objects"]] == [lost]
+    assert [lost_object["address"] for lost_object in found["missing"]["objects"]] == [lost]
     assert branch in found["missing"]["branches"]
     assert len(found["missing"]["objects"][0]["needs"]["commits"]) > 0
     assert any("fs:ListCommits" in sentence for sentence in found["not_verified"])
@@ -241,7 +246,7 @@ def test_without_the_dump_all_tables_are_verified_and_gaps_are_reported(lakegc: 
 
 def all_ranges(stored: Stored) -> set[str]:
     """The ranges of all commits that branches reach."""
-    return {one for metarange in stored.metaranges.values() if metarange for one in stored.ranges(metarange)}
+    return {range_id for metarange in stored.metaranges.values() if metarange for range_id in stored.ranges(metarange)}
 
 
 def lost_object(stored: Stored) -> tuple[str, str]:
@@ -264,7 +269,8 @@ def key_of(lake: Lake, path: str) -> str:
 def test_lost_live_objects_are_listed_in_the_form_that_a_mark_accepts(
     lakegc: Lakegc, lake: Lake, tmp_path: Path
 ) -> None:
-    """They are named with path and branch, and a mark accepts the written file as its list of accepted losses."""
+    """Each object is listed with path and branch, and a mark accepts the written file as its list of accepted
+    losses."""
     committed, staged, listed = key_of(lake, "b"), key_of(lake, "staged"), tmp_path / "missing.txt"
     for key in (committed, staged):
         (lake.folder / key).unlink()
@@ -273,23 +279,23 @@ def test_lost_live_objects_are_listed_in_the_form_that_a_mark_accepts(
 
     assert (code, found["findings"], found["missing"]["count"]) == (1, [], 2)
     assert listed.read_text() == "".join(f"{key}\n" for key in sorted([committed, staged]))
-    objects = {one["address"]: one for one in found["missing"]["objects"]}
-    assert {key: one["path"] for key, one in objects.items()} == {committed: "b", staged: "staged"}
-    assert {one["needs"]["branches"][0] for one in objects.values()} == {"main"}
+    objects = {lost_object["address"]: lost_object for lost_object in found["missing"]["objects"]}
+    assert {key: lost_object["path"] for key, lost_object in objects.items()} == {committed: "b", staged: "staged"}
+    assert {lost_object["needs"]["branches"][0] for lost_object in objects.values()} == {"main"}
     assert (objects[staged]["staged"], objects[staged]["committed"]) == (True, False)
     marked = lakegc(lake.settings, "mark", lake.name, "--accept-missing", str(listed), *NO_AGE)
     assert marked.code == 0, marked.err
 
 
 def test_a_forged_commit_and_a_lost_list_are_named(lakegc: Lakegc, lake: Lake) -> None:
-    """The dump is intact, but its commit isn't the one in the history."""
+    """The dump is intact, but its commit differs from the commit in the history."""
     forged = lake.commits[0]
 
     def forge(response: dict[str, Any]) -> None:
         dump = response["commits_meta_range_id"]
         parts = read_ranges((lake.folder / "_lakefs" / dump).read_bytes(), name=dump, entity="commit")
         commits = [c for p in parts for c in read_commits((lake.folder / "_lakefs" / p.id).read_bytes(), name=p.id)]
-        other = write_commits(replace(one, message="x") if one.id == forged.id else one for one in commits)
+        other = write_commits(replace(commit, message="x") if commit.id == forged.id else commit for commit in commits)
         for table_id, data in other.tables.items():
             (lake.folder / "_lakefs" / table_id).write_bytes(data)
         response["commits_meta_range_id"] = other.id
@@ -322,7 +328,7 @@ def test_alien_files_under_lakefs_prefix_reported_not_fatal(lakegc: Lakegc, lake
     mark = Marker().mark(lake.settings, lake.name, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
 
     assert (code, found["findings"]) == (0, [])
-    assert [one["id"] for one in found["named_like_tables"]] == [JUNK]
+    assert [file["id"] for file in found["named_like_tables"]] == [JUNK]
     assert mark.record.counts["expired"] == 1
 
 
@@ -337,7 +343,7 @@ def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, l
 
 
 def test_a_file_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """So does an unknown repository. Nothing is read before."""
+    """An unknown repository stops it, too. Nothing is read before."""
     missing = str(tmp_path / "nowhere" / "missing.txt")
 
     lakegc(lake.settings, "fsck", lake.name, "--write-missing", missing).stopped(2, missing)

@@ -18,7 +18,7 @@ from tests.support.mark_runs import Marker
 
 
 def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc, lake: Lake) -> None:
-    """This holds for any bound on missing objects."""
+    """No bound on missing objects permits an empty listing."""
     shutil.rmtree(lake.folder / "data")
     settings = {**lake.settings, "max_missing": "1000"}
 
@@ -88,7 +88,7 @@ def test_metadata_and_listing_disagreement_stops_the_run(lakegc: Lakegc, lake: L
 def test_a_live_address_in_another_spelling_of_the_namespace_stops_the_mark(
     lakegc: Lakegc, lake: Lake, form: str, committed: bool
 ) -> None:
-    """It differs in scheme or slashes. If it counted as an address outside the namespace, its object would look like
+    """The address differs in scheme or slashes. If it counted as outside the namespace, its object would look like
     garbage."""
     live = lake.repository.stat("main", "a")
     strange = form.format(lake.name, live.address)

@@ -1,4 +1,4 @@
-"""What a review reports about an object whose explanation can't be read."""
+"""The review of an object whose explanation can't be read."""
 
 from __future__ import annotations
 

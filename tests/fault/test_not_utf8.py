@@ -23,7 +23,7 @@ def garbage(lake: Lake, data: bytes) -> str:
 
 
 def test_objects_as_large_as_one_served_at_a_non_utf8_path_are_kept(lake: Lake, lakegc: Lakegc) -> None:
-    """The mark doesn't stop: it keeps all objects of that size, since one of them may be served there."""
+    """The mark doesn't stop: all objects of that size are kept, since any of them may be served there."""
     repository = lake.repository
     entry = repository.put("main", "moved", b"size of 10")
     repository.delete("main", ["moved"])
@@ -51,7 +51,7 @@ def test_objects_as_large_as_one_served_at_a_non_utf8_path_are_kept(lake: Lake, 
 
 
 def test_the_repository_and_branch_of_a_non_utf8_path_are_named(tmp_path: Path) -> None:
-    """Such a path keeps objects of all repositories, so an operator has to know where to rename it."""
+    """A path like this keeps objects of all repositories, so an operator has to know where to rename it."""
     with Sandbox(tmp_path) as sandbox:
         lake, neighbour = sandbox.create("lake"), sandbox.create("neighbour")
         entry = neighbour.put("main", "moved", b"size of 10")
@@ -68,8 +68,8 @@ def test_the_repository_and_branch_of_a_non_utf8_path_are_named(tmp_path: Path) 
 
 
 def test_all_changes_after_a_non_utf8_path_are_read(lake: Lake) -> None:
-    """If a page of changes ends at such a path, its escaped form sorts after other paths. These would be skipped, and
-    their objects deleted."""
+    """If a page of changes ends at a path like this, its escaped form sorts after other paths. Without the fix, these
+    would be skipped and their objects deleted."""
     repository = lake.repository
     paths = [b"a", b"ab", b"a\x80", "aé".encode(), b"b\xff", b"c\x80", b"d", b"d\xff"]
     wanted = set()

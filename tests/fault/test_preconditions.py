@@ -54,7 +54,7 @@ def test_a_namespace_owned_by_another_repository_is_refused(lakegc: Lakegc, lake
 
 @pytest.mark.parametrize("owner", [b"", b"[]", b'{"repository": "x"}', b"\xff"])
 def test_an_unreadable_owner_file_is_refused(lakegc: Lakegc, lake: Lake, owner: bytes) -> None:
-    """It isn't replaced."""
+    """The file isn't replaced."""
     place = lake.target.place
     place.store().write(OWNER_KEY, owner)
 
@@ -80,7 +80,7 @@ def test_a_read_only_repository_is_refused_before_anything_is_written(lakegc: La
 
 
 def test_a_mark_is_refused_while_another_run_holds_the_lease(lakegc: Lakegc, lake: Lake) -> None:
-    """The message says who holds it and until when."""
+    """The message names the holder and the lease's expiry."""
     store = lake.target.place.store()
     lease = take_lease(store, who="anna@laptop", mark_id="m-anna", token="anna's", single_deployment=False)
     held = store.read(LEASE_KEY)
@@ -95,7 +95,7 @@ def test_a_mark_is_refused_while_another_run_holds_the_lease(lakegc: Lakegc, lak
 
 
 def test_an_unreadable_lease_is_refused(lakegc: Lakegc, lake: Lake) -> None:
-    """It is never taken over."""
+    """The lease is never taken over."""
     store = lake.target.place.store()
     store.write(LEASE_KEY, b"{}")
 
@@ -121,7 +121,7 @@ def test_a_store_without_conditional_writes_is_refused(lakegc: Lakegc, lake: Lak
 
 
 def test_a_change_of_rules_during_a_mark_stops_it(lakegc: Lakegc, lake: Lake) -> None:
-    """Otherwise it would apply two sets of rules."""
+    """Without this, the mark would apply two different sets of rules."""
     lake.server.after("/prepare_commits/status", lambda _: set_rules(lake.repository, Rules(3)))
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, "rules", lake.name, "Make a new mark")

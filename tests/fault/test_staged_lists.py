@@ -116,7 +116,7 @@ def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects:
 
 
 def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
-    """Otherwise the re-verification would miss an object that was garbage when it was marked, and is staged now."""
+    """Without this, the re-verification would miss an object that was garbage when it was marked and is now staged."""
     restaged = lake.add_garbage("restaged")
     lake.repository.create_branch("without-changes", "main")
     assert restaged in lake.mark().expired
@@ -128,7 +128,7 @@ def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
     Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
 
     assert lake.repository.read("main", "z/staged again")[1] == b"restaged"
-    assert not lake.garbage & {one.key for each in lake.store.pages("data/") for one in each.objects}
+    assert not lake.garbage & {stored.key for page in lake.store.pages("data/") for stored in page.objects}
 
 
 def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:

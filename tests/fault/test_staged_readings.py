@@ -57,10 +57,10 @@ class ShownOnce:
     shown: list[str] = field(default_factory=list)
 
     def stat(self, response: dict[str, Any]) -> None:
-        for one in response.get("results", [response]):
-            if one.get("path") == self.path:
+        for entry in response.get("results", [response]):
+            if entry.get("path") == self.path:
                 if self.responses != self.truthful:
-                    one["physical_address"] = self.other
+                    entry["physical_address"] = self.other
                 self.responses += 1
 
 
@@ -81,16 +81,16 @@ def test_objects_that_only_one_reading_finds_staged_are_live(lake: Lake) -> None
         full.append(entry)
     garbage = unstaged(lake, "garbage")
     lake.server.after("/gc/prepare_uncommited", scans.page)
-    for one in watched:
-        lake.server.after("/objects/stat", one.stat)
-        lake.server.after("/objects/ls", one.stat)
+    for shown in watched:
+        lake.server.after("/objects/stat", shown.stat)
+        lake.server.after("/objects/ls", shown.stat)
 
     expired = Marker().mark(lake.settings, lake.name, "m1", OPTIONS).expired
 
     assert scans.readings >= 2
-    assert all(one.responses >= 2 for one in watched)
+    assert all(shown.responses >= 2 for shown in watched)
     assert garbage.address in expired
-    assert not expired & {one.address for one in (*during, *full)}
+    assert not expired & {entry.address for entry in (*during, *full)}
 
 
 def test_objects_that_a_coarse_clock_may_date_too_early_are_kept(lake: Lake) -> None:

@@ -45,7 +45,7 @@ def on_s3(lake: Lake, bucket: str) -> None:
 
 
 def test_a_missing_bucket_fails_the_mark(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
-    """It never counts as a repository without objects."""
+    """A missing bucket never counts as a repository without objects."""
     on_s3(lake, "no-such-bucket")
     settings = {
         **lake.settings,
@@ -77,7 +77,7 @@ def test_credentials_that_the_store_refuses_fail_the_mark(lakegc: Lakegc, lake: 
 
 @pytest.mark.parametrize("repository", ["lake/main", "Lake", "a", "lakefs://lake", "lake|m1", ""])
 def test_an_invalid_repository_name_is_wrong_usage(lakegc: Lakegc, lake: Lake, repository: str) -> None:
-    """No repository can have such a name."""
+    """No repository can have this name."""
     lakegc(lake.settings, "mark", repository).stopped(2, repository, "repository")
 
 
@@ -92,7 +92,7 @@ def test_an_invalid_mark_id_is_wrong_usage(lakegc: Lakegc, lake: Lake, mark_id: 
 
 
 def test_a_minimum_age_below_24_hours_needs_allow_young(lakegc: Lakegc, lake: Lake) -> None:
-    """No mark is begun."""
+    """No mark is started."""
     lakegc(lake.settings, "mark", lake.name, "--min-age", "23h59m").stopped(3, "23 hours 59 minutes", "--allow-young")
     assert lake.records() == []
 
@@ -111,7 +111,7 @@ def test_an_unknown_option_or_value_is_wrong_usage(lakegc: Lakegc, lake: Lake, a
 
 
 def test_a_missing_file_of_accepted_losses_is_wrong_usage(lakegc: Lakegc, lake: Lake) -> None:
-    """It doesn't count as an empty list."""
+    """A missing file doesn't count as an empty list."""
     missing = str(lake.folder / "no-such-file")
 
     lakegc(lake.settings, "mark", lake.name, "--accept-missing", missing).stopped(2, missing)
@@ -129,7 +129,7 @@ def test_a_mark_id_in_use_is_wrong_usage(lakegc: Lakegc, lake: Lake) -> None:
 def test_a_mark_that_exceeds_the_bound_on_path_probes_finishes_and_keeps_unprobed_objects(
     lakegc: Lakegc, lake: Lake
 ) -> None:
-    """Such a mark can be approved."""
+    """The mark can be approved."""
     lake.repository.put("main", "seven", b"7 bytes")
     lake.repository.commit("main", "third")
     settings = {**lake.settings, "max_probes": "0"}

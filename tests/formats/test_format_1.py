@@ -33,7 +33,9 @@ def objects(sandbox: Sandbox) -> dict[str, bytes]:
     """Every file under `data/`, by its key."""
     namespace = sandbox.local_path / REPOSITORY
     return {
-        str(one.relative_to(namespace)): one.read_bytes() for one in (namespace / "data").rglob("*") if one.is_file()
+        str(path.relative_to(namespace)): path.read_bytes()
+        for path in (namespace / "data").rglob("*")
+        if path.is_file()
     }
 
 
@@ -43,7 +45,7 @@ def json_output(lakegc: Lakegc, sandbox: Sandbox, *arguments: str) -> Any:
 
 def test_marks_are_listed_with_their_states(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """An operator who upgrades sees all marks."""
-    rows = {one["mark_id"]: one for one in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
+    rows = {row["mark_id"]: row for row in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
 
     assert {name: row["state"] for name, row in rows.items()} == dict(zip(MARKS, MARKS, strict=True))
     assert {name: row["expired"] for name, row in rows.items()} == {"swept": 4, "approved": 2, "marked": 3}
@@ -87,7 +89,7 @@ def test_sweeping_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sand
 
 
 def test_an_unfinished_sweep_of_an_earlier_format_is_not_resumed(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """It was killed or had failures. The names of what it reads and writes have changed."""
+    """The sweep was killed or had failures, and the names of the files that a sweep reads and writes have changed."""
     alter(record_file(sandbox, "swept/mark.json"), lambda plain: {**plain, "state": "swept with failures"})
 
     lakegc(sandbox.settings, "sweep", REPOSITORY, "swept").stopped(
@@ -146,7 +148,7 @@ def test_a_mark_that_names_a_base_of_format_1_is_full_with_its_reason(lakegc: La
 
 
 def test_undo_restores_objects_quarantined_by_an_earlier_version(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """They are restored byte for byte, and nothing else changes."""
+    """The objects are restored byte for byte, and nothing else changes."""
     before = objects(sandbox)
     quarantined = quarantine(sandbox)
     lakegc.output(sandbox.settings, "undo", REPOSITORY, "swept")
@@ -158,13 +160,13 @@ def test_undo_restores_objects_quarantined_by_an_earlier_version(lakegc: Lakegc,
 
 
 def test_purge_deletes_objects_quarantined_by_an_earlier_version(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """They are re-verified first; nothing else changes."""
+    """The objects are re-verified first; nothing else changes."""
     before = objects(sandbox)
     lakegc.output(sandbox.settings, "purge", REPOSITORY, "swept", "--yes")
 
     assert quarantine(sandbox) == {}
     assert objects(sandbox) == before
-    verified = [one.read_bytes() for one in record_file(sandbox, "swept/verifications").glob("*/mark.json")]
+    verified = [path.read_bytes() for path in record_file(sandbox, "swept/verifications").glob("*/mark.json")]
     assert {MarkRecord.from_json(data, "").format for data in verified} == {RECORD_FORMAT}
     report = json_output(lakegc, sandbox, "report", REPOSITORY, "swept")
     assert report["objects"] == {"quarantined": 4}
@@ -210,7 +212,7 @@ PROTECTING = {
 def test_an_unknown_format_of_holds_lease_owner_or_quarantine_stops_mark_and_sweep(
     lakegc: Lakegc, sandbox: Sandbox, name: str
 ) -> None:
-    """It is unknown what a newer version means by holds, lease, owner and quarantine, so nothing is deleted."""
+    """A newer version may give holds, lease, owner and quarantine another meaning, so nothing is deleted."""
     lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     digest = target_record(sandbox, "new").digest or ""
     lakegc.output(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", digest)
@@ -237,7 +239,7 @@ def test_a_mark_of_an_unknown_format_is_listed_but_neither_approved_swept_nor_un
         record_file(sandbox, "marked/mark.json"),
         lambda plain: {"format": 3, "said": "otherwise", "mark_id": plain["mark_id"]},
     )
-    states = {one["mark_id"]: one["state"] for one in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
+    states = {row["mark_id"]: row["state"] for row in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
     place = target_of(sandbox.settings, REPOSITORY).place
 
     assert states == {"swept": "swept", "approved": "approved", "marked": "unknown format"}
@@ -266,10 +268,10 @@ def target_record(sandbox: Sandbox, mark_id: str) -> MarkRecord:
 def quarantine(sandbox: Sandbox) -> dict[str, bytes]:
     """The objects in quarantine, by their original keys."""
     folder = sandbox.local_path / REPOSITORY / "_lakefs/retention/gc/quarantine/swept"
-    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def files(sandbox: Sandbox) -> dict[str, bytes]:
     """Every file in lakegc's folder of the namespace."""
     folder = record_file(sandbox, "")
-    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -63,7 +63,7 @@ class Live:
 
 @pytest.fixture
 def live() -> Iterator[Live]:
-    """A repository of its own under the given namespace; it is deleted afterwards, its objects are left."""
+    """A new repository under the given namespace; the repository is deleted afterwards, its objects are left."""
     if missing := [name for name in (*VARIABLES.values(), NAMESPACE) if not os.environ.get(name)]:
         why = f"no mark was made on a real lakeFS: {', '.join(missing)} not set"
         warnings.warn(pytest.PytestWarning(why), stacklevel=1)
@@ -86,7 +86,7 @@ def live() -> Iterator[Live]:
 
 
 def test_a_mark_on_a_real_server_expires_exactly_the_overwritten_object(live: Live) -> None:
-    """What is committed, staged or served stays."""
+    """Committed, staged and served objects stay."""
     orphan = live.upload("a b/é+%.txt", b"overwritten before it was committed")
     keys = [orphan, live.upload("a b/é+%.txt", b"committed"), live.upload("same", b"the same bytes")]
     live.commit("first")

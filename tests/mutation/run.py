@@ -72,7 +72,7 @@ class Explanations:
         groups = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))["survivors"]
         return cls(
             *(
-                {one: group["why"] for group in groups for one in group.get(kind, ())}
+                {name: group["why"] for group in groups for name in group.get(kind, ())}
                 for kind in ("mutants", "functions")
             )
         )
@@ -84,25 +84,25 @@ class Explanations:
 def report(found: Sequence[Mutant], explanations: Explanations) -> list[str]:
     """Print the table by module. Returns what is wrong with the explanations, as lines."""
     by_module: dict[str, Counter[str]] = {}
-    for one in found:
-        counts = by_module.setdefault(one.module, Counter())
-        kind = "killed" if one.status in NOTICED else "not run" if one.status in NOT_RUN else "surviving"
+    for mutant in found:
+        counts = by_module.setdefault(mutant.module, Counter())
+        kind = "killed" if mutant.status in NOTICED else "not run" if mutant.status in NOT_RUN else "surviving"
         counts.update((kind, "mutants"))
         if kind == "surviving":
-            counts.update(("explained",) if explanations.covers(one) else ())
+            counts.update(("explained",) if explanations.covers(mutant) else ())
     print(
         "| module | mutants | killed | surviving | of them explained | not run |\n| --- | --: | --: | --: | --: | --: |"
     )
     columns = ("mutants", "killed", "surviving", "explained", "not run")
     for module, counts in [*sorted(by_module.items()), ("all", sum(by_module.values(), Counter()))]:
         print(f"| `{module}` | {' | '.join(f'{counts[name]:,}' for name in columns)} |")
-    survivors = [one for one in found if one.status not in NOTICED | NOT_RUN]
-    known = {*map(str, survivors), *(f"{one.module}.{one.function}" for one in survivors)}
-    complete = not any(one.status in NOT_RUN for one in found)
-    outdated = [each for each in (*explanations.by_mutant, *explanations.by_function) if complete and each not in known]
+    survivors = [mutant for mutant in found if mutant.status not in NOTICED | NOT_RUN]
+    known = {*map(str, survivors), *(f"{mutant.module}.{mutant.function}" for mutant in survivors)}
+    complete = not any(mutant.status in NOT_RUN for mutant in found)
+    outdated = [name for name in (*explanations.by_mutant, *explanations.by_function) if complete and name not in known]
     return [
-        *(f"survives unexplained: {one}" for one in survivors if not explanations.covers(one)),
-        *(f"explained, but doesn't survive: {each}" for each in outdated),
+        *(f"survives unexplained: {mutant}" for mutant in survivors if not explanations.covers(mutant)),
+        *(f"explained, but doesn't survive: {name}" for name in outdated),
     ]
 
 

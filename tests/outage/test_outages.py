@@ -38,7 +38,7 @@ OUTAGES_S = [1, 10, 40] if os.environ.get("LAKEGC_LONG_OUTAGES") else [1]
 
 @dataclass
 class Lake:
-    """A repository in a store of its own, with garbage of both kinds, and something staged all the time."""
+    """A repository with its own store, with both kinds of garbage, and always with staged objects."""
 
     sandbox: Sandbox
     repository: SandboxRepository
@@ -70,7 +70,7 @@ class Lake:
 
     def stored(self) -> set[str]:
         store = target_of(self.sandbox.settings, self.repository.id).place.store()
-        return {one.key for page in store.pages("data/") for one in page.objects}
+        return {stored.key for page in store.pages("data/") for stored in page.objects}
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_an_outage_in_any_phase_does_not_change_the_result(
         Sweeper().approve(settings, "lake", "m1")
         with outages.each({"backing up": b"x-amz-copy-source"}):
             backed_up = json.loads(lakegc.output(settings, "backup", "lake", "m1", to, "--format", "json"))
-        assert sum(backed_up["objects"].get(each, 0) for each in ("copied", "already there")) == len(lake.garbage)
+        assert sum(backed_up["objects"].get(status, 0) for status in ("copied", "already there")) == len(lake.garbage)
         with outages.each({"re-verifying": "reading staged addresses", "deleting": b"?delete"}):
             report = Sweeper().sweep(settings, "lake", "m1", SweepOptions())
 
@@ -213,8 +213,8 @@ class Churn:
 def test_branches_created_and_deleted_in_any_phase_do_not_change_the_result(
     lake: Lake, lakegc: Lakegc, tmp_path: Path
 ) -> None:
-    """A server skips what it would list when a branch is gone as its turn comes: staged objects must not be deleted for
-    that."""
+    """A server skips entries of its list if a branch is deleted just before its turn: staged objects must not be
+    deleted for that."""
     settings, before = lake.sandbox.settings, lake.stored()
     to, churn = f"s3://{BUCKET}/{tmp_path.name}-backup", Churn(lake)
     with churn.running():

@@ -46,7 +46,7 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
     tags = data.draw(st.dictionaries(st.sampled_from(TAGS), known))
     metadata = data.draw(st.dictionaries(known, st.fixed_dictionaries({}, optional={"legal": values, "who": values})))
     several = data.draw(st.lists(st.tuples(plain_holds, ends), min_size=1, max_size=3))
-    commits = {one.id: replace(one, metadata=metadata.get(one.id, {})) for one in history.product_commits()}
+    commits = {commit.id: replace(commit, metadata=metadata.get(commit.id, {})) for commit in history.product_commits()}
     seen = References([history.heads], set(tags.items()))
     holds = [product_hold(number, hold, end) for number, (hold, end) in enumerate(several)]
 
@@ -72,11 +72,11 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
         # a hold of branches retains what the rules retain, too, whatever they do it by
         assert found - by_rules == expected[f"h{number}"] - by_rules
         event(f"{hold.kind}: {'more than the rules' if found - by_rules else 'nothing more'}")
-    assert {one.commit_id for one in judged if one.retained} == by_rules.union(*expected.values())
-    for one in judged:
-        alone = {name for name, commits_held in expected.items() if one.commit_id in commits_held}
-        assert one.hold == (None if one.commit_id in by_rules or not alone else ", ".join(sorted(alone)))
-        assert (one.why is Reason.ON_HOLD) is (one.hold is not None)
+    assert {verdict.commit_id for verdict in judged if verdict.retained} == by_rules.union(*expected.values())
+    for verdict in judged:
+        alone = {name for name, commits_held in expected.items() if verdict.commit_id in commits_held}
+        assert verdict.hold == (None if verdict.commit_id in by_rules or not alone else ", ".join(sorted(alone)))
+        assert (verdict.why is Reason.ON_HOLD) is (verdict.hold is not None)
 
 
 def test_a_hold_covers_a_branch_that_only_one_of_two_readings_found() -> None:
@@ -84,7 +84,7 @@ def test_a_hold_covers_a_branch_that_only_one_of_two_readings_found() -> None:
     commits = {name: oracle.C(parents, NOW - 10 * oracle.DAY) for name, parents in (("a", ()), ("b", ("a",)))}
     history = History(commits, {}, 1, {}, NOW)
     hold = BranchHold(id="dev", branches="dev", days="20", **WHOSE)
-    graph = {one.id: one for one in history.product_commits()}
+    graph = {commit.id: commit for commit in history.product_commits()}
 
     for readings in ([{"dev": "b"}, {}], [{}, {"dev": "b"}]):
         on_hold = commits_on_hold([hold], graph, References(readings), history.rules(), now=moment(NOW))
@@ -94,7 +94,7 @@ def test_a_hold_covers_a_branch_that_only_one_of_two_readings_found() -> None:
 def test_a_hold_ends_exactly_at_its_given_second() -> None:
     """The given time counts, not this machine's clock."""
     hold = TagHold(id="h", tags="*", until="2027-01-01T00:00:00Z", **WHOSE)
-    graph = {one.id: one for one in History({"a": oracle.C((), NOW)}, {}, 1, {}, NOW).product_commits()}
+    graph = {commit.id: commit for commit in History({"a": oracle.C((), NOW)}, {}, 1, {}, NOW).product_commits()}
 
     def is_on_hold(now: datetime) -> bool:
         return bool(commits_on_hold([hold], graph, References([{}], {("t", "a")}), None, now=now))

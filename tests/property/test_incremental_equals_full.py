@@ -60,7 +60,7 @@ def stray(model: RepositoryModel, kind: str, number: int) -> None:
 
 
 class RepeatedMarks(ChangingRepository):
-    """Operations, and now and then two marks of the same moment, one since the last and one clean; and a sweep."""
+    """Operations, and now and then two marks of the same moment, one incremental and one full; and a sweep."""
 
     STEPS_A_TURN = STEPS_A_PAIR
 
@@ -151,7 +151,7 @@ def counts(mark: Marked) -> dict[str, int]:
 
 @pytest.mark.timeout(0)  # as long as the number of pairs takes
 def test_optimized_run_is_subset_of_full_run_any_ref_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever happened since its base, an incremental mark expires what a full one expires, no more and no less.
+    """Whatever happened after its base, an incremental mark expires exactly what a full mark expires.
 
     apache/iceberg#13568
     """

@@ -76,7 +76,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def test_released_hold_becomes_collectable_in_optimized_run(lake: Lake) -> None:
-    """What a hold kept is expired by the next mark after the hold is gone, though nothing else has changed.
+    """Objects that a hold kept are expired by the next mark after it was dropped, though nothing else has changed.
 
     apache/hudi#10651, lance-format/lance#8705
     """
@@ -142,7 +142,8 @@ def test_every_nth_mark_is_full_and_names_objects_that_incremental_ones_missed(l
 
 
 def test_a_full_mark_becomes_due_also_after_incremental_marks_with_named_bases(lake: Lake) -> None:
-    """Such marks all have the same short chain. The full one finds what was uploaded late into an old slice."""
+    """Marks with the same named base all have the same short chain. The full one finds objects that were uploaded late
+    into an old slice."""
     from_the_first = MarkOptions(min_age=timedelta(0), allow_young=True, since="m1")
     lake.mark("m1", every=3)
     lake.days(5)
@@ -242,7 +243,7 @@ def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(
 
 
 def test_a_mark_of_another_scope_is_never_a_base(lake: Lake) -> None:
-    """The next mark of this scope uses the last one of its own scope if it is named, and is full otherwise."""
+    """A mark uses the latest mark of its own scope if that mark is named as the base, and is full otherwise."""
     lake.mark("m1")
     options = MarkOptions(Scope.UNCOMMITTED, min_age=timedelta(0), allow_young=True)
     other = lake.mark("m2", options)
@@ -268,7 +269,7 @@ def retained_but_no_head(lake: Lake) -> str:
 
 
 def test_a_mark_that_became_full_discards_its_incremental_steps(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They don't count even if the mark is killed before it has listed everything anew."""
+    """The steps don't count even if the mark is killed before it has listed everything again."""
     live = retained_but_no_head(lake)
     lake.mark("m1")
     lake.days(1)
@@ -310,7 +311,7 @@ def killed(*_: object) -> None:
 
 
 def test_a_resumed_mark_whose_base_was_replaced_becomes_full(lake: Lake) -> None:
-    """It began with one base only; a later mark has taken that one's id, so it becomes full."""
+    """The mark began with a base whose id was then reused by a later mark, so it becomes full."""
     live = retained_but_no_head(lake)
     lake.mark("monday")
     lake.steps("tuesday", CHAIN[0])
@@ -327,7 +328,7 @@ def test_a_resumed_mark_whose_base_was_replaced_becomes_full(lake: Lake) -> None
 
 
 def test_a_mark_is_not_resumed_with_a_base_other_than_its_first(lake: Lake) -> None:
-    """A request for a full mark, or for another base, isn't met with a mark that was begun differently."""
+    """A request for a full mark, or for another base, never resumes a mark that was started differently."""
     lake.mark("m1")
     lake.steps("m2", CHAIN[0])
     for options in (FULL_MARK, MarkOptions(min_age=timedelta(0), allow_young=True, since="m1-again")):

@@ -1,7 +1,7 @@
-"""Losses and near losses that other collectors had: what went wrong there is shown to work here.
+"""Losses and near losses in other collectors: each test shows that lakegc handles the same situation.
 
-Each test names the public report of its loss. Those that another test shows already have its name in the folder of
-their subject; here is what needs a whole mark of its own, or has no other home.
+Each test names the public report of its loss. Cases that another test already covers have its name in the folder of
+their subject; the tests here need a whole mark, or belong to no other folder.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ def days_before(moment: datetime, days: int) -> datetime:
 
 
 class Killed(BaseException):
-    """What ends a mark in the middle, as a signal would: nothing of the product catches it."""
+    """Ends a mark halfway, as a signal would: no code of lakegc catches it."""
 
 
 @dataclass(frozen=True)
 class Quiet:
-    """A repository, marked once by a mark that was killed and then by another one, and objects of it by what they are.
+    """A repository, marked once by a mark that was killed and then by another one, and its objects by kind.
 
-    Of its commits the first is expired; the second is retained and no branch's head, so that no reader asks for it.
-    `killed` has, for each sentence of the first mark, its state in the namespace, and why it could not be approved.
-    `log_lines` are the requests that the server answered and the messages of the second mark, in order.
+    The first of its commits is expired; the second is retained and no branch's head, so that no reader requests it. For
+    each message of the first mark, `killed` has the mark's state in the namespace, and why it could not be approved.
+    `log_lines` are the requests that the server received and the messages of the second mark, in order.
     """
 
     lake: SandboxRepository
@@ -125,7 +125,7 @@ def spellings(lake: SandboxRepository, configured: Path, where: str) -> dict[str
 
 
 def killed_at(settings: dict[str, str], last: str) -> list[tuple[str, MarkState, str]]:
-    """What is in the namespace at each message of a mark m0 that is killed at its last one."""
+    """The state in the namespace at each message of a mark m0 that is killed at its last one."""
     found: list[tuple[str, MarkState, str]] = []
     place = target_of(settings, "lake").place
 
@@ -142,8 +142,8 @@ def killed_at(settings: dict[str, str], last: str) -> list[tuple[str, MarkState,
 
 
 def test_delete_and_readd_same_address_stays_live(quiet: Quiet) -> None:
-    """What one commit deleted and added again is live with that commit, though the commit that had it first has
-    expired.
+    """An address that one commit deleted and added again is live with that commit, though the commit that first had it
+    has expired.
 
     apache/iceberg#17304, apache/iceberg#2131
     """
@@ -199,7 +199,7 @@ def test_uncommitted_is_read_before_committed_and_copies_last(quiet: Quiet) -> N
 
 
 def test_a_mark_killed_between_any_two_steps_stays_unfinished_and_blocks_no_later_mark(quiet: Quiet) -> None:
-    """It can't be approved; the next mark begins anew, and is complete.
+    """The killed mark can't be approved; the next mark starts from scratch, and is complete.
 
     kopia/kopia#3563, kopia/kopia#4769
     """
@@ -312,7 +312,8 @@ def test_branch_deleted_during_mark(busy: Busy) -> None:
 
 
 def test_one_snapshot_of_refs_feeds_every_stage(busy: Busy) -> None:
-    """What was a branch when branches were read is one in every later step: a later reading only adds live objects.
+    """A ref that was a branch when branches were read is a branch in every later step: a later reading only adds live
+    objects.
 
     gitgitgadget/git#2219
     """
@@ -411,7 +412,7 @@ def test_cutoff_with_whole_second_last_modified() -> None:
 
 
 def test_object_written_after_listing_survives(task: Task) -> None:
-    """What is written beside, or in the place of, a listed object is not what was approved, and is kept.
+    """An object written beside a listed object, or in its place, was not approved, and is kept.
 
     apache/hudi#11600
     """

@@ -40,7 +40,9 @@ def inventory(store: Store, file: Path) -> None:
         rows = csv.writer(out)
         rows.writerow(["key", "size", "last_modified", "etag"])
         for page in store.pages(""):
-            rows.writerows([one.key, one.size, one.modified.isoformat(), one.checksum or ""] for one in page.objects)
+            rows.writerows(
+                [stored.key, stored.size, stored.modified.isoformat(), stored.checksum or ""] for stored in page.objects
+            )
 
 
 def options(file: Path, taken: datetime) -> MarkOptions:
@@ -90,7 +92,7 @@ def test_a_mark_from_an_inventory_is_compared_with_the_last_finished_mark(sandbo
 
     assert record.previous is not None
     assert record.previous["mark_id"] == "m1"
-    tripped = {one.name for one in brakes(record, BrakeLimits.of(Settings()), now=sandbox.now()) if one.tripped}
+    tripped = {brake.name for brake in brakes(record, BrakeLimits.of(Settings()), now=sandbox.now()) if brake.tripped}
     assert "age" in tripped
     proposal = propose(target_of(sandbox.settings, "lake"), "m2", now=sandbox.now())
     request = ApprovalRequest("Ada", "tests", sandbox.now(), {}, digest=proposal.digest, for_reference=True)

@@ -107,7 +107,7 @@ def test_a_commit_that_is_created_and_becomes_dangling_during_a_mark_is_live(san
 
 
 def test_without_rules_and_dump_the_objects_of_every_range_are_live(sandbox: Sandbox) -> None:
-    """Old ones, too; tables of an earlier dump of references are not taken for ranges."""
+    """Old ranges count, too; tables of an earlier dump of references are not mistaken for ranges."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
     kept = {lake.put("main", "a", b"one").address}
@@ -197,7 +197,7 @@ def test_without_a_dump_the_parent_of_a_listed_dangling_commit_is_live(sandbox: 
     ],
 )
 def test_a_live_address_that_the_store_would_change_stops_the_mark(sandbox: Sandbox, address: str) -> None:
-    """The object is stored under another name, which looks like garbage. Such a loss can't be accepted."""
+    """The object is stored under another name, and would look like garbage. A loss of this kind can't be accepted."""
     lake = sandbox.create("lake")
     with_garbage(lake)
     lake.put("main", "fine", b"fine")

@@ -66,7 +66,9 @@ class World:
         }
 
     def has_no_finished_mark(self, mark_id: str) -> None:
-        (record,) = [one for one in marks(target_of(self.sandbox.settings, "lake").place) if one.mark_id == mark_id]
+        (record,) = [
+            record for record in marks(target_of(self.sandbox.settings, "lake").place) if record.mark_id == mark_id
+        ]
         assert (record.finished, record.digest) == (None, None)
 
 
@@ -165,7 +167,7 @@ def test_outdated_holds_keep_nothing(world: World) -> None:
 
 
 def test_missing_objects_on_hold_are_counted_and_do_not_stop_the_mark(world: World) -> None:
-    """They were deleted before they were put on hold."""
+    """The objects were deleted before they were put on hold."""
     world.hold(EVERY_KIND)
     gone = next(address for address, name in world.named.items() if name == "a, second")
     file = world.lake.objects.file(gone)
@@ -220,7 +222,7 @@ def test_an_error_in_the_file_of_holds_refuses_the_mark(world: World) -> None:
 
 
 def test_a_change_of_holds_during_a_mark_stops_it(world: World) -> None:
-    """It doesn't matter which step comes next."""
+    """The mark stops whichever step comes next."""
     world.hold(EVERY_KIND)
     changed = on_first_message("reading staged addresses", lambda: world.hold(None))
     with changed, pytest.raises(Refused, match="were changed while it was being marked") as caught:
@@ -247,7 +249,7 @@ def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
     ],
 )
 def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, result: Any, words: str) -> None:
-    """They need the commit graph, or the right to list tags."""
+    """Holds need the commit graph, or the permission to list tags."""
     world.hold(EVERY_KIND)
 
     with mock.patch.object(LakeFS, call, **result), pytest.raises(Refused, match=words):
@@ -257,7 +259,7 @@ def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, r
 
 
 def test_a_tag_created_during_a_mark_is_on_hold_with_its_history(world: World) -> None:
-    """It is created after the commits were read."""
+    """The tag is created after the commits were read."""
     world.hold(f"holds: [{{id: all, tags: '*', history: true, {WHOSE}}}]")
     dangling = next(commit.id for commit in world.lake.commits() if commit.message == "48 days ago")
     try:

@@ -44,7 +44,7 @@ DELETE, QUARANTINE = SweepOptions(), SweepOptions(quarantine=True)
 
 
 class Killed(BaseException):
-    """What ends a sweep in the middle, as a signal would: nothing of the product catches it."""
+    """Ends a sweep halfway, as a signal would: no code of lakegc catches it."""
 
 
 @contextmanager
@@ -102,7 +102,8 @@ class SweptRepository(ChangingRepositoryBehindProxy):
     @precondition(lambda self: self.due)
     @rule(planned=st.lists(writes, min_size=4, max_size=16))
     def sweep_while_somebody_writes(self, planned: list[tuple[int, str, int, int, int]]) -> None:
-        """What becomes live during a sweep is rescued, or named by its closing re-verification; undo brings it back."""
+        """Objects that become live during a sweep are rescued, or named by its closing re-verification; undo brings
+        them back."""
         self.marked_and_approved()
         writers = Writers(self.model, planned)
         live_before_closing: set[str] | None = None
@@ -157,7 +158,7 @@ class SweptRepository(ChangingRepositoryBehindProxy):
         return self.sweeper.sweep(self.settings, "lake", self.mark_id, options)
 
     def undo_or_purge(self, ending: str, stored: Mapping[str, int]) -> None:
-        """What was quarantined is restored or purged."""
+        """Restore or purge the quarantined objects."""
         TALLY[ending or "delete"] += 1
         if ending == "undo":
             tally = self.sweeper.undo(self.settings, "lake", self.mark_id)
@@ -174,7 +175,7 @@ class SweptRepository(ChangingRepositoryBehindProxy):
     def readable(self) -> dict[tuple[str, str], bytes]:
         """The content that branches and retained commits serve."""
         found = {}
-        commits = {one: self.model.trees[one] for one in self.model.retained(self.sandbox.now())}
+        commits = {commit: self.model.trees[commit] for commit in self.model.retained(self.sandbox.now())}
         refs = {**self.model.views, **commits}
         for ref, view in refs.items():
             for path in view:
@@ -186,12 +187,12 @@ class SweptRepository(ChangingRepositoryBehindProxy):
 
     def still_read(self, before: Mapping[tuple[str, str], bytes]) -> None:
         after = self.readable()
-        assert {one: after.get(one) for one in before} == dict(before)
+        assert {key: after.get(key) for key in before} == dict(before)
 
 
 @pytest.mark.timeout(0)  # as long as the number of sweeps takes
 def test_a_sweep_deletes_exactly_the_garbage(capsys: pytest.CaptureFixture[str]) -> None:
-    """This holds whatever happened before, and whether or not the sweep is killed."""
+    """The result is the same whatever happened before, and whether or not the sweep is killed."""
     run(
         SweptRepository,
         capsys,

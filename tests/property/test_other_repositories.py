@@ -28,7 +28,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 def garbage(lake: SandboxRepository, name: str) -> Entry:
-    """An object that nothing of its own repository refers to any more."""
+    """An object that nothing in its own repository refers to."""
     entry = lake.put("main", name, name.encode())
     lake.delete("main", [name])
     return entry
@@ -41,8 +41,9 @@ def refer(other: SandboxRepository, path: str, entry: Entry, root: str, kind: Ad
 
 
 def test_objects_that_another_repository_imported_are_kept(sandbox: Sandbox) -> None:
-    """What another repository has staged or committed of this namespace stays, in either spelling, whatever the branch
-    or retention there. An import whose object is missing stops nothing. Each table is read for this once."""
+    """Objects of this namespace that another repository has staged or committed are kept, in either spelling, whatever
+    the branch or retention there. An import whose object is missing doesn't stop the mark. Each table is read once for
+    this."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     names, paths = "local://lake", f"local://{sandbox.local_path}/lake"
     set_rules(other, Rules(0))
@@ -83,8 +84,8 @@ def test_objects_that_another_repository_imported_are_kept(sandbox: Sandbox) -> 
 def test_re_staged_content_moved_and_committed_elsewhere_between_two_readings_is_kept(
     sandbox: Sandbox, is_reset: bool
 ) -> None:
-    """It is moved before its path is probed, and committed before staged objects are read for the last time. Neither
-    probes nor lists show it then, only the new tables there, whatever commit has them."""
+    """The content is moved before its path is probed, and committed before staged objects are read for the last time.
+    Neither probes nor lists show it then, only the new tables there, whatever commit has them."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     lake.put("main", "kept", b"kept")
     entry, nobodys = garbage(lake, "_SUCCESS"), garbage(lake, "nobody's")
@@ -163,7 +164,7 @@ def test_other_repositories_that_are_unreadable_for_lack_of_permission_are_named
 
 
 def test_another_repositorys_address_in_another_spelling_stops_the_mark(sandbox: Sandbox) -> None:
-    """It is this namespace's but for its scheme; the address and the repository are shown."""
+    """The address lies in this namespace except for its scheme; the message has the address and the repository."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     lake.put("main", "kept", b"kept")
     refer(other, "imported", garbage(lake, "imported"), "s3://lake")

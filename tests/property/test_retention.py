@@ -127,7 +127,7 @@ def test_the_single_pass_retains_exactly_what_the_oracles_walks_retain(history: 
 @given(histories())
 @settings(patient, max_examples=400)
 def test_a_verdict_names_the_walk_that_retains_its_commit_longest(history: History) -> None:
-    """It has the branch, days and moment of that walk."""
+    """The verdict has the branch, days and end of that walk."""
     claims = history.claims()
 
     for name, verdict in history.verdicts().items():
@@ -242,7 +242,7 @@ def test_an_incomplete_graph_is_an_error(history: History) -> None:
     "reason", [reason for reason in Reason if reason not in (Reason.NO_RULES, Reason.SERVER, Reason.ON_HOLD)]
 )
 def test_the_generated_histories_cover_every_reason(reason: Reason) -> None:
-    """Otherwise these properties would not test every reason of the rule."""
+    """Without this, these properties might not test every reason of the rule."""
     any_will_do = settings(patient, database=None, max_examples=1000, phases=[Phase.generate])
 
     shown = find(

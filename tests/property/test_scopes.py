@@ -76,7 +76,7 @@ def test_scope_committed_expires_exactly_the_objects_of_expired_commits(world: W
 
 
 def test_scope_uncommitted_expires_exactly_the_objects_that_were_never_committed(world: World) -> None:
-    """Such an object isn't staged either."""
+    """Objects that are staged don't expire."""
     assert world.mark("UNCOMMITTED") == world.never_committed
 
 

@@ -64,7 +64,7 @@ ENTRIES = st.lists(
 
 
 def _rows(data: bytes, decoder: Decoder, columns: tuple[str, ...]) -> Any:
-    """What a decoder returns for a table: its rows, or the error and its message."""
+    """The result of a decoder for a table: its rows, or the error and its message."""
     try:
         batch = read_entries(data, name=NAME, columns=columns, decoder=decoder)
     except DamagedData as error:
@@ -231,11 +231,11 @@ def test_decoders_agree_on_arbitrary_bytes(noise: bytes, kind: int) -> None:
 
 
 @given(st.binary(max_size=6), st.binary(max_size=6))
-def test_an_index_key_lies_between_two_blocks(one: bytes, other: bytes) -> None:
-    """It isn't before the last key of its block, and is before the first key of the next one."""
-    if one == other:
+def test_an_index_key_lies_between_two_blocks(left: bytes, right: bytes) -> None:
+    """The key isn't before the last key of its block, and is before the first key of the next one."""
+    if left == right:
         return
-    last, following = sorted([one, other])
+    last, following = sorted([left, right])
 
     assert last <= _separator(last + SET_TRAILER, following)[:-8] < following
     assert last <= _successor(last + SET_TRAILER)[:-8]
@@ -247,6 +247,6 @@ def test_the_changed_blocks_cover_the_whole_table() -> None:
         blocks = all_blocks(case.data)
 
         assert blocks[0].offset == 0
-        assert [each.end for each in blocks[:-1]] == [each.offset for each in blocks[1:]]
+        assert [block.end for block in blocks[:-1]] == [block.offset for block in blocks[1:]]
         assert blocks[-1].end == len(case.data) - FOOTER_LENGTH
         assert isinstance(blocks[0], Handle)

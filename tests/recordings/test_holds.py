@@ -23,8 +23,8 @@ def graph(recording: Recording) -> tuple[dict[str, oracle.C], dict[str, str]]:
     table = lambda table_id: recording.recorded_bytes(f"_lakefs/{table_id}")  # noqa: E731
     refs = read_ranges(table(dump), name=dump, entity="commit")
     commits = [commit for ref in refs for commit in read_commits(table(ref.id), name=ref.id)]
-    return {one.id: oracle.C(one.parents, 0, one.version) for one in commits}, {
-        one.id: one.metarange_id for one in commits
+    return {commit.id: oracle.C(commit.parents, 0, commit.version) for commit in commits}, {
+        commit.id: commit.metarange_id for commit in commits
     }
 
 
@@ -41,7 +41,7 @@ def keys_of(recording: Recording, metarange_id: str) -> Iterator[str]:
 
 def held_keys(recording: Recording, *, history: bool) -> set[str]:
     commits, metaranges = graph(recording)
-    tags = {each["id"]: each["commit_id"] for each in recording.api("tags")["body"]["results"]}
+    tags = {tag["id"]: tag["commit_id"] for tag in recording.api("tags")["body"]["results"]}
     hold = oracle.H("history" if history else "tag", "t*")
     named = oracle.commits_of_hold(
         hold, commits, heads={}, tags=tags, metadata={}, branch_days={}, default_days=0, now=0
@@ -51,7 +51,9 @@ def held_keys(recording: Recording, *, history: bool) -> set[str]:
 
 @pytest.mark.parametrize("history", [False, True], ids=["tagged", "with-history"])
 @pytest.mark.parametrize(
-    "recording", [each for each in recordings() if each.name in KEPT], ids=lambda recording: str(recording.name)
+    "recording",
+    [recording for recording in recordings() if recording.name in KEPT],
+    ids=lambda recording: str(recording.name),
 )
 def test_a_hold_on_tags_keeps_exactly_the_objects_of_the_tagged_commits(
     recording: Recording, history: bool, seaweedfs: SeaweedFS

@@ -49,7 +49,9 @@ def _never_compressed(recording: Path) -> list[tuple[str, bytes]]:
     return [
         (name, data)
         for name, data in _tables(recording)
-        if all(read_block(data, each) == data[each.offset : each.offset + each.length] for each in _all_blocks(data))
+        if all(
+            read_block(data, block) == data[block.offset : block.offset + block.length] for block in _all_blocks(data)
+        )
     ]
 
 
@@ -79,7 +81,7 @@ def test_the_content_of_every_recorded_table_hashes_to_its_name(recording: Path,
 
 
 def test_an_intact_table_is_refused_under_any_other_name(recording: Path) -> None:
-    """This holds although it is undamaged."""
+    """An undamaged table is refused, too."""
     for name, data in _tables(recording):
         verify_table(data, name=name)
         with pytest.raises(DamagedData, match=f"table {'0' * 64} .*{name}"):
@@ -99,11 +101,11 @@ def test_the_content_of_every_recorded_commit_hashes_to_its_id(recording: Path) 
 
     assert dumped
     assert listed
-    assert {each: each for each in dumped} == {each: commit_id(commit) for each, commit in dumped.items()}
-    assert {each: each for each in listed} == {each: commit_id(commit) for each, commit in listed.items()}
-    assert {each: dumped[each].parents for each in listed} == {each: c.parents for each, c in listed.items()}
-    assert {each: dumped[each].metarange_id for each in listed} == {each: c.metarange_id for each, c in listed.items()}
-    assert {each: dumped[each].generation for each in listed} == {each: c.generation for each, c in listed.items()}
+    assert {name: name for name in dumped} == {name: commit_id(commit) for name, commit in dumped.items()}
+    assert {name: name for name in listed} == {name: commit_id(commit) for name, commit in listed.items()}
+    assert {name: dumped[name].parents for name in listed} == {name: commit.parents for name, commit in listed.items()}
+    for name, commit in listed.items():
+        assert (dumped[name].metarange_id, dumped[name].generation) == (commit.metarange_id, commit.generation), name
 
 
 def test_a_dump_has_the_branches_and_tags_that_the_api_lists(recording: Path) -> None:
@@ -114,12 +116,12 @@ def test_a_dump_has_the_branches_and_tags_that_the_api_lists(recording: Path) ->
     }
     tags = {t.id: t.commit_id for n, d in tables.items() if _is(d, "ranges", "tag") for t in read_tags(d, name=n)}
 
-    assert branches == {each["id"]: each["commit_id"] for each in _results(recording, "branches")}
-    assert tags == {each["id"]: each["commit_id"] for each in _results(recording, "tags")}
+    assert branches == {branch["id"]: branch["commit_id"] for branch in _results(recording, "branches")}
+    assert tags == {tag["id"]: tag["commit_id"] for tag in _results(recording, "tags")}
 
 
 def test_every_metarange_describes_its_ranges_correctly(recording: Path) -> None:
-    """It has the bounds, count and size of each range."""
+    """Each range's bounds, count and size are compared."""
     tables = dict(_tables(recording))
     refs = [
         ref
@@ -161,7 +163,7 @@ def test_a_rewritten_table_without_compressed_blocks_has_the_recorded_bytes(reco
 
 
 def test_a_recorded_table_without_compressed_blocks_exists() -> None:
-    """Otherwise the previous test would compare nothing."""
+    """Without such a table, the previous test would compare nothing."""
     assert _never_compressed(PROJECT_RECORDINGS / "worked-example")
 
 
@@ -185,9 +187,9 @@ def test_rewritten_dumps_of_refs_have_the_recorded_ids(recording: Path) -> None:
 def _uncompressed(top: bytes, ranges: set[str], tables: dict[str, bytes]) -> bool:
     """Whether the sizes in a metarange are independent of the implementation of snappy."""
     return all(
-        read_block(data, each) == data[each.offset : each.offset + each.length]
+        read_block(data, block) == data[block.offset : block.offset + block.length]
         for data in (top, *(tables[name] for name in ranges))
-        for each in data_blocks(open_table(data))
+        for block in data_blocks(open_table(data))
     )
 
 
@@ -197,7 +199,7 @@ def _all_blocks(data: bytes) -> list[Any]:
 
 
 def _blocks(data: bytes) -> list[bytes]:
-    return [read_block(data, each) for each in data_blocks(open_table(data))]
+    return [read_block(data, block) for block in data_blocks(open_table(data))]
 
 
 def _is(data: bytes, kind: str, entity: str) -> bool:

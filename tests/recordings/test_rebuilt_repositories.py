@@ -53,7 +53,7 @@ def test_recorded_entries_and_dates_give_the_recorded_ids(sandbox: Sandbox, name
     assert made.commits == {commit: commit for commit in source.commits}
     assert {branch.id: branch.commit_id for branch in made.lake.branches(hidden=True)} == source.heads
     dumped = dump_refs(made.lake)["commits_meta_range_id"]
-    assert {each.id for each in _dumped_commits(made, dumped)} == source.commits.keys()
+    assert {commit.id for commit in _dumped_commits(made, dumped)} == source.commits.keys()
 
 
 def test_rebuilt_ranges_are_the_recorded_ones(sandbox: Sandbox) -> None:
@@ -93,7 +93,7 @@ def test_the_sandbox_lists_the_recorded_commits_and_staged_addresses(sandbox: Sa
     for branch, objects in source.served.items():
         served, _ = lake.listing(branch, amount=10_000)
         assert {entry.path.decode(): entry.address for entry in served if not isinstance(entry, str)} == {
-            str(each["path"]): str(each["physical_address"]).removeprefix(root) for each in objects
+            str(entry["path"]): str(entry["physical_address"]).removeprefix(root) for entry in objects
         }
 
 
@@ -123,16 +123,18 @@ def test_a_mark_of_a_rebuilt_history_gives_the_recorded_verdicts_and_expired_set
     assert mark.expired == {made.addresses[key] for key in source.recording.expired()}
     verdicts = {row["commit_id"]: row for row in mark.verdicts()}
     expected = retained_commits(source.commits.values(), source.heads, source.rules, now=source.recording.recorded_at)
-    assert verdicts.keys() == {made.commits[each.commit_id] for each in expected}
-    for each in expected:
-        got = verdicts[made.commits[each.commit_id]]
+    assert verdicts.keys() == {made.commits[verdict.commit_id] for verdict in expected}
+    for verdict in expected:
+        got = verdicts[made.commits[verdict.commit_id]]
         assert (got["retained"], got["reason"], got["branch"], got["days"], got["message"]) == (
-            each.retained, each.why.value, each.branch, each.days, each.message,
+            verdict.retained, verdict.why.value, verdict.branch, verdict.days, verdict.message,
         )  # fmt: skip
-        assert (got["until"] is None) == (each.until is None)
-        assert each.until is None or abs(got["until"] - each.until) < NEAR
+        assert (got["until"] is None) == (verdict.until is None)
+        assert verdict.until is None or abs(got["until"] - verdict.until) < NEAR
 
 
 def _stored(made: Rebuilt) -> set[str]:
     root = made.lake.objects.location("")
-    return {each.address.removeprefix(f"{root}/") for each in made.lake.objects.external_objects(f"{root}/data/")}
+    return {
+        external.address.removeprefix(f"{root}/") for external in made.lake.objects.external_objects(f"{root}/data/")
+    }

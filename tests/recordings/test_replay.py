@@ -116,7 +116,7 @@ def test_every_recorded_call_gets_the_recorded_response(recording: Recording, la
 
     assert lake.config().blockstore("") == "s3"
     assert lake.repository("tiny").storage_namespace == NAMESPACE
-    assert [each.id for each in lake.repositories()] == ["tiny"]
+    assert [repository.id for repository in lake.repositories()] == ["tiny"]
     assert lake.rules("tiny") == Rules(5, {})
     assert lake.branches("tiny") == {"main": "3" * 64}
     assert lake.tags("tiny") == {"v1": "1" * 64}
@@ -129,24 +129,24 @@ def test_every_recorded_call_gets_the_recorded_response(recording: Recording, la
 def test_dangling_commits_are_served_from_the_dump(lake: LakeFS) -> None:
     """Logs begin at branches, tags and commits."""
     assert lake.commit("tiny", "2" * 64).parents == ("1" * 64,)
-    assert [each.id[0] for each in lake.log("tiny", "main")] == ["3", "1"]
-    assert [each.id[0] for each in lake.log("tiny", "v1")] == ["1"]
-    assert [each.id[0] for each in lake.log("tiny", "2" * 64)] == ["2", "1"]
+    assert [commit.id[0] for commit in lake.log("tiny", "main")] == ["3", "1"]
+    assert [commit.id[0] for commit in lake.log("tiny", "v1")] == ["1"]
+    assert [commit.id[0] for commit in lake.log("tiny", "2" * 64)] == ["2", "1"]
 
 
 def test_a_branch_serves_the_entries_of_its_head(lake: LakeFS) -> None:
-    """This holds if no served objects were recorded. Addresses are full, and paths in order."""
+    """The head's entries are served if no served objects were recorded. Addresses are full, and paths in order."""
     page = lake.list_objects("tiny", "main", amount=2)
     rest = lake.list_objects("tiny", "main", after="b/c d")
 
-    found = [(each.path, each.physical_address, each.size) for each in (*page.objects, *rest.objects)]
+    found = [(entry.path, entry.physical_address, entry.size) for entry in (*page.objects, *rest.objects)]
     assert found == [
         ("a", f"{NAMESPACE}/data/s/1", 3),
         ("b/c d", "s3://elsewhere/x", 4),
         ("é", f"{NAMESPACE}/data/s/3", 5),
     ]
     assert (page.next_after, rest.next_after) == ("b/c d", None)
-    assert [each.path for each in lake.list_objects("tiny", "main", prefix="b/").objects] == ["b/c d"]
+    assert [entry.path for entry in lake.list_objects("tiny", "main", prefix="b/").objects] == ["b/c d"]
     assert lake.stat("tiny", "main", "é") == rest.objects[0]
     assert lake.stat("tiny", "main", "b") is None
 
@@ -175,7 +175,7 @@ def test_requests_that_were_not_recorded_are_refused(lake: LakeFS) -> None:
 
 
 def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
-    """Bytes that were not recorded are replaced by filler; the store's clock has advanced since."""
+    """Bytes that were not recorded are replaced by filler; afterwards, the store's clock has advanced."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -192,11 +192,13 @@ def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
         response = client.list_objects_v2(Bucket="golden")
     finally:
         server.stop()
-    stored = {each["Key"]: each["Size"] for each in response["Contents"]}
+    stored = {stored_object["Key"]: stored_object["Size"] for stored_object in response["Contents"]}
     assert stored == {f"tiny/{key}": len(data) for key, data in recording.objects()}
     assert stored["tiny/data/s/1,token"] == 100
     date = datetime.strptime(response["ResponseMetadata"]["HTTPHeaders"]["date"], "%a, %d %b %Y %H:%M:%S %Z")
-    assert date.replace(tzinfo=UTC) - max(each["LastModified"] for each in response["Contents"]) > timedelta(seconds=1)
+    assert date.replace(tzinfo=UTC) - max(
+        stored_object["LastModified"] for stored_object in response["Contents"]
+    ) > timedelta(seconds=1)
 
 
 def test_the_expected_set_is_read_back_unchanged(recording: Recording) -> None:

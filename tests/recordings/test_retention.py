@@ -126,7 +126,6 @@ def test_recordings_exist() -> None:
 
 
 def test_the_rule_retains_every_commit_that_the_server_lists(history: History) -> None:
-    """It retains all commits of all its lists."""
     assert history.listed - history.retained() == set()
 
 
@@ -188,7 +187,7 @@ def test_all_shared_parents_are_retained_although_the_server_lists_only_some() -
 
 
 def test_the_recorded_repository_without_rules_retains_all_commits() -> None:
-    """There is no list to compare with."""
+    """The server has no list to compare with."""
     history = project_recording("no-rules")
 
     assert {verdict.why for verdict in history.verdicts().values()} == {Reason.NO_RULES}

@@ -449,9 +449,9 @@ def proxy(azurite: Azurite) -> Iterator[Proxy]:
             status, headers, data = between.before(self.command, self.path) or self.forwarded(body)
             between.after(self.command, self.path, headers)
             self.send_response_only(status)
-            for each, value in headers.items():
-                if each.lower() not in ("connection", "transfer-encoding", "content-length", "keep-alive"):
-                    self.send_header(each, value)
+            for name, value in headers.items():
+                if name.lower() not in ("connection", "transfer-encoding", "content-length", "keep-alive"):
+                    self.send_header(name, value)
             length = headers.get("content-length", "0") if self.command == "HEAD" else str(len(data))
             self.send_header("Content-Length", length)
             self.end_headers()
@@ -459,9 +459,9 @@ def proxy(azurite: Azurite) -> Iterator[Proxy]:
                 self.wfile.write(data)
 
         def forwarded(self, body: bytes) -> PlainResponse:
-            sent = {each: value for each, value in self.headers.items() if each.lower() != "connection"}
+            sent = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
             response = pool.request(self.command, origin + self.path, body=body, headers=sent)
-            return response.status, {each.lower(): value for each, value in response.headers.items()}, response.data
+            return response.status, {name.lower(): value for name, value in response.headers.items()}, response.data
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = respond  # noqa: N815
 

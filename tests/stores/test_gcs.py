@@ -155,13 +155,13 @@ def test_keys_refused_by_a_busy_store_get_a_transient_code(status: int) -> None:
     """It may refuse a single key or a whole batch; a sweep sends the keys again."""
     body, headers = parts((0, status, refusal(status, "whatever")))
     with replying(200, body, headers) as fixed_server:
-        [one] = at(fixed_server.settings()).delete_many(["a"])
+        [single] = at(fixed_server.settings()).delete_many(["a"])
     with replying(status, refusal(status, "whatever").encode(), JSON) as fixed_server:
         [whole] = at(fixed_server.settings()).delete_many(["a"])
 
-    assert one.deletion is whole.deletion is Deletion.FAILED
-    assert {one.code, whole.code} == {str(status)}
-    assert one.transient
+    assert single.deletion is whole.deletion is Deletion.FAILED
+    assert {single.code, whole.code} == {str(status)}
+    assert single.transient
     assert whole.transient
 
 

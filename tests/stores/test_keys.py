@@ -137,7 +137,7 @@ def test_keys_with_percent_space_unicode_are_really_deleted(store: Store) -> Non
 
     results = store.delete_many(wanted)
 
-    assert [(each.key, each.deletion) for each in results] == [(key, Deletion.DELETED) for key in wanted]
+    assert [(result.key, result.deletion) for result in results] == [(key, Deletion.DELETED) for key in wanted]
     assert sorted(all_keys(store)) == sorted(others)
     assert all(store.read(key) == key.encode() for key in others)
 

@@ -71,7 +71,7 @@ def test_empty_prefix_namespace(provider: Provider) -> None:
     assert store.read("data/y") == b"in it"
     assert store.read("dummy") == b"dummy"
     assert all_keys(below) == ["x", "y"]
-    assert [each.deletion for each in store.delete_many(["data/x", "data/y"])] == [Deletion.DELETED] * 2
+    assert [result.deletion for result in store.delete_many(["data/x", "data/y"])] == [Deletion.DELETED] * 2
     assert all_keys(below) == []
 
 
@@ -87,7 +87,7 @@ def test_namespace_with_double_or_missing_slash(provider: Provider, slashes: str
     store = provider.open(uri + slashes)
 
     assert all_keys(store) == ["data/s/x", "legacy"]
-    assert [each.deletion for each in store.delete_many(["data/s/x", "legacy"])] == [Deletion.DELETED] * 2
+    assert [result.deletion for result in store.delete_many(["data/s/x", "legacy"])] == [Deletion.DELETED] * 2
     assert all_keys(provider.open(uri)) == []
 
 

@@ -35,7 +35,7 @@ NAMES = [
     "é",
     "😀",
 ]
-LONG = [f"data/{one:x}{two:x}/{three:x}" for one in range(6) for two in range(5) for three in range(4)]
+LONG = [f"data/{a:x}{b:x}/{c:x}" for a in range(6) for b in range(5) for c in range(4)]
 
 
 @dataclass
@@ -103,7 +103,7 @@ def test_a_listing_that_is_split_while_it_runs_lists_every_key_once(
     splittable_store: Store, flat: bool, at_once: int
 ) -> None:
     """Idle threads take over a part of what another one lists, again and again."""
-    names = [f"{one:x}{two:x}" for one in range(12) for two in range(12)]
+    names = [f"{a:x}{b:x}" for a in range(12) for b in range(12)]
     write_all(splittable_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
     small, part = SmallPages(splittable_store, size=6), Part("", flat=flat)
 
@@ -136,7 +136,7 @@ def test_a_large_folder_is_split_into_about_the_requested_number_of_ranges(split
 
         assert 3 <= len(parts) <= 6
         assert listed_keys(splittable_store, parts) == plain_listing(splittable_store, part)
-        assert sum(1 for one in parts if listed_keys(splittable_store, [one])) >= len(parts) - 1
+        assert sum(1 for part in parts if listed_keys(splittable_store, [part])) >= len(parts) - 1
         assert split_part(splittable_store, part, count=6) == [part]  # less than one full page
 
 
@@ -177,14 +177,14 @@ def test_one_failing_page_fails_the_whole_listing(store: Store, at_once: int) ->
                 yield page
 
     with pytest.raises(Unavailable, match="away"):
-        listed_keys(Breaking(store), [Part(f"data/{one}") for one in range(6)], at_once=at_once)
+        listed_keys(Breaking(store), [Part(f"data/{number}") for number in range(6)], at_once=at_once)
 
 
 def test_an_abandoned_listing_stops_its_threads(store: Store) -> None:
     """No more pages are requested."""
     write_all(store, LONG)
     small = SmallPages(store, size=1)
-    pages = pages_of_parts(small, [Part(f"data/{one}") for one in range(6)], at_once=2)  # type: ignore[arg-type]
+    pages = pages_of_parts(small, [Part(f"data/{number}") for number in range(6)], at_once=2)  # type: ignore[arg-type]
     next(pages)
     pages.close()  # type: ignore[attr-defined]
     seen = small.pages_read

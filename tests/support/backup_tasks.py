@@ -47,9 +47,9 @@ class Task:
     def mark_rows(self, addresses: Iterable[str]) -> pa.Table:
         """The rows that a mark would record for these objects now, in the order of tasks."""
         rows = []
-        for address in sorted(addresses, key=lambda each: (folder_of(each).encode(), each.encode())):
-            one = self.store.stat(address)
-            row = {"address": address, "size": one.size, "modified": one.modified, "checksum": one.checksum}
+        for address in sorted(addresses, key=lambda name: (folder_of(name).encode(), name.encode())):
+            stat = self.store.stat(address)
+            row = {"address": address, "size": stat.size, "modified": stat.modified, "checksum": stat.checksum}
             rows.append(row | {"slice": folder_of(address)})
         return pa.Table.from_pylist(rows, schema=WANTED)
 

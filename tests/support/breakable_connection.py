@@ -34,9 +34,9 @@ class BreakableConnection:
         with self._lock:
             self._connected = False
             broken = list(self._open)
-        for each in broken:
+        for connection in broken:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def restore(self) -> None:
         with self._lock:
@@ -75,9 +75,9 @@ def _pump(source: socket.socket, target: socket.socket, forwarded: Callable[[byt
         while data := source.recv(65536):
             target.sendall(data)
             forwarded(data)
-    for each in (source, target):
+    for connection in (source, target):
         with contextlib.suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

@@ -54,13 +54,13 @@ def xml_names(body: bytes) -> list[str]:
 
 
 def xml_response(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
-    each = [
+    parts = [
         f"<Error><Key>{escape(name)}</Key><Code>{result.code}</Code><Message>{WHY}</Message></Error>"
         if result.deletion is Deletion.FAILED
         else f"<Deleted><Key>{escape(name)}</Key></Deleted>"
         for name, result in results
     ]
-    text = f"<?xml version='1.0'?><DeleteResult>{''.join(each)}</DeleteResult>"
+    text = f"<?xml version='1.0'?><DeleteResult>{''.join(parts)}</DeleteResult>"
     return CustomResponse(200, {"content-type": "application/xml"}, text.encode())
 
 

@@ -74,7 +74,9 @@ def finished_mark(place: Place, addresses: Sequence[str], mark_id: str = "m1", *
         began = record.start + timedelta(minutes=number)
         parts = {part: recorded(write_part(place, mark_id, asset, part, addresses)) for part in PARTS[asset]}
         if asset == "expired_set":
-            parts |= {part: recorded(one) for part, one in write_reference_layout(place, mark_id, addresses).items()}
+            parts |= {
+                part: recorded(dataset) for part, dataset in write_reference_layout(place, mark_id, addresses).items()
+            }
         steps[asset] = StepRecord(began, began + timedelta(seconds=30), number, parts, facts.get(asset, {}))
     sized = {**COUNTS, "expired": len(addresses), "expired_bytes": len(addresses)}
     counts: dict[str, Any] = {"steps": steps, "counts": changes.get("counts", sized)}
@@ -85,18 +87,18 @@ def finished_mark(place: Place, addresses: Sequence[str], mark_id: str = "m1", *
 
 def write_part(place: Place, mark_id: str, asset: str, part: str, addresses: Sequence[str]) -> Dataset:
     expired = [
-        {"address": each, "size": 1, "modified": START - timedelta(days=50), "slice": "data/s/", "reason": "r"}
-        for each in addresses
+        {"address": address, "size": 1, "modified": START - timedelta(days=50), "slice": "data/s/", "reason": "r"}
+        for address in addresses
     ]
     rows = expired if (asset, part) == ("expired_set", "") else []
     return write_rows(place, asset_folder(mark_id, asset, part), rows, PARTS[asset][part])
 
 
 def write_reference_layout(place: Place, mark_id: str, addresses: Sequence[str]) -> dict[str, Dataset]:
-    folder, lines = reference_folder(mark_id), "".join(f"{each}\n" for each in addresses).encode()
+    folder, lines = reference_folder(mark_id), "".join(f"{address}\n" for address in addresses).encode()
     text = write_file(place, folder + "deleted.text/", "part-00000.txt", lines, len(addresses))
     return {
-        "deleted": write_rows(place, folder + "deleted/", [{"address": each} for each in addresses], ADDRESSES),
+        "deleted": write_rows(place, folder + "deleted/", [{"address": address} for address in addresses], ADDRESSES),
         "deleted.text": finish_dataset(place, folder + "deleted.text/", [text]),
     }
 

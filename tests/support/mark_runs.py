@@ -258,7 +258,9 @@ class Sweeper:
         target = target_of(settings, repository)
         now = later(target.place.store(), Mark.open(target.place, mark_id).record.finished)
         proposal = propose(target, mark_id, now=now)
-        tripped = (each.name for each in brakes(proposal.record, BrakeLimits.of(Settings()), now=now) if each.tripped)
+        tripped = (
+            brake.name for brake in brakes(proposal.record, BrakeLimits.of(Settings()), now=now) if brake.tripped
+        )
         because = dict.fromkeys(tripped, "it is a test")
         request = ApprovalRequest(
             "the tests", "tests", now, because, digest=proposal.digest, for_reference=for_reference

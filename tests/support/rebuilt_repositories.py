@@ -37,11 +37,11 @@ class History:
 
     @cached_property
     def commits(self) -> dict[str, Commit]:
-        return {each.id: each for each in self._dumped("commit", read_commits)}
+        return {commit.id: commit for commit in self._dumped("commit", read_commits)}
 
     @cached_property
     def heads(self) -> dict[str, str]:
-        return {each.id: each.commit_id for each in self._dumped("branch", read_branches)}
+        return {branch.id: branch.commit_id for branch in self._dumped("branch", read_branches)}
 
     @cached_property
     def rules(self) -> Rules | None:
@@ -56,7 +56,10 @@ class History:
     @cached_property
     def values(self) -> dict[str, dict[bytes, bytes]]:
         """Every commit's values by path, as the tables hold them."""
-        return {each.id: {record.key: record.value for record in self._records(each)} for each in self.commits.values()}
+        return {
+            commit.id: {record.key: record.value for record in self._records(commit)}
+            for commit in self.commits.values()
+        }
 
     @cached_property
     def contents(self) -> dict[str, Content]:
@@ -178,7 +181,7 @@ class _Rebuilding:
         default = history.recording.api("repository")["body"]["default_branch"]
         lake = sandbox.create(history.recording.repository, default_branch=default)
         self.made = Rebuilt(history, lake, commits={first.id: lake.branch(default).commit_id})
-        self.staged = {each.key: each for each in self._never_committed()} if with_staged else {}
+        self.staged = {entry.key: entry for entry in self._never_committed()} if with_staged else {}
 
     def run(self) -> Rebuilt:
         for event in self._events():
@@ -196,7 +199,7 @@ class _Rebuilding:
         """Commits come after their parents and their own objects; other objects in the order of uploads."""
         position: dict[str, str] = {}
         events = []
-        for commit in sorted(self.history.commits.values(), key=lambda each: each.generation):
+        for commit in sorted(self.history.commits.values(), key=lambda commit: commit.generation):
             own = [_upload(entry.address) for entry in self.history.own_objects[commit.id]]
             position[commit.id] = max([*own, *(position[parent] for parent in commit.parents)], default="")
             if commit.parents:
@@ -206,7 +209,7 @@ class _Rebuilding:
 
     def _branch_at(self, branch: str, commit: str) -> None:
         """Create a branch if it doesn't exist yet."""
-        if branch not in {each.id for each in self.made.lake.branches(hidden=True)}:
+        if branch not in {listed.id for listed in self.made.lake.branches(hidden=True)}:
             self.made.lake.create_branch(branch, self.made.commits[commit])
 
     # --- commits ----------------------------------------------------------------------------------------------------
@@ -257,9 +260,9 @@ class _Rebuilding:
         committed = {entry.address for content in self.history.contents.values() for entry in content.values()}
         root = f"{self.history.recording.namespace.uri}/"
         served = {
-            each["physical_address"].removeprefix(root): (branch, str(each["path"]))
+            entry["physical_address"].removeprefix(root): (branch, str(entry["path"]))
             for branch, objects in self.history.served.items()
-            for each in objects
+            for entry in objects
         }
         listed = sorted(self.history.recording.listing, key=_upload)
         rest = [key for key in listed if key.startswith("data/") and key not in committed]
@@ -275,10 +278,10 @@ class _Rebuilding:
         or, if it was reset, on one that serves the committed object."""
         checksum = hashlib.md5(self.history.recording.recorded_bytes(key), usedforsecurity=False).hexdigest()
         places = [
-            (branch, str(each["path"]))
+            (branch, str(entry["path"]))
             for branch, objects in sorted(self.history.served.items())
-            for each in objects
-            if self._has_content(str(each["path"]), checksum)
+            for entry in objects
+            if self._has_content(str(entry["path"]), checksum)
         ]
         overwritten = [place for place in places if place in staged and _upload(staged[place]) > _upload(key)]
         return min(overwritten or [place for place in places if place not in staged], key=lambda p: staged.get(p, ""))
@@ -326,7 +329,7 @@ class _Rebuilding:
         lake = self.made.lake
         for branch, head in self.history.heads.items():
             self._branch_at(branch, head)
-        for branch in {each.id for each in lake.branches(hidden=True)} - set(self.history.heads):
+        for branch in {listed.id for listed in lake.branches(hidden=True)} - set(self.history.heads):
             lake.delete_branch(branch)
         if self.history.rules is not None:
             set_rules(lake, self.history.rules)

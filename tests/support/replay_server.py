@@ -121,7 +121,7 @@ def upload_to_store(recording: Recording, store: Store) -> None:
 def upload_to_s3(recording: Recording, client: Any) -> None:
     """The same with a boto3 client, under the bucket and prefix of the recorded namespace. Creates the bucket."""
     bucket, prefix = recording.namespace.bucket, recording.namespace.path
-    if bucket not in {each["Name"] for each in client.list_buckets()["Buckets"]}:
+    if bucket not in {found["Name"] for found in client.list_buckets()["Buckets"]}:
         client.create_bucket(Bucket=bucket)
 
     def put(item: tuple[str, bytes]) -> None:
@@ -267,13 +267,13 @@ class Replay:
             if (start := self._resolve(ref)) is None:
                 return _error(404, "not found")
             ids = _reachable_from(start, self._commits)
-        return _page(request, [self._commits[each] for each in ids], "id", ordered=False)
+        return _page(request, [self._commits[commit] for commit in ids], "id", ordered=False)
 
     async def _stat(self, request: Request) -> Response:
         if (objects := self._objects(request.path_params["ref"])) is None:
             return _error(404, "not found")
         path = request.query_params.get("path", "")
-        place = bisect_left(objects, path.encode(), key=lambda each: each["path"].encode())
+        place = bisect_left(objects, path.encode(), key=lambda listed: listed["path"].encode())
         if place == len(objects) or objects[place]["path"] != path:
             return _error(404, "not found")
         return JSONResponse(objects[place])
@@ -284,11 +284,11 @@ class Replay:
         head = self._heads().get(branch)
         if head is None or (served := self._objects(branch)) is None:
             return _error(404, "branch not found")
-        before = {each["path"]: each for each in self._committed_objects(self._commits[head]["meta_range_id"])}
+        before = {entry["path"]: entry for entry in self._committed_objects(self._commits[head]["meta_range_id"])}
         changes = [
-            {"type": "changed" if each["path"] in before else "added", "path": each["path"], "path_type": "object"}
-            for each in served
-            if _content(before.get(each["path"])) != _content(each)
+            {"type": "changed" if entry["path"] in before else "added", "path": entry["path"], "path_type": "object"}
+            for entry in served
+            if _content(before.get(entry["path"])) != _content(entry)
         ]
         return _page(request, changes, "path")
 
@@ -302,19 +302,19 @@ class Replay:
     # --- the data of the responses -----------------------------------------------------------------------------------
 
     def _heads(self) -> dict[str, str]:
-        return {each["id"]: each["commit_id"] for each in self.recording.api("branches")["body"]["results"]}
+        return {branch["id"]: branch["commit_id"] for branch in self.recording.api("branches")["body"]["results"]}
 
     def _resolve(self, ref: str) -> str | None:
         """The commit of a branch, a tag or a commit id."""
-        tags = {each["id"]: each["commit_id"] for each in self.recording.api("tags")["body"]["results"]}
+        tags = {tag["id"]: tag["commit_id"] for tag in self.recording.api("tags")["body"]["results"]}
         return self._heads().get(ref) or tags.get(ref) or (ref if ref in self._commits else None)
 
     @cached_property
     def _commits(self) -> dict[str, dict[str, Any]]:
         """Every commit by id: those reachable from branches, and from the refs dump those that no longer are."""
-        commits = {each["id"]: each for each in self.recording.api("commits_reachable_from_branches")["commits"]}
+        commits = {commit["id"]: commit for commit in self.recording.api("commits_reachable_from_branches")["commits"]}
         dumped = self.recording.api("refs_dump")["body"]["commits_meta_range_id"]
-        return {each.id: _commit_body(each) for each in self._dumped_commits(dumped)} | commits
+        return {commit.id: _commit_body(commit) for commit in self._dumped_commits(dumped)} | commits
 
     def _dumped_commits(self, metarange_id: str) -> Iterator[Commit]:
         for part in read_ranges(self._table(metarange_id), name=metarange_id, entity="commit"):
@@ -330,13 +330,13 @@ class Replay:
                 found = self._find_objects(ref)
                 if found is None:
                     return None
-                self._served[ref] = sorted(found, key=lambda each: str(each["path"]).encode())
+                self._served[ref] = sorted(found, key=lambda entry: str(entry["path"]).encode())
             return self._served[ref]
 
     def _find_objects(self, ref: str) -> list[dict[str, Any]] | None:
         served = self.recording.api("objects_served_by_branches")
         if served is not None and ref in served["objects"]:
-            return [{"path_type": "object", **each} for each in served["objects"][ref]]
+            return [{"path_type": "object", **entry} for entry in served["objects"][ref]]
         if (commit := self._resolve(ref)) is None:
             return None
         return self._committed_objects(self._commits[commit]["meta_range_id"])
@@ -367,7 +367,7 @@ def _content(stats: dict[str, Any] | None) -> object:
 
 
 def _guarded(routes: list[Route], guard: Callable[[Handler], Handler]) -> list[Route]:
-    return [Route(each.path, guard(each.endpoint), methods=list(each.methods or ())) for each in routes]
+    return [Route(route.path, guard(route.endpoint), methods=list(route.methods or ())) for route in routes]
 
 
 class _ServerClock:
@@ -393,11 +393,13 @@ def _page(request: Request, results: list[dict[str, Any]], name: str, *, ordered
     after = request.query_params.get("after", "")
     prefix = request.query_params.get("prefix", "")
     if ordered:
-        begin = bisect_left(results, prefix.encode(), key=lambda each: each[name].encode())
-        begin = max(begin, bisect_right(results, after.encode(), key=lambda each: each[name].encode()) if after else 0)
+        begin = bisect_left(results, prefix.encode(), key=lambda result: result[name].encode())
+        begin = max(
+            begin, bisect_right(results, after.encode(), key=lambda result: result[name].encode()) if after else 0
+        )
     else:
-        begin = next((i + 1 for i, each in enumerate(results) if each[name] == after), 0)
-    found = [each for each in results[begin : begin + amount + 1] if each[name].startswith(prefix)]
+        begin = next((i + 1 for i, result in enumerate(results) if result[name] == after), 0)
+    found = [result for result in results[begin : begin + amount + 1] if result[name].startswith(prefix)]
     page, more = found[:amount], len(found) > amount
     pagination = {
         "has_more": more,

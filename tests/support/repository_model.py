@@ -213,8 +213,8 @@ class RepositoryModel:
         self.commit(a, 7, c)
         self.repository.create_branch(name, self.heads[branch])
         self._move_branch(name, self.heads[branch])
-        for each, days in ((branch, 7), (name, c % 2)):
-            number = sorted(self.heads).index(each)
+        for ruled, days in ((branch, 7), (name, c % 2)):
+            number = sorted(self.heads).index(ruled)
             self.upload(number, b, 1 + days)
             self.commit(number, days, c)
 
@@ -422,7 +422,7 @@ class RepositoryModel:
 
     def check_model(self) -> None:
         """Check that the sandbox serves what the model expects."""
-        assert {each.id: each.commit_id for each in self.repository.branches(hidden=True)} == self.heads
+        assert {listed.id: listed.commit_id for listed in self.repository.branches(hidden=True)} == self.heads
         for branch, view in self.views.items():
             assert self.served(branch) == view, branch
 
@@ -454,10 +454,11 @@ class RepositoryModel:
             elif hold.kind == "path":
                 at_paths = (tree.items() for tree in self.trees.values())
                 found |= self._keys(
-                    one for tree in at_paths for path, one in tree if oracle.matches(hold.pattern, path)
+                    entry for tree in at_paths for path, entry in tree if oracle.matches(hold.pattern, path)
                 )
             else:
-                found |= self._keys(one for commit in self._named_by(hold, now) for one in self.trees[commit].values())
+                trees = (self.trees[commit] for commit in self._named_by(hold, now))
+                found |= self._keys(entry for tree in trees for entry in tree.values())
         return found
 
     def _named_by(self, hold: oracle.H, now: datetime) -> set[str]:
@@ -476,7 +477,7 @@ class RepositoryModel:
         )
 
     def _keys(self, entries: Iterable[Seen]) -> set[str]:
-        found = (oracle.inside(each.kind, each.address, self.spellings) for each in entries)
+        found = (oracle.inside(entry.kind, entry.address, self.spellings) for entry in entries)
         return {key for key in found if key is not None}
 
     def _live_entries(self, now: datetime) -> Iterator[Seen]:
@@ -509,7 +510,7 @@ class RepositoryModel:
         try:
             return oracle.expired_addresses(
                 stored,
-                committed=[(each.kind, each.address) for each in self._live_entries(now)],
+                committed=[(entry.kind, entry.address) for entry in self._live_entries(now)],
                 uncommitted=(),
                 served=(),
                 on_hold=self.on_hold(now) if on_hold else (),
@@ -529,10 +530,10 @@ def _hold_yaml(hold: oracle.H) -> str:
     return f"{text}, until: {_EPOCH + timedelta(microseconds=hold.until):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _same(one: Seen | None, other: Seen | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one.content == other.content
+def _same(left: Seen | None, right: Seen | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return left.content == right.content
 
 
 def _set(view: View, path: str, what: Seen | None) -> None:

@@ -47,10 +47,12 @@ def expired(address: str, size: int = 1, old: float = 50, path: str | None = Non
     return {**row, "reason": ExpiredReason.EXPIRED_COMMIT.value, **rule, **more}
 
 
-def tables(rows: Iterable[Mapping[str, Any]], *, each: int = 1_000_000) -> list[pa.Table]:
-    """Tables of an expired set in address order, each with up to `each` rows."""
+def tables(rows: Iterable[Mapping[str, Any]], *, per_file: int = 1_000_000) -> list[pa.Table]:
+    """Tables of an expired set in address order, each with up to `per_file` rows."""
     whole = sorted(rows, key=lambda row: str(row["address"]).encode())
-    return [pa.Table.from_pylist(whole[i : i + each], schema=EXPIRED_OBJECTS) for i in range(0, len(whole), each)]
+    return [
+        pa.Table.from_pylist(whole[i : i + per_file], schema=EXPIRED_OBJECTS) for i in range(0, len(whole), per_file)
+    ]
 
 
 def reviewable(
@@ -81,7 +83,7 @@ def reviewable(
     steps = {}
     for number, asset in enumerate(CHAIN, 1):
         began = start + timedelta(minutes=number)
-        datasets = {part: recorded(one) for part, one in written.get(asset, {}).items()}
+        datasets = {part: recorded(dataset) for part, dataset in written.get(asset, {}).items()}
         found = {**facts, **sums} if asset == "expired_set" else {}
         steps[asset] = StepRecord(began, began + timedelta(seconds=30), number, datasets, found)
     counts = {**record.counts, **{name: facts[name] for name in ("candidates", "candidate_bytes")}, **sums}

@@ -97,7 +97,7 @@ def cluster(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
     with ExitStack() as running:
         running.enter_context(process(folder / "master", *master))
         folders = [folder / f"worker{number}" for number in range(workers)]
-        made = [running.enter_context(process(each, *worker_of(url, each))) for each in folders]
+        made = [running.enter_context(process(folder, *worker_of(url, folder))) for folder in folders]
         found = Cluster(url, f"http://127.0.0.1:{web}/json/", made, ShippedPython.packed(folder))
         until_ready(found, workers)
         yield found

@@ -103,7 +103,7 @@ class Assembly:
 
 def own_properties(blocks: Sequence[bytes]) -> dict[str, bytes]:
     """The properties of a range with these (readable) blocks."""
-    keys = [record.key for each in blocks for record in block_records(each)]
+    keys = [record.key for data in blocks for record in block_records(data)]
     users = [key[:-8] for key in keys] or [b""]
     return {
         "type": b"ranges",
@@ -119,7 +119,7 @@ def own_properties(blocks: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def index_block(handles: Sequence[Handle]) -> bytes:
-    return block(*((b"%08d" % number, put_handle(each)) for number, each in enumerate(handles)), interval=1)
+    return block(*((b"%08d" % number, put_handle(handle)) for number, handle in enumerate(handles)), interval=1)
 
 
 def assemble(
@@ -135,9 +135,9 @@ def assemble(
 ) -> bytes:
     """A table of these data blocks. `like` are the blocks to compute the properties from, if these are unreadable."""
     assembly = Assembly()
-    handles = [assembly.add(each) for each in blocks]
+    handles = [assembly.add(item) for item in blocks]
     top = (index or one_level)(assembly, handles)
-    source = like if like is not None else [each for each in blocks if isinstance(each, bytes)]
+    source = like if like is not None else [item for item in blocks if isinstance(item, bytes)]
     stated = {**own_properties(source), **(says or {})}
     records = properties([(name.encode(), value) for name, value in stated.items() if value is not None])
     meta = assembly.add((metaindex or metaindex_of)(assembly.add(block(*records, interval=1 << 30))))
@@ -411,7 +411,9 @@ def _properties() -> list[Damaged]:
             "order": "rocksdb.comparator",
             "size": "estimated_size_bytes",
         }
-        return Damaged(what, assemble([GOOD], says={names.get(name, name): each for name, each in properties.items()}))
+        return Damaged(
+            what, assemble([GOOD], says={names.get(name, name): value for name, value in properties.items()})
+        )
 
     return [
         *(

@@ -146,8 +146,8 @@ def keys_in(body: bytes) -> list[str]:
 
 def delete_result(body: bytes, *, ok: bool, code: str = "") -> bytes:
     """A response to a batch of deletes with the same result for every key."""
-    each = "<Deleted><Key>{}</Key></Deleted>" if ok else f"<Error><Key>{{}}</Key><Code>{code}</Code></Error>"
-    parts = "".join(each.format(key) for key in keys_in(body))
+    element = "<Deleted><Key>{}</Key></Deleted>" if ok else f"<Error><Key>{{}}</Key><Code>{code}</Code></Error>"
+    parts = "".join(element.format(key) for key in keys_in(body))
     return f"<?xml version='1.0'?><DeleteResult>{parts}</DeleteResult>".encode()
 
 

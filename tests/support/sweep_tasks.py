@@ -75,7 +75,7 @@ class Task:
         return pa.Table.from_pylist(rows, schema=PENDING)
 
     def row(self, key: str) -> dict[str, Any]:
-        found = [one for page in self.store.pages(key) for one in page.objects if one.key == key]
+        found = [stored for page in self.store.pages(key) for stored in page.objects if stored.key == key]
         modified = found[0].modified if found else self.store.now()
         return {"address": key, "size": len(key), "modified": modified, "slice": "data/s/", "checksum": None}
 
@@ -94,7 +94,7 @@ class Task:
         return found
 
     def left(self, prefix: str = "data/") -> set[str]:
-        return {one.key.removeprefix("data/s/") for page in self.store.pages(prefix) for one in page.objects}
+        return {stored.key.removeprefix("data/s/") for page in self.store.pages(prefix) for stored in page.objects}
 
 
 @pytest.fixture

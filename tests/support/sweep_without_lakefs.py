@@ -87,7 +87,7 @@ def run_alone(
 
 def approved(run: SweepRun, keys: Sequence[str]) -> pa.Table:
     """The approved objects (PENDING) with the sizes that the store lists now; null for those that don't exist."""
-    listed = {one.key: one for page in run.store.pages("data/") for one in page.objects}
+    listed = {stored.key: stored for page in run.store.pages("data/") for stored in page.objects}
     nothing: list[None] = [None] * len(keys)
     sizes = [listed[key].size if key in listed else None for key in keys]
     slices = [key.rpartition("/")[0] + "/" for key in keys]
@@ -115,7 +115,7 @@ def outcomes(run: SweepRun) -> dict[str, str]:
 
 
 def left(run: SweepRun) -> set[str]:
-    return {one.key for page in run.store.pages("data/") for one in page.objects}
+    return {stored.key for page in run.store.pages("data/") for stored in page.objects}
 
 
 __all__ = ["BUCKET", "Outcome", "approved", "finish_sweep_alone", "left", "outcomes", "run_alone"]

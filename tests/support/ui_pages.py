@@ -187,9 +187,9 @@ class Ui:
         """All runs of a job, newest first."""
         found: list[dict[str, Any]] = self.graphql(_RUNS)["runsOrError"]["results"]
         return [
-            Run(each["runId"], each["status"], {tag["key"]: tag["value"] for tag in each["tags"]})
-            for each in found
-            if each["jobName"] == job
+            Run(run["runId"], run["status"], {tag["key"]: tag["value"] for tag in run["tags"]})
+            for run in found
+            if run["jobName"] == job
         ]
 
     def ended_run(self, partition: str, *, job: str = "mark") -> Run:
@@ -204,7 +204,7 @@ class Ui:
 
     def status_report(self) -> str:
         """The status of all runs, newest first, and the last lines of the log of the UI and its runs."""
-        each = self.graphql(_RUNS)["runsOrError"]["results"]
-        statuses = [f"{run['jobName']} {run['runId']}: {run['status']}" for run in each]
+        runs = self.graphql(_RUNS)["runsOrError"]["results"]
+        statuses = [f"{run['jobName']} {run['runId']}: {run['status']}" for run in runs]
         logged = self.log.read_text(errors="replace").splitlines()
         return "\n".join(["", *statuses, *logged[-150:]])

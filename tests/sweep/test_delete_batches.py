@@ -42,7 +42,7 @@ class Troubled(LocalStore):
             self.named.update(wanted)
             self.batches.append(wanted)
         codes = {key: self.problem(key, self.named[key]) for key in wanted}
-        done = {one.key: one for one in super().delete_many(key for key in wanted if not codes[key])}
+        done = {result.key: result for result in super().delete_many(key for key in wanted if not codes[key])}
         failed = {
             key: DeleteResult(key, Deletion.FAILED, code, "as planned", transient=code in TRANSIENT)
             for key, code in codes.items()
@@ -64,15 +64,15 @@ def written(store: LocalStore, *names: str) -> list[str]:
 
 def by_key(sent: Iterable[SendResult]) -> dict[str, tuple[str, str, int]]:
     return {
-        each.key: (each.result.deletion.value, each.result.code, each.attempts)
-        if each.result
-        else ("not sent", "", each.attempts)
-        for each in sent
+        sending.key: (sending.result.deletion.value, sending.result.code, sending.attempts)
+        if sending.result
+        else ("not sent", "", sending.attempts)
+        for sending in sent
     }
 
 
 def left(store: LocalStore) -> set[str]:
-    return {one.key for page in store.pages("data/") for one in page.objects}
+    return {stored.key for page in store.pages("data/") for stored in page.objects}
 
 
 def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
 
     assert checks == [0, 1, 2, 3, 4, 5]
     assert [len(batch) for batch in store.batches] == [8, 1, 1, 1, 1]
-    assert sorted(each.key for each in sent) == keys
-    assert sum(each.result is not None for each in sent) == 5
+    assert sorted(sending.key for sending in sent) == keys
+    assert sum(sending.result is not None for sending in sent) == 5
     assert isinstance(stopped, Refused)
 
 
@@ -248,7 +248,7 @@ def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: 
     lookups.replaced = replace_it
     sent, _ = lookups.sender().send(keys, "data/s/", looked_up=first)
 
-    assert [(each.key, each.changed) for each in sent] == [("data/s/a", True)]
+    assert [(sending.key, sending.changed) for sending in sent] == [("data/s/a", True)]
     assert left(store) == {"data/s/a"}
 
 
@@ -271,7 +271,7 @@ def test_a_key_whose_lookups_are_always_slow_fails_and_is_not_deleted(tmp_path: 
     keys = written(store, "a", "b", "slow")
     lookups = SlowLookups(store, lambda keys: 5.0 if "data/s/slow" in keys else 0.1)
     sent, stopped = lookups.sender().send(keys, "data/s/")
-    [why] = [each.result.message for each in sent if each.result and each.key == "data/s/slow"]
+    [why] = [sending.result.message for sending in sent if sending.result and sending.key == "data/s/slow"]
 
     assert by_key(sent) == {
         "data/s/a": ("deleted", "", 1),

@@ -64,8 +64,10 @@ found_objects = st.none() | st.fixed_dictionaries(
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
 def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
     """Unchanged, changed, gone or cut off; the sizes of all are known."""
-    rows = [pending(f"data/s/{number:02}", **one) for number, (one, _) in enumerate(pairs)]
-    found = [there(f"data/s/{number:02}", **one) for number, (_, one) in enumerate(pairs) if one is not None]
+    rows = [pending(f"data/s/{number:02}", **marked) for number, (marked, _) in enumerate(pairs)]
+    found = [
+        there(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
+    ]
     result = checked(rows, found)
     parts = (result.unchanged, result.changed, result.gone, result.interrupted)
     present = {row["address"] for row in found}
@@ -83,8 +85,14 @@ def test_a_backup_copies_exactly_what_a_sweep_may_delete(
     pairs: list[tuple[dict[str, Any], dict[str, Any] | None]],
 ) -> None:
     """Both use one rule, but a backup also copies objects that a mark recorded without a size."""
-    rows = [pending(f"data/s/{number:02}", **one) for number, (one, _) in enumerate(pairs) if one["size"] is not None]
-    found = [there(f"data/s/{number:02}", **one) for number, (_, one) in enumerate(pairs) if one is not None]
+    rows = [
+        pending(f"data/s/{number:02}", **marked)
+        for number, (marked, _) in enumerate(pairs)
+        if marked["size"] is not None
+    ]
+    found = [
+        there(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
+    ]
     sentences = how_changed(*tables(rows, found), cutoff=CUTOFF)
 
     assert [row["address"] for row, sentence in zip(rows, sentences, strict=True) if sentence] == addresses(

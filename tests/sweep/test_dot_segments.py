@@ -32,7 +32,7 @@ class Lake:
         return target_of(self.settings, self.repository.id).place.store()
 
     def stored(self, keys: set[str]) -> set[str]:
-        return {one.key for page in self.store.pages("") for one in page.objects} & keys
+        return {stored.key for page in self.store.pages("") for stored in page.objects} & keys
 
     def marked(self, mark_id: str) -> Marked:
         return marked(self.settings, self.repository.id, mark_id)

@@ -198,7 +198,7 @@ def swept(lakegc: Lakegc, lake: Lake) -> Swept:
     files = Receipts(place, f"{mark_folder('m1')}receipts/")
     for row in (row for key in files.keys("receipt") for row in files.read(key).to_pylist()):
         receipts.setdefault(row["address"], []).append((row["outcome"], row["code"]))
-    left = {one.key for page in place.store().pages("data/") for one in page.objects}
+    left = {stored.key for page in place.store().pages("data/") for stored in page.objects}
     return Swept(outcome, Mark.open(place, "m1").record.state, receipts, left)
 
 

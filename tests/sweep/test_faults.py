@@ -163,7 +163,9 @@ def test_a_resumed_sweep_reports_restored_objects_as_restored(run: SweepRun) -> 
     rows, until = approved(run, KEYS[:5]), run.store.now() + timedelta(minutes=30)
     finish_sweep_alone(run, KEYS[:4], Action.QUARANTINE)
     run_round(run, Tasks.of(run.spark, rows.slice(0, 2)), Action.RESTORE, run.undone, run.next_number(), until, 2)
-    receipts = [pa.concat_tables(file.read() for file in each.files("receipt")) for each in (run.receipts, run.undone)]
+    receipts = [
+        pa.concat_tables(file.read() for file in folder.files("receipt")) for folder in (run.receipts, run.undone)
+    ]
     reported = sweep_outcomes.reported(rows, *receipts)
 
     assert {row["address"]: row["outcome"] for row in reported.to_pylist()} == {

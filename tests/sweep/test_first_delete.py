@@ -45,7 +45,7 @@ class Lake:
     @property
     def left(self) -> set[str]:
         store = target_of(self.straight, "lake").place.store()
-        return {one.key for page in store.pages("data/") for one in page.objects} & set(self.keys)
+        return {stored.key for page in store.pages("data/") for stored in page.objects} & set(self.keys)
 
     @property
     def state(self) -> MarkState:

@@ -43,7 +43,7 @@ def approved(lake: Lake, **when: Any) -> None:
 
 def stored(lake: Lake) -> set[str]:
     store = lake.place.store()
-    return {one.key for page in store.pages("") for one in page.objects} & set(STORED)
+    return {stored.key for page in store.pages("") for stored in page.objects} & set(STORED)
 
 
 def unavailable(*_: Any) -> None:
@@ -88,7 +88,7 @@ def plant(lake: Lake, *keys: str) -> None:
     assert mark is not None
     rows = all_rows(lake.place, mark.dataset("expired_set"), REFERENCE_OBJECTS)
     there = [lake.place.store().stat(key) for key in keys]
-    rows += [{**rows[0], "address": one.key, "size": one.size, "slice": "data/s/"} for one in there]
+    rows += [{**rows[0], "address": stored.key, "size": stored.size, "slice": "data/s/"} for stored in there]
     dataset = write_rows(lake.place, mark.folder("expired_set"), rows, REFERENCE_OBJECTS)
     step: StepRecord = replace(mark.record.steps["expired_set"], datasets={"": recorded(dataset)})
     record = replace(mark.record, steps={**mark.record.steps, "expired_set": step})

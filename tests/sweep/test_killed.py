@@ -49,14 +49,14 @@ def sweep_in_this_process() -> None:
 def workers_of(pid: int) -> list[int]:
     """The Python worker processes of a Spark driver."""
     found = []
-    for each in Path("/proc").iterdir():
-        if each.name.isdigit():
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
             try:
-                line, session = (each / "cmdline").read_bytes(), os.getsid(int(each.name))
+                line, session = (process / "cmdline").read_bytes(), os.getsid(int(process.name))
             except (OSError, ValueError):
                 continue
             if b"spark_resources.spark.worker_daemon" in line and session == os.getsid(pid):
-                found.append(int(each.name))
+                found.append(int(process.name))
     return found
 
 

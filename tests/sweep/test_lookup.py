@@ -68,9 +68,9 @@ def test_lookups_return_the_same_objects_as_a_full_listing(store: Store, share: 
     write_all(store, present)
     for key in chance.sample(present, 5):
         store.write(key, b"of another size")
-    listed = by_key(as_table(one for page in store.pages("") for one in page.objects))
+    listed = by_key(as_table(stored for page in store.pages("") for stored in page.objects))
     lookup = Lookup(SmallPages(store))  # type: ignore[arg-type]
-    wanted = chunk([one for one in every if chance.random() < share]).to_batches()[0]
+    wanted = chunk([key for key in every if chance.random() < share]).to_batches()[0]
     for start in range(0, wanted.num_rows, 37):
         part = pa.Table.from_batches([wanted.slice(start, 37)])
         addresses = set(part["address"].to_pylist())
@@ -129,7 +129,7 @@ def test_a_failing_request_fails_the_lookup(store: Store) -> None:
 
     for count in (1, FEW + 1):
         with pytest.raises(Unavailable):
-            Lookup(Away(store)).look_up(chunk([("data/one/", f"data/one/{one}") for one in range(count)]))  # type: ignore[arg-type]
+            Lookup(Away(store)).look_up(chunk([("data/one/", f"data/one/{number}") for number in range(count)]))  # type: ignore[arg-type]
 
 
 def test_a_lookup_of_no_keys_finds_nothing_without_a_request(store: Store) -> None:

@@ -57,7 +57,7 @@ def expired_commit(lake: SandboxRepository) -> tuple[str, dict[str, str]]:
 
 
 def stored(store: Store) -> set[str]:
-    return {one.key for page in store.pages("data/") for one in page.objects}
+    return {stored.key for page in store.pages("data/") for stored in page.objects}
 
 
 def wait_for_some_deletes(store: Store, addresses: set[str]) -> None:
@@ -216,7 +216,7 @@ def committed_on_a_branch(lake: SandboxRepository, commit: str) -> str:
 ABANDONED = [merged, squashed, deleted, taken_back]
 
 
-@pytest.mark.parametrize("abandon", ABANDONED, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("abandon", ABANDONED, ids=lambda abandon: abandon.__name__)
 def test_a_commit_that_left_its_branch_before_the_first_delete_loses_no_object(
     sandbox: Sandbox, abandon: Callable[[SandboxRepository, str], str]
 ) -> None:
@@ -281,7 +281,9 @@ def approved_mark(sandbox: Sandbox, wanted: set[str]) -> Store:
 
 def take_in_at(other: SandboxRepository, branch: str, entries: Sequence[Entry], date: datetime | None = None) -> str:
     """A commit of another repository with these objects of the lake."""
-    there = [replace(one, address=f"local://lake/{one.address}", address_type=AddressType.FULL) for one in entries]
+    there = [
+        replace(entry, address=f"local://lake/{entry.address}", address_type=AddressType.FULL) for entry in entries
+    ]
     other.stage(branch, there)
     return other.commit(branch, "takes them in", date=date).id
 
@@ -481,5 +483,5 @@ def test_nothing_is_deleted_while_a_commit_from_a_dump_is_unreadable(
 
 
 def without_branch_x(listed: Any) -> None:
-    listed["results"] = [each for each in listed["results"] if each["id"] != "x"]
+    listed["results"] = [branch for branch in listed["results"] if branch["id"] != "x"]
     listed["pagination"]["results"] = len(listed["results"])

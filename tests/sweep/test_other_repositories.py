@@ -199,7 +199,7 @@ def test_a_table_swapped_during_reading_does_not_count_as_without_references(
     first = other.commit("main", "its own")
     stage_elsewhere(other, imported, "imported")
     swapped, its_own = (
-        other.committed.ranges(each.metarange_id)[0].id for each in (other.commit("main", "imports"), first)
+        other.committed.ranges(commit.metarange_id)[0].id for commit in (other.commit("main", "imports"), first)
     )
     other.hard_reset("main", first.id)  # the table of a head is read once more, for path probes
     table = other.objects.file(f"_lakefs/{swapped}")
@@ -399,7 +399,7 @@ def test_addresses_that_a_re_verification_found_are_live_although_its_record_is_
     """Its datasets are still there. No other record has the object."""
     rescued_by_a_re_verification(sandbox, lake, stage)
     store = target_of(sandbox.settings, "lake").place.store()
-    for key in [one.key for page in store.pages(verifications_folder("m1")) for one in page.objects]:
+    for key in [stored.key for page in store.pages(verifications_folder("m1")) for stored in page.objects]:
         if key.endswith("/mark.json"):
             store.write(key, store.read(key)[:-1])
     sandbox.fail("other", 503)

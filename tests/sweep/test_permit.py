@@ -46,7 +46,7 @@ class Time:
 
     def wait(self, seconds: float) -> None:
         self.seconds += seconds
-        for moment in [each for each in self.at if each <= self.seconds]:
+        for moment in [moment for moment in self.at if moment <= self.seconds]:
             self.at.pop(moment)()
 
 
@@ -252,7 +252,10 @@ def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) 
     permit.exclude(pa.array(["data/s/a"]))
     permit.give(time.now() + timedelta(seconds=10))
     [key] = [
-        one.key for page in task.store.pages(task.receipts.folder) for one in page.objects if "became-live" in one.key
+        stored.key
+        for page in task.store.pages(task.receipts.folder)
+        for stored in page.objects
+        if "became-live" in stored.key
     ]
     task.store.write(key, b"PAR1")
 

@@ -176,7 +176,7 @@ def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restor
     quarantine = offset % 2 == 0
     report = swept(sandbox, moments, SweepOptions(quarantine=quarantine))
     assert moments.seen < RACES, f"{moments.responses} responses are too many for so few races"
-    run, still = races[: moments.seen], {one.key for page in store.pages("data/") for one in page.objects}
+    run, still = races[: moments.seen], {stored.key for page in store.pages("data/") for stored in page.objects}
     gone = {race.address for race in run if race.address not in still}
     late = [race for race in run if race.address in gone]
 

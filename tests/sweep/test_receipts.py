@@ -31,7 +31,7 @@ def receipts(tmp_path: Path) -> Receipts:
 def rows(*addresses: str, outcome: Outcome = Outcome.DELETED, **changes: Any) -> pa.Table:
     at = datetime(2026, 11, 21, tzinfo=UTC)
     known = {"size": 3, "outcome": outcome.value, "code": "", "why": "", "attempts": 1, "at": at, **changes}
-    return pa.Table.from_pylist([{"address": one, **known} for one in addresses], schema=RECEIPTS)
+    return pa.Table.from_pylist([{"address": address, **known} for address in addresses], schema=RECEIPTS)
 
 
 def intents(*addresses: str) -> pa.Table:
@@ -55,15 +55,15 @@ def test_each_value_of_a_receipt_row_is_in_its_own_column() -> None:
     same = receipt_rows(objects, outcome=Outcome.CHANGED, why="its size", at=at)
     columns = {"outcome": ["deleted", "failed"], "code": ["", "Busy"], "why": ["", "too fast"]}
     attempts = pa.array([1, 8], pa.int32())
-    each = receipt_rows(objects, **{name: pa.array(of) for name, of in columns.items()}, attempts=attempts, at=at)
+    written = receipt_rows(objects, **{name: pa.array(of) for name, of in columns.items()}, attempts=attempts, at=at)
 
     alike: dict[str, Any] = {"outcome": "changed", "code": "", "why": "its size", "attempts": 0, "at": at}
     assert same.to_pylist() == [{"address": "a", "size": 3, **alike}, {"address": "b", "size": 5, **alike}]
-    assert each.to_pylist() == [
+    assert written.to_pylist() == [
         {"address": "a", "size": 3, "outcome": "deleted", "code": "", "why": "", "attempts": 1, "at": at},
         {"address": "b", "size": 5, "outcome": "failed", "code": "Busy", "why": "too fast", "attempts": 8, "at": at},
     ]
-    assert same.schema == each.schema == RECEIPTS
+    assert same.schema == written.schema == RECEIPTS
 
 
 def test_only_files_named_as_receipts_are_read(receipts: Receipts) -> None:
@@ -143,13 +143,18 @@ def test_of_two_receipts_of_one_round_the_later_one_counts() -> None:
 def test_a_resumed_sweep_retries_failed_and_interrupted_deletes(receipts: Receipts) -> None:
     """A key that failed in an earlier run, or that an attempt intended to delete without a receipt, is pending. What
     failed in this very run is left to the next one; every other outcome is final."""
-    final = [each for each in Outcome if each is not Outcome.FAILED]
+    final = [outcome for outcome in Outcome if outcome is not Outcome.FAILED]
     for outcome in final:
         receipts.write("receipt", 1, f"00000-1-{outcome.name}", rows(f"data/{outcome.value}", outcome=outcome))
     receipts.write("receipt", 1, "00000-2-00000", rows("data/before", "data/now", outcome=Outcome.FAILED))
     receipts.write("receipt", 2, "00000-3-00000", rows("data/now", outcome=Outcome.FAILED))
     receipts.write("intent", 1, "00000-2-00000", intents("data/before", "data/now", "data/cut off"))
-    keys = [f"data/{each.value}" for each in final] + ["data/before", "data/now", "data/cut off", "data/untouched"]
+    keys = [f"data/{outcome.value}" for outcome in final] + [
+        "data/before",
+        "data/now",
+        "data/cut off",
+        "data/untouched",
+    ]
     approved = pa.Table.from_pylist([{"address": key, "size": 3, "slice": "data/"} for key in keys], APPROVED)
     left = sweep_outcomes.pending(approved, rows_in(receipts, "receipt"), rows_in(receipts, "intent"), since=2)
 

@@ -57,7 +57,7 @@ def test_only_truly_expired_objects_of_a_recorded_reference_mark_are_deleted(
     with replaying(recording) as endpoint:
         settings = settings_over(endpoint, seaweedfs)
         store = target_of(settings, recording.repository).place.store()
-        before = {one.key for page in store.pages("data/") for one in page.objects}
+        before = {stored.key for page in store.pages("data/") for stored in page.objects}
         store.write(f"{MARK}deleted/part-0.snappy.parquet", parquet(sorted(theirs)))
         summary = json.loads((expected / "reference_summary.json").read_text(encoding="utf-8"))
         # its objects were uploaded just now, and were old when it was made
@@ -65,7 +65,7 @@ def test_only_truly_expired_objects_of_a_recorded_reference_mark_are_deleted(
         store.write(f"{MARK}summary.json", json.dumps(summary).encode())
         approve(lakegc, settings, recording.repository, store)
         report = json.loads(lakegc.output(settings, "sweep", recording.repository, "theirs", "--format", "json"))
-        after = {one.key for page in store.pages("data/") for one in page.objects}
+        after = {stored.key for page in store.pages("data/") for stored in page.objects}
 
     assert before - after == theirs & recording.expired()
     assert report["objects"].get("rescued", 0) == len(theirs - recording.expired())

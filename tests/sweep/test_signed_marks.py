@@ -136,12 +136,12 @@ def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: L
         record = sandbox.local_path / "lake" / mark_folder("m1") / "mark.json"
         record.write_bytes(record.read_bytes().replace(b"quarantine", b"somewhere!"))
         outputs += [lakegc(settings, *command) for command in (("status", "lake"), ("config", "check"), ("doctor",))]
-        assert [one.code for one in outputs[:3]] == [0, 0, 0], outputs
+        assert [output.code for output in outputs[:3]] == [0, 0, 0], outputs
     written = [file for folder in (tmp_path, lakegc.home) for file in folder.rglob("*") if file.is_file()]
 
     assert len(written) > 50
     for text in (OLD, NEW, bytes.fromhex(OLD).decode("latin-1"), bytes.fromhex(NEW).decode("latin-1")):
-        assert not any(text in shown for one in outputs for shown in (one.out, one.err))
+        assert not any(text in shown for output in outputs for shown in (output.out, output.err))
         assert not [file for file in written if text.encode("latin-1") in file.read_bytes()]
 
 
@@ -175,5 +175,5 @@ def test_neither_the_jvm_nor_its_workers_get_the_signing_key(tmp_path: Path) -> 
     own, *seen = json.loads(outputs.stdout)
 
     assert own == len(NEW)
-    assert sum("as it was" in one for one in seen) >= 3  # worker, JVM's process, JVM
-    assert not any(key in one for key in (OLD, NEW) for one in seen)
+    assert sum("as it was" in environment for environment in seen) >= 3  # worker, JVM's process, JVM
+    assert not any(key in environment for key in (OLD, NEW) for environment in seen)

@@ -66,7 +66,7 @@ def expired(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> list[d
 
 def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
     store = target_of(sandbox.settings, lake.id).place.store()
-    return {one.key for page in store.pages("data/") for one in page.objects}
+    return {stored.key for page in store.pages("data/") for stored in page.objects}
 
 
 def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_set(
@@ -140,7 +140,7 @@ def test_undo_restores_quarantined_objects_byte_for_byte(
     assert len(aside) == 3
     assert undone["objects"] == {"restored": 3}
     assert {key: store.read(key) for key in keys(sandbox, lake)} == before
-    assert [one for page in store.pages("_lakefs/retention/gc/quarantine/") for one in page.objects] == []
+    assert [stored for page in store.pages("_lakefs/retention/gc/quarantine/") for stored in page.objects] == []
 
 
 def test_a_set_altered_after_its_approval_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
@@ -149,10 +149,10 @@ def test_a_set_altered_after_its_approval_is_refused(lakegc: Lakegc, sandbox: Sa
     before = keys(sandbox, lake)
     marked_and_approved(lakegc, sandbox, lake)
     [file] = [
-        one.key
+        stored.key
         for page in store.pages("_lakefs/retention/gc/lakegc/m1/expired_set/", delimiter="/")
-        for one in page.objects
-        if one.key.endswith(".parquet")
+        for stored in page.objects
+        if stored.key.endswith(".parquet")
     ]
     data = bytearray(store.read(file))
     data[len(data) // 2] ^= 1
@@ -176,7 +176,7 @@ def test_purge_restores_quarantined_objects_that_are_live_again(
 
     assert purged["objects"] == {"purged": 2, "restored": 1}
     assert set(addresses) & keys(sandbox, lake) == {addresses[0]}
-    assert [one for page in store.pages("_lakefs/retention/gc/quarantine/") for one in page.objects] == []
+    assert [stored for page in store.pages("_lakefs/retention/gc/quarantine/") for stored in page.objects] == []
     assert shown(lakegc, sandbox.settings, "undo", lake.id, "m1")["objects"] == {}
 
 
@@ -215,7 +215,7 @@ def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_
     assert report["objects"] == {"quarantined": 1, "rescued": 2}
     assert purged["objects"] == {"purged": 1, "stray copies freed": 2}  # restored ones are counted there, too
     assert [store.read(address) for address in addresses] == contents
-    assert [one for page in store.pages("_lakefs/retention/gc/quarantine/") for one in page.objects] == []
+    assert [stored for page in store.pages("_lakefs/retention/gc/quarantine/") for stored in page.objects] == []
     assert shown(lakegc, sandbox.settings, "report", lake.id, "m1")["in_quarantine"]["purged"] == 1
     assert shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")["objects"] == {}
 

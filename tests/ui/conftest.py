@@ -46,7 +46,7 @@ def chromium() -> str:
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        arguments = [f"--{each}" for each in QUIET]
+        arguments = [f"--{option}" for option in QUIET]
         launched = playwright.chromium.launch(executable_path=chromium, args=arguments, headless=True)
         yield launched
         launched.close()

@@ -195,7 +195,7 @@ def test_an_approval_begins_one_sweep(ui: Ui, swept: Run) -> None:
 
     expect(page.get_by_text("1 run requested").first).to_be_visible()
     ui.picture("sensor-ticks")
-    assert [one.id for one in ui.runs("sweep")] == [swept.id]
+    assert [run.id for run in ui.runs("sweep")] == [swept.id]
 
 
 def test_a_sweep_is_shown_with_its_outcomes_and_rate(ui: Ui, swept: Run) -> None:

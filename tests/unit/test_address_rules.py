@@ -91,57 +91,59 @@ ADDRESSES = [
     address("data/s/.\n", "data/s/", True),
     address("data/s/a..b/c.", "data/s/", True),
 ]
-KEYS = [one.address for one in ADDRESSES]
+KEYS = [case.address for case in ADDRESSES]
 COLUMN = pa.array([*KEYS, None], pa.string())
 NULL = [None]
 
 
 def test_the_slice_of_an_address_is_the_folder_of_a_full_listing(spark: SparkSession) -> None:
     """A wrong slice makes a sweep look for an object where it isn't, and an incremental mark take one for listed."""
-    wanted = [one.slice for one in ADDRESSES]
+    wanted = [case.slice for case in ADDRESSES]
     assert [rules.slice_of(key) for key in KEYS] == wanted
     assert rules.slices_of(COLUMN).to_pylist() == wanted + NULL
     assert in_spark(spark, rules.slice_column) == wanted
-    assert [rules.slice_of(one) for one in wanted] == wanted  # that of a listed folder, too
+    assert [rules.slice_of(name) for name in wanted] == wanted  # that of a listed folder, too
 
 
 @pytest.mark.parametrize("local_adapter", [True, False])
 def test_only_objects_under_data_and_at_the_root_are_possible_candidates(local_adapter: bool) -> None:
     """Everything else belongs to lakeFS or to somebody else, and is never deleted."""
-    wanted = [one.candidate_in_local_store if local_adapter else one.candidate for one in ADDRESSES]
+    wanted = [case.candidate_in_local_store if local_adapter else case.candidate for case in ADDRESSES]
     assert [rules.is_candidate(key, local_adapter=local_adapter) for key in KEYS] == wanted
     assert rules.are_candidates(COLUMN, local_adapter=local_adapter).to_pylist() == wanted + NULL
-    assert [rules.is_candidate(key) for key in KEYS] == [one.candidate for one in ADDRESSES]
+    assert [rules.is_candidate(key) for key in KEYS] == [case.candidate for case in ADDRESSES]
 
 
 def test_a_listing_of_candidates_contains_every_address_in_the_listed_area(spark: SparkSession) -> None:
     """Live addresses elsewhere aren't missing from it; each possible candidate is in it, and what a store may fold into
     one."""
-    wanted = [one.listed for one in ADDRESSES]
+    wanted = [case.listed for case in ADDRESSES]
     assert rules.in_listed_area(COLUMN).to_pylist() == wanted + NULL
     assert in_spark(spark, rules.listed_area_column) == wanted
-    assert all(one.listed for one in ADDRESSES if one.candidate)
+    assert all(case.listed for case in ADDRESSES if case.candidate)
 
 
 def test_keys_with_dot_segments_may_not_be_deleted() -> None:
     """A tool that resolves paths would delete another object by such a key."""
-    wanted = [one.dot_segment for one in ADDRESSES]
+    wanted = [case.dot_segment for case in ADDRESSES]
     assert rules.have_dot_segments(COLUMN).to_pylist() == wanted + NULL
     for local_adapter in (False, True):
-        candidates = [one.candidate_in_local_store if local_adapter else one.candidate for one in ADDRESSES]
-        deletable = [known and not one.dot_segment for known, one in zip(candidates, ADDRESSES, strict=True)]
+        candidates = [case.candidate_in_local_store if local_adapter else case.candidate for case in ADDRESSES]
+        deletable = [known and not case.dot_segment for known, case in zip(candidates, ADDRESSES, strict=True)]
         assert rules.may_be_deleted(COLUMN, local_adapter=local_adapter).to_pylist() == [*deletable, False]
 
 
 def test_a_hold_can_name_every_prefix_of_a_possible_candidate() -> None:
     """An object that could not be held by its prefix could not be kept."""
-    for one in ADDRESSES:
-        key = one.address
-        beginnings = {key[:count] for count in range(1, len(key) + 1)} if one.candidate and not one.dot_segment else ()
+    for case in ADDRESSES:
+        key = case.address
+        beginnings = (
+            {key[:count] for count in range(1, len(key) + 1)} if case.candidate and not case.dot_segment else ()
+        )
         for prefix in beginnings:
             if prefix.isprintable() and ".." not in prefix.split("/"):
                 parse_holds(hold_of(prefix), "here")
-        if not one.listed:
+        if not case.listed:
             with pytest.raises(BadHolds):
                 parse_holds(hold_of(key), "here")
 

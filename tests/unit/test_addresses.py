@@ -28,7 +28,7 @@ NAMESPACES = (
     Namespace.parse("gs://bucket/a+b (1)/lake/"),
     Namespace.parse("s3://bucket/la%6be/what?"),
 )
-BUCKETS = tuple(each for each in NAMESPACES if each.is_bucket)
+BUCKETS = tuple(namespace for namespace in NAMESPACES if namespace.is_bucket)
 S3 = NAMESPACES[0]
 AZURE = NAMESPACES[5]
 GOOGLE = NAMESPACES[7]
@@ -256,7 +256,7 @@ BEHIND_A_BUCKET = [
 ]
 
 
-@pytest.mark.parametrize("namespace", [S3, GOOGLE], ids=lambda each: each.scheme)
+@pytest.mark.parametrize("namespace", [S3, GOOGLE], ids=lambda namespace: namespace.scheme)
 @pytest.mark.parametrize(("key", "where"), BEHIND_A_BUCKET)
 def test_a_full_address_that_may_be_read_as_another_key_stops_the_mark(
     key: str, where: Location, namespace: Namespace
@@ -283,7 +283,7 @@ def test_a_full_address_that_may_be_read_as_another_key_stops_the_mark(
 def readings(address: str) -> set[str]:
     """`<bucket>/<key>` of a full address as a URL, with the path as it stands and decoded: lakeFS takes one of them."""
     authority, slash, path = address.split("://", 1)[1].partition("?")[0].partition("/")
-    return {f"{authority.rpartition('@')[2]}{slash}{one}" for one in (path, unquote(path))}
+    return {f"{authority.rpartition('@')[2]}{slash}{form}" for form in (path, unquote(path))}
 
 
 @settings(max_examples=600, deadline=None)
@@ -298,8 +298,8 @@ def test_an_address_that_lakefs_serves_from_this_namespace_is_inside_or_stops_th
     """Such an object is never outside, nor live under another key than the one that is served."""
     found = key_or_conflict(namespace, address, AddressType.FULL, one_by_one)
     roots = {root + "/" for root in readings(namespace.uri)}
-    inside = {one[len(root) :] for one in readings(address) for root in roots if one.startswith(root)}
-    inside = {one for one in inside if one.strip("/")}  # nothing but slashes is never a candidate
+    inside = {reading[len(root) :] for reading in readings(address) for root in roots if reading.startswith(root)}
+    inside = {key for key in inside if key.strip("/")}  # nothing but slashes is never a candidate
 
     assert found == "conflict" or inside == {found} - {None, ""}
 
@@ -396,7 +396,7 @@ def test_bytes_of_a_path_that_are_not_utf8_are_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "two", "overlap"),
+    ("first", "second", "overlap"),
     [
         ("local://lake", "local:///srv/objects/lake", True),
         ("local://lake", "local:///srv/objects/lake/inside", True),
@@ -410,15 +410,15 @@ def test_bytes_of_a_path_that_are_not_utf8_are_escaped() -> None:
         ("s3://bucket/lake", "s3://bucket/other/../lake", False),
     ],
 )
-def test_overlapping_namespaces_are_found_in_any_spelling(one: str, two: str, overlap: bool) -> None:
+def test_overlapping_namespaces_are_found_in_any_spelling(first: str, second: str, overlap: bool) -> None:
     """A store of objects doesn't resolve `..`; the local adapter's file system does."""
 
     def namespace(uri: str) -> Namespace:
         configured = f"local:///srv/objects/{uri.removeprefix('local://')}"
         return Namespace.parse(uri, aliases=(configured,) if uri.startswith("local") else ())
 
-    assert namespace(one).overlaps(namespace(two)) is overlap
-    assert namespace(two).overlaps(namespace(one)) is overlap
+    assert namespace(first).overlaps(namespace(second)) is overlap
+    assert namespace(second).overlaps(namespace(first)) is overlap
 
 
 @pytest.mark.parametrize(

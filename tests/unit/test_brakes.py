@@ -220,8 +220,8 @@ def test_the_age_of_a_mark_by_an_inventory_counts_from_the_inventory() -> None:
     assert dated(finished_record()) == START + timedelta(minutes=9)
     assert dated(record) == START
     assert dated(finished_record(finished=None)) == START
-    assert "age" in tripped({each.name: each for each in brakes(record, LIMITS, now=late)})
-    assert "age" not in tripped({each.name: each for each in brakes(finished_record(), LIMITS, now=late)})
+    assert "age" in tripped({brake.name: brake for brake in brakes(record, LIMITS, now=late)})
+    assert "age" not in tripped({brake.name: brake for brake in brakes(finished_record(), LIMITS, now=late)})
 
 
 def test_unreadable_earlier_marks_trip_every_comparison() -> None:
@@ -260,7 +260,7 @@ def test_each_unreadable_repository_trips_its_own_brake(unread: dict[str, str]) 
     """A repository that couldn't be read may refer to expired objects, so an approval has to name each of them."""
     looked = StepRecord(START, START, 4, facts={"elsewhere": {"unread": unread}})
     record = finished_record(steps={"committed_addresses": looked})
-    found = {each.name: each for each in brakes(record, LIMITS, now=SOON) if each.name.startswith("others")}
+    found = {brake.name: brake for brake in brakes(record, LIMITS, now=SOON) if brake.name.startswith("others")}
 
     assert {name for name, brake in found.items() if brake.tripped} == {f"others/{name}" for name in unread}
     assert all(why in found[f"others/{name}"].why for name, why in unread.items())
@@ -276,7 +276,7 @@ def test_repositories_that_any_step_could_not_read_are_released_one_by_one() -> 
         "expired_set": StepRecord(START, START, 5, facts={"elsewhere": {"unread": {"late": "damaged", "*": "hidden"}}}),
     }
     record = finished_record(steps=steps)
-    named = {each.name: each.why for each in brakes(record, LIMITS, now=SOON) if each.name.startswith("others")}
+    named = {brake.name: brake.why for brake in brakes(record, LIMITS, now=SOON) if brake.name.startswith("others")}
 
     assert unread_in(record) == {"lost": "gone", "late": "damaged", "*": "hidden"}
     assert unread_in(finished_record(steps={"expired_set": StepRecord(START, START, 5, facts={"elsewhere": {}})})) == {}
@@ -291,8 +291,8 @@ def test_repositories_that_any_step_could_not_read_are_released_one_by_one() -> 
     assert released_repositories(record, dict.fromkeys(named, "agreed")) == dict.fromkeys(
         ("lost", "late", "*"), "agreed"
     )
-    measured = [each for each in brakes(record, LIMITS, now=SOON) if each.name in named]
-    assert [(each.measured, each.bound, each.tripped) for each in measured] == [(1, 0, True)] * 3
+    measured = [brake for brake in brakes(record, LIMITS, now=SOON) if brake.name in named]
+    assert [(brake.measured, brake.bound, brake.tripped) for brake in measured] == [(1, 0, True)] * 3
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_an_unfinished_mark_or_a_missing_count_is_an_error() -> None:
     with pytest.raises(WrongUsage, match="not finished"):
         brakes(finished_record(finished=None, state=MarkState.MARKING), LIMITS, now=SOON)
     for name in COUNTS:
-        short = {each: value for each, value in COUNTS.items() if each != name}
+        short = {count: value for count, value in COUNTS.items() if count != name}
         with pytest.raises(DamagedData, match=name):
             brakes(finished_record(counts=short), LIMITS, now=SOON)
         with pytest.raises(DamagedData, match=name):

@@ -34,7 +34,7 @@ RULES = Rules(21, {"dev": 7})
 
 def commit(message: str, *parents: Commit, version: int = 1) -> Commit:
     """A commit with the id of its content."""
-    draft = Commit("", tuple(one.id for one in parents), AT, f"{message:0>64}", version=version, message=message)
+    draft = Commit("", tuple(parent.id for parent in parents), AT, f"{message:0>64}", version=version, message=message)
     return replace(draft, id=sstable.commit_id(draft))
 
 
@@ -43,7 +43,7 @@ SIDE = commit("b", ROOT)
 MERGE = commit("c", ROOT, SIDE)
 HEAD = commit("d", MERGE)
 OTHER = commit("e", SIDE)
-ALL = {one.id: one for one in (ROOT, SIDE, MERGE, HEAD, OTHER)}
+ALL = {commit.id: commit for commit in (ROOT, SIDE, MERGE, HEAD, OTHER)}
 
 
 class Server:
@@ -62,11 +62,11 @@ class Server:
         self.requested.append(commit_id)
         waiting, seen = [commit_id], set[str]()
         while waiting:
-            one = self.commits[waiting.pop()]
-            if one.id not in seen:
-                seen.add(one.id)
-                waiting.extend(one.parents)
-                yield one
+            commit = self.commits[waiting.pop()]
+            if commit.id not in seen:
+                seen.add(commit.id)
+                waiting.extend(commit.parents)
+                yield commit
 
 
 def run_with(server: Any, **changes: Any) -> Any:
@@ -97,12 +97,12 @@ def test_ancestors_are_read_through_every_parent_up_to_known_commits() -> None:
     server = Server(ALL)
 
     found = list(unknown_ancestors(server, "lake", {}, [HEAD.id, OTHER.id, HEAD.id]))  # type: ignore[arg-type]
-    assert sorted(one.id for one in found) == sorted(ALL)
+    assert sorted(commit.id for commit in found) == sorted(ALL)
     assert sorted(server.requested) == sorted(ALL)
 
     known = {SIDE.id: SIDE, ROOT.id: ROOT}
     found = list(unknown_ancestors(server, "lake", known, [OTHER.id, MERGE.id, SIDE.id]))  # type: ignore[arg-type]
-    assert sorted(one.id for one in found) == sorted([OTHER.id, MERGE.id])
+    assert sorted(commit.id for commit in found) == sorted([OTHER.id, MERGE.id])
     damaged = Server({HEAD.id: replace(HEAD, parents=())})
     with pytest.raises(DamagedData):
         list(unknown_ancestors(damaged, "lake", {}, [HEAD.id]))  # type: ignore[arg-type]
@@ -110,12 +110,12 @@ def test_ancestors_are_read_through_every_parent_up_to_known_commits() -> None:
 
 def test_a_dump_is_completed_with_what_it_lacks() -> None:
     """Heads and listed commits that are newer, and parents of its own commits."""
-    dumped = {one.id: one for one in (MERGE, ROOT)}
+    dumped = {commit.id: commit for commit in (MERGE, ROOT)}
     server = Server(ALL)
 
     graph = complete_graph(run_with(server), dumped, {HEAD.id})
 
-    assert graph == {one.id: one for one in (ROOT, SIDE, MERGE, HEAD)}
+    assert graph == {commit.id: commit for commit in (ROOT, SIDE, MERGE, HEAD)}
     assert sorted(server.requested) == sorted([SIDE.id, HEAD.id])
     assert set(dumped) == {MERGE.id, ROOT.id}
 
@@ -125,7 +125,7 @@ def test_without_a_dump_the_graph_has_the_whole_log_of_every_named_commit() -> N
     server = Server(ALL)
 
     assert complete_graph(run_with(server), None, {HEAD.id, OTHER.id}) == ALL
-    assert complete_graph(run_with(server), None, {OTHER.id}) == {one.id: one for one in (ROOT, SIDE, OTHER)}
+    assert complete_graph(run_with(server), None, {OTHER.id}) == {commit.id: commit for commit in (ROOT, SIDE, OTHER)}
     server.requested.clear()
     complete_graph(run_with(server), None, {HEAD.id, MERGE.id})
     assert set(server.requested) <= {HEAD.id, MERGE.id}
@@ -134,9 +134,9 @@ def test_without_a_dump_the_graph_has_the_whole_log_of_every_named_commit() -> N
         complete_graph(run_with(Server({HEAD.id: replace(HEAD, parents=())})), None, {HEAD.id})
 
 
-def expired(one: Commit, *, listed: bool = False) -> Verdict:
+def expired(commit: Commit, *, listed: bool = False) -> Verdict:
     why = Reason.EXPIRED_BEHIND_CHILD
-    return Verdict(one.id, False, why, "main", 7, AT, one.metarange_id, one.created, one.message, listed)
+    return Verdict(commit.id, False, why, "main", 7, AT, commit.metarange_id, commit.created, commit.message, listed)
 
 
 def test_a_head_that_was_seen_before_the_servers_list_is_retained() -> None:
@@ -147,8 +147,8 @@ def test_a_head_that_was_seen_before_the_servers_list_is_retained() -> None:
 
     found = with_earlier_heads(verdicts, before, ALL)
 
-    assert [one.commit_id for one in found] == sorted(ALL)
-    assert {one.commit_id: one for one in found} == {
+    assert [verdict.commit_id for verdict in found] == sorted(ALL)
+    assert {verdict.commit_id: verdict for verdict in found} == {
         ROOT.id: head_verdict(ROOT, "old"),
         SIDE.id: replace(head_verdict(SIDE, "dev"), server_listed=True),
         MERGE.id: head_verdict(MERGE, "gone"),

@@ -13,12 +13,14 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-BOUNDS = {one.name: one.specifier for one in map(Requirement, PROJECT["project"]["dependencies"])}
+BOUNDS = {
+    requirement.name: requirement.specifier for requirement in map(Requirement, PROJECT["project"]["dependencies"])
+}
 
 
 def locked(name: str) -> Version:
     lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
-    [found] = [one["version"] for one in lock["package"] if one["name"] == name]
+    [found] = [package["version"] for package in lock["package"] if package["name"] == name]
     return Version(found)
 
 
@@ -43,7 +45,7 @@ def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_the_lock() -> N
     assert "uv run pip-licenses" in steps
     allowed = PROJECT["tool"]["pip-licenses"]["allow-only"].split(";")
     assert "Apache-2.0" in allowed
-    assert not [one for one in allowed if "BUSL" in one or "GPL" in one]
+    assert not [name for name in allowed if "BUSL" in name or "GPL" in name]
 
 
 def test_every_extra_is_in_the_environment_of_the_two_commands() -> None:

@@ -28,7 +28,7 @@ def error_classes(trees: dict[str, ast.Module]) -> set[str]:
     found, before = {"LakegcError"}, 0
     while len(found) > before:
         before = len(found)
-        found |= {each.name for each in classes if {ast.unparse(base) for base in each.bases} & found}
+        found |= {definition.name for definition in classes if {ast.unparse(base) for base in definition.bases} & found}
     return found
 
 
@@ -39,11 +39,11 @@ def templates(node: ast.expr) -> Iterator[str]:
             yield text
         case ast.JoinedStr(values=parts):
             yield "".join(ast.unparse(ast.JoinedStr([part]))[2:-1] for part in parts)
-        case ast.IfExp(body=one, orelse=other):
-            yield from templates(one)
-            yield from templates(other)
-        case ast.BinOp(left=one, op=ast.Add(), right=other):
-            yield "".join(text for part in (one, other) for text in templates(part))
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from templates(body)
+            yield from templates(orelse)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            yield "".join(text for part in (left, right) for text in templates(part))
 
 
 def page() -> str:

@@ -50,7 +50,9 @@ def expected(
     """Row by row: address, reason, commit and path."""
     rows = []
     for name in sorted(names, key=str.encode):
-        _, commit, path = max(((name, *rest) for one, *rest in attributions if one == name), default=(name, None, None))
+        _, commit, path = max(
+            ((name, *rest) for address, *rest in attributions if address == name), default=(name, None, None)
+        )
         commit_id = None if commit is None else IN_ORDER[commit]
         unattributed = ExpiredReason.NEVER_COMMITTED if all_known else ExpiredReason.UNKNOWN
         reason = unattributed if commit is None else ExpiredReason.EXPIRED_COMMIT

@@ -32,7 +32,9 @@ def place(tmp_path: Path) -> Place:
 def rows(addresses: Sequence[str]) -> pa.Table:
     """An expired set with these addresses."""
     when = datetime(2026, 11, 21, tzinfo=UTC)
-    plain = [{"address": each, "size": 1, "modified": when, "slice": "data/s", "reason": "r"} for each in addresses]
+    plain = [
+        {"address": address, "size": 1, "modified": when, "slice": "data/s", "reason": "r"} for address in addresses
+    ]
     return pa.Table.from_pylist(plain, schema=EXPIRED_OBJECTS)
 
 
@@ -71,7 +73,7 @@ def test_each_line_of_the_text_is_one_key_byte_for_byte() -> None:
     """Every line ends in a newline, the last one, too."""
     kept = ["data/s/a b", "data/s/#a", "data/;", "a#", "x;y", "data/s/\x1b[31m", "data/s/a\tb", "data/s/%0A", "é", "\\"]
 
-    assert as_lines(kept) == ("".join(f"{each}\n" for each in kept).encode(), len(kept))
+    assert as_lines(kept) == ("".join(f"{key}\n" for key in kept).encode(), len(kept))
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ ADDRESSES = ["data/s/i", "s3://b/ns/data/s/j", "data/we ird/obj %2F + é,tok\n"]
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
 def test_staged_addresses_are_read_back_as_written(kind: pa.DataType) -> None:
     """Any of Parquet's text types may hold them."""
-    values = [each.encode() for each in ADDRESSES] if kind == pa.binary() else ADDRESSES
+    values = [address.encode() for address in ADDRESSES] if kind == pa.binary() else ADDRESSES
     data = _parquet({"physical_address": pa.array(values, kind), "creation_date": pa.array([1, 2, 3], pa.int64())})
 
     table = read_uncommitted_file(data, where="x")

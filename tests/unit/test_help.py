@@ -100,7 +100,7 @@ def test_the_packages_are_marked_as_typed_and_classified() -> None:
         assert resources.files(package).joinpath("py.typed").is_file()
     about = metadata.metadata("lakegc")
     classifiers = about.get_all("Classifier") or []
-    versions = {each.rpartition(" ")[2] for each in classifiers if "Python :: 3." in each}
+    versions = {classifier.rpartition(" ")[2] for classifier in classifiers if "Python :: 3." in classifier}
 
     assert "Typing :: Typed" in classifiers
     assert versions == {"3.11", "3.12", "3.13", "3.14"}

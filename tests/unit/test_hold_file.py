@@ -169,7 +169,7 @@ def test_dropping_a_hold_leaves_the_others_and_their_comments() -> None:
         left = without_hold(FILE, hold.id, "holds.yaml")
 
         assert parse_holds(left, "holds.yaml") == tuple(
-            each for each in parse_holds(FILE, "holds.yaml") if each.id != hold.id
+            other for other in parse_holds(FILE, "holds.yaml") if other.id != hold.id
         )
         assert b"# ours, reviewed" in left
         assert (b"the lawyers" in left) is (hold.id != "legal")
@@ -233,7 +233,7 @@ def test_added_holds_are_read_back_as_written(several: list[Hold], data: st.Data
 
 def test_the_literal_prefix_of_a_pattern_ends_at_its_first_special_character() -> None:
     """Ranges are skipped by it."""
-    assert [literal_prefix(one) for one in ("a/b", "a*b", "a?", "a[[]b", "*")] == ["a/b", "a", "a", "a", ""]
+    assert [literal_prefix(pattern) for pattern in ("a/b", "a*b", "a?", "a[[]b", "*")] == ["a/b", "a", "a", "a", ""]
 
 
 def test_a_hold_of_commits_matches_key_and_value() -> None:

@@ -18,7 +18,7 @@ WHOSE = {"owner": "ada", "reason": "because"}
 
 def graph(version: int, **parents: str) -> dict[str, Commit]:
     """Commits by name, each with its parents as letters."""
-    return {one: Commit(one, tuple(behind), NOW, "", version=version) for one, behind in parents.items()}
+    return {commit: Commit(commit, tuple(behind), NOW, "", version=version) for commit, behind in parents.items()}
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -34,7 +34,7 @@ def new(**changes: Any) -> MarkRecord:
 
 
 def chained(mark_id: str, hours_ago: float, *chain: str) -> MarkRecord:
-    digests = [f"digest of {one}" for one in chain]
+    digests = [f"digest of {mark}" for mark in chain]
     return record(
         mark_id, hours_ago, basis={**FULL_MARK, "incremental": True, "chain": list(chain), "digests": digests}
     )

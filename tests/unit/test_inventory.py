@@ -129,7 +129,7 @@ def test_an_inventory_is_read_from_a_bucket(tmp_path: Path, seaweedfs: SeaweedFS
     """The manifest in S3 is read with the credentials of the store, and so are the files beside it."""
     seaweedfs.make_bucket("inventories")
     s3_inventory(tmp_path, s3_csv(ROWS))
-    for file in (each for each in tmp_path.rglob("*") if each.is_file()):
+    for file in (path for path in tmp_path.rglob("*") if path.is_file()):
         key = str(file.relative_to(tmp_path))
         seaweedfs.client().put_object(Bucket="inventories", Key=key, Body=file.read_bytes())
 

@@ -116,8 +116,8 @@ def test_repositories_and_commits_are_read_over_all_pages(script: Script, lake: 
     script.on("GET /repositories", page([REPOSITORY], "lake"), page([REPOSITORY | {"id": "other"}]))
     script.on("GET lake/refs/main/commits", page([commit("2", ["1"])], "2"), page([commit("1", [])]))
 
-    assert [each.id for each in lake.repositories()] == ["lake", "other"]
-    assert [(each.id, each.parents) for each in lake.log("lake", "main")] == [("2", ("1",)), ("1", ())]
+    assert [repository.id for repository in lake.repositories()] == ["lake", "other"]
+    assert [(commit.id, commit.parents) for commit in lake.log("lake", "main")] == [("2", ("1",)), ("1", ())]
 
 
 # --- what responses say -----------------------------------------------------------------------------------------------
@@ -651,8 +651,8 @@ def test_a_page_of_served_objects_has_the_offset_of_the_next_one(script: Script,
     first = lake.list_objects("lake", "main", amount=2, prefix="x")
     last = lake.list_objects("lake", "main", after="b")
 
-    assert ([each.path for each in first.objects], first.next_after) == (["a", "b"], "b")
-    assert ([each.path for each in last.objects], last.next_after) == (["c"], None)
+    assert ([entry.path for entry in first.objects], first.next_after) == (["a", "b"], "b")
+    assert ([entry.path for entry in last.objects], last.next_after) == (["c"], None)
     queries = [query for _, query, _ in script.received]
     assert [(query["after"], query["amount"], query["prefix"]) for query in queries] == [
         ("", "2", "x"),

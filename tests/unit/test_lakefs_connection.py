@@ -176,7 +176,7 @@ def test_a_refusal_names_the_request_and_what_to_check(
     message = str(raised.value)
     assert type(raised.value) is error
     assert all(word in message for word in [*words, lake.where])
-    assert not any(each in _traceback_of(raised.value) for each in (SECRET, "t0p", "u:p"))
+    assert not any(secret in _traceback_of(raised.value) for secret in (SECRET, "t0p", "u:p"))
 
 
 def test_a_redirect_is_not_followed(script: Script, lake: LakeFS) -> None:
@@ -348,7 +348,7 @@ def test_the_dagster_resource_uses_its_fields_and_then_the_environment(
 def test_importing_the_client_imports_neither_the_sdk_nor_dagster() -> None:
     """Both take a second or more, on every executor."""
     code = (
-        "import sys, spark_resources.lakefs; sys.exit(any(each in sys.modules for each in ('lakefs_sdk', 'dagster')))"
+        "import sys, spark_resources.lakefs; sys.exit(any(name in sys.modules for name in ('lakefs_sdk', 'dagster')))"
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -323,8 +323,8 @@ def test_releasing_is_silent_if_the_store_is_unreachable(lake: Lake, tmp_path: P
         b'{"who": "a", "mark_id": "m", "token": "t", "until": "0001-01-01T00:00:00+14:00"}',
         *(
             b'{"who": "a", "mark_id": "m", "token": "t", "until": "2026-11-21T08:50:00Z", "tasks_stop_after_s": %b}'
-            % each
-            for each in (b"NaN", b'"NaN"', b"Infinity", b"1e999", b"-1", b"-Infinity")
+            % seconds
+            for seconds in (b"NaN", b'"NaN"', b"Infinity", b"1e999", b"-1", b"-Infinity")
         ),
     ],
 )

@@ -77,15 +77,15 @@ class History:
         """What the rule retains, of all commits or of those known."""
         commits = [commit for commit in self.commits.values() if known is None or commit.id in known]
         verdicts = retained_commits(commits, self.branches, rules, now=NOW)
-        return {one.commit_id for one in verdicts if one.retained}
+        return {verdict.commit_id for verdict in verdicts if verdict.retained}
 
     def reached(self) -> set[str]:
         """The commits that a branch reaches."""
         found, waiting = set[str](), list(self.branches.values())
         while waiting:
-            if (one := waiting.pop()) not in found:
-                found.add(one)
-                waiting.extend(self.commits[one].parents)
+            if (commit := waiting.pop()) not in found:
+                found.add(commit)
+                waiting.extend(self.commits[commit].parents)
         return found
 
 

@@ -79,7 +79,7 @@ def test_small_ranges_share_a_task_up_to_a_limit_of_entries_or_ranges(
 def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, order_by: tuple[str, ...]) -> None:
     """Tasks have about as many entries each, as far as whole ranges allow it, also where large ranges lie together."""
     entries = [50_000] * 100 + [20] * 2_700 + [3_000_000]
-    rows = [{"key": f"k{number:05}", "id": number, "entries": each} for number, each in enumerate(entries)]
+    rows = [{"key": f"k{number:05}", "id": number, "entries": count} for number, count in enumerate(entries)]
 
     tasks = range_tasks(lambda: spark, pa.Table.from_pylist(rows), order_by=order_by).frame()
     found = tasks.select(F.spark_partition_id().alias("task"), "id", "entries").collect()
@@ -109,7 +109,7 @@ def test_distributing_rows_leaves_the_sessions_settings_unchanged(spark: SparkSe
     name = "spark.sql.execution.arrow.localRelationThreshold"
     before = spark.conf.get(name)
 
-    table = pa.Table.from_pylist([{"key": "k", "id": one} for one in range(100)], schema=SCHEMA)
+    table = pa.Table.from_pylist([{"key": "k", "id": number} for number in range(100)], schema=SCHEMA)
     row_tasks(lambda: spark, table, batch=1).frame()
 
     assert spark.conf.get(name) == before
@@ -157,7 +157,7 @@ def test_exactly_the_rows_with_a_wanted_address_are_kept() -> None:
     batches = [rows(start, start + 1000, start) for start in range(0, 120_000, 1000)]
     wanted = pa.array(["data/0", "data/49999", "data/50000", "data/119999", "data/none"])
 
-    found = [one for batch in best_attributions(batches, wanted) for one in batch.column(0).to_pylist()]
+    found = [row for batch in best_attributions(batches, wanted) for row in batch.column(0).to_pylist()]
 
     assert found == ["data/0", "data/49999", "data/50000", "data/119999"]
     assert list(best_attributions([], wanted)) == []
@@ -175,12 +175,12 @@ def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
     ]
     wanted = pa.array([f"data/{number}" for number in (0, 7, 12, 14, 19)])
 
-    found = [one for batch in best_attributions(batches, wanted) for one in as_tuples(batch)]
+    found = [row for batch in best_attributions(batches, wanted) for row in as_tuples(batch)]
     anything = [
-        one for batch in best_attributions(batches, None) for one in as_tuples(batch) if one[0] in wanted.to_pylist()
+        row for batch in best_attributions(batches, None) for row in as_tuples(batch) if row[0] in wanted.to_pylist()
     ]
 
-    assert sorted(one for one in found if one[2] != "oldest") == [
+    assert sorted(row for row in found if row[2] != "oldest") == [
         ("data/0", 0, "newest"),
         ("data/12", 1, "older"),
         ("data/14", 1, "older"),
@@ -188,7 +188,7 @@ def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
         ("data/14", 1, "older, much later"),
         ("data/7", 0, "newest"),
     ]
-    assert [one[0] for one in found].count("data/0") == [one[0] for one in found].count("data/7") == 1
+    assert [row[0] for row in found].count("data/0") == [row[0] for row in found].count("data/7") == 1
     for rows_found in (found, anything):
         best = {address: rank for address, rank, _ in sorted(rows_found, reverse=True)}
         assert best == {"data/0": 0, "data/7": 0, "data/12": 1, "data/14": 1, "data/19": 2}

@@ -268,4 +268,4 @@ def test_every_recorded_file_is_used_by_a_test() -> None:
     """There are no other files."""
     names = {*RECORDS, *WRITERS, "digests", "store", "signed"}
 
-    assert {one.stem for one in RECORDED.iterdir()} == names
+    assert {path.stem for path in RECORDED.iterdir()} == names

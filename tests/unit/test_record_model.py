@@ -87,7 +87,7 @@ NO_RECORD = (b"", b"\xff", b"[]", b"null", b"5", b'"text"', b'{"a": NaN}', b"{}"
 
 
 @pytest.mark.parametrize("name", WITH_COUNTS)
-@pytest.mark.parametrize("data", NO_RECORD, ids=[repr(one)[:12] for one in NO_RECORD])
+@pytest.mark.parametrize("data", NO_RECORD, ids=[repr(data)[:12] for data in NO_RECORD])
 def test_a_file_that_is_not_a_json_record_is_refused(name: str, data: bytes) -> None:
     """This holds for other JSON values, JSON that only Python accepts, and text that isn't JSON."""
     assert "WHERE/KEY" in refusal(name, data)

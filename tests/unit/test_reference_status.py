@@ -85,8 +85,8 @@ def expected_status(
     for row in rows_of[garbage.STORED].to_pylist():
         listings.setdefault(row.pop("address"), []).append({name: row[name] for name in LISTED})
     youngest = {
-        one: max(rows, key=lambda row: [(row[name] is not None, row[name]) for name in LISTED])
-        for one, rows in listings.items()
+        address: max(rows, key=lambda row: [(row[name] is not None, row[name]) for name in LISTED])
+        for address, rows in listings.items()
     }
     of = {name: set(rows_of[name]["address"].to_pylist()) for name in rows_of if name != garbage.STORED}
     flags = {"before": set[str](), "live": set[str](), "again": set[str]()}
@@ -96,21 +96,21 @@ def expected_status(
     looked_at = of[garbage.LOOKED_UP] if known else set()
     rows, counts = [], dict.fromkeys((*COUNTS, "again", "again_bytes") if known else COUNTS, 0)
     addresses = {*youngest, *of[garbage.COMMITTED], *of[garbage.UNCOMMITTED], *looked_at, *flags["again"]}
-    for one in addresses:
-        listed, staged = youngest.get(one), one in of[garbage.UNCOMMITTED]
-        seen = listed is not None or one in looked_at or folder_of(one) in folders
-        if one in flags["before"] and not seen:
+    for address in addresses:
+        listed, staged = youngest.get(address), address in of[garbage.UNCOMMITTED]
+        seen = listed is not None or address in looked_at or folder_of(address) in folders
+        if address in flags["before"] and not seen:
             continue
-        committed = one in of[garbage.COMMITTED] or one in flags["live"]
-        committed |= listed is not None and one in of[garbage.MAYBE_GONE]
+        committed = address in of[garbage.COMMITTED] or address in flags["live"]
+        committed |= listed is not None and address in of[garbage.MAYBE_GONE]
         size = listed["size"] if listed else 0
         young = listed is not None and listed["modified"] > CUTOFF - GRAIN
         not_retained, missing = listed is not None and not committed, (committed or staged) and listed is None
-        missing &= one.startswith("data/") or "/" not in one
+        missing &= address.startswith("data/") or "/" not in address
         counts["live_inside"] += committed or staged
         counts["live_not_listed"] += missing
         counts["not_retained"] += not_retained
-        dots = {".", ".."} & set(one.split("/"))
+        dots = {".", ".."} & set(address.split("/"))
         counts["dot_segments" if dots else "unreferenced"] += not_retained and not staged and not young
         for name, counted in {
             "candidates": True,
@@ -121,11 +121,13 @@ def expected_status(
             counts[name] += counted and listed is not None
         counts["candidate_bytes"] += size
         counts["committed_bytes"] += size if committed else 0
-        if one in flags["before"]:
+        if address in flags["before"]:
             counts["again"] += 1
             counts["again_bytes"] += size
         if not_retained or missing:
-            rows.append({"address": one, **(listed or dict.fromkeys(LISTED)), "status": status_of(one, listed, staged)})
+            rows.append(
+                {"address": address, **(listed or dict.fromkeys(LISTED)), "status": status_of(address, listed, staged)}
+            )
     return as_text(rows), counts
 
 
@@ -176,7 +178,7 @@ def test_incremental_reference_status_covers_what_was_listed_or_is_new(seed: int
     rows_of |= {name: addresses(draw, 40) for name in (garbage.COMMITTED, garbage.UNCOMMITTED, garbage.LOOKED_UP)}
     rows_of[garbage.MAYBE_GONE] = ADDRESSES.empty_table()
     rows_of[garbage.KNOWN] = known(draw, 80)
-    folders = tuple(folder_of(one) for one in addresses(draw, 4)["address"].to_pylist())
+    folders = tuple(folder_of(address) for address in addresses(draw, 4)["address"].to_pylist())
     if seed == 0:
         rows_of, folders = {name: table.slice(0, 0) for name, table in rows_of.items()}, ()
 
@@ -245,8 +247,8 @@ def count_by_address(grouped: GroupedRows, report: TaskReport) -> pa.Table:
     inputs = {name: grouped[name]["address"].to_pylist() for name in ("stored", "live")}
     task = str(random.SystemRandom().random())
     rows = [
-        {"task": task, "address": one, **{name: of_input.count(one) for name, of_input in inputs.items()}}
-        for one in {*inputs["stored"], *inputs["live"]}
+        {"task": task, "address": address, **{name: of_input.count(address) for name, of_input in inputs.items()}}
+        for address in {*inputs["stored"], *inputs["live"]}
     ]
     report.count(addresses=len(rows))
     return pa.Table.from_pylist(rows, schema=COUNTED)
@@ -269,8 +271,8 @@ def inputs(place: Place) -> list[Input]:
     ]
 
 
-def addresses_in(one: Input) -> list[str]:
-    return [address for file in one.files for address in file.read()["address"].to_pylist()]
+def addresses_in(combined: Input) -> list[str]:
+    return [address for file in combined.files for address in file.read()["address"].to_pylist()]
 
 
 def rows_in(grouped: Grouped) -> list[dict[str, Any]]:
@@ -298,12 +300,12 @@ def test_all_rows_of_an_address_are_in_one_task(
     report = grouped.report
 
     rows = rows_in(grouped)
-    stored, live = (addresses_in(one) for one in inputs)
+    stored, live = (addresses_in(combined) for combined in inputs)
     by_address = {row["address"]: row for row in rows}
     assert len(rows) == len(by_address) == report.counters["addresses"] == grouped.count
     assert by_address.keys() == {*stored, *live}
-    assert all(row["stored"] == stored.count(one) for one, row in by_address.items())
-    assert {one for one, row in by_address.items() if row["live"]} == set(live)
+    assert all(row["stored"] == stored.count(address) for address, row in by_address.items())
+    assert {address for address, row in by_address.items() if row["live"]} == set(live)
     assert (len({row["task"] for row in rows}) > 1) == (at_most < 1000)
     assert (grouped.few is not None) == (here > 0)
     if grouped.few is not None:
@@ -329,7 +331,7 @@ def test_a_file_without_wanted_rows_counts_as_read(
 
 def test_inputs_without_a_file_are_combined_once(spark: SparkSession, inputs: list[Input], persist: Persisted) -> None:
     """Even if no input has a file, as in a repository without objects."""
-    without = [replace(one, files=(), count=0) for one in inputs]
+    without = [replace(combined, files=(), count=0) for combined in inputs]
 
     grouped = co_group(lambda: spark, without, count_by_address, COUNTED, persist)
 
@@ -396,7 +398,7 @@ def test_rows_with_differing_hashes_are_an_error(
     def otherwise(table: pa.Table, number: int, *rest: Any, **more: Any) -> Batches:
         for batch in whole(table, number, *rest, **more):
             where = batch.schema.get_field_index("hashed")
-            hashed = pa.array([one + number for one in batch.column("hashed").to_pylist()], pa.int64())
+            hashed = pa.array([value + number for value in batch.column("hashed").to_pylist()], pa.int64())
             yield batch.set_column(where, batch.schema.field("hashed"), hashed)
 
     monkeypatch.setattr(arrow_shuffle, "bucket_batches", otherwise)
@@ -467,7 +469,7 @@ def test_superfluous_rows_of_an_address_are_dropped_while_rows_arrive(
     """A task never has to hold all duplicates of many files."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_TO_REDUCE", 100)
     live = [of_names("live", spark, ["a", "b"] * 60, on_executors=False) for _ in range(3)]
-    once = [replace(one, reduced=addresses_once) for one in live]
+    once = [replace(combined, reduced=addresses_once) for combined in live]
 
     def received(grouped: GroupedRows, report: TaskReport) -> pa.Table:
         report.count(held=len(grouped["live"]))

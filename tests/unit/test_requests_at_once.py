@@ -118,8 +118,8 @@ def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
     with crowd() as server:
         place = server.place(READING_REQUESTS=str(AT_ONCE))
         ids = [f"{number:064x}" for number in range(ALL)]
-        assert [(one, data) for one, data in prefetched_tables(place, ids, referrer="a test")] == [
-            (one, b"content") for one in ids
+        assert [(range_id, data) for range_id, data in prefetched_tables(place, ids, referrer="a test")] == [
+            (range_id, b"content") for range_id in ids
         ]
 
     assert server.most == AT_ONCE

@@ -69,10 +69,10 @@ def test_waits_grow_with_jitter_up_to_a_bound() -> None:
         with pytest.raises(Unavailable):
             RetryPolicy().call(away_until(clock, 1e9), sleep=clock.sleep)
         waits.append(clock.waits)
-    assert all(each[number] <= 0.5 * 2**number for each in waits for number in range(4))
-    assert all(max(each) <= 8 for each in waits)
-    assert len({each[0] for each in waits}) > 40
-    assert max(max(each) for each in waits) > 4
+    assert all(run[number] <= 0.5 * 2**number for run in waits for number in range(4))
+    assert all(max(run) <= 8 for run in waits)
+    assert len({run[0] for run in waits}) > 40
+    assert max(max(run) for run in waits) > 4
 
 
 def test_a_wait_that_the_server_requests_is_respected() -> None:

@@ -104,7 +104,7 @@ def test_a_new_repository_is_listed_until_it_is_deleted(sandbox: Sandbox, api: A
         models.RepositoryCreation(name="other", storage_namespace="local://deep/other", default_branch="trunk")
     )
     assert (made.id, made.storage_namespace, made.default_branch) == ("other", "local://deep/other", "trunk")
-    assert [each.id for each in api.repositories_api.list_repositories().results] == [REPOSITORY, "other"]
+    assert [repository.id for repository in api.repositories_api.list_repositories().results] == [REPOSITORY, "other"]
     assert (sandbox.local_path / "deep/other/_lakefs/dummy").is_file()
     api.repositories_api.delete_repository("other")
     with refused(404, "repository not found"):
@@ -202,7 +202,7 @@ def test_a_branch_and_a_tag_begin_at_the_commit_of_their_source(api: Any, tmp_pa
     assert (tag.commit_id, api.tags_api.get_tag(REPOSITORY, "v1").commit_id) == (first.id, first.id)
     assert api.branches_api.get_branch(REPOSITORY, "dev").commit_id == first.id
     assert api.branches_api.get_branch(REPOSITORY, "main").commit_id == second.id
-    assert [each.id for each in api.tags_api.list_tags(REPOSITORY).results] == ["v1"]
+    assert [tag.id for tag in api.tags_api.list_tags(REPOSITORY).results] == ["v1"]
     api.branches_api.delete_branch(REPOSITORY, "dev")
     api.tags_api.delete_tag(REPOSITORY, "v1")
     with refused(404, "branch not found"):
@@ -312,8 +312,8 @@ def test_a_deleted_path_is_not_served(api: Any, tmp_path: Path) -> None:
     api.objects_api.delete_object(REPOSITORY, "main", "a")
     errors = api.objects_api.delete_objects(REPOSITORY, "main", models.PathList(paths=["b", "e", "never"])).errors
     assert errors == []
-    assert [each.path for each in api.objects_api.list_objects(REPOSITORY, "main").results] == ["c", "d"]
-    assert [each.path for each in api.objects_api.list_objects(REPOSITORY, "main@").results] == ["a", "b", "c", "d"]
+    assert [entry.path for entry in api.objects_api.list_objects(REPOSITORY, "main").results] == ["c", "d"]
+    assert [entry.path for entry in api.objects_api.list_objects(REPOSITORY, "main@").results] == ["a", "b", "c", "d"]
     with refused(404):
         api.objects_api.get_object(REPOSITORY, "main", "e")
 
@@ -324,7 +324,7 @@ def listed(api: Any, ref: str = "main", **options: Any) -> list[str]:
     after = ""
     while True:
         page = api.objects_api.list_objects(REPOSITORY, ref, after=after, **options)
-        seen += [each.path for each in page.results]
+        seen += [entry.path for entry in page.results]
         if not page.pagination.has_more:
             return seen
         after = page.pagination.next_offset
@@ -370,9 +370,9 @@ def test_concurrent_uploads_are_all_served(api: Any, sandbox: Sandbox) -> None:
     assert failures == []
     commit(api, allow_empty=True)
     page = api.objects_api.list_objects(REPOSITORY, "main@").results
-    assert {each.path for each in page} == {f"w{worker}/{number}" for worker in range(8) for number in range(5)}
-    assert len({each.physical_address for each in page}) == 40
+    assert {entry.path for entry in page} == {f"w{worker}/{number}" for worker in range(8) for number in range(5)}
+    assert len({entry.physical_address for entry in page}) == 40
     assert all(
-        Path(each.physical_address.removeprefix("local://")).read_text() == each.path[1:].replace("/", "-")
-        for each in page
+        Path(entry.physical_address.removeprefix("local://")).read_text() == entry.path[1:].replace("/", "-")
+        for entry in page
     )

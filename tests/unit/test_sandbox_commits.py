@@ -122,13 +122,13 @@ def test_every_table_of_a_commit_has_the_id_of_its_content(lake: SandboxReposito
             continue
         refs = read_ranges(table(lake, commit.metarange_id), name=commit.metarange_id)
         entries = [read_whole_entries(table(lake, ref.id), name=ref.id) for ref in refs]
-        assert [ref.count for ref in refs] == [len(each) for each in entries]
-        assert [(ref.min_key, ref.max_key) for ref in refs] == [(each[0].path, each[-1].path) for each in entries]
+        assert [ref.count for ref in refs] == [len(rows) for rows in entries]
+        assert [(ref.min_key, ref.max_key) for ref in refs] == [(rows[0].path, rows[-1].path) for rows in entries]
         assert sum(map(len, entries)) == (5 - number) * 10
         assert all(
             entry.address_type is AddressType.RELATIVE and lake.objects.file(entry.address).is_file()
-            for each in entries
-            for entry in each
+            for rows in entries
+            for entry in rows
         )
 
 

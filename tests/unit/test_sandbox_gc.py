@@ -154,9 +154,9 @@ def test_the_sandbox_lists_the_commits_that_a_real_server_listed(recording: Path
 
     def dumped(entity: str, name: str, read: Any) -> list[Any]:
         refs = read_ranges((folder / name).read_bytes(), name=name, entity=entity)
-        return [each for ref in refs for each in read((folder / ref.id).read_bytes(), name=ref.id)]
+        return [record for ref in refs for record in read((folder / ref.id).read_bytes(), name=ref.id)]
 
-    commits = {each.id: each for each in dumped("commit", dump["commits_meta_range_id"], read_commits)}
+    commits = {commit.id: commit for commit in dumped("commit", dump["commits_meta_range_id"], read_commits)}
     branches = [
         BranchRecord(b.id, b.commit_id) for b in dumped("branch", dump["branches_meta_range_id"], read_branches)
     ]
@@ -298,7 +298,7 @@ def test_restaged_identical_content_is_listed_only_without_the_servers_fault(
         _, found = prepared(api)
         assert {row["physical_address"] for row in found} == {other.address} | ({new.address} if seen else set())
         assert old.address != new.address
-        assert [each.path for each in api.branches_api.diff_branch("lake", "main").results] == ["other"]
+        assert [change.path for change in api.branches_api.diff_branch("lake", "main").results] == ["other"]
 
 
 def test_identical_content_with_another_type_or_metadata_is_listed(api: Any, lake: SandboxRepository) -> None:
@@ -342,12 +342,12 @@ def test_pages_of_a_diff_list_every_change_once(api: Any, lake: SandboxRepositor
     seen, after = [], ""
     while True:
         page = api.branches_api.diff_branch("lake", "main", amount=1, after=after)
-        seen += [(each.path, each.type) for each in page.results]
+        seen += [(change.path, change.type) for change in page.results]
         if not page.pagination.has_more:
             break
         after = page.pagination.next_offset
     assert seen == [("a", "changed"), ("b", "removed"), ("d/1", "added")]
-    assert [each.path for each in api.branches_api.diff_branch("lake", "main", prefix="d/").results] == ["d/1"]
+    assert [change.path for change in api.branches_api.diff_branch("lake", "main", prefix="d/").results] == ["d/1"]
     with refused(404, "branch not found"):
         api.branches_api.diff_branch("lake", "gone")
 
@@ -371,7 +371,7 @@ def test_a_dump_has_every_commit_branch_and_tag(sandbox: Sandbox, api: Any, lake
     def dumped(entity: str, name: str, read: Any) -> list[Any]:
         verify_table((folder / name).read_bytes(), name=name)
         refs = read_ranges((folder / name).read_bytes(), name=name, entity=entity)
-        return [each for ref in refs for each in read((folder / ref.id).read_bytes(), name=ref.id)]
+        return [record for ref in refs for record in read((folder / ref.id).read_bytes(), name=ref.id)]
 
     assert dumped("commit", plain.commits_meta_range_id, read_commits) == lake.commits()
     assert len(lake.commits()) == 2

@@ -314,7 +314,7 @@ def diff(api: Any, left: str, right: str, **options: Any) -> list[tuple[str, str
     after = ""
     while True:
         page = api.refs_api.diff_refs("lake", left, right, amount=2, after=after, **options)
-        found += [(each.path, each.type) for each in page.results]
+        found += [(change.path, change.type) for change in page.results]
         if not page.pagination.has_more:
             return found
         after = page.pagination.next_offset
@@ -372,7 +372,7 @@ def test_changes_grouped_at_a_delimiter_have_each_prefix_once(api: Any, lake: Sa
     found, after = [], ""
     while True:
         page = api.branches_api.diff_branch("lake", "main", amount=amount, after=after, delimiter="/")
-        found += [(each.path, each.path_type) for each in page.results]
+        found += [(change.path, change.path_type) for change in page.results]
         if not page.pagination.has_more:
             break
         after = page.pagination.next_offset

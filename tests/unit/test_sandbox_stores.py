@@ -35,7 +35,7 @@ def sandbox(seaweedfs: SeaweedFS, bucket: str, tmp_path: Path) -> Iterator[Sandb
 
 
 def stored(seaweedfs: SeaweedFS, bucket: str) -> set[str]:
-    return {each["Key"] for each in seaweedfs.client().list_objects_v2(Bucket=bucket).get("Contents", [])}
+    return {stored["Key"] for stored in seaweedfs.client().list_objects_v2(Bucket=bucket).get("Contents", [])}
 
 
 def test_objects_tables_and_prepared_lists_are_in_the_bucket(

@@ -70,8 +70,8 @@ def test_options_override_variables_and_those_override_lakectl(home: Path) -> No
     expected.append(("http://option", "option endpoint_url"))
     found.append(Settings.load(environ, home, endpoint_url="http://option"))
 
-    assert [(each.endpoint_url, each.origins["endpoint_url"]) for each in found] == expected
-    assert all(each.origins[key] == f"credentials.{key} in {home / '.lakectl.yaml'}" for each in found)
+    assert [(settings.endpoint_url, settings.origins["endpoint_url"]) for settings in found] == expected
+    assert all(settings.origins[key] == f"credentials.{key} in {home / '.lakectl.yaml'}" for settings in found)
 
 
 def test_lakectls_variables_and_file_give_endpoint_key_and_secret(home: Path) -> None:
@@ -309,7 +309,7 @@ def test_no_repr_or_text_of_the_settings_shows_a_secret(home: Path) -> None:
         str(settings.origins),
     ]
 
-    assert not any(SECRET in each for each in shown)
+    assert not any(SECRET in text for text in shown)
 
 
 def test_an_error_of_the_constructor_does_not_show_the_secret() -> None:

@@ -39,8 +39,8 @@ def place(tmp_path: Path) -> Place:
 
 def add(place: Place, *ids: str) -> bytes:
     """Add holds; the file as it is then."""
-    for each in ids:
-        add_hold(place, parse_hold({"id": each, "owner": "ada", "reason": "audit", "prefix": f"data/{each}/"}))
+    for hold_id in ids:
+        add_hold(place, parse_hold({"id": hold_id, "owner": "ada", "reason": "audit", "prefix": f"data/{hold_id}/"}))
     return place.store().read(HOLDS_KEY)
 
 

@@ -34,7 +34,7 @@ CONTENT = record_bytes({"state": "approved", "counts": {"expired": 3}, "minimum"
 
 
 def keys(current: str = OLD, *retired: str) -> SigningKeys:
-    return SigningKeys(SigningKey.parse(current), tuple(SigningKey.parse(one) for one in retired))
+    return SigningKeys(SigningKey.parse(current), tuple(SigningKey.parse(key) for key in retired))
 
 
 def seal(known: SigningKeys | None = None, **context: Any) -> Seal:
@@ -241,7 +241,7 @@ def test_settings_have_the_keys_and_do_not_show_them(tmp_path: Path) -> None:
 
     assert found is not None
     assert found.current.id == SigningKey.parse(NEW).id
-    assert [one.id for one in found.retired] == [SigningKey.parse(one).id for one in (OLD, "b2" * 40)]
+    assert [key.id for key in found.retired] == [SigningKey.parse(text).id for text in (OLD, "b2" * 40)]
     for shown in (repr(settings), str(settings.model_dump()), settings.model_dump_json(), repr(settings.origins)):
-        assert not any(one in shown for one in (OLD, NEW.upper(), "b2" * 40))
+        assert not any(key in shown for key in (OLD, NEW.upper(), "b2" * 40))
     assert without_signing_keys({**environ, "HOME": "/h"}) == {"HOME": "/h"}

@@ -464,7 +464,7 @@ from spark_resources.sstable import default_decoder
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     names = [default_decoder(1 << 40).name for _ in range(2)]
-print(names, [str(each.message) for each in caught])
+print(names, [str(warning.message) for warning in caught])
 """
 
 

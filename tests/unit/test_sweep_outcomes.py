@@ -31,7 +31,7 @@ def outcomes(**by_address: tuple[Outcome, int]) -> pa.Table:
 
 def every_outcome() -> pa.Table:
     """An object, by name, for each outcome."""
-    return outcomes(**{each.name: (each, 1) for each in Outcome})
+    return outcomes(**{outcome.name: (outcome, 1) for outcome in Outcome})
 
 
 def addresses(rows: pa.Table) -> list[str]:
@@ -107,7 +107,7 @@ def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> Non
 def test_objects_are_grouped_by_their_outcome() -> None:
     """Deleted and quarantined objects are gone from their keys; rescued and changed ones are left there for good."""
     given = every_outcome()
-    objects, nothing = approved(*(each.name for each in Outcome)), OUTCOMES.empty_table()
+    objects, nothing = approved(*(outcome.name for outcome in Outcome)), OUTCOMES.empty_table()
     undone = outcomes(DELETED=(Outcome.RESTORED, 1), QUARANTINED=(Outcome.FAILED, 1))
     intents = objects.select(["address"])
 

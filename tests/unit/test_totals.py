@@ -25,7 +25,7 @@ DAY = timedelta(days=1)
 
 def totals_of(*rows: dict[str, Any], depth: int = 1) -> Totals:
     found = Totals()
-    for table in tables(rows, each=2):
+    for table in tables(rows, per_file=2):
         found.add(count_totals(table, start=START, depth=depth))
     return found
 
@@ -153,7 +153,7 @@ def test_the_bars_of_a_plot_add_up_to_the_total() -> None:
     assert len(shown) == MAX_BARS + 1
     assert shown[0] == (f"p{MAX_BARS + 4:03}/", Sum(1, MAX_BARS + 5))
     assert shown[-1] == ("all others", Sum(5, 15))
-    assert sum(one.bytes for _, one in shown) == sum(row["size"] for row in rows)
+    assert sum(bar.bytes for _, bar in shown) == sum(row["size"] for row in rows)
 
 
 def test_an_empty_set_has_no_plots() -> None:
