@@ -155,9 +155,8 @@ def share_probe_result(settings: Mapping[str, str], repository: str) -> None:
         if endpoint not in _probes:
             recorded_capabilities(store, endpoint, token=uuid.uuid4().hex)
             _probes[endpoint] = store.read(RECORD_KEY)
-            return
         store.write_if_absent(RECORD_KEY, _probes[endpoint])
-        later(store, store.now())  # objects written before are old by then, as they are after a probe
+        later(store, store.now())  # objects written before are old by then, as they are after most probes
 
 
 def resources() -> dict[str, Any]:
