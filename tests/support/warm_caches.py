@@ -1,11 +1,12 @@
 """Fill the caches of Spark's classes and of the compiled decoder, before the tests run in several processes: each of
 these would otherwise fill them by itself.
 
-    python -m tests.support.warm_caches
+    python -m tests.support.warm_caches [spark-classes] [decoder]
 """
 
 from __future__ import annotations
 
+import sys
 import time
 
 from pyspark import SparkContext
@@ -43,6 +44,8 @@ def compile_decoder() -> None:
     table_id(data, name="a range", decoder=decoder)
 
 
+PARTS = {"spark-classes": archive_classes, "decoder": compile_decoder}
+
 if __name__ == "__main__":
-    archive_classes()
-    compile_decoder()
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()
