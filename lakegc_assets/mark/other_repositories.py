@@ -337,7 +337,7 @@ def read_tables(
     if report.counters["tables"] != len(unread):
         raise DamagedData(
             f"{report.counters['tables']} tables of other repositories were read, but there are {len(unread)}. "
-            "Nothing was marked. Run the same command again.",
+            "The incomplete result was not used. Run the same command again.",
             invariant=3,
         )
     for dataset, part in zip(datasets, parts, strict=True):

@@ -102,5 +102,7 @@ def _column(table: pa.Table, name: str, types: tuple[pa.DataType, ...], where: s
 
 def _damaged(where: str, what: str) -> DamagedData:
     return DamagedData(
-        f"{where} {what}. Nothing was marked. Make a new mark: the server then writes a new list.", invariant=3
+        f"{where} {what}. The list was not used. Make a new mark, or run the sweep again: the server then writes a new "
+        "list.",
+        invariant=3,
     )

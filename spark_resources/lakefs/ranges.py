@@ -311,7 +311,7 @@ def check_all_read(report: TaskReport, *, ranges: int, entries: int) -> None:
     if (read["ranges"], read["entries"]) != (ranges, entries):
         raise DamagedData(
             f"{read['ranges']} ranges with {read['entries']} entries were read, but {ranges} with {entries} were "
-            "expected. Nothing was marked. Run the same command again.",
+            "expected. The incomplete result was not used. Run the same command again.",
             invariant=3,
         )
 

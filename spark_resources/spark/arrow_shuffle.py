@@ -285,8 +285,8 @@ def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int,
         if not 0 < tasks <= buckets or read != count or received != sent:
             raise DamagedData(
                 f"not all rows of addresses were compared: of {count:,} rows ({name}) {read:,} were read, "
-                f"{sent:,} sent and {received:,} received, in {tasks} tasks of {buckets}. Nothing was marked. Run "
-                "the same command again.",
+                f"{sent:,} sent and {received:,} received, in {tasks} tasks of {buckets}. The incomplete "
+                "result was not used. Run the same command again.",
                 invariant=3,
             )
 
