@@ -400,8 +400,8 @@ def check_same_hash(hashed: pa.Array) -> None:
     """
     if any(fingerprint != hash_fingerprint() for fingerprint in pc.unique(hashed).to_pylist()):
         raise LakegcError(
-            "two machines of the cluster hash addresses differently, so lakegc can't co-group their rows. Nothing was "
-            "marked. Install the same package versions on all of them, and run the same command again."
+            "two machines of the cluster hash addresses differently, so lakegc can't co-group their rows. The result "
+            "was not used. Install the same package versions on all of them, and run the same command again."
         )
 
 
