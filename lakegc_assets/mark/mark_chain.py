@@ -18,12 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
+from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.garbage import KNOWN, KNOWN_ADDRESSES
-from spark_resources.deleting.receipts import Receipts
+from spark_resources.deleting.receipts import NUMBERED, Receipts
 from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.lakefs.ranges import range_number
 from spark_resources.mark_store.mark import MARKS_ROOT, Mark, mark_folder, own_marks
 from spark_resources.mark_store.record import MarkRecord, digest_of
+from spark_resources.model import ADDRESSES as ADDRESS_ROWS
 from spark_resources.model import (
     COMMIT_VERDICTS,
     EXPIRED_OBJECTS,
@@ -35,8 +37,10 @@ from spark_resources.model import (
     Outcome,
     Scope,
 )
-from spark_resources.spark.arrow_shuffle import Input
+from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
 from spark_resources.spark.datasets import Dataset, all_batches, all_rows, read_dataset, read_datasets
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import as_frame
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.parallel_listing import AT_ONCE
 
@@ -294,10 +298,15 @@ def rows_of(mark: Mark, which: tuple[str, str], schema: pa.Schema) -> list[dict[
 
 def addresses_by_outcome(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]) -> DataFrame:
     """The addresses whose last outcome in a mark's receipts is one of these (column address)."""
-    from pyspark.sql import functions as F
+    files = Receipts(run.place, mark_folder(mark_id) + below).files("receipt")
+    values = pa.array([outcome.value for outcome in wanted])
 
-    rows = Receipts(run.place, mark_folder(mark_id) + below).outcomes(run.spark())
-    return rows.where(F.col("outcome").isin([outcome.value for outcome in wanted])).select("address")
+    def combine(rows: GroupedRows, report: TaskReport) -> pa.Table:
+        last = sweep_outcomes.latest(rows["receipts"])
+        return last.filter(pc.is_in(last["outcome"], value_set=values)).select(ADDRESS_ROWS.names)
+
+    inputs = [Input.of_files("receipts", files, NUMBERED, reduced=sweep_outcomes.latest)]
+    return as_frame(co_group(run.spark, inputs, combine, ADDRESS_ROWS, run.persist).rows)
 
 
 def restored_marks(store: Store, since: datetime) -> Iterator[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -22,12 +22,9 @@ from spark_resources.errors import DamagedData
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.spark.arrow_shuffle import InputFile
 from spark_resources.spark.datasets import parquet_bytes
-from spark_resources.spark.task_logs import names, rows_of, table_of
+from spark_resources.spark.task_logs import names, table_of
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 INTENTS = pa.schema([pa.field("address", pa.string(), nullable=False)])
 NUMBERED = pa.schema([pa.field("round", pa.int32(), nullable=False), *RECEIPTS])
@@ -115,16 +112,6 @@ class Receipts:
             return table
         run = pa.scalar(int(key.split("/")[-2]), pa.int32())
         return table.add_column(0, NUMBERED.field("round"), pa.repeat(run, len(table)))
-
-    # --- as a DataFrame ---------------------------------------------------------------------------------------------
-
-    def outcomes(self, spark: SparkSession) -> DataFrame:
-        """The latest receipt of each key (NUMBERED)."""
-        from pyspark.sql import functions as F
-
-        rows = rows_of(spark, list(self.keys("receipt")), NUMBERED, self.read, "round")
-        newest = rows.groupBy("address").agg(F.max_by(F.struct("round", *RECEIPTS.names[1:]), "round").alias("last"))
-        return newest.select("address", "last.*")
 
 
 def _rows_in(key: str) -> int:

@@ -33,9 +33,9 @@ def table_of(data: bytes, name: re.Match[str] | None, schema: pa.Schema) -> pa.T
 
 
 def rows_of(
-    spark: SparkSession, keys: Sequence[str], schema: pa.Schema, read: Callable[[str], pa.Table], number: str = ""
+    spark: SparkSession, keys: Sequence[str], schema: pa.Schema, read: Callable[[str], pa.Table], number: str
 ) -> DataFrame:
-    """All rows of these files, read by the executors; with the run's number as the column `number`, first, if given."""
+    """All rows of these files, read by the executors; with the run's number as the first column, `number`."""
     from spark_resources.spark.partitioning import id_tasks
 
     if not keys:
@@ -44,9 +44,8 @@ def rows_of(
     def read_all(batches: Batches) -> Batches:
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):
             table = read(key)
-            if number:
-                run = pa.scalar(int(key.split("/")[-2]), pa.int32())
-                table = table.add_column(0, schema.field(number), pa.repeat(run, len(table)))
+            run = pa.scalar(int(key.split("/")[-2]), pa.int32())
+            table = table.add_column(0, schema.field(number), pa.repeat(run, len(table)))
             yield from table.cast(schema).to_batches(max_chunksize=100_000)
 
     return id_tasks(lambda: spark, "key", keys, batch=16).mapped(read_all, schema)

@@ -9,10 +9,12 @@ import pyarrow as pa
 
 from lakegc_assets.mark.context import Limits, Target
 from lakegc_assets.mark.keep_facts import OBJECTS
+from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.sweep_outcomes import APPROVED
 from lakegc_assets.sweep.context import SweepLimits, SweepRun, Verified
 from lakegc_assets.sweep.delete_rounds import Tally, pending_objects, run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
+from spark_resources.deleting.receipts import NUMBERED
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Repository
 from spark_resources.mark_store.lease import LEASE_KEY, take_lease
@@ -111,7 +113,9 @@ def finish_sweep_alone(run: SweepRun, keys: Sequence[str], action: Action = Acti
 
 def outcomes(run: SweepRun) -> dict[str, str]:
     """The latest outcome of each key, by the receipts."""
-    return {row["address"]: row["outcome"] for row in run.receipts.outcomes(run.spark()).collect()}
+    files = [file.read() for file in run.receipts.files("receipt")]
+    latest = sweep_outcomes.latest(pa.concat_tables([NUMBERED.empty_table(), *files]))
+    return dict(zip(latest["address"].to_pylist(), latest["outcome"].to_pylist(), strict=True))
 
 
 def left(run: SweepRun) -> set[str]:
