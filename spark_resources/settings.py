@@ -415,17 +415,6 @@ _EXPECTED = {
     "mark_cron": "a cron schedule in UTC, such as 0 3 * * *",
     "spark_conf": 'a JSON object of strings, such as {"spark.executor.memory": "4g"}',
 }
-_NEVER_SHOWN = frozenset(
-    {"secret_access_key", "s3_secret_access_key", "s3_session_token", "spark_conf", "endpoint_url", "s3_endpoint_url"}
-    | {
-        "signing_key",
-        "retired_signing_keys",
-        "azure_account_key",
-        "azure_sas_token",
-        "azure_endpoint_url",
-        "gcs_endpoint_url",
-    }
-)
 
 
 def _validation_error(
@@ -434,9 +423,14 @@ def _validation_error(
     """An error with one sentence per setting: its source, its value (unless it may be secret), the expected value."""
     sentences = []
     for name in dict.fromkeys(str(detail["loc"][0]) for detail in error.errors(include_input=False, include_url=False)):
-        value = "" if name in _NEVER_SHOWN else f" is '{values.get(name)}'"
+        value = "" if may_have_secret(cls, name) else f" is '{values.get(name)}'"
         sentences.append(f"{origins.get(name, name)}{value or ' is invalid'}: expected {_expected_form(cls, name)}")
     return WrongUsage("; ".join(sentences))
+
+
+def may_have_secret(cls: type[Settings], name: str) -> bool:
+    """Whether a value of this setting may have a secret in it, such as a URL with a password."""
+    return cls.is_secret(name, "") or name == "spark_conf" or name.endswith("endpoint_url")
 
 
 def _expected_form(cls: type[Settings], name: str) -> str:

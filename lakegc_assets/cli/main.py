@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,8 +82,6 @@ def interrupted(name: str, arguments: list[str]) -> str:
 
 def _failed(message: str, code: int) -> int:
     if os.environ.get("LAKEGC_DEBUG"):
-        import traceback
-
         print_error(traceback.format_exc())
     print_error(f"lakegc: {as_invoked(message, command_names())}", color="red" if code == 1 else "yellow")
     return code

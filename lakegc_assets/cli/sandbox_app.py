@@ -2,7 +2,11 @@
 
 # no `from __future__ import annotations` here: Typer reads the annotations of commands
 import os
+import signal
 import sys
+import threading
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -26,11 +30,6 @@ def up(
     ] = "",
 ) -> None:
     """Serve until Ctrl-C. Prints the settings for other terminals."""
-    import signal
-    import threading
-    from contextlib import ExitStack
-    from functools import partial
-
     from spark_resources.lakefs_sandbox import Sandbox, StorePlace
     from spark_resources.settings import Settings
 

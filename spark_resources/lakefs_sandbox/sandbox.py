@@ -20,13 +20,12 @@ from spark_resources.lakefs_sandbox.gc_api import ALL_OVERSIGHTS, DEFAULT_UNCOMM
 from spark_resources.lakefs_sandbox.http_calls import Options
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.lakefs_sandbox.store_objects import SETTING_PREFIXES, StorePlace
+from spark_resources.stores.settings import StoreSettings
 
 LOOPBACK = "127.0.0.1"
 ACCESS_KEY_ID = "LAKEGCSANDBOX"
 SECRET_ACCESS_KEY = "only-good-for-the-sandbox"
-_STORE_CREDENTIALS = frozenset(
-    {"s3_access_key_id", "s3_secret_access_key", "s3_session_token", "azure_account_key", "azure_sas_token"}
-)
+_STORE_CREDENTIALS = frozenset({"s3_access_key_id", *StoreSettings.secret_names()})
 _START_LIMIT_S = 30.0
 _STOP_LIMIT_S = 30.0
 

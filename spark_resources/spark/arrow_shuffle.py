@@ -119,7 +119,7 @@ class Input:
         cls, name: str, rows: Rows, schema: pa.Schema, count: int, *,
         reduced: Callable[[pa.Table], pa.Table] | None = None,
     ) -> Input:  # fmt: skip
-        """These `count` rows."""
+        """An input of `count` rows."""
         return cls(name, schema, count, rows=rows, reduced=reduced)
 
     @property

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
+from spark_resources.errors import LakegcError
 from spark_resources.spark.remote_errors import errors_from_executors, on_executor
 from spark_resources.spark.task_report import TaskReport
 
@@ -125,7 +126,10 @@ class Tasks:
             _piece.set(number)
             batches = step(iter(self.pieces[number].to_batches()))
             until_given_up = takewhile(lambda _: not given_up.is_set(), batches)
-            return [pa.Table.from_batches([batch]).cast(schema) for batch in until_given_up]
+            try:
+                return [pa.Table.from_batches([batch]).cast(schema) for batch in until_given_up]
+            except (OSError, pa.ArrowException) as error:  # such as a full disk: not a bug in lakegc
+                raise LakegcError(f"a task failed: {type(error).__name__}: {error}") from error
 
         if len(self.pieces) == 1:
             results = [process(0)]

@@ -54,3 +54,8 @@ class StoreSettings(BaseModel):
     def uses_path_style(self) -> bool:
         """Whether the bucket is part of a URL's path instead of its host."""
         return self.s3_endpoint_url is not None if self.s3_path_style is None else self.s3_path_style
+
+    @classmethod
+    def secret_names(cls) -> frozenset[str]:
+        """The names of the settings whose values are secret."""
+        return frozenset(name for name, field in cls.model_fields.items() if "SecretStr" in str(field.annotation))

@@ -207,6 +207,8 @@ def test_a_bad_value_is_refused_with_its_variable_and_the_expected_form(
         ("ENDPOINT_URL", f"http://me:{SECRET}@h"),
         ("ENDPOINT_URL", f"h:8000?{SECRET}"),
         ("S3_ENDPOINT_URL", f"https://me:{SECRET}@h"),
+        ("AZURE_ENDPOINT_URL", f"https://me:{SECRET}@h"),
+        ("GCS_ENDPOINT_URL", f"https://me:{SECRET}@h"),
         ("SPARK_CONF", f'{{"spark.hadoop.fs.s3a.secret.key": "{SECRET}"'),
         ("SPARK_CONF", f'["{SECRET}"]'),
         ("SPARK_CONF", f'{{"a": ["{SECRET}"]}}'),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_resources.errors import DamagedData
+from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import Namespace
 from spark_resources.spark.datasets import all_rows, parquet, write_outputs
 from spark_resources.spark.partitioning import id_tasks
@@ -89,6 +90,17 @@ def test_an_error_of_one_task_is_raised_with_its_class_and_message(tasks: Tasks,
 
     with pytest.raises(DamagedData, match="table n3 is damaged"), errors_from_executors():
         use(tasks, failing, RESULT)
+
+
+def test_an_error_of_the_system_is_raised_as_a_failed_task_with_its_message(tasks: Tasks) -> None:
+    """A full disk is no bug in lakegc, wherever the task ran."""
+
+    def full(batches: Batches) -> Batches:
+        yield from in_process(batches)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(LakegcError, match=r"task failed: OSError.*No space left on device"), errors_from_executors():
+        tasks.collected(full, RESULT)
 
 
 @pytest.mark.timeout(60)
