@@ -127,7 +127,7 @@ def show_mark(record: MarkRecord, *, as_json: bool) -> None:
         ),
         ("live, uncommitted", f"{facts['uncommitted']:,}"),
         (
-            "kept: served or unclear",
+            "kept: live after all, or unclear",
             f"{facts['kept_by_probes']:,} ({plural(facts['probes'], 'path')} probed)",
         ),
         (
