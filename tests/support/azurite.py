@@ -5,9 +5,7 @@ It is an npm package, and nothing else here needs npm. Without Azurite and npm, 
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import subprocess
 import time
 import warnings
@@ -21,15 +19,13 @@ from azure.core.exceptions import AzureError, ResourceExistsError
 from azure.storage.blob import BlobServiceClient
 from pydantic import SecretStr
 
-from spark_resources.host.user_folders import cache_folder
 from spark_resources.stores.settings import StoreSettings
+from tests.support.azurite_installation import find_or_install
 from tests.support.retry_policies import no_wait_policy
 from tests.support.s3_servers import START_LIMIT, STARTS, _folder, free_port
 
-VERSION = "3.37.0"
 ACCOUNT = "lakegctests"
 KEY = "bm90IGEgc2VjcmV0IGJ1dCBhIHRlc3Q="
-INSTALL_LIMIT = 300.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -91,35 +87,6 @@ def azurite() -> Iterator[Azurite]:
 
 
 # --- the program ----------------------------------------------------------------------------------------------------
-
-
-def find_or_install() -> str | None:
-    """The path of Azurite's blob service; None if it is neither installed nor installable with npm."""
-    path = os.environ.get("LAKEGC_TEST_AZURITE") or shutil.which("azurite-blob")
-    if path:
-        return path
-    npm = shutil.which("npm")
-    if npm is None:
-        return None
-    folder = cache_folder() / f"azurite-{VERSION}"
-    program = folder / "node_modules" / ".bin" / "azurite-blob"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
-        if not program.exists():
-            _install(npm, folder)
-    return str(program) if program.exists() else None
-
-
-def _install(npm: str, folder: Path) -> None:
-    command = [npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel=error"]
-    try:
-        subprocess.run(
-            [*command, f"azurite@{VERSION}"], timeout=INSTALL_LIMIT, check=True, capture_output=True, text=True
-        )
-    except (subprocess.SubprocessError, OSError) as error:
-        warnings.warn(f"Azurite could not be installed: {getattr(error, 'stderr', '') or error}", stacklevel=1)
-        shutil.rmtree(folder / "node_modules", ignore_errors=True)
 
 
 @contextmanager
