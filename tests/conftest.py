@@ -14,15 +14,18 @@ from tests.support import s3_servers, store_providers
 from tests.support.store_providers import Provider
 
 LONGEST_FIRST = (
-    "property/test_model.py", "ui/test_ui.py", "property/test_model_of_sweeps.py", "recordings/test_recordings.py",
-    "cluster/test_standalone.py", "sweep/test_races.py", "sweep/test_sweeps.py", "sweep/test_faults.py",
-    "sweep/test_killed.py", "property/test_marks_with_holds.py", "recordings/test_holds.py",
-    "recordings/test_rebuilt_repositories.py",
+    "ui/test_ui.py", "sweep/test_objects_that_become_live.py", "recordings/test_recordings.py",
+    "commands/test_fresh_process.py", "sweep/test_faults.py", "cluster/test_standalone.py", "property/test_model.py",
+    "commands/test_demo_in_stores.py", "sweep/test_sweeps.py", "outage/test_outages.py",
+    "sweep/test_other_repositories.py", "sweep/test_failures.py", "backup/test_commands.py", "sweep/test_killed.py",
+    "sweep/test_races.py", "commands/test_demo.py", "recordings/test_holds.py", "property/test_model_of_sweeps.py",
+    "sweep/test_recorded_foreign_marks.py", "sweep/test_path_probes.py", "stores/test_listing.py",
+    "property/test_marks_with_holds.py", "recordings/test_rebuilt_repositories.py",
 )  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let what takes longest begin first, so that two processes end at about the same time."""
+    """Begin with the modules that take longest, so that all processes end at about the same time."""
 
     def place(item: pytest.Item) -> int:
         names = (number for number, name in enumerate(LONGEST_FIRST) if item.path.as_posix().endswith(name))
