@@ -92,23 +92,23 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
     ).records
     if not events:
         return dg.SkipReason("No new approval.")
-    requests, not_followed = [], []
+    requests, ignored = [], []
     job = careful_sweep_job if os.environ.get("LAKEGC_BACKUP_TO", "").strip() else sweep_job
     for event in events:
         key = event.partition_key or ""
         if not is_an_approval(event):
             report_advice(context.instance, key)
-            not_followed.append(f"{key or 'an event without a partition'}: {MANUAL_EVENT_ADVICE}")
+            ignored.append(f"{key or 'an event without a partition'}: {MANUAL_EVENT_ADVICE}")
             continue
         try:
             partition = Partition.parse(key)
         except LakegcError as error:
-            not_followed.append(str(error))
+            ignored.append(str(error))
             continue
         tags = {REPOSITORY_TAG: partition.repository, APPROVAL_TAG: str(event.storage_id)}
         run_key = f"approval {event.storage_id}"
         requests.append(dg.RunRequest(run_key=run_key, partition_key=key, tags=tags, job_name=job.name))
-    for sentence in not_followed:
+    for sentence in ignored:
         context.log.error(sentence)
     return dg.SensorResult(
         run_requests=requests,
@@ -116,6 +116,6 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
         dynamic_partitions_requests=[PARTITIONS.build_add_request([str(request.partition_key) for request in requests])]
         if requests
         else [],
-        skip_reason=None if requests else dg.SkipReason("; ".join(not_followed)),
+        skip_reason=None if requests else dg.SkipReason("; ".join(ignored)),
         cursor=str(events[-1].storage_id),
     )

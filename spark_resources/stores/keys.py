@@ -127,8 +127,8 @@ def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) ->
         raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
     if not byte_order:
         raise WrongUsage(
-            f"{where} doesn't list keys in byte order, so a listing from the middle would miss some. List the whole "
-            "prefix."
+            f"{where} isn't known to list keys in byte order, so a listing that starts in the middle could miss some. "
+            "List the whole prefix."
         )
 
 

@@ -119,7 +119,7 @@ class AzureStore:
         keys.check_prefix(prefix, self.where, self._capabilities.unsupported_keys)
         after = None if start_after is None else keys.as_bytes(start_after, self.where)
         if after is not None:
-            self._check_start_after(delimiter)
+            keys.check_start_after(self.where, delimiter, byte_order=self._capabilities.byte_order)
         marker: str | None = None
         while True:
             listing = self._request_listing(prefix, page_size, delimiter, marker)
@@ -137,15 +137,6 @@ class AzureStore:
         with translated_errors(self.where, "list", prefix):
             return list_blobs(
                 self.client, self._prefix + prefix, page_size=page_size, delimiter=delimiter, marker=marker
-            )
-
-    def _check_start_after(self, delimiter: str | None) -> None:
-        if delimiter is not None:
-            raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
-        if not self._capabilities.byte_order:
-            raise WrongUsage(
-                f"{self.where} isn't known to list keys in byte order, so a listing can't start in the middle. List "
-                "the whole prefix."
             )
 
     def _page(self, listing: Listing, requested: str, after: bytes | None) -> Page:
