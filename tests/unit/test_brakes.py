@@ -43,7 +43,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def previous(**counts: int) -> dict[str, Any]:
-    """The part of a record about the previous mark."""
+    """The part of a mark's record about the previous mark."""
     return {"mark_id": "m0", "counts": {**COUNTS, **counts}, "unreadable": []}
 
 
@@ -65,7 +65,7 @@ def tripped(brakes_found: Mapping[str, Brake]) -> set[str]:
 
 
 def test_an_ordinary_mark_trips_no_brake() -> None:
-    """A mark like the one before it trips nothing; every brake is listed all the same, in order, with a sentence."""
+    """The mark resembles the one before it. Every brake is still listed, in order and with a sentence."""
     assert tripped(found()) == tripped(first()) == set()
     assert tuple(found()) == BRAKES
     assert all(brake.why for brake in (*found().values(), *first().values()))
@@ -111,7 +111,7 @@ AT_THE_BOUND: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", TRIPS)
 def test_a_brake_trips_just_beyond_its_limit(what: str) -> None:
-    """It trips alone, and says what was measured and what the bound is."""
+    """No other brake trips. The message states the measured value and the bound."""
     name = what.split(maxsplit=1)[0]
     brake = found(**TRIPS[what])[name]
 
@@ -122,12 +122,11 @@ def test_a_brake_trips_just_beyond_its_limit(what: str) -> None:
 
 @pytest.mark.parametrize("what", AT_THE_BOUND)
 def test_no_brake_trips_at_its_limit(what: str) -> None:
-    """The bound itself is still allowed."""
     assert tripped(found(**AT_THE_BOUND[what])) == set()
 
 
 def test_a_first_mark_may_expire_half_of_the_candidates() -> None:
-    """There is no earlier mark to compare with, and an empty live set trips all the same."""
+    """A first mark has no earlier mark to be compared with. An empty live set trips a brake even then."""
     assert tripped(first(expired=50_000)) == set()
     assert tripped(first(expired=50_001)) == {"share"}
     assert tripped(first(live=0)) == {"live"}
@@ -135,7 +134,7 @@ def test_a_first_mark_may_expire_half_of_the_candidates() -> None:
 
 
 def test_an_empty_repository_trips_no_brake() -> None:
-    """Where nothing is stored nothing trips, and where nothing expires the share is 0."""
+    """If nothing is stored, no brake trips; if nothing expires, the share is 0."""
     assert tripped(first(candidates=0, candidate_bytes=0, expired=0, expired_bytes=0, live=0)) == set()
     assert found(expired=0, expired_bytes=0)["share"].measured == 0
 
@@ -198,7 +197,7 @@ def test_each_brake_says_what_was_measured_and_what_is_allowed(why: str) -> None
 
 @pytest.mark.parametrize(("name", "bound"), [("jump", 3), ("live", 0.5), ("listing", 0.5)])
 def test_a_comparison_without_an_earlier_mark_says_whether_there_is_none(name: str, bound: float) -> None:
-    """A first mark has none; one that exists and can't be read trips the brake."""
+    """A first mark has no earlier mark. An earlier mark that exists but can't be read trips the brake."""
     unread = found(before={"unreadable": ["m0", "m-1"]})[name]
 
     assert unread == Brake(name, True, None, bound, "it can't be compared with earlier marks: m0, m-1 can't be read")
@@ -268,8 +267,8 @@ def test_each_unreadable_repository_trips_its_own_brake(unread: dict[str, str]) 
 
 
 def test_repositories_that_any_step_could_not_read_are_released_one_by_one() -> None:
-    """Each step may find another one. A repository that the approval doesn't name, or that the mark did read, stays
-    unreleased: objects that it refers to would be deleted."""
+    """Each step may find another repository that it can't read. A repository stays unreleased if the approval doesn't
+    name it, or if the mark could read it: objects that it refers to would be deleted."""
     steps = {
         "retained_commits": StepRecord(START, START, 3, facts={"elsewhere": {"unread": {"no reading": "x"}}}),
         "committed_addresses": StepRecord(START, START, 4, facts={"elsewhere": {"unread": {"lost": "gone"}}}),
@@ -330,7 +329,7 @@ def test_an_unfinished_mark_or_a_missing_count_is_an_error() -> None:
 
 
 def test_a_mark_is_compared_with_the_newest_earlier_mark_of_its_scope(place: Place) -> None:
-    """It has to be finished, and made for this repository, not for an earlier one of the same name."""
+    """The earlier mark must be finished and must belong to this repository, not to an earlier one of the same name."""
     day = timedelta(days=1)
     for mark_id, changes in {
         "oldest": {"start": START - 5 * day},

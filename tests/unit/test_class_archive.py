@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: made once, used when it is complete, another one for another Java or Spark."""
+"""The archive of Spark's classes: created once, used once it is complete, and separate for each Java and Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parts(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 def written(options: str, *, age_s: float) -> Path:
-    """The archive that a JVM with these options left so long ago."""
+    """The archive that a JVM with these options wrote, with a modification time so long ago."""
     file = Path(options.partition("-XX:ArchiveClassesAtExit=")[2])
     file.write_bytes(b"classes")
     os.utime(file, (NOW - age_s, NOW - age_s))
@@ -30,7 +30,7 @@ def written(options: str, *, age_s: float) -> Path:
 
 
 def test_the_first_start_writes_an_archive_and_the_next_one_uses_it(parts: tuple[Path, Path, Path]) -> None:
-    """It is read with its checksums verified."""
+    """The JVM verifies the archive's checksums when it loads it."""
     java, spark, folder = parts
     left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=COMPLETE_AFTER_S + 1)
     options = archive_options(java, spark, folder=folder, now=NOW)
@@ -51,7 +51,7 @@ def test_a_recently_changed_archive_is_not_used(parts: tuple[Path, Path, Path]) 
 
 
 def test_each_java_and_spark_has_its_own_archive(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    """So has an updated Java in the same place."""
+    """A Java that is updated in place gets a new archive, too."""
     java, spark, folder = parts
     written(archive_options(java, spark, folder=folder, now=NOW), age_s=60)
     assert "SharedArchiveFile" in archive_options(java, spark, folder=folder, now=NOW)

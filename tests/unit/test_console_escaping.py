@@ -1,4 +1,4 @@
-"""What is printed to a terminal: no text of a key, a file of holds or a server moves its cursor or colors it."""
+"""Text that lakegc prints never controls the terminal, whether it comes from a key, a file of holds or a server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVIL = "\x1b]0;title\x07\x1b[2Jall is well\x9b31m\u202e\r\u2028"
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> str:
-    """What `act` leaves on a real terminal, for which both streams are taken."""
+    """The output of `act` on a terminal, with stdout and stderr connected to it."""
     ours, its = pty.openpty()
     pieces: list[bytes] = []
     reader = threading.Thread(target=read_all, args=(ours, pieces))

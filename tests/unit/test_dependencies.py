@@ -32,13 +32,13 @@ def test_lakefs_sdk_is_allowed_only_while_it_is_under_the_apache_license() -> No
 
 
 def test_incompatible_versions_of_urllib3_are_excluded() -> None:
-    """Its retries and decoding are relied on as they are from 2.6.3 on."""
+    """lakegc relies on urllib3's retries and decoding as they work since 2.6.3."""
     assert "2.6.2" not in BOUNDS["urllib3"]
     assert "2.6.3" in BOUNDS["urllib3"]
 
 
 def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_the_lock() -> None:
-    """Only permitted licenses are listed, so a new one stops it."""
+    """CI accepts listed licenses only, so a dependency with a new license fails it."""
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
     assert "--resolution lowest-direct '.[azure,gcs]'\n" in steps
@@ -49,7 +49,7 @@ def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_the_lock() -> N
 
 
 def test_every_extra_is_in_the_environment_of_the_two_commands() -> None:
-    """`uv run` installs the default groups, and `--no-dev` leaves out one of them only."""
+    """`uv run` installs the default groups; `--no-dev` leaves out only the group dev."""
     extras = PROJECT["project"]["optional-dependencies"]
 
     assert set(extras) == {"azure", "gcs"}
@@ -72,7 +72,7 @@ except WrongUsage as error:
 
 
 def opened(uri: str, missing: list[str], settings: str = "") -> str:
-    """What opening a store comes to in a process that lacks some packages."""
+    """The result of opening a store in a process that lacks some packages."""
     code = OPENED.format(uri=uri, missing=missing, settings=settings)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
@@ -86,7 +86,7 @@ def opened(uri: str, missing: list[str], settings: str = "") -> str:
     ],
 )
 def test_the_error_about_a_missing_package_of_a_provider_names_its_extra(uri: str, missing: str, extra: str) -> None:
-    """And it names the package."""
+    """The error names the package as well as the extra."""
     output = opened(uri, [missing])
 
     assert missing in output

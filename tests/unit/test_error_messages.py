@@ -1,4 +1,4 @@
-"""Every error message of lakegc, as one page: a change of wording is seen in review, and so is a placeholder it loses.
+"""All error messages of lakegc on one page, so that a review shows any change of wording and any lost placeholder.
 
 A message names what is wrong, where, and what to do next. Rewording must not lose the repository, mark or object.
 """
@@ -33,7 +33,7 @@ def error_classes(trees: dict[str, ast.Module]) -> set[str]:
 
 
 def templates(node: ast.expr) -> Iterator[str]:
-    """The texts of a message expression, with `{...}` for what is filled in; one for each branch of a condition."""
+    """The texts of a message expression, one for each branch of a condition. `{...}` stands for an inserted value."""
     match node:
         case ast.Constant(value=str(text)):
             yield text
@@ -47,7 +47,7 @@ def templates(node: ast.expr) -> Iterator[str]:
 
 
 def page() -> str:
-    """All messages, by module and class of error."""
+    """All error messages, by module and error class."""
     trees = modules()
     known = error_classes(trees)
     lines: list[str] = []
@@ -60,7 +60,8 @@ def page() -> str:
 
 
 def test_every_error_message_is_on_the_page_of_messages() -> None:
-    """Read the difference: a new text needs the same placeholders, or a reason to drop one."""
+    """If this fails, read the difference: a reworded message must keep its placeholders unless there is a reason to
+    drop one."""
     now = page()
     if os.environ.get("UPDATE_MESSAGES"):
         PAGE.write_text(now, encoding="utf-8")

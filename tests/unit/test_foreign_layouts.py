@@ -1,4 +1,5 @@
-"""The reference collector's layouts: what a mark writes for it, and which marks of its own are found (formats §5)."""
+"""The layouts of the reference collector's marks: what lakegc writes for it, and which of its own marks lakegc finds
+(formats §5)."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def rows(addresses: Sequence[str]) -> pa.Table:
 
 
 def as_lines(addresses: Sequence[str]) -> tuple[bytes, int]:
-    """The text of an expired set, and how many addresses it is said to hold."""
+    """The expired set as text, and the number of addresses that is reported for it."""
     return reference_outputs("m1")[1].encode(rows(addresses))
 
 
@@ -70,7 +71,7 @@ def test_the_reference_collector_finds_the_files_that_it_reads(place: Place, tmp
 
 
 def test_each_line_of_the_text_is_one_key_byte_for_byte() -> None:
-    """Every line ends in a newline, the last one, too."""
+    """Every line ends with a newline, including the last one."""
     kept = ["data/s/a b", "data/s/#a", "data/;", "a#", "x;y", "data/s/\x1b[31m", "data/s/a\tb", "data/s/%0A", "é", "\\"]
 
     assert as_lines(kept) == ("".join(f"{key}\n" for key in kept).encode(), len(kept))
@@ -102,13 +103,12 @@ def test_each_line_of_the_text_is_one_key_byte_for_byte() -> None:
     ],
 )
 def test_a_key_that_rclone_would_misread_is_left_out_of_the_text(address: str) -> None:
-    """It has a line break, a blank at an end (Unicode's, too), or looks like a comment."""
+    """Such a key has a line break, begins or ends with a blank (including Unicode's), or looks like a comment."""
     assert as_lines([address]) == (b"", 0)
     assert as_lines(["data/s/first", address, "data/s/last"]) == (b"data/s/first\ndata/s/last\n", 2)
 
 
 def test_a_key_that_cannot_be_a_line_of_text_is_in_the_parquet() -> None:
-    """What no line can hold is in the Parquet all the same."""
     data, held = reference_outputs("m1")[0].encode(rows(["data/a\nb", "data/c"]))
 
     table = pq.read_table(io.BytesIO(data))
@@ -131,7 +131,7 @@ def found(place: Place, *, ours: frozenset[str] = frozenset()) -> dict[str, Refe
 
 
 def test_marks_in_every_layout_of_the_reference_collector_are_found(place: Place) -> None:
-    """Their files and their summary are found, too."""
+    """The files and the summary of each mark are found with it."""
     leave(place, "unified/m1/deleted/part-1.snappy.parquet", "unified/m1/deleted/part-0.snappy.parquet")
     leave(place, "unified/m1/summary.json", "uncommitted/m2/summary.json", data=SUMMARY)
     leave(place, "uncommitted/m2/deleted/part-0.parquet")
@@ -183,7 +183,7 @@ def test_other_files_are_not_marks_of_the_reference_collector(place: Place) -> N
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[1]", b"{", b'"success"'])
 def test_an_unreadable_summary_counts_as_empty(place: Place, data: bytes) -> None:
-    """It exists, but doesn't say that the collector succeeded."""
+    """The summary exists, but doesn't show that the collector succeeded."""
     leave(place, "unified/m1/deleted/part-0.parquet")
     place.store().write(f"{GC}unified/m1/summary.json", data)
 

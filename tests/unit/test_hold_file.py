@@ -1,4 +1,4 @@
-"""The file of holds: what it contains, what is wrong with it and in which line, and how it is changed."""
+"""The file of holds: its content, its errors with their line numbers, and how it is changed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ holds:
 
 
 def one(**fields: str) -> bytes:
-    """A file with one hold, each field in a line of its own, from the third on."""
+    """A file with one hold, one field per line, starting at the third line."""
     held = {name: value for name, value in fields.items() if name in KINDS} or {"tags": "v*"}
     known = {"id": "h", **held, **WHOSE, **fields}
     lines = [f"    {name}: {value}" for name, value in known.items()]
@@ -155,7 +155,7 @@ def test_all_errors_of_a_file_are_reported_at_once() -> None:
     ],
 )
 def test_a_hold_lasts_to_the_end_of_its_day_in_utc(until: str, end: datetime) -> None:
-    """With a time it lasts to that moment."""
+    """An end with a time of day is exact."""
     (hold,) = parse_holds(one(until=until), "holds.yaml")
 
     assert hold.ends == end
@@ -164,7 +164,7 @@ def test_a_hold_lasts_to_the_end_of_its_day_in_utc(until: str, end: datetime) ->
 
 
 def test_dropping_a_hold_leaves_the_others_and_their_comments() -> None:
-    """The comment of the hold that is dropped goes with it."""
+    """The comment of the dropped hold is removed with it."""
     for hold in parse_holds(FILE, "holds.yaml"):
         left = without_hold(FILE, hold.id, "holds.yaml")
 
@@ -178,7 +178,7 @@ def test_dropping_a_hold_leaves_the_others_and_their_comments() -> None:
 
 
 def test_a_hold_is_added_at_the_end_of_the_unchanged_file() -> None:
-    """It has the indentation of the file."""
+    """The new hold is indented like the rest of the file."""
     more = BranchHold(id="more", branches="exp-*", days="90", **WHOSE)
     flat = FILE.replace(b"\n  ", b"\n")
 
@@ -218,7 +218,7 @@ def _just(fields: dict[str, str | None]) -> dict[str, st.SearchStrategy[str | No
 @given(st.lists(holds(), min_size=1, max_size=5, unique_by=lambda hold: hold.id), st.data())
 @settings(deadline=None, max_examples=25)
 def test_added_holds_are_read_back_as_written(several: list[Hold], data: st.DataObject) -> None:
-    """This holds for any text in their fields, and a hold that is dropped afterwards is gone."""
+    """The fields may contain any text. A hold that is dropped afterwards is gone."""
     text = None
     for hold in several:
         text = with_hold(text, hold, "holds.yaml")
@@ -232,12 +232,12 @@ def test_added_holds_are_read_back_as_written(several: list[Hold], data: st.Data
 
 
 def test_the_literal_prefix_of_a_pattern_ends_at_its_first_special_character() -> None:
-    """Ranges are skipped by it."""
+    """The prefix decides which ranges are skipped."""
     assert [literal_prefix(pattern) for pattern in ("a/b", "a*b", "a?", "a[[]b", "*")] == ["a/b", "a", "a", "a", ""]
 
 
 def test_a_hold_of_commits_matches_key_and_value() -> None:
-    """Neither alone is enough, and case counts."""
+    """A commit needs both the key and the value; case matters."""
     hold = CommitHold(id="legal", commits={"legal": "hol?"}, **WHOSE)
 
     assert hold.matches({"legal": "hold", "who": "ada"})
