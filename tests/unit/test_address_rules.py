@@ -135,7 +135,7 @@ def test_keys_with_dot_segments_may_not_be_deleted() -> None:
 
 
 def test_a_hold_can_name_every_prefix_of_a_possible_candidate() -> None:
-    """Otherwise some objects could not be put on hold by their prefix."""
+    """If a prefix were refused, objects could not be put on hold by it."""
     for case in ADDRESSES:
         key = case.address
         beginnings = (

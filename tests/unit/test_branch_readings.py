@@ -151,8 +151,8 @@ def test_all_changes_of_a_branch_are_read_in_one_diff() -> None:
 
 
 def test_changes_that_only_the_uncommitted_diff_shows_are_an_error() -> None:
-    """The other diff may have ended early without an error. A change staged between the two diffs is found by the next
-    attempt."""
+    """The diff of staged data may have ended early without an error. A change staged between the two diffs is found by
+    the next attempt."""
     server = Branch({}, uncommitted={"a": "added"})
 
     with pytest.raises(Unavailable, match=r"shows uncommitted changes of 'main' in repository 'lake'"):

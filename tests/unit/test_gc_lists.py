@@ -101,7 +101,7 @@ def test_unknown_columns_are_ignored() -> None:
 
 
 def test_a_list_without_rows_is_empty() -> None:
-    """Even then, the list must have the right columns."""
+    """The empty list must have the right columns."""
     schema = pa.schema([("physical_address", pa.string()), ("creation_date", pa.int64())])
 
     assert (

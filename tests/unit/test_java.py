@@ -42,7 +42,7 @@ def test_the_major_version_is_read_from_every_form_of_output(tmp_path: Path, say
 
 @pytest.mark.parametrize("says", ['openjdk version "1.8.0_392"', 'openjdk version "11.0.21" 2023-10-17'])
 def test_a_java_that_is_too_old_is_refused_with_advice(tmp_path: Path, says: str) -> None:
-    """Otherwise Spark would fail later with a stack trace."""
+    """If lakegc didn't refuse it, Spark would fail later with a stack trace."""
     with pytest.raises(WrongUsage, match=r"needs Java 17 or 21, but found Java (8|11)\. Install .*apt-get.*adoptium"):
         check_java(fake_java(tmp_path, says))
 

@@ -1,4 +1,4 @@
-"""How many requests one task has in flight is what the settings say: for pages, tables and path probes."""
+"""The settings decide how many requests a task sends concurrently: for pages, tables and path probes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def crowd() -> Iterator[Crowd]:
 
 
 def test_a_task_requests_as_many_pages_at_once_as_the_setting_allows() -> None:
-    """LAKEGC_LISTING_REQUESTS is how many pages one task requests from a store at once."""
+    """LAKEGC_LISTING_REQUESTS limits how many pages a task requests from a store concurrently."""
     with crowd() as server:
         place = server.place(LISTING_REQUESTS=str(AT_ONCE))
         assert not list(
@@ -114,7 +114,7 @@ def test_a_task_requests_as_many_pages_at_once_as_the_setting_allows() -> None:
 
 
 def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
-    """LAKEGC_READING_REQUESTS is how many tables one task fetches ahead."""
+    """LAKEGC_READING_REQUESTS limits how many tables a task fetches ahead."""
     with crowd() as server:
         place = server.place(READING_REQUESTS=str(AT_ONCE))
         ids = [f"{number:064x}" for number in range(ALL)]
@@ -126,7 +126,7 @@ def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
 
 
 def test_a_task_sends_as_many_path_probes_at_once_as_the_setting_allows() -> None:
-    """LAKEGC_PROBE_REQUESTS is how many path probes one task sends to the lakeFS server at once."""
+    """LAKEGC_PROBE_REQUESTS limits how many path probes a task sends to the lakeFS server concurrently."""
     with crowd() as server:
         lakefs = LakeFS(LakeFSSettings.of(server.settings(PROBE_REQUESTS=str(AT_ONCE))))
         assert list(staged_addresses(lakefs, "lake", "main")) == [STAT["physical_address"]] * ALL

@@ -1,4 +1,4 @@
-"""The sandbox's clock, names, restarts and commit routes; and lakegc's own client and store on it."""
+"""The sandbox's clock, object names, restarts and commit calls, and lakegc's own client and store with it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
         yield running
 
 
-def retry_after_s(xid: str) -> int:
-    """The time in an xid, as formats §1 has it: four bytes in base32hex."""
+def xid_time(xid: str) -> int:
+    """The time in an xid (formats §1): its first four bytes, in base32hex."""
     alphabet = "0123456789abcdefghijklmnopqrstuv"
     number = 0
     for letter in xid:
@@ -44,7 +44,7 @@ def retry_after_s(xid: str) -> int:
 
 
 def test_server_store_and_files_use_the_clock_that_was_set(sandbox: Sandbox) -> None:
-    """So do entries, names and commits."""
+    """Entries, names and commits use it, too."""
     sandbox.set_clock(THEN)
     lake = sandbox.repository("lake")
     settings = Settings.load({}, Path("/nowhere"), **sandbox.settings)
@@ -63,15 +63,15 @@ def test_server_store_and_files_use_the_clock_that_was_set(sandbox: Sandbox) -> 
         store.stat(f"_lakefs/{commit.metarange_id}").modified,
         entry.last_modified,
         commit.created,
-        datetime.fromtimestamp(retry_after_s(name), UTC),
-        datetime.fromtimestamp((64_060_588_800 - retry_after_s(data_slice)) % 2**32, UTC),
+        datetime.fromtimestamp(xid_time(name), UTC),
+        datetime.fromtimestamp((64_060_588_800 - xid_time(data_slice)) % 2**32, UTC),
         sandbox.create("late").record.created,
     ):
         assert abs(moment - THEN) < NEAR, moment
 
 
 def test_a_set_clock_advances_and_leaves_earlier_files_unchanged(sandbox: Sandbox) -> None:
-    """None restores the machine's time."""
+    """Setting the clock to None restores the machine's time."""
     lake = sandbox.repository("lake")
     sandbox.set_clock(THEN)
     file = lake.objects.file(lake.put("main", "a", b"1").address)
@@ -90,7 +90,7 @@ def test_a_set_clock_advances_and_leaves_earlier_files_unchanged(sandbox: Sandbo
 
 
 def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -> None:
-    """A slice is open for an hour or 50,000 names."""
+    """A slice is open for one hour or 50,000 names."""
     now = [THEN]
     xids = Xids(7, lambda: now[0])
     addresses = AddressGenerator(xids, lambda: now[0])
@@ -110,7 +110,7 @@ def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -
 
 
 def test_no_address_is_given_out_twice_after_a_restart(tmp_path: Path) -> None:
-    """The sandboxes follow each other on one folder within a second."""
+    """Several sandboxes use the same folder one after another within a second."""
     given: list[str] = []
     for start in range(3):
         sandbox = Sandbox(tmp_path / "sandbox")
@@ -125,7 +125,7 @@ def test_no_address_is_given_out_twice_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_restarted_sandbox_serves_the_same_repository(tmp_path: Path) -> None:
-    """It has the same commits, branches, tags, staged entries, rules, tasks and clock."""
+    """The restarted sandbox has the same commits, branches, tags, staged entries, rules, tasks and clock."""
 
     def served(sandbox: Sandbox) -> list[Any]:
         api = client(sandbox)
@@ -162,7 +162,7 @@ def test_a_restarted_sandbox_serves_the_same_repository(tmp_path: Path) -> None:
 
 
 def test_a_stopped_sandbox_frees_its_port_and_can_be_started_again(sandbox: Sandbox) -> None:
-    """Meanwhile, asking for its address is an error."""
+    """While the sandbox is stopped, asking for its address is an error."""
     address = sandbox.endpoint_url
     port = int(address.rpartition(":")[2])
     with pytest.raises(Unavailable, match="can't listen"):
@@ -177,7 +177,7 @@ def test_a_stopped_sandbox_frees_its_port_and_can_be_started_again(sandbox: Sand
 
 
 def test_options_and_variables_of_the_sandbox_give_the_same_settings(sandbox: Sandbox) -> None:
-    """They lead lakegc to the sandbox."""
+    """With either of them, lakegc connects to the sandbox."""
     by_options = Settings.load({}, Path("/nowhere"), **sandbox.settings)
     by_variables = Settings.load(sandbox.environment, Path("/nowhere"))
     assert by_options.model_dump() == by_variables.model_dump()
@@ -188,7 +188,7 @@ def test_options_and_variables_of_the_sandbox_give_the_same_settings(sandbox: Sa
 
 
 def test_a_commit_has_the_message_metadata_and_date_of_its_request(sandbox: Sandbox) -> None:
-    """The response, `get commit` and the log agree, and faults have their status."""
+    """The response, `get commit` and the log agree. Errors have their own statuses."""
     api, lake = client(sandbox), sandbox.repository("lake")
     creation = models.CommitCreation(message="m", metadata={"team": "ml"}, date=1_700_000_000)
     with refused(400, "commit: no changes"):
@@ -225,7 +225,7 @@ def test_pages_of_the_log_list_every_commit_once_and_in_order(sandbox: Sandbox, 
 
 
 def test_a_merge_with_a_conflict_is_409_unless_a_strategy_is_given(sandbox: Sandbox) -> None:
-    """Without a conflict it answers with its commit."""
+    """Without a conflict, the response names the merge commit."""
     api, lake = client(sandbox), sandbox.repository("lake")
     lake.create_branch("dev", "main")
     for branch in ("main", "dev"):
@@ -243,7 +243,7 @@ def test_a_merge_with_a_conflict_is_409_unless_a_strategy_is_given(sandbox: Sand
 
 
 def test_direct_calls_and_http_see_the_same_repository(sandbox: Sandbox) -> None:
-    """Each sees the other's changes at once, and has the same refusals."""
+    """Each sees the other's changes at once, and both refuse the same requests."""
     api, lake = client(sandbox), sandbox.repository("lake")
     assert isinstance(lake, SandboxRepository)
     assert lake.put_many("main", ((f"k{number}", b"") for number in range(1500))) == 1500

@@ -1,4 +1,4 @@
-"""Which objects of a sweep are still pending, and the outcome that is reported of each."""
+"""Which objects of a sweep are still pending, and which outcome is reported for each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def outcomes(**by_address: tuple[Outcome, int]) -> pa.Table:
 
 
 def every_outcome() -> pa.Table:
-    """An object, by name, for each outcome."""
+    """One object for each outcome, by its name."""
     return outcomes(**{outcome.name: (outcome, 1) for outcome in Outcome})
 
 
@@ -39,8 +39,8 @@ def addresses(rows: pa.Table) -> list[str]:
 
 
 def test_an_approved_object_stays_pending_until_it_has_a_final_outcome() -> None:
-    """What failed before this attempt is retried; what failed in its first round or later is not. Each pending object
-    keeps what was marked of it, and only approved ones are pending."""
+    """Objects that failed before this attempt are retried; those that failed in its first round or later are not. Each
+    pending object keeps the data of the mark. Only approved objects are pending."""
     given = outcomes(
         gone=(Outcome.DELETED, 1), kept=(Outcome.RESCUED, 9), before=(Outcome.FAILED, 4),
         now=(Outcome.FAILED, 5), later=(Outcome.FAILED, 6), unapproved=(Outcome.FAILED, 1),
@@ -68,7 +68,7 @@ def test_a_later_failure_replaces_an_earlier_outcome() -> None:
 
 def test_a_second_attempt_of_a_task_does_not_hide_what_the_first_one_deleted() -> None:
     """The second attempt finds the object already gone, or fails. The closing re-verification has to check whether the
-    object became live, since this sweep removed it."""
+    object became live, because this sweep removed it."""
     objects = approved("gone", "failed")
     first = outcomes(gone=(Outcome.DELETED, 1), failed=(Outcome.QUARANTINED, 1))
     second = outcomes(gone=(Outcome.ALREADY_GONE, 1), failed=(Outcome.FAILED, 1))
@@ -105,7 +105,7 @@ def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> Non
 
 
 def test_objects_are_grouped_by_their_outcome() -> None:
-    """Deleted and quarantined objects are gone from their keys; rescued and changed ones are left there for good."""
+    """Deleted and quarantined objects are gone from their keys. Rescued and changed objects stay there for good."""
     given = every_outcome()
     objects, nothing = approved(*(outcome.name for outcome in Outcome)), OUTCOMES.empty_table()
     undone = outcomes(DELETED=(Outcome.RESTORED, 1), QUARANTINED=(Outcome.FAILED, 1))

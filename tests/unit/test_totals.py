@@ -1,4 +1,4 @@
-"""What executors count of an expired set while they write it, and how it is plotted."""
+"""What executors count while they write an expired set, and how it is plotted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def totals_of(*rows: dict[str, Any], depth: int = 1) -> Totals:
     ],
 )
 def test_an_age_is_the_time_up_to_the_start_of_the_mark(old: timedelta, label: str) -> None:
-    """It is exact to the microsecond, and calendar days don't matter."""
+    """The age is exact to the microsecond. Calendar days don't matter."""
     found = totals_of(expired("data/s/a", modified=START - old))
 
     assert found.by["age"] == {Label(label): Sum(1, 1)}
@@ -65,14 +65,14 @@ def test_an_age_is_the_time_up_to_the_start_of_the_mark(old: timedelta, label: s
     ],
 )
 def test_prefixes_have_the_requested_number_of_folders(path: str | None, depth: int, prefix: str | None) -> None:
-    """It includes their slashes, byte for byte; without a path it is unknown."""
+    """A prefix includes its slashes, byte for byte. Without a path the prefix is unknown."""
     found = totals_of(expired("data/s/a", path=path), depth=depth)
 
     assert found.by["prefix"] == {Label(prefix): Sum(1, 1)}
 
 
 def test_labels_beyond_a_bound_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory stays bounded; no label is counted short, and the total is complete."""
+    """The bound limits memory. No label is undercounted, and the total is complete."""
     monkeypatch.setattr(counting, "MAX_LABELS", 3)
     rows = [expired(f"data/s{n}/a", 10) for n in range(8)] + [expired("data/s0/b", 5)]
 
@@ -86,7 +86,7 @@ def test_labels_beyond_a_bound_are_counted_together(monkeypatch: pytest.MonkeyPa
 
 
 def test_totals_and_sample_objects_are_written_with_their_columns() -> None:
-    """They lie beside each file of a set."""
+    """The totals and sample objects lie beside each file of a set."""
     (table,) = tables([expired(f"data/s/{n:03}", n) for n in range(60)])
     shuffled = table.select(list(reversed(table.schema.names)))
 
@@ -100,7 +100,7 @@ def test_totals_and_sample_objects_are_written_with_their_columns() -> None:
 
 
 def test_every_object_of_a_small_set_is_a_sample_object() -> None:
-    """There are fewer than are shown."""
+    """The set has fewer objects than the sample may show."""
     found = select_samples(tables([expired("data/s/a"), expired("data/s/b")])[0], seed="m1").to_pylist()
 
     assert [(row["kind"], row["address"]) for row in found][:4] == [
@@ -113,7 +113,7 @@ def test_every_object_of_a_small_set_is_a_sample_object() -> None:
 
 
 def picture(markdown: str) -> Any:
-    """The pixels of a picture in Markdown; fails where it isn't one line of Markdown with a PNG in it."""
+    """The pixels of a plot in Markdown. Fails unless it is one line of Markdown that contains a PNG."""
     assert markdown.count("\n") == 0
     before, after = markdown.split("(data:image/png;base64,")
     assert before.startswith("![")
@@ -122,7 +122,7 @@ def picture(markdown: str) -> Any:
 
 
 def test_paths_with_any_characters_can_be_plotted() -> None:
-    """The plots are bytes by age, path and reason."""
+    """The plots show bytes by age, path and reason."""
     names = [
         "$x_$/",
         "\\frac{/",
@@ -145,7 +145,7 @@ def test_paths_with_any_characters_can_be_plotted() -> None:
 
 
 def test_the_bars_of_a_plot_add_up_to_the_total() -> None:
-    """There is one for each of the largest sums and one for all others."""
+    """Each of the largest sums has one bar, and one bar stands for all others."""
     rows = [expired(f"data/s/{n:03}", n + 1, path=f"p{n:03}/x") for n in range(MAX_BARS + 5)]
 
     shown = bars(totals_of(*rows), "prefix")
@@ -157,12 +157,11 @@ def test_the_bars_of_a_plot_add_up_to_the_total() -> None:
 
 
 def test_an_empty_set_has_no_plots() -> None:
-    """Of an empty set there are no plots."""
     assert plots(Totals()) == {}
 
 
 def test_the_totals_of_an_empty_set_have_no_rows() -> None:
-    """They have all columns."""
+    """The empty table still has all columns."""
     assert (
         count_totals(pa.Table.from_pylist([], tables([expired("data/s/a")])[0].schema), start=START).to_pylist() == []
     )
