@@ -23,7 +23,7 @@ TRANSIENT = {"SlowDown", "503", "NoAnswer", NOT_SENT}
 
 
 class Troubled(LocalStore):
-    """A folder whose deletes can fail: a function returns the code with which a key fails this time, or None."""
+    """A folder whose deletes can fail. A function returns the error code of a key for this attempt, or None."""
 
     def __init__(self, folder: Path, problem: Callable[[str, int], str]) -> None:
         (folder / "lake").mkdir()
@@ -76,7 +76,7 @@ def left(store: LocalStore) -> set[str]:
 
 
 def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
-    """Keys that failed for a passing reason are retried, and others are not."""
+    """Keys that failed with a transient error are retried; others are not."""
     problems = {
         "data/s/busy": ["SlowDown", "503", ""],
         "data/s/denied": ["AccessDenied"] * 99,
@@ -96,7 +96,7 @@ def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
 
 
 def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) -> None:
-    """A store may turn out to take no batches while one is under way."""
+    """It may only turn out during a batch that the store accepts no batches."""
     checks: list[int] = []
 
     class Single(Troubled):
@@ -133,7 +133,7 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
 
 
 def test_a_key_that_is_always_refused_fails_after_a_limited_number_of_attempts(tmp_path: Path) -> None:
-    """Its result has the store's own code."""
+    """The key's result has the store's own code."""
     store = Troubled(tmp_path, lambda *_: "SlowDown")
     sent, _ = sender(store).send(written(store, "a"), "data/s/")
 
@@ -142,7 +142,7 @@ def test_a_key_that_is_always_refused_fails_after_a_limited_number_of_attempts(t
 
 
 def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> None:
-    """Results that the store has reported stay as they are."""
+    """Results that the store has already reported are kept."""
     store, checks = Troubled(tmp_path, lambda *_: ""), iter(range(99))
 
     def may_send() -> None:
@@ -174,7 +174,7 @@ def test_a_key_whose_delete_is_stopped_between_two_attempts_has_no_result(tmp_pa
 
 
 def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
-    """A key that XML can't carry is deleted by a request of its own; the others share theirs.
+    """A key that XML can't represent is deleted by its own request; the other keys share a request.
 
     aws/aws-sdk-go#3592, aws/aws-sdk-java#333
     """
@@ -198,7 +198,7 @@ def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
     ids=["cut off", "a proxy's", "empty", "of no key"],
 )
 def test_a_batch_with_an_unreadable_response_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
-    """The response is cut off, or isn't the store's. It doesn't end the sweep."""
+    """The response is truncated or doesn't come from the store. The sweep continues."""
     with replying(200, body, {"Content-Type": "application/xml"}) as server:
         store = S3Store(Namespace.parse("s3://bucket/lake"), server.settings())
         sent, stopped = sender(store, tries=2).send(["data/s/a", "data/s/b"], "data/s/")
@@ -213,7 +213,7 @@ def test_a_batch_with_an_unreadable_response_is_retried_and_then_fails_key_by_ke
 
 @dataclass(slots=True)
 class SlowLookups:
-    """Look-ups that read the objects at once, and respond after `takes(keys)` seconds of their own clock."""
+    """Lookups that read the objects at once, but only respond after `takes(keys)` seconds of their own clock."""
 
     store: LocalStore
     takes: Callable[[Sequence[str]], float]
@@ -237,7 +237,7 @@ class SlowLookups:
 
 @pytest.mark.parametrize("first", [0.0, -float("inf")], ids=["waited", "never looked up"])
 def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: float) -> None:
-    """The look-up has seen the old object, and responds half a minute later."""
+    """The lookup saw the old object and responds half a minute later."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a")
     lookups = SlowLookups(store, lambda _: 30.0 if len(lookups.requests) == 1 else 0.1, seconds=10.0)
@@ -253,7 +253,7 @@ def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: 
 
 
 def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Path) -> None:
-    """A second for each key: two keys are fast enough."""
+    """A lookup takes one second per key; two keys are fast enough."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, *(f"{number}" for number in range(8)))
     lookups = SlowLookups(store, lambda keys: float(len(keys)))
@@ -284,7 +284,7 @@ def test_a_key_whose_lookups_are_always_slow_fails_and_is_not_deleted(tmp_path: 
 
 
 def test_waits_for_the_permit_do_not_count_as_slow_lookups(tmp_path: Path) -> None:
-    """Each time after the look-up, a new permit is awaited; in the end there is one in time."""
+    """After each lookup the task has to wait for a new permit. Finally there is one in time."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b")
     lookups, waits = SlowLookups(store, lambda _: 0.1), iter([0.0, *[20.0] * 6])

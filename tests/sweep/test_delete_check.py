@@ -1,4 +1,4 @@
-"""The check right before a delete: every key gets exactly one verdict, and nothing that changed is garbage."""
+"""The check right before a delete: every key gets exactly one verdict, and no changed object is deleted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ found_objects = st.none() | st.fixed_dictionaries(
 @settings(deadline=None)  # the first call imports pandas, by way of Arrow
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
 def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
-    """Unchanged, changed, gone or cut off; the sizes of all are known."""
+    """The verdicts are unchanged, changed, gone and cut off. The sizes of all objects are known."""
     rows = [pending(f"data/s/{number:02}", **marked) for number, (marked, _) in enumerate(pairs)]
     found = [
         there(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
@@ -84,7 +84,7 @@ def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], di
 def test_a_backup_copies_exactly_what_a_sweep_may_delete(
     pairs: list[tuple[dict[str, Any], dict[str, Any] | None]],
 ) -> None:
-    """Both use one rule, but a backup also copies objects that a mark recorded without a size."""
+    """Backup and sweep use the same rule, but a backup also copies objects that a mark recorded without a size."""
     rows = [
         pending(f"data/s/{number:02}", **marked)
         for number, (marked, _) in enumerate(pairs)
@@ -128,7 +128,7 @@ def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentenc
     ids=["size", "checksum", "later", "earlier"],
 )
 def test_an_object_with_another_size_checksum_or_second_counts_as_changed(now: dict[str, Any]) -> None:
-    """It is left alone."""
+    """A changed object is not deleted."""
     result = checked([pending()], [now])
 
     assert (len(result.unchanged), addresses(result.changed)) == (0, ["data/s/a"])
@@ -148,26 +148,26 @@ def test_an_object_with_another_size_checksum_or_second_counts_as_changed(now: d
 def test_unknown_values_and_fractions_of_a_second_do_not_count_as_changes(
     marked: dict[str, Any], now: dict[str, Any]
 ) -> None:
-    """Not every request reports them."""
+    """Some requests don't report these values."""
     assert addresses(checked([marked], [now]).unchanged) == ["data/s/a"]
 
 
 def test_an_object_younger_than_the_cutoff_of_a_mark_without_times_counts_as_changed() -> None:
-    """Such a mark doesn't record what it marked."""
+    """Such a mark doesn't record the objects' times."""
     result = checked([pending(modified=None)], [there(modified=CUTOFF + timedelta(milliseconds=1))])
 
     assert addresses(result.changed) == ["data/s/a"]
 
 
 def test_an_object_that_appeared_since_the_listing_counts_as_changed() -> None:
-    """Where nothing was listed at its key, it was verified without knowing its size."""
+    """If no object was listed at a key, its size was unknown at the re-verification."""
     result = checked([pending(size=None, modified=None, checksum=None)], [there(modified=MARKED)])
 
     assert addresses(result.changed) == ["data/s/a"]
 
 
 def test_the_reported_size_is_that_of_the_mark_or_else_that_of_the_object_found() -> None:
-    """A report that counts other bytes than those that were approved misleads its readers."""
+    """A report with other sizes than the approved ones would mislead its readers."""
     rows = [pending("a"), pending("b", size=None), pending("c", size=None), pending("d")]
     result = checked(rows, [there("a", size=7), there("b", size=7)])
 

@@ -1,4 +1,5 @@
-"""A sweep begins with one approved object: if the store refuses it for missing permissions, no other delete is sent."""
+"""A sweep first deletes a single approved object. If the store refuses that for missing permissions, no other delete is
+sent."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from tests.sweep.test_failures import written
 
 @dataclass
 class Lake:
-    """A repository whose mark `m1` is approved; `changes` are the sets of keys under `data/` that requests named to
-    write or delete."""
+    """A repository whose mark `m1` is approved. `changes` are the keys under `data/` that requests tried to write or
+    delete, one set per request."""
 
     lakegc: Lakegc
     settings: dict[str, str]
@@ -80,7 +81,7 @@ def lake(seaweedfs: SeaweedFS, lakegc: Lakegc, tmp_path: Path) -> Iterator[Lake]
 
 
 def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> None:
-    """One refused delete is enough: no other is sent, and nothing but approved objects is ever touched."""
+    """After one refused delete, no other is sent. Only approved objects are ever touched."""
     first, *others = lake.keys
     lake.refuse(set(lake.keys))
     refused, left = lake.sweep(), lake.left

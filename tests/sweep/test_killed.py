@@ -1,6 +1,6 @@
-"""A sweep that is killed at any effect resumes where it stopped, and ends as if it had not been killed.
+"""A sweep that is killed at any effect can be resumed, and ends as if it had not been killed.
 
-LAKEGC_ALL_KILLS=1 tries every effect, before and after; otherwise it is those that leave most behind.
+LAKEGC_ALL_KILLS=1 kills before and after every effect; by default only the effects that leave most behind are tried.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCH = 20
 
 
 def sweep_in_this_process() -> None:
-    """Run a sweep; called in the process that is killed."""
+    """Run a sweep in the process that will be killed."""
     name, endpoint, access_key, secret_key, whom = sys.argv[1:]
     server = SeaweedFS(endpoint, access_key, secret_key)
     with environment({}), on_executors(whom != "driver that deletes"):
@@ -84,7 +84,7 @@ def killing(process: subprocess.Popen[bytes], whom: str) -> Callable[[], None]:
 def test_kill_at_every_step_then_resume_same_end_state(
     seaweedfs: SeaweedFS, proxy: StoreProxy, whom: str, kind: str, when: str
 ) -> None:
-    """Every key ends as deleted, exactly the approved ones are gone, and no report says otherwise.
+    """Every approved key ends as deleted, no other key is gone, and no report says otherwise.
 
     kopia/kopia#3563, kopia/kopia#4769
     """

@@ -1,9 +1,9 @@
-"""Objects that become live again between any two steps of a sweep, by each way that lakeFS knows.
+"""Objects that become live again between any two steps of a sweep, in each way that lakeFS allows.
 
-A moment is whatever the sweep does that can be seen from outside: each twentieth response of the server, each sentence,
-and each intent, delete and receipt. At every moment of one sweep another object comes back, by the next of the six
-ways. LAKEGC_ALL_RACES=1 makes six sweeps, so that each way is tried at every moment; every
-second one of them deletes for good.
+A moment is anything the sweep does that is visible from outside: every twentieth response of the server, every
+sentence, and every intent, delete and receipt. At every moment of one sweep another object becomes live, in the next of
+the six ways. With LAKEGC_ALL_RACES=1 there are six sweeps, so that each way is tried at every moment; every second
+sweep deletes for good.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 
 @dataclass
 class Race:
-    """An object that is garbage, how it comes back, and where a reader then finds it."""
+    """A garbage object, how it becomes live, and where a reader finds it then."""
 
     act: Callable[[], object]
     address: str
@@ -69,7 +69,7 @@ class Moments:
         self.moment()
 
     def on_response(self) -> None:
-        """A response of the server. There are many, since paths that keep changing are probed one by one."""
+        """A response of the server. There are many, because paths that keep changing are probed one by one."""
         self.responses += 1
         if self.responses % RESPONSES_A_RACE == 0:
             self.moment()
@@ -86,7 +86,7 @@ class Moments:
 
 
 class Lake:
-    """A repository with garbage of each kind. Commits are made on `trunk`, where nothing is staged."""
+    """A repository with garbage of each kind. Commits are made on `trunk`, where no changes are staged."""
 
     def __init__(self, lake: SandboxRepository, store: Store) -> None:
         self.lake, self.store = lake, store
@@ -161,8 +161,8 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[tuple[Sandbox, Sandbo
 def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restorable(
     lake: tuple[Sandbox, SandboxRepository], offset: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before a re-verification they are kept. After it, the closing re-verification names them at the latest, and undo
-    brings them back."""
+    """Objects that become live before a re-verification are kept. Later ones are named by the closing re-verification
+    at the latest, and an undo restores them."""
     sandbox, repository = lake
     store = target_of(sandbox.settings, "lake").place.store()
     made = Lake(repository, store)

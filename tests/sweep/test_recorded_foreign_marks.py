@@ -1,4 +1,4 @@
-"""Marks that the reference collector really made, swept by lakegc: live objects in them are rescued."""
+"""Recorded marks of the real reference collector, swept by lakegc: live objects in them are rescued."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parquet(addresses: list[str]) -> bytes:
 
 
 def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: Store) -> None:
-    """Approve it, releasing all tripped brakes."""
+    """Approve the mark and release all tripped brakes."""
     written, limit = store.now(), time.monotonic() + 30
     while store.now() <= written + timedelta(seconds=1):
         assert time.monotonic() < limit
@@ -49,7 +49,8 @@ def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: St
 def test_only_truly_expired_objects_of_a_recorded_reference_mark_are_deleted(
     name: str, lakegc: Lakegc, seaweedfs: SeaweedFS
 ) -> None:
-    """The reference collector would delete live ones by mistake. They are rescued, and the report adds up."""
+    """The reference collector would delete live objects by mistake. lakegc rescues them, and the report's counts add
+    up."""
     recording = Recording(PROJECT_RECORDINGS / name)
     expected = recording.path / "expected"
     theirs = set((expected / "reference_deleted.txt").read_text(encoding="utf-8").splitlines())

@@ -1,5 +1,5 @@
-"""Whole flows with a signing key: forged marks are no base, signed ones aren't read again, and the key itself
-is nowhere but in lakegc's own process."""
+"""Whole workflows with a signing key: forged marks are never a base, ranges of signed marks aren't read again, and the
+key never leaves lakegc's own process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def unsigned(lake: Lake) -> Any:
 
 
 def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -> None:
-    """Without the key all checksums can be made to fit, but not the signature. The mark records why it is full."""
+    """Without the key, an attacker can make all checksums match, but not the signature. The mark records why it is
+    full."""
     lake.mark("m1")
     lake.days(2)
     record, kept = lake.repository.objects.file(mark_folder("m1") + "mark.json"), tmp_path / "kept.json"
@@ -66,7 +67,7 @@ def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -
 
 
 def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_path: Path) -> None:
-    """It is signed with a key that was retired since; the sweep reads no range that either mark read."""
+    """The base was signed with a key that was retired since. The sweep reads no range that either mark read."""
     lake.mark("m1")
     lake.days(2)
     lake.settings |= {"signing_key": NEW, "retired_signing_keys": OLD}
@@ -102,7 +103,7 @@ def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_pat
 
 
 def test_a_sweep_is_refused_if_a_hold_added_after_the_approval_was_removed_by_hand(lake: Lake) -> None:
-    """No mark used it when it was made, so it is added to the record of each mark that may be swept."""
+    """No mark used the hold, so adding it also records it in each mark that may be swept."""
     assert lake.mark("m1", full=True).expired == set()
     lake.days(2)
     assert lake.mark("m2", full=True).expired == {lake.garbage}
@@ -121,7 +122,7 @@ def test_a_sweep_is_refused_if_a_hold_added_after_the_approval_was_removed_by_ha
 
 
 def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: Lakegc) -> None:
-    """The namespace, Dagster's own records, and what commands print are searched, after failures, too."""
+    """The search covers the namespace, Dagster's own records and the output of commands, even after failures."""
     with Sandbox(tmp_path / "sandbox") as sandbox:
         lake = sandbox.create("lake")
         lake.put("main", "a", b"old")
@@ -165,7 +166,7 @@ spark.stop()
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="environments are read in Linux's /proc")
 def test_neither_the_jvm_nor_its_workers_get_the_signing_key(tmp_path: Path) -> None:
-    """Spark starts the JVM with lakegc's own environment, and the JVM its workers: both could write it into logs."""
+    """The JVM inherits lakegc's environment and passes it on to its workers. Either could write the key into logs."""
     environment = {**os.environ, **quick_environment({"signing_key": NEW, "retired_signing_keys": OLD})}
     settings = json.dumps({"spark.master": "local[1]"})
     outputs = subprocess.run(

@@ -1,4 +1,5 @@
-"""Whole sweeps on a sandbox, as a user makes them: mark, approve, sweep, report; and what is served afterwards."""
+"""Whole sweeps on a sandbox, done as a user does them: mark, approve, sweep, report; and the objects that are served
+afterwards."""
 
 from __future__ import annotations
 
@@ -72,8 +73,9 @@ def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
 def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_set(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """Before approval, a sweep is refused and nothing is deleted. The message about a lease names its holder and when
-    it expires. Afterwards the report adds up, everything that is served is still served, and the approval is used."""
+    """Before the approval, the sweep is refused and no object is deleted. The message about a lease names its holder
+    and its end. Afterwards the report's counts add up, all served objects are still served, and the approval is used
+    up."""
     store, before = target_of(sandbox.settings, lake.id).place.store(), keys(sandbox, lake)
     record = shown(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
     lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "not approved")
@@ -102,8 +104,8 @@ def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_
 def test_a_sweep_respects_what_changed_after_the_approval(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """It doesn't use the references and the holds of its mark alone: what is live by the time of the re-verification or
-    on hold is rescued, a replaced object is kept, and one that somebody else deleted isn't counted as deleted."""
+    """The sweep doesn't rely on the references and holds of its mark. It rescues objects that have become live or are
+    on hold, keeps a replaced object, and doesn't count an object as deleted that somebody else deleted."""
     for name in ("d", "e"):
         lake.put("main", f"dir/{name}", f"old {name}".encode())
         lake.put("main", f"dir/{name}", f"new {name}".encode())
@@ -128,7 +130,7 @@ def test_a_sweep_respects_what_changed_after_the_approval(
 def test_undo_restores_quarantined_objects_byte_for_byte(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """Nothing is left in quarantine."""
+    """No object is left in quarantine."""
     store = target_of(sandbox.settings, lake.id).place.store()
     before = {key: store.read(key) for key in keys(sandbox, lake)}
     marked_and_approved(lakegc, sandbox, lake)
@@ -144,7 +146,7 @@ def test_undo_restores_quarantined_objects_byte_for_byte(
 
 
 def test_a_set_altered_after_its_approval_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """A single changed byte is enough; nothing is deleted."""
+    """A single changed byte is enough. No object is deleted."""
     store = target_of(sandbox.settings, lake.id).place.store()
     before = keys(sandbox, lake)
     marked_and_approved(lakegc, sandbox, lake)
@@ -165,7 +167,7 @@ def test_a_set_altered_after_its_approval_is_refused(lakegc: Lakegc, sandbox: Sa
 def test_purge_restores_quarantined_objects_that_are_live_again(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """The others are deleted for good."""
+    """All other quarantined objects are deleted for good."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     addresses = [row["address"] for row in expired(lakegc, sandbox, lake)]
@@ -193,9 +195,9 @@ def test_a_mark_with_an_empty_expired_set_is_swept_successfully(lakegc: Lakegc, 
 def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_is_gone(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """The sweep was killed between copying objects and deleting them, and they became live again. Before another sweep
-    has ended, a copy could be all that there is, and is kept; afterwards it is purged, and its original kept. If the
-    original is gone by then, the copy is all that is left of a live object."""
+    """The sweep was killed between copying objects and deleting them, and the objects became live again. Until another
+    sweep has ended, a copy is kept because it could be the only one left. Afterwards it is purged and its original
+    kept. If the original is gone by then, the copy is restored."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     addresses = [row["address"] for row in expired(lakegc, sandbox, lake)][:2]
@@ -224,8 +226,9 @@ def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_
 def test_an_object_that_becomes_live_after_a_killed_sweep_deleted_it_is_reported_as_late(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository, quarantine: bool
 ) -> None:
-    """A sweep was killed between taking an object away and recording it; then the object became live. Readers miss it:
-    the report is no success, doesn't count it as rescued, and names it. From quarantine it is restored."""
+    """A sweep was killed after removing an object and before recording that, and then the object became live. Readers
+    miss it, so the report is no success, names the object and doesn't count it as rescued. From quarantine it is
+    restored."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     address = expired(lakegc, sandbox, lake)[0]["address"]
@@ -246,7 +249,7 @@ def test_an_object_that_becomes_live_after_a_killed_sweep_deleted_it_is_reported
 
 @contextmanager
 def killed_after_copying(*addresses: str) -> Iterator[None]:
-    """What a sweep leaves if it is killed after it copied these objects to quarantine: intents and the copies."""
+    """The state after a sweep was killed when it had copied these objects to quarantine: intents and the copies."""
 
     def killed(run: SweepRun, garbage: DataFrame, action: Action, verification: Reverification, _: HeadWatch) -> None:
         rows = [{"address": address} for address in addresses]

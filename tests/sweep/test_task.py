@@ -1,4 +1,4 @@
-"""One task of a sweep: what it does with its keys, and what the next attempt makes of a crash after each effect."""
+"""One task of a sweep: what it does with its keys, and how the next attempt continues after a crash at each effect."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ QUARANTINE = "_lakefs/retention/gc/quarantine/m1/data/s/"
 
 
 def write_intent(task: Task, *names: str, round_number: int = 1) -> None:
-    """What an attempt writes before it deletes."""
+    """Write the intent that an attempt writes before it deletes."""
     rows = pa.table({"address": [f"data/s/{name}" for name in names]}, schema=INTENTS)
     task.receipts.write("intent", round_number, "00000-0-00000", rows)
 
 
 def test_each_key_has_exactly_one_receipt(task: Task) -> None:
-    """It is deleted, changed or already gone; keys of other tasks are left alone."""
+    """The outcomes are deleted, changed and already gone. Keys of other tasks are left unchanged."""
     rows = pa.concat_tables([task.write("a", "b", "c"), task.pending("gone")])
     task.store.write("data/s/b", b"another")
     task.store.write("data/s/other", b"x")
@@ -58,7 +58,7 @@ def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_at
 
 
 def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None:
-    """The next attempt, in the same round or in a later one, doesn't record them as already gone."""
+    """The next attempt doesn't record them as already gone, whether it is in the same round or a later one."""
     rows = task.write("a")
     write_intent(task, "a")
     task.store.delete_many(["data/s/a"])
@@ -68,7 +68,7 @@ def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None
 
 
 def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
-    """These keys are neither deleted nor counted again."""
+    """The keys are neither deleted nor counted again."""
     rows = task.write("a", "b")
     task.run(rows.slice(0, 1), task.config())
     task.store.write("data/s/a", b"new")
@@ -82,8 +82,8 @@ def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
 def test_a_retried_delete_spares_an_object_written_in_between(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
-    """While a response is pending, the holder of a link token may write another object at the key. What the first
-    request did is recorded as done."""
+    """While a response is pending, the holder of a link token may write another object at the key. The effect of the
+    first request is recorded."""
     rows = task.write("first", "replaced", "twice")
     delete_many, seen = type(task.store).delete_many, list[list[str]]()
 
@@ -109,7 +109,7 @@ def test_a_retried_delete_spares_an_object_written_in_between(
 def late_by(
     task: Task, monkeypatch: pytest.MonkeyPatch, waiting: tuple[type, str], event: Callable[[], object]
 ) -> None:
-    """An event in the store while the first request of a task waits for a minute, for its pace or for a permit."""
+    """An event in the store while the task's first request waits for a minute, for its pace or for a permit."""
     seconds, (kind, name) = [0.0], waiting
     really = getattr(kind, name)
 
@@ -127,7 +127,7 @@ def late_by(
 def test_objects_are_looked_up_again_when_a_delete_was_late(
     task: Task, monkeypatch: pytest.MonkeyPatch, waiting: tuple[type, str]
 ) -> None:
-    """This holds for every cause of the delay. An object replaced or deleted meanwhile gets its true outcome."""
+    """The cause of the delay doesn't matter. An object replaced or deleted in the meantime gets its true outcome."""
     rows = task.write("gone", "replaced", "same")
 
     def event() -> None:
@@ -148,7 +148,7 @@ def test_objects_are_looked_up_again_when_a_delete_was_late(
 def test_objects_of_a_flat_slice_are_looked_up_again_without_listing_it(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be far larger than one batch of deletes."""
+    """Such a slice may be far larger than one batch of deletes."""
     keys, pages = [f"data/{number:02}" for number in range(20)], list[str]()
     for key in keys:
         task.store.write(key, key.encode())
@@ -166,7 +166,7 @@ def test_objects_of_a_flat_slice_are_looked_up_again_without_listing_it(
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
 def test_an_outdated_re_verification_deletes_nothing(task: Task, action: Action) -> None:
-    """Its keys get no outcome."""
+    """The task's keys get no outcome."""
     counted = task.run(task.write("a"), task.config(action, verified_until=task.store.now()))
 
     assert counted == {"unprocessed": 1}
@@ -175,7 +175,7 @@ def test_an_outdated_re_verification_deletes_nothing(task: Task, action: Action)
 
 @pytest.mark.parametrize("action", list(Action))
 def test_a_task_does_nothing_without_the_lease_of_its_own_run(task: Task, action: Action) -> None:
-    """It neither deletes, copies nor restores."""
+    """The task neither deletes, copies nor restores."""
     rows = task.write("a")
     task.store.write(QUARANTINE + "a", b"data/s/a")
     other = Holder("Grace", "m2", "another", task.store.now() + timedelta(minutes=9))
@@ -186,7 +186,7 @@ def test_a_task_does_nothing_without_the_lease_of_its_own_run(task: Task, action
 
 
 def test_nothing_is_sent_if_the_lease_may_end_before_the_response(task: Task) -> None:
-    """A request may take longer than what is left of the lease."""
+    """A request may take longer than the lease has left."""
     rows, config = task.write("a"), task.config()
     short = Holder("Ada", "m1", "t", task.store.now() + config.request_time)
     task.store.write(LEASE_KEY, short.to_json())
@@ -204,7 +204,7 @@ def quarantined_copy(task: Task, name: str) -> bytes | None:
 
 
 def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> None:
-    """Its copy is in the quarantine folder meanwhile."""
+    """The copy stays in the quarantine folder until it is restored."""
     rows = task.write("a", "b")
 
     assert task.run(rows, task.config(Action.QUARANTINE)) == {"quarantined": 2}
@@ -216,7 +216,7 @@ def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> 
 
 @pytest.mark.parametrize("step", ["copied", "deleted"])
 def test_an_interrupted_quarantine_is_completed_and_recorded_as_quarantined(task: Task, step: str) -> None:
-    """It was cut off after the copy, or after the delete that follows."""
+    """The quarantine was interrupted after the copy, or after the delete that follows it."""
     rows = task.write("a")
     write_intent(task, "a")
     task.store.copy("data/s/a", QUARANTINE + "a")
@@ -229,7 +229,7 @@ def test_an_interrupted_quarantine_is_completed_and_recorded_as_quarantined(task
 
 @pytest.mark.parametrize("step", ["copied", "removed"])
 def test_an_interrupted_undo_is_completed_and_recorded_as_restored(task: Task, step: str) -> None:
-    """It was cut off after the copy back, or after the quarantined copy was removed."""
+    """The undo was interrupted after copying back, or after removing the quarantined copy."""
     rows = task.write("a")
     if step == "copied":
         task.store.copy("data/s/a", QUARANTINE + "a")
@@ -239,7 +239,7 @@ def test_an_interrupted_undo_is_completed_and_recorded_as_restored(task: Task, s
 
 
 def test_undo_does_not_overwrite_another_object(task: Task) -> None:
-    """Both the object and the quarantined copy stay, and the receipt says so."""
+    """The other object and the quarantined copy both stay, and the receipt says so."""
     rows = task.write("a")
     task.run(rows, task.config(Action.QUARANTINE))
     task.store.write("data/s/a", b"new here")
@@ -252,7 +252,7 @@ def test_undo_does_not_overwrite_another_object(task: Task) -> None:
 def test_undo_does_not_overwrite_an_object_created_after_its_lookup(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No check between the lookup and the copy could notice it, so the copy itself is conditional."""
+    """No check between lookup and copy could notice the object, so the copy itself is conditional."""
     rows = task.write("a")
     task.run(rows, task.config(Action.QUARANTINE))
     really = quarantine.stat_or_none
@@ -277,7 +277,7 @@ def receipt_code(task: Task, round_number: int) -> str:
 
 @pytest.mark.parametrize("there", [None, b"something else"])
 def test_undo_fails_for_an_object_whose_quarantined_copy_is_lost(task: Task, there: bytes | None) -> None:
-    """This holds whether or not another object has its key."""
+    """It doesn't matter whether another object has its key."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     if there is not None:
@@ -288,7 +288,7 @@ def test_undo_fails_for_an_object_whose_quarantined_copy_is_lost(task: Task, the
 
 
 def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
-    """Somebody else wrote it there."""
+    """Somebody else wrote the object in quarantine."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     task.store.write(QUARANTINE + "a", b"planted by somebody")
@@ -298,7 +298,7 @@ def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
 
 
 def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> None:
-    """Nothing else in that folder or outside it is deleted."""
+    """No other object, in that folder or outside it, is deleted."""
     rows = task.write("a")
     task.store.copy("data/s/a", QUARANTINE + "a")
     task.store.write(QUARANTINE + "stranger", b"x")
@@ -308,7 +308,7 @@ def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> No
 
 
 def test_an_object_whose_copy_differs_is_not_deleted(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is recorded as failed, and the bad copy isn't kept for an undo."""
+    """The object is recorded as failed, and the bad copy isn't kept for an undo."""
 
     def badly(self: Any, source: str, target: str) -> None:
         self.write(target, self.read(source)[:-1] + b"?")
@@ -323,7 +323,7 @@ def test_an_object_whose_copy_differs_is_not_deleted(task: Task, monkeypatch: py
 def test_an_object_replaced_after_it_was_copied_to_quarantine_is_not_deleted(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So does its copy, until a purge; an object that wasn't replaced is quarantined."""
+    """The copy stays, too, until a purge. An object that wasn't replaced is quarantined."""
     rows = task.write("a", "b")
     really = quarantine.copy_verified
 
@@ -343,7 +343,7 @@ def test_an_object_replaced_after_it_was_copied_to_quarantine_is_not_deleted(
 def test_a_task_that_loses_its_lease_while_it_waits_copies_nothing(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
-    """The wait is for the pace of copies; the next holder may work on the same keys meanwhile."""
+    """The task waits for the pace of copies. The next holder may work on the same keys by then."""
     rows = task.write("a")
     if action is Action.RESTORE:
         task.store.copy("data/s/a", QUARANTINE + "a")
@@ -356,7 +356,7 @@ def test_a_task_that_loses_its_lease_while_it_waits_copies_nothing(
 
 
 def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy at that key may be the next holder's."""
+    """The copy at that key may belong to the next holder."""
     rows, config = task.write("a"), task.config(Action.QUARANTINE, permit_every_s=0.0)
 
     def badly(self: Any, source: str, target: str) -> None:
@@ -372,7 +372,7 @@ def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypa
 def test_large_objects_of_equal_size_are_not_mistaken_for_each_other(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their store has no checksums: they are read in pieces, and never as a whole."""
+    """The store has no checksums. The objects are compared in pieces, never read as a whole."""
     size = 257 * 2**20
     root = Path(task.place.settings.local_path or "") / "lake"
     task.store.write("data/s/a", b"")
