@@ -2,11 +2,11 @@
 
     uv run python -m tests.bench.backup --objects 5000 --pairs 3
 
-Both copy from bucket to bucket on the store's side. lakegc is timed with Spark running, from the marked set to the
-summary: looking up the originals, copying, writing the log, looking up the copies, listing the objects. For rclone, the
-time is that of its process, once with its defaults and once with as many concurrent transfers as lakegc has copies; the
-faster one counts. The last line is the median of the pairs' ratios of objects per second, lakegc's to rclone's: above
-1, lakegc is faster.
+Both copy from bucket to bucket within the store. lakegc is timed with Spark running, from the marked set to the
+summary: looking up the originals, copying, writing the log, looking up the copies, and listing the objects. For rclone,
+the time of its process counts, once with its defaults and once with as many concurrent transfers as lakegc has copies;
+the faster one is used. The last line is the median of the pairs' ratios of objects per second, lakegc's to rclone's:
+above 1, lakegc is faster.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def upload(server: SeaweedFS, keys: list[str], size: int) -> None:
 
 
 def ours(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at_once: int) -> float:
-    """Seconds of a backup."""
+    """The duration of a backup in seconds."""
     lake = Place(Namespace("s3://lake/ns"), server.settings(), CAPABILITIES)
     to = Place(Namespace(f"s3://backups/ours{pair}"), server.settings(), CAPABILITIES)
     now = lake.store().now()
@@ -74,7 +74,7 @@ def ours(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at
 
 
 def theirs(server: SeaweedFS, keys: list[str], name: str, options: list[str]) -> float:
-    """Seconds of an `rclone copy`."""
+    """The duration of an `rclone copy` in seconds."""
     remote = {
         "TYPE": "s3", "PROVIDER": "SeaweedFS", "ENDPOINT": server.endpoint_url, "ACCESS_KEY_ID": server.access_key,
         "SECRET_ACCESS_KEY": server.secret_key,

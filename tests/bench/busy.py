@@ -28,7 +28,7 @@ from tests.support.sweep_without_lakefs import BUCKET, NOTHING_NEW, approved, ru
 
 
 class Bearing:
-    """Turns away batches while the store has had its keys of this second."""
+    """Rejects batches once the store has received its keys for the current second."""
 
     def __init__(self, keys_a_second: float) -> None:
         self.bears, self.room, self.at = keys_a_second, keys_a_second, time.monotonic()

@@ -35,7 +35,8 @@ class Version:
 
 @dataclass(frozen=True)
 class History:
-    """A repository of a size as of `now` (seconds). Dates stand in years and days at which rules decide for weeks."""
+    """A repository of a size as of `now` (in seconds). Commits are dated so that the verdicts of the rules don't change
+    for weeks."""
 
     size: Size
     now: int
@@ -44,7 +45,7 @@ class History:
 
     @cached_property
     def trunk_dates(self) -> Numbers:
-        """Dates of a trunk's commits: those beyond the rule's days, and those within."""
+        """The dates of a trunk's commits, first those older than the rule's days, then those within them."""
         count, old = self.size.commits, self.size.expired + 1
         before = np.linspace(self.now - 300 * DAY, self.now - 130 * DAY, old).astype(np.int64)
         return np.concatenate(
@@ -65,7 +66,7 @@ class History:
         return f"fork-{fork:05}"
 
     def forked_at(self, fork: int) -> int:
-        """The commit of the first trunk that a fork begins at."""
+        """The commit of the first trunk at which a fork begins."""
         first = self.size.expired + 1
         return first + fork * (self.size.commits - first) // self.size.forks
 
@@ -89,7 +90,7 @@ class History:
 
     @cached_property
     def firsts(self) -> dict[str, int]:
-        """The first number of each kind of object, in the order of numbers, and the number of all under `end`."""
+        """The first number of each kind of object, in the order of numbers. `end` is the total number."""
         size, found, at = self.size, {}, 0
         for kind in ("base", "replaced", "tails", "staged", "garbage"):
             found[kind] = at
@@ -111,11 +112,11 @@ class History:
         yield Version(since, size.commits, held)
 
     def live_in(self, version: Version) -> bool:
-        """Whether a retained commit holds it."""
+        """Whether a retained commit has the object."""
         return bool(self.trunk_retained[version.since : version.until].any())
 
     def tail(self, commit: int) -> Numbers:
-        """The objects of the small range of a commit: trunks' commits first, then those of forks."""
+        """The objects of the small range of a commit. The commits of trunks come first, then those of forks."""
         begins = self.firsts["tails"] + commit * self.size.tail
         return np.arange(begins, begins + self.size.tail, dtype=np.int64)
 
@@ -135,7 +136,7 @@ class History:
 
     @cached_property
     def made(self) -> Numbers:
-        """When each object was stored, in seconds."""
+        """The time at which each object was stored, in seconds."""
         size, now = self.size, self.now
         rewritten = np.repeat(self.trunk_dates[list(size.rewriting())], size.rewrites * size.changed)
         commits = [np.tile(self.trunk_dates, size.trunks), np.tile(self.fork_dates, size.forks)]
@@ -150,7 +151,7 @@ class History:
 
     @cached_property
     def _slices(self) -> tuple[Numbers, Bytes]:
-        """The slice of each object, as many in each, and the names of slices."""
+        """The slice of each object, with equal numbers of objects in each, and the names of the slices."""
         count, slices = self.firsts["end"], self.size.slices
         order = np.argsort(self.made, kind="stable")
         found = np.empty(count, dtype=np.int32)
@@ -168,12 +169,12 @@ class History:
         return names.addresses(objects, self.made[objects], slices[of_object[objects]])
 
     def is_marker(self, objects: Numbers) -> npt.NDArray[np.bool_]:
-        """Objects that are empty, as all garbage is: the first ones of each trunk."""
+        """Which objects are empty markers, like all garbage: the first ones of each trunk."""
         size = self.size
         return (objects < size.base) & (objects % (size.ranges * size.entries) < size.markers)
 
     def sizes(self, objects: Numbers) -> Numbers:
-        """Sizes in bytes: of markers and garbage 0, and otherwise no two alike."""
+        """Sizes in bytes: 0 for markers and garbage, and a different size for each other object."""
         empty = self.is_marker(objects) | (objects >= self.firsts["garbage"])
         return np.where(empty, 0, names.sizes(objects))
 

@@ -1,6 +1,6 @@
 """How fast each part of a mark could be: the same bytes, listed, decoded, joined and written without anything else.
 
-Each is done by as many processes as there are cores.
+Each part is done by as many processes as there are cores.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def raw(server: S3Server, bucket: str, prefixes: Sequence[str], at_once: int) ->
 
 
 def files(folders: Sequence[Path]) -> int:
-    """Folders of files, with a stat of each file for its size and time."""
+    """List folders of files, with a stat of each file for its size and time."""
     count = 0
     for folder in folders:
         with os.scandir(folder) as found:
@@ -99,7 +99,7 @@ def files(folders: Sequence[Path]) -> int:
 
 
 def inventory(parts: Sequence[Path]) -> int:
-    """Parquet files, read whole."""
+    """Read whole Parquet files."""
     return sum(len(pq.ParquetFile(part).read(use_threads=False)) for part in parts)
 
 

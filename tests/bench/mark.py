@@ -1,12 +1,12 @@
-"""How long a mark of a synthetic repository takes, by phase, compared with the minimum of each part.
+"""How long a mark of a synthetic repository takes, by phase, compared with the minimum for each part.
 
     uv run python -m tests.bench.mark --size M --store s3 --folder /tmp/bench
 
-Writes the repository into the folder once (`generate`), then runs `lakegc mark` as a user does, in a process of its
-own, and compares what expired with what is known to. For each phase: seconds, processor seconds of lakegc's processes
-and of the store, requests to the store and to the lakeFS server, bytes, and memory at its peak. The limits of listing,
-decoding, joining and writing are measured in the same run. `--runs` repeats the mark, `--limits no` leaves the limits
-out, and `--report FILE` keeps the tables as Markdown.
+Writes the repository into the folder once (`generate`), then runs `lakegc mark` as a user does, in its own process, and
+compares the expired set with the known one. For each phase it reports: seconds, processor seconds of lakegc's processes
+and of the store, requests to the store and to the lakeFS server, bytes, and peak memory. The limits of listing,
+decoding, joining and writing are measured in the same run. `--runs` repeats the mark, `--limits no` skips the limits,
+and `--report FILE` saves the tables as Markdown.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ USED = ("processor", "store", "requests", "lists", "bytes", "calls")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All counters at one moment: seconds, and what was used and sent by then."""
+    """All counters at one moment: the time, and the resources used and bytes sent so far."""
 
     at: float
     processor: float = 0.0
@@ -98,7 +98,7 @@ class Reading:
 
 @dataclass
 class Phase:
-    """The cost of a phase; if it runs twice, the sum of both."""
+    """The cost of a phase. If it runs twice, the costs are added."""
 
     name: str
     seconds: float = 0.0
@@ -123,7 +123,7 @@ class Phase:
 
 @dataclass
 class Measured:
-    """One run: its phases in order, and peaks of memory."""
+    """One measured run: its phases in order, and peaks of memory."""
 
     phases: dict[str, Phase]
     seconds: float
@@ -212,7 +212,7 @@ def lakegc(
 
 @dataclass(frozen=True)
 class Made:
-    """A finished mark, and the place it is in."""
+    """A finished mark and its place."""
 
     place: Place
     mark: Mark
@@ -227,7 +227,8 @@ def made(served: Serving, mark_id: str) -> Made:
 
 
 def forget_marks(served: Serving) -> None:
-    """Remove what earlier runs left, so that each mark is the first one; but not what they found out of the store."""
+    """Remove the marks of earlier runs, so that each mark is the first one. The probed capabilities of the store are
+    kept."""
     store = served.place().store()
     keys = [f"{MARKS}{kind}/" for kind in ("lakegc", "unified", "uncommitted", "commits")]
     for prefix in keys:
@@ -237,7 +238,7 @@ def forget_marks(served: Serving) -> None:
 
 
 def expired_in(found: Made) -> list[bytes]:
-    """The addresses that expire, in order."""
+    """The addresses of the expired objects, in order."""
     dataset = found.mark.dataset("expired_set")
     batches = (
         file_batches(found.place, dataset.folder, file, EXPIRED_OBJECTS, columns=["address"]) for file in dataset.files
@@ -248,7 +249,7 @@ def expired_in(found: Made) -> list[bytes]:
 
 
 def check(found: Made, history: History) -> int:
-    """How many objects expire. Raises `SystemExit` where they aren't those that are known to."""
+    """The number of expired objects. Raises `SystemExit` if they aren't the known ones."""
     addresses = expired_in(found)
     if addresses != known(history):
         wrong = set(addresses) ^ set(known(history))
@@ -260,7 +261,7 @@ def check(found: Made, history: History) -> int:
 
 
 def limit_of_listing(served: Serving, history: History, folder: Path) -> float:
-    """Seconds in which all keys can be listed without being read."""
+    """The seconds in which all keys can be listed without parsing them."""
     if served.store is None:
         root = served.sandbox.local_path / REPOSITORY
         found, seconds = limits.by_all_cores(limits.files, [root / folder for folder in history.folders])
@@ -344,7 +345,7 @@ def rows(run: Measured) -> Iterator[list[str]]:
 
 
 def show(run: Measured, title: str, report: Path | None = None) -> None:
-    """Print a run's table; with a report, add it there as Markdown."""
+    """Print a run's table. With a report, also append it there as Markdown."""
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(HEAD):
         table.add_column(name, justify="right" if place else "left")

@@ -26,7 +26,7 @@ class Process:
 
 
 def tree(root: int) -> list[Process]:
-    """The process and its descendants, each behind its parent."""
+    """The process and its descendants, each after its parent."""
     everything = [found for entry in Path("/proc").iterdir() if (found := _process(entry)) is not None]
     children: dict[int, list[Process]] = {}
     for process in everything:
@@ -54,7 +54,7 @@ def processor_seconds(root: int) -> float:
 
 
 def memory(process: int) -> int:
-    """Resident bytes; what several processes share counts in parts."""
+    """Resident bytes. Memory shared by several processes is counted proportionally."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:

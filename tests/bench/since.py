@@ -74,7 +74,7 @@ class Grown(History):
 
 
 def change(served: Serving, before: Made, grown: Grown, commits: int) -> None:
-    """Commit the new objects to `main`, an equal part with each commit, each to the next range."""
+    """Commit the new objects to `main`. Each commit adds an equal share to the next range."""
     state, size = served.sandbox._catalog.state, grown.size
     parts = np.array_split(np.arange(grown.more, dtype=np.int64) + grown.firsts["end"], commits)
     branch = state.branch(REPOSITORY, "main")
@@ -101,7 +101,7 @@ def change(served: Serving, before: Made, grown: Grown, commits: int) -> None:
 
 
 def marked(served: Serving, folder: Path, options: Sequence[str], title: str) -> tuple[Measured, Made]:
-    """A measured mark, shown."""
+    """Run a mark, measure it, and print the result."""
     mark_id = f"since-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     measured = run(served, mark_id, options, folder / "dagster")
     found = made(served, mark_id)

@@ -1,4 +1,4 @@
-"""The sizes of synthetic repositories, and what follows from them by counting."""
+"""The sizes of synthetic repositories, and the numbers that follow from them."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Size:
 
     @property
     def all_commits(self) -> int:
-        """Without the empty one that each repository begins with."""
+        """The number of commits, without the empty one with which each repository begins."""
         return self.trunks * self.commits + self.forks * self.fork_commits
 
     @property
     def rewritten(self) -> int:
-        """How many ranges one trunk's commits rewrite in all."""
+        """The total number of ranges that one trunk's commits rewrite."""
         return len(self.rewriting()) * self.rewrites
 
     def rewriting(self) -> range:
@@ -55,7 +55,7 @@ class Size:
 
     @property
     def base(self) -> int:
-        """Objects that the trunks begin with; as many live ones are at their heads."""
+        """The number of objects with which the trunks begin, which is also the number of live ones at their heads."""
         return self.trunks * self.ranges * self.entries
 
     @property

@@ -2,8 +2,8 @@
 
     uv run python -m tests.bench.sweep --size XL --factor 0.05 --latency 0.03 --folder /tmp/bench
 
-Approves the newest mark that `mark --store inventory` made of the repository, and sweeps it as a user does; each
-response of the store comes `--latency` seconds later than it would. In the end none of the approved keys may be left.
+Approves the newest mark that `mark --store inventory` made of the repository, and sweeps it as a user does. Each
+response of the store is delayed by `--latency` seconds. In the end, none of the approved keys may be left.
 """
 
 from __future__ import annotations

@@ -29,12 +29,12 @@ _MACHINES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "
 
 @dataclass(frozen=True)
 class FakeGCS:
-    """A running server. It accepts any credentials, also none."""
+    """A running server. It accepts requests with any credentials or none."""
 
     endpoint_url: str
 
     def settings(self, **changes: object) -> StoreSettings:
-        """Settings to open a store on it; timeouts are short, because it is on loopback."""
+        """Settings that open a store on this server. Timeouts are short, because the server is on loopback."""
         known: dict[str, object] = {
             "gcs_endpoint_url": self.endpoint_url,
             "gcs_anonymous": True,
@@ -62,7 +62,7 @@ class FakeGCS:
 
 
 def binary() -> Path | None:
-    """The server's binary for this machine: from its Python package, or on the path."""
+    """The server's binary for this machine, from its Python package or on the PATH."""
     found = importlib.util.find_spec(_PACKAGE)
     machine = _MACHINES.get(platform.machine(), "none")
     if found is not None and found.origin is not None:

@@ -1,4 +1,4 @@
-"""A second, slow and plain implementation of the rules of formats §1, §4 and §6. It shares no code with lakegc.
+"""A second, slow and simple implementation of the rules of formats §1, §4 and §6. It shares no code with lakegc.
 
 Times are whole microseconds since 1970, by the clock that the rule names. Commits are tuples in a dict.
 """
@@ -44,7 +44,7 @@ def main_parent(commit: C) -> str | None:
 
 
 def latest(date: int) -> int:
-    """The latest time that a date can stand for: one without a fraction of a second may have been truncated."""
+    """The latest time that a date can mean: a date without a fraction of a second may have been truncated."""
     return date + SECOND if date % SECOND == 0 else date
 
 

@@ -38,7 +38,7 @@ FACTS: Mapping[str, Any] = {"candidates": 1_000, "candidate_bytes": 1_000_000}
 
 
 def expired(address: str, size: int = 1, old: float = 50, path: str | None = None, **more: Any) -> dict[str, Any]:
-    """A row of an expired set, `old` days old; with a path, the object was in an expired commit of main (21 days)."""
+    """A row of an expired set, `old` days old. With a path, the object was in an expired commit of main (21 days)."""
     row = {"address": address, "size": size, "modified": START - timedelta(days=old), "path": path}
     row["slice"] = "/".join(address.split("/")[:2]) + "/" if address.count("/") > 1 else ""
     if path is None:
@@ -128,7 +128,7 @@ def commit(message: str, *, days: float = 40, commit_id: str = "c" * 64, **more:
 
 
 def sums(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[Any, tuple[int, int]]:
-    """Objects and bytes of each row, by the value (or the tuple of values) that it has for these names."""
+    """The number of objects and bytes of the rows, grouped by their value, or tuple of values, for these names."""
     return {
         tuple(row[name] for name in names) if len(names) > 1 else row[names[0]]: (row["objects"], row["bytes"])
         for row in rows

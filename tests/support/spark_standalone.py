@@ -54,7 +54,7 @@ class Cluster:
         kill_group(self.workers[0])
 
     def settings(self) -> dict[str, str]:
-        """Settings for executors that run the Python shipped with the job, as if none were installed on the workers."""
+        """Settings for executors that run the Python shipped with the job, as if the workers had none installed."""
         ships = {"spark.archives": f"{self.shipped.archive}#environment"}
         return {
             "LAKEGC_SPARK_MASTER": self.url,
@@ -65,9 +65,9 @@ class Cluster:
 
 @dataclass
 class ShippedPython:
-    """An archive with a script as its Python: it records each start and runs this interpreter.
+    """An archive whose Python is a script: it records each start and then runs this interpreter.
 
-    A real packed environment would be a gigabyte.
+    A real packed environment would have about a gigabyte.
     """
 
     archive: Path
@@ -84,7 +84,7 @@ class ShippedPython:
         return found
 
     def started_in(self) -> set[Path]:
-        """The folders of executors that started it."""
+        """The folders of the executors that started this Python."""
         return {Path(line) for line in self.notes.read_text(encoding="utf-8").splitlines()}
 
 

@@ -1,6 +1,6 @@
-"""Tables assembled by hand: intact ones with their rows, and broken ones with what is broken.
+"""Tables assembled by hand: intact ones with their rows, and broken ones with a description of the fault.
 
-One list for all decoders. Every checksum is right, unless the case says otherwise.
+All decoders use this one list. Every checksum is correct unless the case says otherwise.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def block(*records: tuple[bytes, bytes], interval: int = 16) -> bytes:
 
 
 def data_block(*records: tuple[bytes, bytes]) -> bytes:
-    """A data block: the trailer of a set is added to each key."""
+    """A data block. The trailer of a set is appended to each key."""
     return block(*((key + SET_TRAILER, value) for key, value in records))
 
 
@@ -88,7 +88,7 @@ def snappy(contents: bytes) -> Stored:
 
 
 class Assembly:
-    """A file that grows block by block, each with the checksum that it should have."""
+    """A file to which blocks are added one by one, each with its correct checksum."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -133,7 +133,8 @@ def assemble(
     before_footer: bytes = b"",
     footer: Callable[[Handle, Handle], bytes] | None = None,
 ) -> bytes:
-    """A table of these data blocks. `like` are the blocks to compute the properties from, if these are unreadable."""
+    """A table of these data blocks. `like` are the blocks from which the properties are computed if these are
+    unreadable."""
     assembly = Assembly()
     handles = [assembly.add(item) for item in blocks]
     top = (index or one_level)(assembly, handles)
@@ -188,7 +189,7 @@ def footer_of(meta: Handle, top: Handle, *, kind: int = 1, version: int = 2, mag
 
 
 def message(address: bytes = b"data/a", *more: bytes, kind: int = 1) -> bytes:
-    """An entry's protobuf message, with more fields at its end."""
+    """An entry's protobuf message, with additional fields at its end."""
     return put_bytes_field(1, address) + put_varint_field(6, kind) + b"".join(more)
 
 
@@ -207,17 +208,17 @@ def one(data: bytes) -> bytes:
 
 
 def stored_value(bytes_: bytes) -> bytes:
-    """A range of one entry whose whole value is this."""
+    """A range of one entry with exactly this value."""
     return assemble([data_block((b"a", bytes_))])
 
 
 def wrong_block(contents: Stored | bytes) -> bytes:
-    """A table with one data block that isn't what its properties (of one good entry) say."""
+    """A table whose data block doesn't match its properties, which are those of one intact entry."""
     return assemble([contents], like=[GOOD])
 
 
 def with_right_checksum(data: bytes, where: Handle) -> bytes:
-    """The table with the checksum of one block put right."""
+    """The table with the checksum of one block corrected."""
     end = where.offset + where.length + 1
     return data[:end] + struct.pack("<I", masked_crc(data[where.offset : end])) + data[end + 4 :]
 

@@ -1,4 +1,5 @@
-"""Rounds of a sweep on a store alone, for fault tests and benchmarks: no lakeFS, no re-verification, no real mark."""
+"""Rounds of a sweep on a store alone, for fault tests and benchmarks: without lakeFS, re-verification or a real
+mark."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ NOTHING_NEW = Verified(frozenset({"c1"}), pa.array([], pa.string()))
 
 
 class OneBranch(LakeFS):
-    """A server whose only branch has a head that is verified."""
+    """A server with one branch, whose head is verified."""
 
     def branches(self, repository: str) -> dict[str, str]:
         return {"main": "c1"}
@@ -52,7 +53,7 @@ def run_alone(
 ) -> SweepRun:
     """A sweep of the mark `m1` in the namespace with this name, under its own lease.
 
-    `take_over` removes an earlier lease first, as if it had expired.
+    With `take_over`, an earlier lease is removed first, as if it had expired.
     """
     place = Place(
         Namespace(f"s3://{BUCKET}/{name}"), settings, Capabilities(byte_order=False, delete_batch=delete_batch)
@@ -86,7 +87,7 @@ def run_alone(
 
 
 def approved(run: SweepRun, keys: Sequence[str]) -> pa.Table:
-    """The approved objects (PENDING) with the sizes that the store lists now; null for those that don't exist."""
+    """The approved objects (PENDING) with the sizes that the store lists now, or null for missing objects."""
     listed = {stored.key: stored for page in run.store.pages("data/") for stored in page.objects}
     nothing: list[None] = [None] * len(keys)
     sizes = [listed[key].size if key in listed else None for key in keys]
@@ -110,7 +111,7 @@ def finish_sweep_alone(run: SweepRun, keys: Sequence[str], action: Action = Acti
 
 
 def outcomes(run: SweepRun) -> dict[str, str]:
-    """The latest outcome of each key, by the receipts."""
+    """The latest outcome of each key, according to the receipts."""
     return {row["address"]: row["outcome"] for row in run.receipts.outcomes(run.spark()).collect()}
 
 

@@ -1,4 +1,4 @@
-"""A proxy between lakegc and another server: a test can change responses before lakegc gets them."""
+"""A proxy between lakegc and another server. A test can change responses before lakegc gets them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DROPPED_HEADERS = frozenset({"host", "connection", "transfer-encoding", "conten
 class TamperingProxy:
     """Forwards to `upstream`. `date_offset` is added to the `Date` of each response; `dropped` headers are removed.
 
-    `refused` maps ends of paths to statuses: such requests get that status, and are not forwarded.
+    `refused` maps ends of paths to statuses. Requests to such paths get that status, and are not forwarded.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -36,7 +36,8 @@ class TamperingProxy:
         self._pool = urllib3.PoolManager(retries=False)
 
     def after(self, call: str, hook: Hook) -> None:
-        """Call `hook` with the JSON of successful responses to paths with this end; it may change the JSON in place."""
+        """Call `hook` with the JSON of each successful response to a path with this end. The hook may change the JSON
+        in place."""
         self._response_hooks.append((call, hook))
 
     def before(self, call: str, hook: Hook) -> None:
