@@ -255,7 +255,7 @@ def test_an_object_that_replaced_a_copy_before_the_comparison_is_not_removed(
     source.write("data/s/a", b"copied")
     copier = Copier(source, AfterCopies(target, lambda key: target.write(key, data)), server_side, Throttle(None))  # type: ignore[arg-type]
     found = source.stat("data/s/a")
-    if provider.name != "local":  # without a checksum the copy is compared
+    if provider.name != "local":  # without checksums, the bytes of the copy are compared
         found = StoredObject(found.key, found.size, found.modified)
     with pytest.raises(KeyConflict, match="not touched"):
         copier.copy(found, "data/s/a")

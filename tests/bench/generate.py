@@ -44,7 +44,7 @@ from tests.bench.stores import REPOSITORY, STORES, Serving, serving
 from tests.bench.tables import path_of, values, written_range
 
 _AT_ONCE = 100_000  # objects
-INVENTORY_ROWS = 500_000  # a file
+INVENTORY_ROWS = 500_000  # per file
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ def _write_all(served: Serving, history: History, folder: Path) -> None:
 
 
 def write_stored(served: Serving, history: History, folder: Path, store: str) -> None:
-    if store == "inventory":  # of the objects only those are there that will be deleted
+    if store == "inventory":  # only the objects that will be deleted exist
         expired = expiring(history)
         write_objects(history, served.objects, done=folder / "objects.at", only=expired)
         write_inventory(history, folder / "inventory", served.prefix, served.place().store(), expired)

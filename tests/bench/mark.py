@@ -366,7 +366,7 @@ def show(run: Measured, title: str, report: Path | None = None) -> None:
 def options_of(store: str, folder: Path) -> list[str]:
     if store == "local":
         return []
-    young = ["--min-age", "0", "--allow-young"]  # what is in the bucket was written just now
+    young = ["--min-age", "0", "--allow-young"]  # the objects in the bucket were just written
     if store == "s3":
         return young
     taken = datetime.fromtimestamp((folder / "objects.done").stat().st_mtime, UTC)

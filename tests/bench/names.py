@@ -14,7 +14,7 @@ _ALPHABET = np.frombuffer(b"0123456789abcdefghijklmnopqrstuv", dtype=np.uint8)
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _YEAR_4000, _WRAP = 64_060_588_800, 1 << 32
 ADDRESS = len("data/") + 20 + len("/") + 20
-LEAST_SIZE = 1 << 28  # sizes are all different, and all as long in a table
+LEAST_SIZE = 1 << 28  # all sizes differ, but have the same length in a table
 
 
 def xids(seconds: Numbers, makers: Numbers, counts: Numbers) -> Bytes:

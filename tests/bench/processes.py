@@ -11,7 +11,7 @@ from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
 BETWEEN_LOOKS = 0.2
-LOOKS_A_WEIGHING = 5  # to add up all pages of a process takes milliseconds, of which the process itself stands still
+LOOKS_A_WEIGHING = 5  # adding up the pages of a process stops it for milliseconds
 JAVA, WORKER, REST = "JVM", "Python workers", "driver"
 
 
@@ -32,7 +32,7 @@ def tree(root: int) -> list[Process]:
     for process in everything:
         children.setdefault(process.parent, []).append(process)
     found = [process for process in everything if process.id == root]
-    for process in found:  # grows while it is gone through
+    for process in found:  # the list grows during the loop
         found.extend(children.get(process.id, ()))
     return found
 
@@ -42,7 +42,7 @@ def _process(entry: Path) -> Process | None:
         return None
     try:
         head, _, rest = (entry / "stat").read_text().rpartition(")")
-    except OSError:  # it ended meanwhile
+    except OSError:  # the process has ended
         return None
     fields = rest.split()
     return Process(int(entry.name), head.partition("(")[2], int(fields[1]), sum(map(int, fields[11:15])))

@@ -50,7 +50,7 @@ class Bucket:
     written."""
 
     port: int
-    prefix: str  # with the bucket, without slashes at its ends
+    prefix: str  # includes the bucket, without slashes at its ends
 
     def put(self, key: str, data: bytes) -> None:
         with self._connected() as (sender, responses):

@@ -82,7 +82,7 @@ class Size:
 SIZES = {
     size.name: size
     for size in (
-        # a mark of seconds, to try things with
+        # a mark of a few seconds, for trying things out
         Size("XS", 1, 4, 1_000, 40, 20, changed=20, tail=3, forks=5, fork_commits=4, staged=200, garbage=500,
              markers=5, slices=10),
         # the documented test of the reference: 103,000 objects, 15,000 to delete

@@ -94,6 +94,6 @@ def seaweedfs_in(folder: Path) -> Iterator[tuple[SeaweedFS, int, int, int]]:
         s3_servers._until_ready(server, lambda: process.poll() is None, folder)
         yield server, process.pid, filer, metrics
     finally:
-        process.kill()  # all that it was given is with the system by then, and an orderly end takes twenty seconds
+        process.kill()  # its data has been handed to the operating system, and an orderly shutdown takes twenty seconds
         process.wait()
         s3_servers._remove_sockets(command)

@@ -74,7 +74,7 @@ def values(history: History, objects: Numbers) -> list[bytes]:
     """The values of objects as the server writes them in tables and staging."""
     addresses, checksums = history.addresses(objects), names.checksums(objects)
     found = _TEMPLATE.values(addresses, names.sizes(objects), checksums)
-    for place in np.flatnonzero(history.sizes(objects) == 0).tolist():  # few: an empty one is written otherwise
+    for place in np.flatnonzero(history.sizes(objects) == 0).tolist():  # few: empty objects are encoded differently
         entry = _entry(b"", addresses[place].tobytes().decode(), 0, checksums[place].tobytes().decode())
         found[place] = put_value(entry_identity(entry), put_entry(entry))
     return found

@@ -19,8 +19,8 @@ from tests.support.mark_runs import target_of
 
 __all__ = ["dagster_home", "lakegc"]
 
-# Keys that no list of files, no terminal, no markup and no spreadsheet takes as they are; those that a line can hold,
-# and those that it can't.
+# Keys that lists of files, terminals, markup and spreadsheets all have to escape: first those that fit on a line, then
+# those that do not.
 ON_A_LINE = {
     "data/s/\x1b[31mred\x1b[0m",
     "data/s/bell\x07 and back\x08",

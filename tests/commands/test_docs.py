@@ -35,7 +35,7 @@ NOT_OURS = {
     "--seed", "--minutes",
 }  # fmt: skip
 
-# one process for all: what tests import is imported once
+# one process for all, so that the imports of tests are done once
 COLLECT = """
 import json, sys
 import pytest

@@ -67,7 +67,7 @@ class Shell:
         cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
         (folder / "home").touch()
         places = {
-            "HOME": str(folder / "home"),  # a file, so that nobody, root included, can write below it
+            "HOME": str(folder / "home"),  # a file, so that nobody can write below it, not even root
             "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # Spark's classes, which take long to write
             "DAGSTER_HOME": str(folder / "dagster"),
         }

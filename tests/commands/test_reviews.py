@@ -166,7 +166,7 @@ def test_the_sample_is_drawn_evenly_and_is_reproducible_for_a_mark(place: Place)
     assert single["largest"][0]["size"] == 1_999
     drawn = [row["address"] for row in many["sample"]]
     assert drawn == [row["address"] for row in again if row["kind"] == "sample"]
-    assert drawn != [row["address"] for row in single["sample"]]  # another mark, another draw
+    assert drawn != [row["address"] for row in single["sample"]]  # another mark draws another sample
     numbers = [int(address[-5:]) for address in drawn]
     assert len(set(numbers)) == 20
     assert min(numbers) < 600

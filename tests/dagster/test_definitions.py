@@ -13,10 +13,10 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 
-# An audit hook sees what Python's own libraries do behind one's back; a module that is imported can't be hidden.
+# An audit hook sees every import, including those that Python's own libraries make.
 LOAD = """
 import json, sys
-import dagster  # asks 'file' about the interpreter, for a reason of its own
+import dagster  # runs the program 'file' on the interpreter
 
 seen = []
 watched = ("socket.connect", "socket.bind", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec",

@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.storage.partition_status_cache import AssetPartitionStatus  # which has no public name
+from dagster._core.storage.partition_status_cache import AssetPartitionStatus  # this class has no public name
 
 from lakegc_assets.asset_checks.brakes import BRAKE_CHECKS
 from lakegc_assets.asset_checks.invariants import INVARIANTS, MARK_CHECKS

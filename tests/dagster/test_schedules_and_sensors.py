@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.errors import ScheduleExecutionError  # what the daemon gets, which has no public name
+from dagster._core.errors import ScheduleExecutionError  # the daemon gets this error, which has no public name
 
 from lakegc_assets import schedules
 from lakegc_assets.definitions import defs, mark_job, sweep_job

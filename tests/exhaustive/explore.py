@@ -215,7 +215,7 @@ class Exploration:
         so_far: tuple[int, int, History, int], following: list[State],
     ) -> None:  # fmt: skip
         operations, faults, history, steps = so_far
-        if step.deletes >= 0:  # it is deleted all the same
+        if step.deletes >= 0:  # the object is deleted in any case
             self.measure(step, world, memory, answer[1], history, steps)
             world = self.without_object(world, step.deletes)
         after, label = step.take(memory, answer)
@@ -230,7 +230,7 @@ class Exploration:
         absence = memory.absence | self.universe.absence(successor.world)
         if (
             successor.operation.name == "change_rules"
-        ):  # what other rules retain behind heads is live for another reason
+        ):  # commits that other rules retain behind heads are live for another reason
             absence |= ((1 << BITS) - 1) << BITS * Since.BEHIND
         moved = memory.moved
         if successor.moved:

@@ -74,7 +74,7 @@ class Program:
         self.part = ""
         self._values: list[Hashable] = []
         self._numbers: dict[Hashable, int] = {}
-        self.number(frozenset())  # is 0, which memory begins with
+        self.number(frozenset())  # gets number 0, the initial value of memory
 
     # --- building ---------------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class ReasonsToKeep(CommitReadings):
         if self.has("the closing reading"):
             self.read_at_the_end()
         self.label(decides)
-        if not self.part.startswith("sweep"):  # a re-verification has no step for it: the watch compares holds
+        if not self.part.startswith("sweep"):  # a re-verification has no such step: the watch compares holds
             self.step("holds, at the end", ("holds",), self.same_as("held"))
         self.local("decides", self.decide)
 
@@ -110,7 +110,7 @@ class ReasonsToKeep(CommitReadings):
         def is_gone(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             if not self.has("a deletion is confirmed") or answer[branch] < 0:
                 return memory._replace(tries=0), after
-            if memory.tries:  # the server contradicts itself: nothing is clear at this branch
+            if memory.tries:  # the server contradicts itself: all results for this branch are unclear
                 return self.keep_unclear(memory._replace(tries=0), repository, branch), after
             return memory._replace(tries=1), this
 

@@ -80,11 +80,11 @@ from tests.exhaustive.world import (
 )
 from tests.support.mark_runs import Marker, Sweeper
 
-MOST_TRIED = 400  # runs of the model, among which are some of each kind of fault
+MOST_TRIED = 400  # runs of the model, which include some with each kind of fault
 CONTENTS = (b"same", b"size", b"another size")
 OPTIONS = MarkOptions(min_age=timedelta(hours=1), allow_young=True)
 BASE, MARKED = "base", "m1"  # the ids of marks
-SINCE = timedelta(days=30)  # before a run: the time of what was long ago, and of an incremental mark's base
+SINCE = timedelta(days=30)  # before a run: when old objects were written and an incremental mark's base was made
 MARK = {
     "mark: begins": "",
     "mark: lists slice 0 of the store": "listing ",

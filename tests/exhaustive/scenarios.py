@@ -25,7 +25,7 @@ from tests.exhaustive.world import (
     World,
 )
 
-X = Entry(ELSEWHERE, 0)  # an object that is in no danger
+X = Entry(ELSEWHERE, 0)  # an object that no sweep can delete
 NOTHING = (None, None)
 
 

@@ -84,7 +84,7 @@ def test_a_quiet_mark_and_sweep_send_the_requests_of_the_model(tmp_path: Path) -
 
     assert difference(run, real) == ""
     assert len(run.asked) == 2
-    assert real.asked[:2] == run.asked  # then comes the closing re-verification
+    assert real.asked[:2] == run.asked  # the closing re-verification follows
 
 
 PLACES = [None, Entry(0, 0), Entry(1, 0), Entry(2, 2)]  # the second and third have the same content
@@ -137,7 +137,7 @@ def spark() -> SparkSession:
         return SharedSpark().spark_session
 
 
-OBJECTS = (0, 1, 2)  # of contents 0, 1 and 2: two have one size
+OBJECTS = (0, 1, 2)  # with contents 0, 1 and 2, two of which have equal sizes
 TREES = ((Entry(-1, 0), None), (None, Entry(-1, 2)), (Entry(-1, 1), Entry(-1, 2)), (None, None))
 
 

@@ -20,11 +20,11 @@ STORED = (OLD, NEW)
 
 OURS, OTHER = 0, 1
 ELSEWHERE = -1  # the address of an object that no sweep can reach: too young, or of another namespace
-RELATIVE, FULL = 0, 1  # how an entry spells its address; FULL is a form that the server's list leaves out
+RELATIVE, FULL = 0, 1  # the form of an entry's address; the server's list leaves out FULL ones
 PATHS = ("p", "q")
 BRANCHES = (("main", "dev"), ("other/main", "other/dev"))
-SIZES = (1, 1, 2)  # bytes, by content: two contents of one size, and another one
-BITS = 8  # the most objects of a world
+SIZES = (1, 1, 2)  # in bytes, by content: two are equal
+BITS = 8  # the maximum number of objects
 DAY = oracle.DAY
 NOW = 100 * DAY
 LONG_AGO, LATELY = NOW - 30 * DAY - 1, NOW - 1  # the two dates of commits
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 TOMBSTONE = Entry(-2, -1)
-Tree = tuple[Entry | None, ...]  # an entry a path
+Tree = tuple[Entry | None, ...]  # one entry per path
 
 
 class Branch(NamedTuple):

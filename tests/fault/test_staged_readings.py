@@ -102,7 +102,7 @@ def test_objects_that_a_coarse_clock_may_date_too_early_are_kept(lake: Lake) -> 
     dated: list[datetime] = []
 
     def date(_: object) -> None:
-        for record in [] if dated else lake.records():  # the mark has begun, and not listed yet
+        for record in [] if dated else lake.records():  # the mark has begun but hasn't listed yet
             for entry, before in zip(entries, short_of, strict=True):
                 at = record.cutoff - before
                 os.utime(lake.folder / entry.address, ns=(0, round(at.timestamp() * 1_000_000) * 1000))

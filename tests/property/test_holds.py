@@ -69,7 +69,7 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
     }
     for number, (hold, _) in enumerate(several):
         found = {commit for commit, ids in on_hold.items() if f"h{number}" in ids}
-        # a hold of branches retains what the rules retain, too, whatever they do it by
+        # a hold on branches also retains all commits that the rules retain, for whatever reason
         assert found - by_rules == expected[f"h{number}"] - by_rules
         event(f"{hold.kind}: {'more than the rules' if found - by_rules else 'nothing more'}")
     assert {verdict.commit_id for verdict in judged if verdict.retained} == by_rules.union(*expected.values())

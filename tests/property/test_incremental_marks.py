@@ -224,7 +224,7 @@ def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(
     for number, lost in enumerate(("damaged", "gone", "never written")):
         lake.mark(f"base{number}", FULL_MARK)
         lake.days(5)
-        again = lake.put("kept", b"kept")  # on no list, since the bytes are the same
+        again = lake.put("kept", b"kept")  # on no list, because the bytes are the same
         lake.days(1)
         sizes = lake.file(f"_lakefs/retention/gc/lakegc/base{number}/committed_addresses/sizes/")
         for file in sizes.glob("part*"):
@@ -237,7 +237,7 @@ def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(
 
         found = lake.mark(f"m{number}")
 
-        assert found.record.incremental == (lost != "never written")  # that is another mark than the one that was made
+        assert found.record.incremental == (lost != "never written")  # this mark isn't the one that was made
         assert again not in found.expired
         assert lake.old in found.expired
 

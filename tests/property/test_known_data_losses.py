@@ -341,7 +341,7 @@ def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter
     """
     (tmp_path / "lake").mkdir()
     place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
-    parts = ["0a1b2c-00001"]  # of an unfinished upload, where the local adapter keeps them
+    parts = ["0a1b2c-00001"]  # parts of an unfinished upload, where the local adapter stores them
     for key in [*ALIEN, *KNOWN, *parts]:
         place.store().write(key, b"x")
     listed = split_parts(place.store(), all_parts(place.store()), wanted=8)

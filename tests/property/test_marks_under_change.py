@@ -78,7 +78,7 @@ def test_a_branch_created_at_an_expired_commit_during_the_mark_keeps_its_objects
     lake.commit("main", "newer", date=days_ago(20))
 
     with on_first_message("probing branches", lambda: lake.create_branch("rescue", expired.id)):
-        lake.put("main", "staged", b"...")  # as long as the old object, so that there is a question
+        lake.put("main", "staged", b"...")  # of the old object's size, so that its path is probed
         lake.commit("main", "a question", date=days_ago(10))
         lake.put("main", "staged", b"+++")
         mark = marked(sandbox.settings, "lake")

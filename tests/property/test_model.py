@@ -91,7 +91,7 @@ class RepositoryInUse(ChangingRepositoryBehindProxy):
     def mark_while_somebody_writes(self, planned: list[tuple[int, str, int, int, int]], uploads: list[int]) -> None:
         """An object that is live all the time never expires, whatever is moved during the mark."""
         self._step("mark while somebody writes")
-        for number in uploads:  # so that there is something to commit meanwhile, of a size that nothing else has
+        for number in uploads:  # objects to commit during the mark, each of a unique size
             self.model.do("upload", number, number, UNIQUE_SIZE)
         self.sandbox.set_clock(self.sandbox.now() + SOON)
         writers = Writers(self.model, planned)

@@ -71,7 +71,7 @@ class SweptRepository(ChangingRepositoryBehindProxy):
         super().__init__()
         self.sweeper = Sweeper()
         self.sweeps = 0
-        self.lost: set[str] = set()  # deleted for good: who reaches for one again, as by wider rules, finds it gone
+        self.lost: set[str] = set()  # deleted for good: missing even if it is live again, e.g. by longer rules
 
     @precondition(lambda self: not self.due)
     @rule(name=st.sampled_from([*OFTEN, *OPERATIONS]), a=numbers, b=numbers, c=numbers)
@@ -182,7 +182,7 @@ class SweptRepository(ChangingRepositoryBehindProxy):
                 try:
                     found[ref, path] = self.model.repository.read(ref, path)[1]
                 except Problem:
-                    continue  # outside of the sandbox, or gone since an earlier sweep
+                    continue  # outside the sandbox, or deleted by an earlier sweep
         return found
 
     def still_read(self, before: Mapping[tuple[str, str], bytes]) -> None:

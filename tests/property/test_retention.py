@@ -55,10 +55,10 @@ def moment(microseconds: int) -> datetime:
     return EPOCH + timedelta(microseconds=microseconds)
 
 
-patient = settings(deadline=None)  # a busy machine is no failure
+patient = settings(deadline=None)  # a busy machine must not fail a test
 
 days = st.integers(0, MOST_DAYS)
-# Around every cutoff that a rule can set: on it, and a tick or a second to either side of it and of the cut-off second.
+# Times around every cutoff of a rule: the cutoff itself, its whole second, and a tick or a second before and after.
 near_cutoffs = st.builds(
     lambda days, offset: NOW - days * DAY + offset,
     days,
@@ -76,7 +76,7 @@ def histories(draw: st.DrawFn) -> History:
     order = draw(st.permutations(NAMES))[: draw(st.integers(1, len(NAMES)))]
     commits = {}
     for place, name in enumerate(order):
-        # Mostly the one before, so that lines get long; else anything, so that they fork, merge and dangle.
+        # Mostly the previous commit, so that lines get long; otherwise any, so that lines fork, merge and dangle.
         older = st.sampled_from(order[max(0, place - 2) : place]) if place else st.nothing()
         parents = draw(st.lists(older, max_size=3, unique=True)) if place else []
         commits[name] = oracle.C(tuple(parents), draw(dates), draw(versions))
@@ -180,7 +180,7 @@ def test_a_longer_rule_or_an_earlier_now_retains_at_least_as_much(
     """The longer rule may be that of any branch, or the default."""
     before = history.retained()
     if branch is None:
-        # Spelled out, so that the default's growth is the only change.
+        # Every branch gets a rule of its own, so that only the default grows.
         longer = history._replace(default_days=history.default_days + more)
     else:
         grown = history.branch_days.get(branch, history.default_days) + more
@@ -274,7 +274,7 @@ def test_a_line_of_100_000_commits_gets_verdicts_to_its_root() -> None:
 
     verdicts = retained_commits(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
 
-    # A day has 1440 minutes; the child on the cutoff itself may have been cut off to it, so it counts as young.
+    # A day has 1440 minutes. A child dated at the cutoff may have lost its fraction of a second, so it counts as young.
     kept = [verdict.commit_id for verdict in verdicts if verdict.retained]
     assert kept == [commit.id for commit in commits[-1 - 1441 :]]
 

@@ -14,7 +14,7 @@ from tests.support.recording_folders import recordings
 from tests.support.replay_server import Recording, replaying, settings_over, upload_to_s3
 from tests.support.s3_servers import SeaweedFS
 
-KEPT = {"random-1": (0, 4), "random-2": (1, 2)}  # objects that only the hold keeps: without and with history
+KEPT = {"random-1": (0, 4), "random-2": (1, 2)}  # numbers of objects that only the hold keeps, without and with history
 
 
 def graph(recording: Recording) -> tuple[dict[str, oracle.C], dict[str, str]]:

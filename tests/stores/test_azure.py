@@ -669,7 +669,7 @@ def test_deletes_are_final_only_without_soft_delete_and_versions(azurite: Azurit
     store = on(azurite, name)
     assert (
         store.delete_effect() is DeleteEffect.UNKNOWN
-    )  # nothing of lakegc's own is there to show whether versions are kept
+    )  # there is no file of lakegc that shows whether versions are kept
 
     store.write(f"{OWN_PREFIX}store.json", b"{}")
     assert store.delete_effect() is DeleteEffect.FINAL

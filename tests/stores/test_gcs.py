@@ -28,7 +28,7 @@ from tests.support import retry_policies
 from tests.support.fake_gcs import FakeGCS
 from tests.support.store_providers import FixedServer, all_keys, replying
 
-pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_file")  # it is the user's own file
+pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_file")  # the file is the user's own
 
 JSON = {"Content-Type": "application/json"}
 
@@ -411,7 +411,7 @@ def test_a_copy_in_steps_continues_until_it_is_done() -> None:
     sent = [parse_qs(urlsplit(path).query) for method, path, _, _ in received if method == "POST"]
     assert [query.get("rewriteToken") for query in sent] == [None, ["one"], ["two"]]
     assert {query["sourceGeneration"][0] for query in sent} == {"7"}
-    assert {body for method, _, _, body in received if method == "POST"} == {b""}  # metadata in it would replace all
+    assert {body for method, _, _, body in received if method == "POST"} == {b""}  # a body would replace all metadata
 
 
 @pytest.mark.parametrize(
@@ -598,7 +598,7 @@ def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
         assert len(fixed_server.seen) == 2
         [result] = store.delete_many(["data/x"])
         assert (result.deletion, result.transient) == (Deletion.FAILED, True)
-        assert len(fixed_server.seen) == 3  # repeated by the sweep, behind its checks
+        assert len(fixed_server.seen) == 3  # only the sweep repeats deletes, after its checks
 
 
 # --- responses to listings ------------------------------------------------------------------------------------------

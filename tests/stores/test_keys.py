@@ -33,7 +33,7 @@ HOSTILE = [
     "data/not\ufffexml",
     "data/\u2028separator",
     "data/é",
-    "data/e\u0301",  # the same to the eye, and to a file system that normalizes
+    "data/e\u0301",  # looks the same, and is the same to a file system that normalizes
     "data/日本/語",
     "data/😀",
     "data/\u202egnp.exe",

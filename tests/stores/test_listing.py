@@ -64,7 +64,7 @@ def test_empty_prefix_namespace(provider: Provider) -> None:
     uri = provider.bucket_uri()
     store = provider.open(uri)
     write_all(store, ["data/x", "dummy"])
-    below = provider.open(f"{uri}/data")  # the same keys, reached behind a prefix
+    below = provider.open(f"{uri}/data")  # the same keys, in a namespace further down
     below.write("y", b"in it")
 
     assert all_keys(store) == ["data/x", "data/y", "dummy"]
@@ -214,7 +214,7 @@ def test_listings_equal_the_plain_definition(provider: Provider) -> None:
     def run(names: set[str], prefix: str, after: str | None, page_size: int) -> None:
         store, root = provider.open(namespace), f"run-{next(_runs)}/"
         held = {name for name in names if not provider.capabilities.unsupported_keys & kinds_of(name)}
-        # and SeaweedFS lists nothing of a folder when a page ends at the object of the same name
+        # SeaweedFS skips a folder if a page ends at the object of the same name
         if keys.OBJECT_AND_FOLDER in provider.capabilities.unsupported_keys or provider.name == "seaweedfs":
             held = {name for name in held if not any(other.startswith(name + "/") for other in held)}
         for name in held:

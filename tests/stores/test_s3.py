@@ -143,7 +143,7 @@ def test_the_tag_is_not_an_md5_if_the_head_request_is_refused() -> None:
 def test_a_copy_keeps_content_type_and_metadata(server: S3Server) -> None:
     """Large objects are copied in parts."""
     client = server.client()
-    data = bytes(range(256)) * 4 * 6 * 1024  # 6 MiB: two parts of at most 5
+    data = bytes(range(256)) * 4 * 6 * 1024  # 6 MiB: two parts of at most 5 MiB
     client.put_object(
         Bucket="s3-tests", Key="copies/é +x", Body=data, Metadata={"owner": "me"}, ContentType="text/x-own"
     )
@@ -226,9 +226,9 @@ def test_a_redirect_is_reported_in_one_sentence_and_not_followed(status: int, bo
                 assert "LAKEGC_S3_ENDPOINT_URL" in said
                 assert "\n" not in said
                 assert "secret" not in said
-                if status != 303:  # botocore doesn't come as far as to tell it
+                if status != 303:  # botocore never gets to report it
                     assert f"redirect (HTTP {status}) to {elsewhere.url}" in said
-                assert len(fixed_server.seen) <= 2  # not repeated; the fast path comes first
+                assert len(fixed_server.seen) <= 2  # one by the fast path, one by boto3, neither repeated
             [result] = store.delete_many(["data/x"])
             assert (result.deletion, result.transient) == (Deletion.FAILED, False)
         assert elsewhere.seen == []
@@ -241,7 +241,7 @@ def test_all_requests_but_deletes_are_retried(name: str) -> None:
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with replying(503, body, XML) as fixed_server:
         store = at(fixed_server.settings(retry=no_wait_policy(3)))
-        for _ in range(3):  # the fast paths have given up then
+        for _ in range(3):  # after that the fast paths have given up
             fixed_server.seen.clear()
             with pytest.raises(Unavailable, match=r"Tried 3 times"):
                 REQUESTS[name](store)

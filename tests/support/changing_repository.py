@@ -100,7 +100,7 @@ class ChangingRepositoryBehindProxy(ChangingRepository):
     """A changing repository behind a proxy that lets writers act after each response."""
 
     def __init__(self) -> None:
-        # one staged address a page, so that there are moments between the pages
+        # one staged address per page, so that there are moments between the pages
         super().__init__(uncommitted_page=1, faults=frequent_faults())
         self.between = ProxyWithMoments(self.sandbox.endpoint_url)
         endpoint = self._open.enter_context(serving(self.between))

@@ -101,7 +101,7 @@ def _started(server: Path, port: int) -> Iterator[FakeGCS]:
         "port": str(port),
         "backend": "memory",
         "public-host": f"127.0.0.1:{port}",
-        "external-url": f"http://127.0.0.1:{port}",  # where the pieces of a large upload go
+        "external-url": f"http://127.0.0.1:{port}",  # the parts of a large upload are sent there
         "log-level": "warn",
     }
     command = [str(server), *(f"-{name}={value}" for name, value in options.items())]

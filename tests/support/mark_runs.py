@@ -56,10 +56,10 @@ _Result = TypeVar("_Result")
 NO_MINIMUM_AGE: Mapping[str, Any] = {"min_age": "0", "allow_young": True}
 
 
-LONG_LIVED = {  # thousands of queries in one session
+LONG_LIVED = {  # settings for thousands of queries in one session
     **QUICK_START,
     "spark.driver.memory": "2g",
-    "spark.buffer.pageSize": "256k",  # larger ones fill over half a region of this heap, and each starts a collection
+    "spark.buffer.pageSize": "256k",  # larger pages fill over half a region of this heap, and each starts a collection
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # a broadcast is a job of its own
 }
 
@@ -158,7 +158,7 @@ def share_probe_result(settings: Mapping[str, str], repository: str) -> None:
             recorded_capabilities(store, endpoint, token=uuid.uuid4().hex)
             _probes[endpoint] = store.read(RECORD_KEY)
         store.write_if_absent(RECORD_KEY, _probes[endpoint])
-        later(store, store.now())  # objects written before are old by then, as they are after most probes
+        later(store, store.now())  # by then objects written earlier are old, as after most probes
 
 
 def resources() -> dict[str, Any]:

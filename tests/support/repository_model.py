@@ -337,7 +337,7 @@ class RepositoryModel:
             self.rules = None
             return
         default_days, branch_days = RULES[b % len(RULES)]
-        if default_days or branch_days:  # zero days everywhere can't be text: that is a repository without rules
+        if default_days or branch_days:  # zero days everywhere can't be written: they mean a repository without rules
             set_rules(self.repository, Rules(default_days, branch_days))
             self.rules = default_days, dict(branch_days)
 

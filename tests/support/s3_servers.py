@@ -155,11 +155,11 @@ def _seaweedfs_command(folder: Path, port: int) -> list[str]:
         "master.port.grpc": master_rpc,
         "master.telemetry": "false",
         "master.volumeSizeLimitMB": "64",
-        "master.electionTimeout": "100ms",  # there is no other master, but it waits for them all this time
+        "master.electionTimeout": "100ms",  # there is no other master, but it waits for others that long
         "master.heartbeatInterval": "50ms",
         "volume.port": volume,
         "volume.port.grpc": volume_rpc,
-        "volume.max": "100000",  # each bucket takes at least one, and an empty one takes no space
+        "volume.max": "100000",  # each bucket takes at least one, and an empty volume takes no space
         "volume.minFreeSpace": "1",
         "volume.preStopSeconds": "0",
         "filer": "true",

@@ -336,7 +336,7 @@ WHOLE = [
 
 
 def _rearranged() -> list[Whole]:
-    blocks = _numbered_blocks(20)  # 5 of them
+    blocks = _numbered_blocks(20)  # 5 blocks
     orders = {
         "the index behind the metaindex": ([0, 1, 2, 3, 4, 6, 7, 5], 0),
         "properties behind the metaindex": ([0, 1, 2, 3, 4, 5, 7, 6], 0),

@@ -59,7 +59,7 @@ def run_alone(
         Namespace(f"s3://{BUCKET}/{name}"), settings, Capabilities(byte_order=False, delete_batch=delete_batch)
     )
     now = place.store().now()
-    later = now + timedelta(days=1)  # everything is old enough
+    later = now + timedelta(days=1)  # so that all objects are old enough
     record = MarkRecord(
         mark_id="m1",
         state=MarkState.SWEEPING,

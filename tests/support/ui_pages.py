@@ -20,7 +20,7 @@ LOCATION = "lakegc_assets.definitions"
 JOB = f"/locations/{LOCATION}/jobs/mark"
 SCHEDULE = f"/locations/{LOCATION}/schedules/mark_repositories"
 SENSOR = f"/locations/{LOCATION}/sensors/approved_sweeps"
-RUN_LIMIT_S = 600.0  # two runs execute at a time, and others may be queued before it
+RUN_LIMIT_S = 600.0  # two runs execute at a time, and others may be queued before this one
 
 expect.set_options(timeout=60_000)
 _RUNS = """{ runsOrError(limit: 50) { ... on Runs { results { runId jobName status tags { key value } } } } }"""
@@ -38,7 +38,7 @@ def polled(look: Callable[[], T | None], what: str, limit_s: float, otherwise: C
     while time.monotonic() < until:
         if found := look():
             return found
-        time.sleep(0.5)  # the step of a poll with a limit; each asks the web server
+        time.sleep(0.5)  # the step of a poll with a limit; each step queries the web server
     pytest.fail(f"waited {limit_s:.0f} s in vain for {what} {otherwise()}")
 
 
@@ -148,7 +148,7 @@ class Ui:
     def report_by_hand(self, partition: str, text: str) -> None:
         """Report a materialization of the approval's asset for a partition, with a description."""
         page = self.open("/assets/sweep_approval")
-        beside = page.get_by_role("button", name="Materialize")  # it is disabled, but the menu next to it is not
+        beside = page.get_by_role("button", name="Materialize")  # the button is disabled, but the menu next to it isn't
         beside.locator("xpath=following::*[@role='button'][1]").click()
         page.get_by_role("menuitem", name="Report materialization events").click()
         self.select(partition, "Let Dagster know about a materialization")

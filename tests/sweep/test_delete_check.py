@@ -60,7 +60,7 @@ found_objects = st.none() | st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)  # the first call imports pandas, by way of Arrow
+@settings(deadline=None)  # the first call makes Arrow import pandas
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
 def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
     """The verdicts are unchanged, changed, gone and cut off. The sizes of all objects are known."""
@@ -79,7 +79,7 @@ def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], di
     assert len(receipts_of_check(result, CUTOFF)) == len(result.changed) + len(result.gone)
 
 
-@settings(deadline=None)  # the first call imports pandas, by way of Arrow
+@settings(deadline=None)  # the first call makes Arrow import pandas
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
 def test_a_backup_copies_exactly_what_a_sweep_may_delete(
     pairs: list[tuple[dict[str, Any], dict[str, Any] | None]],

@@ -29,7 +29,7 @@ from tests.support.replay_server import wait_until_passed
 from tests.support.store_proxy import StoreProxy, store_proxy
 
 Request = pytest.FixtureRequest
-GETS_FLAGS, SETS_FLAGS, IMMUTABLE = 0x80086601, 0x40086602, 0x10  # Linux's ioctls on files, and chattr's +i
+GETS_FLAGS, SETS_FLAGS, IMMUTABLE = 0x80086601, 0x40086602, 0x10  # Linux's file ioctls, and the flag of `chattr +i`
 
 
 @dataclass(frozen=True)

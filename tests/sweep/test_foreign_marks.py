@@ -109,7 +109,7 @@ def test_a_foreign_mark_whose_approval_is_revoked_before_the_first_delete_is_not
 
     def begin_and_revoke(mark: Mark, state: MarkState, **changes: Any) -> None:
         move_to(mark, state, **changes)
-        if state is MarkState.SWEEPING:  # the revoke has looked at the state before
+        if state is MarkState.SWEEPING:  # the revocation has read the state before
             approve.record_end(proposal, who="Grace", how="revoked", now=lake.now)
 
     with monkeypatch.context() as raced:
@@ -156,7 +156,7 @@ def test_addresses_added_to_a_mark_during_its_sweep_are_not_deleted(
         if when == "before the first delete":
             raced.setattr(sweep, "run_rounds", delete_late)
         outcome = lakegc(lake.sandbox.settings, "sweep", lake.name, "t1")
-    if when == "before the first delete":  # what it deletes was read and verified by then
+    if when == "before the first delete":  # the set to delete was read and verified by then
         assert outcome.code == 0, outcome.err
         assert stored(lake) == set(STORED) - {"data/s/a", "data/s/b"}
     else:

@@ -119,7 +119,7 @@ def test_kill_at_every_step_then_resume_same_end_state(
     assert count[0] >= 2
     assert process.returncode, "it ended as if nothing had happened"
     with environment({}):
-        # the lease of who was killed has not run out yet: the next one works under another's name in this test
+        # the killed process's lease hasn't expired, so in this test the next process runs under another name
         run = run_alone(name, seaweedfs.settings(), SharedSpark(), delete_batch=BATCH, take_over=True)
         finish_sweep_alone(run, KEYS)
         run.lease.release()

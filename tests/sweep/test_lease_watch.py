@@ -43,7 +43,7 @@ def test_after_a_failed_run_the_lease_stays_taken_while_its_tasks_rely_on_it(lak
     lake.pass_time(LAST_LOOK)
     with pytest.raises(Refused, match="expires"):
         watch.check(at_least=REQUEST)
-    with pytest.raises(Refused, match="Ada is working on"):  # what was sent at the last moment may be under way
+    with pytest.raises(Refused, match="Ada is working on"):  # a request sent at the last moment may be in flight
         lake.take("Grace")
     lake.pass_time(REQUEST)
     lake.take("Grace")
@@ -130,7 +130,7 @@ def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake:
 
     def wait(seconds: float) -> None:
         assert lake.holder() == "Grace", "the dead one's tasks can't see yet that the lease is another's"
-        watch.check(at_least=REQUEST)  # what it read before still holds
+        watch.check(at_least=REQUEST)  # the lease that it read before is still valid
         lake.pass_time(LAST_LOOK)
         with pytest.raises(Refused, match="is now held by Grace"):
             watch.check(at_least=REQUEST)
@@ -171,11 +171,11 @@ def test_a_takeover_after_a_killed_takeover_still_waits_for_the_first_processs_t
 
     with pytest.raises(KeyboardInterrupt):
         lake.take("Grace", sleep=killed)
-    lake.write(replace(seen[0], process=first.process).to_json())  # as it lies there where nothing of her could end
+    lake.write(replace(seen[0], process=first.process).to_json())  # as if none of her processes could stop
     waited: list[float] = []
     lake.take("Alan", sleep=waited.append)
 
-    watch.check(at_least=REQUEST)  # the first one's task still relies on what it read
+    watch.check(at_least=REQUEST)  # the first process's task still relies on the lease that it read
     assert waited == [(LAST_LOOK + REQUEST).total_seconds()]
 
 

@@ -33,10 +33,10 @@ from tests.support.messages import on_first_message
 from tests.support.tampering_proxy import tampering_proxy
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
-OBJECTS, OTHERS, RATE = 60, 20, 10.0  # objects of the expired commit, other garbage, and how many go a second
+OBJECTS, OTHERS, RATE = 60, 20, 10.0  # objects of the expired commit, other garbage, and deletes per second
 INTERVAL_S = 0.2
 LIMIT_S = 150
-SEEN_LATE = 30  # of 60 objects, that may go before a task hears of the branch: 3 s, on a busy machine
+SEEN_LATE = 30  # of 60 objects: those deleted before a task learns of the branch, in 3 s on a busy machine
 
 
 @pytest.fixture

@@ -486,7 +486,7 @@ def test_re_staged_content_moved_to_another_repository_while_paths_are_probed_is
             stage_again_elsewhere(other, moved, path, b"kept")
         lake.delete("main", ["kept"])
 
-    lake.stage("main", [entry])  # the same content as is committed
+    lake.stage("main", [entry])  # the same content is committed
     with on_first_message("probing branches", lambda: move(entry, "here")):
         marked = mark(sandbox)
     assert marked.expired == {later.address, nobodys.address}

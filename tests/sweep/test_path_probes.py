@@ -119,7 +119,7 @@ def test_a_404_from_a_gateway_hides_no_served_object(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """The gateway answers a path probe in place of the server. The listing of the branch has the object."""
-    again = lake.put(BRANCHES[0], f"{BRANCHES[0]}/four", b"four")  # as committed, so no list has it
+    again = lake.put(BRANCHES[0], f"{BRANCHES[0]}/four", b"four")  # the same content is committed, so no list has it
     free = {garbage(lake, data) for data in (b"FOUR", b"no branch has this size")}
     server.refused = {"/objects/stat": 404}
 

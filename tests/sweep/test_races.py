@@ -50,8 +50,8 @@ class Race:
     path: str
     data: bytes
     ref: str = "main"
-    reverified: bool = False  # it came back when a re-verification was under way, or done already
-    closing: bool = False  # … when the closing re-verification was under way
+    reverified: bool = False  # it became live during or after a re-verification
+    closing: bool = False  # it became live during the closing re-verification
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Moments:
 
     def moment(self) -> None:
         with self._lock:
-            if self.seen == len(self.races):  # an error here would be the server's
+            if self.seen == len(self.races):  # an error raised here would become the server's
                 return
             race = self.races[self.seen]
             race.reverified = any(message.startswith(FIRST_OF_ALL) for message in self.sentences)

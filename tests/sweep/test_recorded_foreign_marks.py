@@ -61,7 +61,7 @@ def test_only_truly_expired_objects_of_a_recorded_reference_mark_are_deleted(
         before = {stored.key for page in store.pages("data/") for stored in page.objects}
         store.write(f"{MARK}deleted/part-0.snappy.parquet", parquet(sorted(theirs)))
         summary = json.loads((expected / "reference_summary.json").read_text(encoding="utf-8"))
-        # its objects were uploaded just now, and were old when it was made
+        # the objects were just uploaded, but were old when the mark was made
         summary["cutoff_time"] = (store.now() + timedelta(hours=1)).isoformat()
         store.write(f"{MARK}summary.json", json.dumps(summary).encode())
         approve(lakegc, settings, recording.repository, store)

@@ -51,7 +51,7 @@ def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -
     lake.mark("m1")
     lake.days(2)
     record, kept = lake.repository.objects.file(mark_folder("m1") + "mark.json"), tmp_path / "kept.json"
-    shutil.copy2(record, kept)  # with its time
+    shutil.copy2(record, kept)  # keeps its time
     lake.drop("m1", unsigned(lake))
 
     full = lake.mark("m2")
@@ -60,7 +60,7 @@ def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -
     named = Marker().mark(lake.settings, "lake", "m3", replace(NO_MINIMUM, since="m1"))
     assert (named.record.incremental, named.record.basis["why"]) == (False, "mark m1 isn't signed with a known key")
 
-    shutil.copy2(kept, record)  # it is rightly signed, and names other files than those that are there now
+    shutil.copy2(kept, record)  # its signature is valid, but it names files that have been replaced
     again = Marker().mark(lake.settings, "lake", "m4", replace(NO_MINIMUM, since="m1"))
     assert (again.record.incremental, again.expired) == (False, {lake.garbage})
     assert "changed after it was written" in again.record.basis["why"]
@@ -81,7 +81,7 @@ def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_pat
     report = Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions(quarantine=True))
 
     recorded = newest_recorded(place)
-    assert (recorded.number, recorded.ids) == (1, ("h1",))  # removing it now would be noticed
+    assert (recorded.number, recorded.ids) == (1, ("h1",))  # removing the hold now would be detected
     record = Mark.open(place, "m2").record
     assert record.incremental
     assert report.objects == {"quarantined": 1}

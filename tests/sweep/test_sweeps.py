@@ -215,7 +215,7 @@ def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_
     assert early["objects"] == {}
     assert kept == contents
     assert report["objects"] == {"quarantined": 1, "rescued": 2}
-    assert purged["objects"] == {"purged": 1, "stray copies freed": 2}  # restored ones are counted there, too
+    assert purged["objects"] == {"purged": 1, "stray copies freed": 2}  # restored copies count as freed, too
     assert [store.read(address) for address in addresses] == contents
     assert [stored for page in store.pages("_lakefs/retention/gc/quarantine/") for stored in page.objects] == []
     assert shown(lakegc, sandbox.settings, "report", lake.id, "m1")["in_quarantine"]["purged"] == 1

@@ -116,7 +116,7 @@ def address(sandbox: Sandbox, dagster_home: Path, log: Path, tmp_path_factory: p
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     known = {
         "max_probes": "0",
-        "brake_first_share": "0.2",  # a quarter of the objects of `lake` would go
+        "brake_first_share": "0.2",  # a quarter of the objects of `lake` would expire
         "mark_cron": "* * * * *",
         "repositories_include": "night-*",
     }

@@ -16,7 +16,7 @@ from tests.support.mark_runs import target_of
 from tests.support.ui_pages import JOB, SCHEDULE, SENSOR, Run, Ui, polled
 from tests.ui.conftest import NIGHT
 
-pytestmark = pytest.mark.timeout(1200)  # each waits for what the one before it began
+pytestmark = pytest.mark.timeout(1200)  # each test waits for what the previous one started
 
 MARK = "lake|by-hand"
 RELEASED = {"share": "it is a test", "others/night-broken": "it is broken"}
@@ -186,7 +186,7 @@ def test_exactly_the_approved_objects_are_swept(ui: Ui, approved: Approved, swep
         RELEASED,
     )
     assert approved.stored - left == {b"first"}
-    # two are live, and the third may be served by a branch: nothing was probed
+    # two are live, and a branch may serve the third, since no paths were probed
     assert left == {b"the second version", b"123456789", b"987654321"}
 
 

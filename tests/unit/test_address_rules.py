@@ -103,7 +103,7 @@ def test_the_slice_of_an_address_is_the_folder_of_a_full_listing(spark: SparkSes
     assert [rules.slice_of(key) for key in KEYS] == wanted
     assert rules.slices_of(COLUMN).to_pylist() == wanted + NULL
     assert in_spark(spark, rules.slice_column) == wanted
-    assert [rules.slice_of(name) for name in wanted] == wanted  # that of a listed folder, too
+    assert [rules.slice_of(name) for name in wanted] == wanted  # the slice of a listed folder is that folder
 
 
 @pytest.mark.parametrize("local_adapter", [True, False])

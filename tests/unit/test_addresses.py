@@ -130,7 +130,7 @@ def test_an_address_that_the_oracle_places_inside_is_never_placed_outside(
     except oracle.Stop:
         wanted = "conflict"
     if wanted is not None:
-        assert found in (wanted, "conflict", address)  # what has no true scheme is relative, and so kept as it is
+        assert found in (wanted, "conflict", address)  # an address without a scheme is relative and unchanged
 
 
 @settings(max_examples=400, deadline=None)
@@ -150,7 +150,7 @@ def test_every_spelling_of_a_key_gives_that_key_or_stops_the_mark(key: str, name
     assert namespace.locate(key, AddressType.RELATIVE) == (Location.INSIDE, key)
     for root in (namespace.uri, *namespace.aliases):
         full = f"{root}/{key}"
-        # a slash doubled behind the namespace is not guessed at, nor what lakeFS may read as another name
+        # a double slash after the namespace, or a name that lakeFS may read differently, is a conflict
         encoded = (namespace.is_azure or namespace.is_bucket) and {"%", "?"} & set(full)
         unsure = key.startswith("/") or encoded or (namespace.is_azure and full.endswith("/"))
         wanted = (Location.CONFLICT, full) if unsure else (Location.INSIDE, key)
@@ -242,7 +242,7 @@ def test_an_encoded_full_address_in_azure_stops_the_mark(key: str) -> None:
     assert AZURE.locate(key, AddressType.RELATIVE) == (Location.INSIDE, key)
 
 
-#: Of S3 and Google Cloud alike: what stands behind `<scheme>://bucket/lake/`, and where lakeFS finds that.
+#: For S3 and Google Cloud alike: the text after `<scheme>://bucket/lake/`, and the key at which lakeFS finds it.
 BEHIND_A_BUCKET = [
     *(
         (key, Location.INSIDE)
@@ -303,7 +303,7 @@ def test_an_address_that_lakefs_serves_from_this_namespace_is_inside_or_stops_th
     found = key_or_conflict(namespace, address, AddressType.FULL, one_by_one)
     roots = {root + "/" for root in readings(namespace.uri)}
     inside = {reading[len(root) :] for reading in readings(address) for root in roots if reading.startswith(root)}
-    inside = {key for key in inside if key.strip("/")}  # nothing but slashes is never a candidate
+    inside = {key for key in inside if key.strip("/")}  # a key of slashes alone is never a candidate
 
     assert found == "conflict" or inside == {found} - {None, ""}
 

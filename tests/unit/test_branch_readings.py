@@ -36,8 +36,8 @@ class Branch:
 
     changes: dict[str, str] = field(default_factory=dict)
     served: dict[str, str] = field(default_factory=dict)
-    uncommitted: dict[str, str] | None = None  # shown by the uncommitted diff alone
-    errors: list[LakegcError | None] = field(default_factory=list)  # of the first diffs, after their changes
+    uncommitted: dict[str, str] | None = None  # changes that only the uncommitted diff shows
+    errors: list[LakegcError | None] = field(default_factory=list)  # how the first diffs end, after their changes
     exists: bool = True
     asked: list[str] = field(default_factory=list)
     settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))

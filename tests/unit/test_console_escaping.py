@@ -47,7 +47,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) ->
 
 
 def read_all(terminal: int, pieces: list[bytes]) -> None:
-    with suppress(OSError):  # which is how a terminal ends that nobody writes to any more
+    with suppress(OSError):  # a terminal raises this once nobody writes to it any more
         while piece := os.read(terminal, 1 << 16):
             pieces.append(piece)
 

@@ -52,7 +52,7 @@ def test_help_imports_no_slow_package(helps: dict[str, Any]) -> None:
     """This covers `lakegc --help` and the help of every command."""
     assert helps[""][2] == []
     for _, _, heavy in helps.values():
-        assert set(heavy) <= {"pydantic"}  # with which Typer itself reads the options of a command
+        assert set(heavy) <= {"pydantic"}  # Typer itself reads the options of a command with it
 
 
 def test_every_command_has_help(helps: dict[str, Any]) -> None:

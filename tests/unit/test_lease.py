@@ -240,7 +240,7 @@ def test_a_lease_that_another_run_took_over_cannot_be_renewed_or_used(lake: Lake
     sleeper = lake.take("ann")
     lake.pass_time(LEASE_TIME)
     lake.take("ben")
-    lake.clock.seconds = 1000.0  # ann's process was stopped: its own clock says that all is well
+    lake.clock.seconds = 1000.0  # ann's process was suspended, so by its own clock the lease is still valid
 
     sleeper.check()
     with pytest.raises(Refused, match="taken over by another run") as refused:

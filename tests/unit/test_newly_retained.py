@@ -23,7 +23,7 @@ from spark_resources.model import Commit, Rules
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 BRANCHES = ("main", "a", "b")
 
-Step = tuple[str, str, int, int]  # what is done, on which branch, to which commit, of which age in days
+Step = tuple[str, str, int, int]  # operation, branch, commit, age in days
 steps = st.lists(
     st.tuples(
         st.sampled_from(("commit", "commit", "merge", "branch", "branch", "delete", "list")),

@@ -15,8 +15,8 @@ def test_delays_caused_by_failures_add_up_over_the_turns_of_a_cycle() -> None:
     deleted."""
     time = FailureTime()
     time.succeeded(100 - PAUSE, 100, cycle_is_over=True)
-    time.succeeded(145 - PAUSE, 146, cycle_is_over=False)  # 40 seconds after it could have begun
-    time.succeeded(186 - PAUSE, 190, cycle_is_over=False)  # 35 seconds after it could have begun
+    time.succeeded(145 - PAUSE, 146, cycle_is_over=False)  # 40 seconds after the turn could have begun
+    time.succeeded(186 - PAUSE, 190, cycle_is_over=False)  # 35 seconds after the turn could have begun
 
     assert time.seconds(191) == 40 + 35 + 1
 

@@ -29,7 +29,7 @@ def test_rows_with_the_same_key_are_in_one_task_or_in_adjacent_ones(spark: Spark
     found = tasks.select(F.spark_partition_id().alias("task"), "key", "id").collect()
 
     assert sorted((row["key"], row["id"]) for row in found) == sorted((row["key"], row["id"]) for row in rows)
-    in_tasks = sorted(found, key=lambda row: row["task"])  # stable: within a task as they came
+    in_tasks = sorted(found, key=lambda row: row["task"])  # a stable sort: rows of a task keep their order
     assert [row["key"] for row in in_tasks] == sorted(row["key"] for row in rows)
     assert len({row["task"] for row in found}) > 1
 

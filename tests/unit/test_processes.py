@@ -81,7 +81,7 @@ def test_a_signal_that_ends_the_process_lets_it_clean_up(number: signal.Signals)
         f"signal.signal({number:d}, signal.SIG_DFL)\n"  # under `nohup`, the tests' processes ignore SIGHUP
         "from spark_resources.host.processes import interrupt_on_termination as it; it()\n"
         "try:\n print('ready', flush=True)\n for _ in range(1200): time.sleep(0.05)\nfinally:\n print('gave back')"
-    )  # many short waits: a signal right before a single long one would only be handled after it
+    )  # many short waits, because a signal right before a long one would only be handled after it
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, stderr=-3, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

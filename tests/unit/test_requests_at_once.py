@@ -44,7 +44,7 @@ class Crowd:
             self.most = max(self.most, self.now)
             self.changed.notify_all()
             if self.changed.wait_for(lambda: self.most >= AT_ONCE, LIMIT_S) and self.now == self.most:
-                self.changed.wait_for(lambda: self.most > AT_ONCE, A_MOMENT_S)  # does one more come?
+                self.changed.wait_for(lambda: self.most > AT_ONCE, A_MOMENT_S)  # waits for a request too many
             self.now -= 1
 
     def settings(self, **more: str) -> Settings:

@@ -33,10 +33,10 @@ class Branches:
 
     served: dict[str, dict[str, str]]
     largest_page: int = 1000
-    empty_pages: int = 0  # so many pages at first hold nothing and say that there is more
+    empty_pages: int = 0  # so many pages at the start are empty and announce more
     failing: dict[str, LakegcError] = field(default_factory=dict)
     requested: list[str] = field(default_factory=list)
-    listed: list[str] = field(default_factory=list)  # besides those that serve something
+    listed: list[str] = field(default_factory=list)  # branches in addition to those that serve objects
     settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))
 
     def list_objects(self, repository: str, branch: str, *, after: str = "", amount: int = 1000) -> ServedPage:
@@ -80,7 +80,7 @@ def rows(branch: str, paths: Sequence[str], *, size: int = 1) -> list[dict[str, 
     return [{"repository": "lake", "branch": branch, "path": path, "size": size} for path in paths]
 
 
-# bytes sort otherwise than UTF-16, and otherwise than a person: astral, private use, NUL, newline, slashes
+# paths that sort differently as bytes than as UTF-16 or for a reader: astral, private use, NUL, newline, slashes
 letters = st.sampled_from(["a", "b", "/", "-", "0", "\0", "\n", "\x7f", "é", "\uffee", "\U0001f600"])
 paths = st.text(letters, min_size=1, max_size=4)
 
@@ -132,7 +132,7 @@ def test_a_path_probe_that_fails_is_unclear(error: LakegcError) -> None:
         ("b", "q", None, str(error)),
         ("c", "p", None, str(error)),
     ]
-    assert server.requested == ["a", "b"]  # a server that is down does not get a million requests
+    assert server.requested == ["a", "b"]  # a server that is down must not get a million requests
 
 
 def probe_results(server: Branches, requested: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
@@ -157,7 +157,7 @@ def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
     assert found[0] == ("a", "data/s/1", True)
     assert set(found[1:-1]) == {("gone", None, True)}
     assert found[-1] == ("c", "data/s/3", True)
-    assert server.requested.count("gone") <= PATHS_AT_ONCE  # and not again for what is left of it
+    assert server.requested.count("gone") <= PATHS_AT_ONCE  # the remaining paths are not requested
 
 
 def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:

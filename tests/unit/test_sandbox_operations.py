@@ -226,7 +226,7 @@ def test_only_the_address_given_out_for_a_path_can_be_linked_to_it(
         "abc", 1, {"team": "ml"}, location,
     )  # fmt: skip
     assert served(lake, "main") == {"a b": b"1"}
-    # On the local adapter the server keeps the address as it announced it (formats §4).
+    # With the local adapter the server keeps the announced address unchanged (formats §4).
     assert (lake.stat("main", "a b").address_type, lake.stat("main", "a b").address) == (AddressType.FULL, location)
 
 

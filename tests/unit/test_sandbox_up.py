@@ -62,6 +62,6 @@ def test_the_printed_variables_and_the_lakectl_file_work_with_the_server(
         assert LakeFS(LakeFSSettings.of(settings)).config().blockstore("") == "local"
     logged = (tmp_path / "log").read_text().splitlines()
     assert [line.split()[1:4] for line in logged] == [["GET", "/api/v1/config", "200"]] * 2
-    deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # what a shell starts in the background never hears Ctrl-C
+    deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a shell's background process ignores Ctrl-C
     running.send_signal(signal.SIGTERM if deaf else signal.SIGINT)
     assert (running.wait(30), running.stdout.read().strip()) == (0, "stopped")

@@ -27,7 +27,7 @@ from spark_resources.spark.session import (
     machine_settings,
 )
 
-# What is done to sessions is done in a process of its own: the one of the other tests stays as it is.
+# Sessions are started and stopped in a separate process, so that the other tests' session isn't affected.
 SESSIONS = """
 import json, os, pathlib, threading
 import pyspark.errors.utils
@@ -106,7 +106,7 @@ SECRET = "not for: nobody's = eyes! #é\\u0041\\ \U0001f511"
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The findings of a process that starts and stops several sessions in one JVM, in order."""
-    with tempfile.TemporaryDirectory() as tmp:  # sockets have short names, and pytest's own folders are too deep
+    with tempfile.TemporaryDirectory() as tmp:  # sockets need short paths; those of pytest are too long
         return sessions_in(Path(tmp), tmp_path_factory.mktemp("home"))
 
 
@@ -114,7 +114,7 @@ def sessions_in(tmp: Path, home: Path) -> dict[str, Any]:
     mine = {"spark.sql.shuffle.partitions": "3", "spark.hadoop.fs.s3a.secret.key": SECRET}
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))} | {
         "HOME": str(home),
-        "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # an archive for one process isn't worth the making
+        "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # creating an archive for one process isn't worth it
         "TMPDIR": str(tmp),
         "LAKEGC_SPARK_MASTER": "local[1]",
         "LAKEGC_SPARK_CONF": json.dumps({**QUICK_START, **mine}),
@@ -229,7 +229,7 @@ def test_configured_speculation_is_refused_before_a_jvm_is_started(
     from spark_resources.spark.resource import SparkResource
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # where a JVM would be looked for
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # a JVM would be searched here
     monkeypatch.setenv("LAKEGC_SPARK_CONF", '{"spark.speculation": "true"}')
     with pytest.raises(WrongUsage, match=r"spark\.speculation"):
         _ = SparkResource().spark_session

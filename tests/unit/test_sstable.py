@@ -521,6 +521,6 @@ def test_the_vectorised_decoder_refuses_a_broken_table_by_itself(case: Damaged) 
         table = open_table(case.data)
     except InvalidTable:
         return
-    if (table.properties.type, table.properties.entity) == ("ranges", ""):  # others never come to a decoder
+    if (table.properties.type, table.properties.entity) == ("ranges", ""):  # no other table is passed to a decoder
         with pytest.raises(Unreadable):
             VectorisedDecoder().attempt_entries(table, (case.only_with,) if case.only_with else COLUMNS)

@@ -21,7 +21,7 @@ from spark_resources.spark.session import class_archive
 
 MINE = f"lakegc-{os.geteuid()}"
 
-# The installation can be written to, so numba is kept from looking there.
+# The installation is writable, so numba must be prevented from using it.
 CACHES = """
 import json, os, warnings
 warnings.simplefilter("error")
@@ -43,7 +43,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)  # where Python remembers what TMPDIR was
+    monkeypatch.setattr(tempfile, "tempdir", None)  # Python caches the value of TMPDIR here
     return folder
 
 
