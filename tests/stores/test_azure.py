@@ -148,9 +148,9 @@ def test_a_key_that_is_not_base64_is_refused() -> None:
 def test_a_key_is_used_only_for_its_own_account() -> None:
     """A setting names the key's account. For any other account, the machine's own identity is used."""
     settings = StoreSettings(azure_account="Account", azure_account_key="YW55")
-    ours, other = (AzureStore(Namespace.parse(uri), settings) for uri in (URI, URI.replace("account", "other", 1)))
+    own, other = (AzureStore(Namespace.parse(uri), settings) for uri in (URI, URI.replace("account", "other", 1)))
 
-    assert hasattr(ours.client.credential, "account_key")
+    assert hasattr(own.client.credential, "account_key")
     assert hasattr(other.client.credential, "get_token")
 
 
@@ -233,7 +233,7 @@ def test_the_checksum_of_a_plain_upload_is_its_md5(azurite: Azurite, name: str) 
     store.copy("data/x", "data/y")
 
     md5 = hashlib.md5(b"content").hexdigest()
-    assert [found.checksum for page in store.pages("") for found in page.objects] == [md5, md5]
+    assert [entry.checksum for page in store.pages("") for entry in page.objects] == [md5, md5]
     assert store.stat("data/x").checksum == md5
     assert not store.etag_is_md5("data/x")
     with pytest.raises(NotFound):
@@ -252,7 +252,7 @@ def test_the_checksum_of_an_upload_in_blocks_is_its_etag(azurite: Azurite, clien
     first = store.stat("data/x")
     assert first.checksum is not None
     assert first.checksum.startswith("etag-")
-    assert [found for page in store.pages("") for found in page.objects] == [first]
+    assert [entry for page in store.pages("") for entry in page.objects] == [first]
 
     store.copy("data/x", "data/y")
     assert store.stat("data/y").checksum != first.checksum
@@ -274,7 +274,7 @@ def test_directories_are_neither_listed_nor_found(azurite: Azurite, client: Cont
 
     assert all_keys(store) == ["data/empty", "data/folder/x", "data/no-folder"]
     [page] = store.pages("data/", delimiter="/")
-    assert [found.key for found in page.objects] == ["data/empty", "data/no-folder"]
+    assert [entry.key for entry in page.objects] == ["data/empty", "data/no-folder"]
     assert list(page.prefixes) == ["data/folder/"]
     for look in (store.stat, store.read, lambda key: store.copy(key, "data/copy")):
         with pytest.raises(NotFound, match="directory"):
@@ -385,9 +385,9 @@ def test_only_ascii_digits_are_a_request_number() -> None:
     """Unicode has other characters that look like digits."""
     body = batch_response(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
 
-    found = sub_responses(MIXED["Content-Type"], body)
+    responses = sub_responses(MIXED["Content-Type"], body)
 
-    assert found.by_number == {
+    assert responses.by_number == {
         0: SubResponse(202, "202", ""),
         1: SubResponse(404, "BlobNotFound", "The specified blob does not exist."),
     }
@@ -459,8 +459,8 @@ def proxy(azurite: Azurite) -> Iterator[Proxy]:
                 self.wfile.write(data)
 
         def forwarded(self, body: bytes) -> PlainResponse:
-            sent = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
-            response = pool.request(self.command, origin + self.path, body=body, headers=sent)
+            headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+            response = pool.request(self.command, origin + self.path, body=body, headers=headers)
             return response.status, {name.lower(): value for name, value in response.headers.items()}, response.data
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = respond  # noqa: N815
@@ -745,7 +745,7 @@ def test_encoded_names_are_decoded_strictly_and_others_are_left_unchanged() -> N
         [page] = at(fixed_server).pages("data/")
     [plain] = parse_listing(listing("ns/data/a%2Fb+c")).objects
 
-    assert [found.key for found in page.objects] == ["data/a+b+"]
+    assert [entry.key for entry in page.objects] == ["data/a+b+"]
     assert page.unreadable_names == 1
     assert (plain.name, plain.size, plain.checksum) == ("ns/data/a%2Fb+c", 3, "etag-0x8D")
 

@@ -304,14 +304,14 @@ def test_identical_bytes_written_again_get_a_new_tag(fake_gcs: FakeGCS, bucket: 
     """The checksum stays the same, but a conditional write with the old tag is refused."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/generations")
     first = store.write("lease", b"mine")
-    seen = store.stat("lease")
+    before = store.stat("lease")
     second = store.write("lease", b"mine")
     again = store.stat("lease")
 
     assert first != second
     crc32c = base64.b64encode(google_crc32c.value(b"mine").to_bytes(4, "big")).decode()
-    assert seen.checksum == again.checksum == f"crc32c={crc32c}"
-    assert seen.modified < again.modified
+    assert before.checksum == again.checksum == f"crc32c={crc32c}"
+    assert before.modified < again.modified
     with pytest.raises(Changed):
         store.replace_if_unchanged("lease", b"theirs", first)
     assert store.read_with_tag("lease") == (b"mine", second)
@@ -389,10 +389,10 @@ def test_a_copy_keeps_type_metadata_and_checksum(fake_gcs: FakeGCS, bucket: str)
 def copying(*steps: Mapping[str, object]) -> Callable[[Request], tuple[int, dict[str, str], bytes]]:
     """A store with one object, ns/data/x, which is copied in these steps."""
     fine = {"done": True, "resource": item("ns/copy", size="10")}
-    left = chain(steps, repeat(fine))
+    remaining = chain(steps, repeat(fine))
 
     def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
-        document = item("ns/data/x", size="10") if request[0] == "GET" else next(left)
+        document = item("ns/data/x", size="10") if request[0] == "GET" else next(remaining)
         return 200, JSON, json.dumps(document).encode()
 
     return respond
@@ -408,9 +408,9 @@ def test_a_copy_in_steps_continues_until_it_is_done() -> None:
     with scripted(copying(*steps)) as (fixed_server, received):
         at(fixed_server.settings()).copy("data/x", "copy")
 
-    sent = [parse_qs(urlsplit(path).query) for method, path, _, _ in received if method == "POST"]
-    assert [query.get("rewriteToken") for query in sent] == [None, ["one"], ["two"]]
-    assert {query["sourceGeneration"][0] for query in sent} == {"7"}
+    queries = [parse_qs(urlsplit(path).query) for method, path, _, _ in received if method == "POST"]
+    assert [query.get("rewriteToken") for query in queries] == [None, ["one"], ["two"]]
+    assert {query["sourceGeneration"][0] for query in queries} == {"7"}
     assert {body for method, _, _, body in received if method == "POST"} == {b""}  # a body would replace all metadata
 
 
@@ -665,7 +665,7 @@ def test_names_with_a_lone_surrogate_are_counted_as_unreadable() -> None:
     with replying(200, body, JSON) as fixed_server:
         [page] = at(fixed_server.settings()).pages("data/", delimiter="/")
 
-    assert [found.key for found in page.objects] == ["data/é"]
+    assert [entry.key for entry in page.objects] == ["data/é"]
     assert (list(page.prefixes), page.unreadable_names) == (["data/y/"], 2)
 
 
@@ -675,7 +675,7 @@ def test_an_object_whose_checksum_is_not_listed_has_none() -> None:
     with replying(200, listing(without), JSON) as fixed_server:
         [page] = at(fixed_server.settings()).pages("data/")
 
-    assert [found.checksum for found in page.objects] == [None]
+    assert [entry.checksum for entry in page.objects] == [None]
 
 
 def test_a_response_without_a_valid_date_gives_no_store_time() -> None:

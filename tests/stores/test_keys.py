@@ -182,19 +182,19 @@ def test_arbitrary_keys_are_listed_and_deleted_exactly(provider: Provider) -> No
     def run(wanted: set[str]) -> None:
         store = provider.open(namespace)
         prefix = f"run-{next(_runs)}/"  # a leading slash behind it is an empty segment, as in any namespace
-        held = {prefix + key for key in wanted if not provider.capabilities.unsupported_keys & kinds_of(key)}
+        supported = {prefix + key for key in wanted if not provider.capabilities.unsupported_keys & kinds_of(key)}
         if keys.OBJECT_AND_FOLDER in provider.capabilities.unsupported_keys:
-            held = {key for key in held if not any(other.startswith(key + "/") for other in held)}
-        for key in held:
+            supported = {key for key in supported if not any(other.startswith(key + "/") for other in supported)}
+        for key in supported:
             store.write(key, key.encode())
 
-        assert set(all_keys(store, prefix)) == held
-        assert all(store.read(key) == key.encode() for key in held)
+        assert set(all_keys(store, prefix)) == supported
+        assert all(store.read(key) == key.encode() for key in supported)
 
-        results = store.delete_many(sorted(held))
+        results = store.delete_many(sorted(supported))
 
         assert [(result.key, result.deletion) for result in results] == [
-            (key, Deletion.DELETED) for key in sorted(held)
+            (key, Deletion.DELETED) for key in sorted(supported)
         ]
         assert all_keys(store, prefix) == []
 

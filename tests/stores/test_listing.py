@@ -114,7 +114,7 @@ def test_every_key_is_listed_once_for_any_page_size(store: Store, provider: Prov
     write_all(store, TREE)
 
     pages = list(store.pages("", page_size=page_size))
-    listed = [found.key for page in pages for found in page.objects]
+    listed = [entry.key for page in pages for entry in page.objects]
 
     assert in_bytes(listed) == TREE
     assert all(len(page.objects) <= page_size for page in pages)
@@ -128,7 +128,7 @@ def test_a_listing_continues_after_a_thousand_keys(store: Store) -> None:
 
     pages = list(store.pages("data/"))
 
-    assert [found.key for page in pages for found in page.objects] == wanted
+    assert [entry.key for page in pages for entry in page.objects] == wanted
     assert max(len(page.objects) for page in pages) <= 1_000
     assert len(pages) >= 2
 
@@ -177,12 +177,12 @@ def test_with_a_delimiter_each_key_or_a_prefix_of_it_is_listed(store: Store, pag
 
     pages = list(store.pages("", delimiter="/", page_size=page_size))
 
-    assert in_bytes(found.key for page in pages for found in page.objects) == [key for key in TREE if "/" not in key]
+    assert in_bytes(entry.key for page in pages for entry in page.objects) == [key for key in TREE if "/" not in key]
     assert in_bytes(prefix for page in pages for prefix in page.prefixes) == ["a/", "data/"]
 
     [below] = store.pages("a/", delimiter="/")
 
-    assert in_bytes(found.key for found in below.objects) == ["a/b", "a/b-c"]
+    assert in_bytes(entry.key for entry in below.objects) == ["a/b", "a/b-c"]
     assert list(below.prefixes) == ["a/c/"]
 
 
@@ -213,17 +213,17 @@ def test_listings_equal_the_plain_definition(provider: Provider) -> None:
     @given(st.sets(_names, max_size=8), st.just("") | _names, st.none() | _names, st.integers(1, 4))
     def run(names: set[str], prefix: str, after: str | None, page_size: int) -> None:
         store, root = provider.open(namespace), f"run-{next(_runs)}/"
-        held = {name for name in names if not provider.capabilities.unsupported_keys & kinds_of(name)}
+        supported = {name for name in names if not provider.capabilities.unsupported_keys & kinds_of(name)}
         # SeaweedFS skips a folder if a page ends at the object of the same name
         if keys.OBJECT_AND_FOLDER in provider.capabilities.unsupported_keys or provider.name == "seaweedfs":
-            held = {name for name in held if not any(other.startswith(name + "/") for other in held)}
-        for name in held:
+            supported = {name for name in supported if not any(other.startswith(name + "/") for other in supported)}
+        for name in supported:
             store.write(root + name, b"")
         if provider.capabilities.unsupported_keys & kinds_of(root + prefix + "x"):
             with pytest.raises(WrongUsage, match="can't be a key"):
                 list(store.pages(root + prefix))
             return
-        wanted = [root + name for name in in_bytes(held) if name.startswith(prefix)]
+        wanted = [root + name for name in in_bytes(supported) if name.startswith(prefix)]
 
         if provider.capabilities.byte_order:
             behind = [key for key in wanted if after is None or key.encode() > (root + after).encode()]
@@ -234,7 +234,7 @@ def test_listings_equal_the_plain_definition(provider: Provider) -> None:
 
         pages = list(store.pages(root + prefix, delimiter="/", page_size=page_size))
         cut = len(root + prefix)
-        assert in_bytes(found.key for page in pages for found in page.objects) == [
+        assert in_bytes(entry.key for page in pages for entry in page.objects) == [
             key for key in wanted if "/" not in key[cut:]
         ]
         assert in_bytes(folded for page in pages for folded in page.prefixes) == in_bytes(

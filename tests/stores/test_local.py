@@ -72,7 +72,7 @@ def test_links_are_neither_listed_nor_followed(store: Store, root: Path) -> None
 
     pages = list(store.pages(""))
 
-    assert [found.key for page in pages for found in page.objects] == []
+    assert [entry.key for page in pages for entry in page.objects] == []
     assert sum(page.unreadable_names for page in pages) == 3
     assert all_keys(store, "data/", delimiter="/") == []
     for key in ("data/folder/x", "data/file", "data/dangling", "data/folder/new"):
@@ -177,12 +177,12 @@ def test_no_generated_path_leads_out_of_the_root(store: Store, root: Path) -> No
                 assert act() != b"secret"
         with contextlib.suppress(LakegcError):
             for prefix in (key, key + "/"):
-                assert all(found.startswith(prefix) for found in all_keys(store, prefix))
+                assert all(listed.startswith(prefix) for listed in all_keys(store, prefix))
         [result] = store.delete_many([key])
         assert result.key == key
 
         assert world() == before
-        assert b"secret" not in {store.read(found) for found in all_keys(store)}
+        assert b"secret" not in {store.read(listed) for listed in all_keys(store)}
 
     run()
 
@@ -227,7 +227,7 @@ def test_pipes_and_names_that_are_not_utf8_are_counted_but_not_listed(store: Sto
 
     pages = list(store.pages("data/", page_size=1))
 
-    assert [found.key for page in pages for found in page.objects] == ["data/x"]
+    assert [entry.key for page in pages for entry in page.objects] == ["data/x"]
     assert sum(page.unreadable_names for page in pages) == 3
     with pytest.raises(NotFound):
         store.read("data/pipe")

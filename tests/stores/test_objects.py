@@ -101,17 +101,17 @@ def test_objects_are_dated_by_the_stores_clock(store: Store, provider: Provider)
     assert modified.utcoffset() == timedelta(0)
     assert before - provider.capabilities.time_resolution <= modified <= after + provider.capabilities.time_resolution
     assert store.clock_offset == timedelta(0)
-    assert [found.modified for page in store.pages("") for found in page.objects] == [modified]
+    assert [entry.modified for page in store.pages("") for entry in page.objects] == [modified]
 
 
 def test_a_listing_and_a_lookup_agree_about_an_object(store: Store) -> None:
     """Both report the same size, time and checksum."""
     store.write("data/x", b"12345")
 
-    [found] = [found for page in store.pages("") for found in page.objects]
+    [entry] = [entry for page in store.pages("") for entry in page.objects]
 
-    assert found == store.stat("data/x")
-    assert found.size == 5
+    assert entry == store.stat("data/x")
+    assert entry.size == 5
 
 
 def test_conditional_writes_never_overwrite(store: Store) -> None:

@@ -186,10 +186,10 @@ def test_an_abandoned_listing_stops_its_threads(store: Store) -> None:
     pages = pages_of_parts(small, [Part(f"data/{number}") for number in range(6)], at_once=2)  # type: ignore[arg-type]
     next(pages)
     pages.close()  # type: ignore[attr-defined]
-    seen = small.pages_read
+    pages_before = small.pages_read
 
-    assert seen < 20
-    assert small.pages_read == seen
+    assert pages_before < 20
+    assert small.pages_read == pages_before
 
 
 def test_arrow_pages_agree_with_plain_pages(store: Store, provider: Provider) -> None:

@@ -19,9 +19,9 @@ def test_the_probe_finds_exactly_the_declared_capabilities(provider: Provider) -
     store = provider.open(provider.uri(), capabilities=Capabilities())
     store.write("data/x", b"left alone")
 
-    found = probe(store, SCRATCH + "suite/")
+    capabilities = probe(store, SCRATCH + "suite/")
 
-    assert found == provider.capabilities
+    assert capabilities == provider.capabilities
     assert all_keys(store) == ["data/x"]
 
 

@@ -222,12 +222,12 @@ def test_a_redirect_is_reported_in_one_sentence_and_not_followed(status: int, bo
                 fixed_server.seen.clear()
                 with pytest.raises(Unavailable) as raised:
                     act(store)
-                said = str(raised.value)
-                assert "LAKEGC_S3_ENDPOINT_URL" in said
-                assert "\n" not in said
-                assert "secret" not in said
+                message = str(raised.value)
+                assert "LAKEGC_S3_ENDPOINT_URL" in message
+                assert "\n" not in message
+                assert "secret" not in message
                 if status != 303:  # botocore never gets to report it
-                    assert f"redirect (HTTP {status}) to {elsewhere.url}" in said
+                    assert f"redirect (HTTP {status}) to {elsewhere.url}" in message
                 assert len(fixed_server.seen) <= 2  # one by the fast path, one by boto3, neither repeated
             [result] = store.delete_many(["data/x"])
             assert (result.deletion, result.transient) == (Deletion.FAILED, False)
@@ -286,8 +286,8 @@ def test_a_response_that_is_not_from_s3_is_an_error(status: int, body: bytes) ->
 def test_a_response_that_boto3_cannot_parse_is_unavailable() -> None:
     """An example is an invalid time in a header or body. The error says what to check. A delete with an unreadable
     response counts as failed, not as done."""
-    said = {"Last-Modified": "yesterday"}
-    with replying(200, b"", said) as fixed_server, pytest.raises(Unavailable, match="invalid S3 response"):
+    headers = {"Last-Modified": "yesterday"}
+    with replying(200, b"", headers) as fixed_server, pytest.raises(Unavailable, match="invalid S3 response"):
         at(fixed_server.settings()).stat("data/x")
     with replying(200, b"<" * 20_000, XML) as fixed_server:
         [result] = at(fixed_server.settings()).delete_many(["data/x"])
@@ -335,15 +335,15 @@ def test_keys_that_are_not_utf8_are_counted_as_unreadable() -> None:
     with replying(200, listing("ns/data/%FFx", "ns/data/a+b", "ns/data/a%2Bb", "ns/data/%C3%A9"), XML) as fixed_server:
         [page] = at(fixed_server.settings()).pages("data/")
 
-    assert [found.key for found in page.objects] == ["data/a b", "data/a+b", "data/é"]
+    assert [entry.key for entry in page.objects] == ["data/a b", "data/a+b", "data/é"]
     assert page.unreadable_names == 1
 
 
 def test_keys_are_decoded_only_if_the_server_encoded_them() -> None:
     """Keys that the server didn't encode are used unchanged."""
-    [found] = parse_listing(listing("ns/data/a%2Fb+c", encoding="")).objects.to_pylist()
+    [entry] = parse_listing(listing("ns/data/a%2Fb+c", encoding="")).objects.to_pylist()
 
-    assert (found["address"], found["size"], found["checksum"]) == ("ns/data/a%2Fb+c", 3, "e")
+    assert (entry["address"], entry["size"], entry["checksum"]) == ("ns/data/a%2Fb+c", 3, "e")
 
 
 @pytest.mark.parametrize("lacking", ["ETag", "Size", "LastModified", "Key"])
@@ -426,10 +426,10 @@ def test_both_parsers_of_a_listing_agree(fields: list[str], more: list[tuple[int
 def outcome(document: bytes) -> object:
     """The content of a document, or the error of reading it."""
     try:
-        found = parse_listing(document)
+        parsed = parse_listing(document)
     except (ValueError, ElementTree.ParseError):
         return "unreadable"
-    return found.objects.to_pylist(), found.unreadable, found.prefixes, found.next_token
+    return parsed.objects.to_pylist(), parsed.unreadable, parsed.prefixes, parsed.next_token
 
 
 @settings(deadline=None)
@@ -587,7 +587,7 @@ def test_the_dagster_resource_returns_an_ordinary_client(server: S3Server) -> No
 
     assert isinstance(resource, S3Resource)
     listed = resource.get_client().list_objects_v2(Bucket="s3-tests", Prefix="resource/")
-    assert [found["Key"] for found in listed["Contents"]] == ["resource/data/x"]
+    assert [entry["Key"] for entry in listed["Contents"]] == ["resource/data/x"]
     with pytest.raises(WrongUsage, match="certificate"):
         StoreS3Resource(verify=False).get_client()
 
@@ -669,11 +669,11 @@ def test_expiring_credentials_are_renewed(seaweedfs: S3Server, monkeypatch: pyte
     seaweedfs.make_bucket("s3-tests")
     settings = seaweedfs.settings()
     client = s3_client(settings)
-    kept = client._request_signer._credentials  # type: ignore[attr-defined]
+    credentials = client._request_signer._credentials  # type: ignore[attr-defined]
 
     def renewing() -> dict[str, str]:
-        given = {"access_key": kept.access_key, "secret_key": kept.secret_key, "token": "session"}
-        return given | {"expiry_time": "2100-01-01T00:00:00Z"}
+        fields = {"access_key": credentials.access_key, "secret_key": credentials.secret_key, "token": "session"}
+        return fields | {"expiry_time": "2100-01-01T00:00:00Z"}
 
     reads = FastReads(client, settings, "s3-tests")
     forever = reads._credentials()

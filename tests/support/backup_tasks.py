@@ -69,9 +69,9 @@ class Task:
     def logged(self, run: int, log: Log | None = None) -> dict[str, dict[str, Any]]:
         log = log or self.log
         rows = [row for key in log.keys(f"{run:04d}/") for row in log.read(key).to_pylist()]
-        found = {row["address"]: row for row in rows}
-        assert len(found) == len(rows)
-        return found
+        by_address = {row["address"]: row for row in rows}
+        assert len(by_address) == len(rows)
+        return by_address
 
     def restore(self, logged: Sequence[dict[str, Any]], **changes: Any) -> dict[str, dict[str, Any]]:
         """Restore from the rows of a backup's log. Returns the outcome of each object."""

@@ -63,11 +63,11 @@ class FakeGCS:
 
 def binary() -> Path | None:
     """The server's binary for this machine, from its Python package or on the PATH."""
-    found = importlib.util.find_spec(_PACKAGE)
+    spec = importlib.util.find_spec(_PACKAGE)
     machine = _MACHINES.get(platform.machine(), "none")
-    if found is not None and found.origin is not None:
+    if spec is not None and spec.origin is not None:
         name = f"fake-gcs-server-{platform.system().lower()}-{machine}"
-        packaged = Path(found.origin).parent / "vendor" / "fake-gcs-server" / "bin" / name
+        packaged = Path(spec.origin).parent / "vendor" / "fake-gcs-server" / "bin" / name
         if packaged.exists():
             return packaged
     elsewhere = shutil.which("fake-gcs-server")
@@ -82,13 +82,13 @@ def fake_gcs(server: Path) -> Iterator[FakeGCS]:
             attempt = running.enter_context(ExitStack())
             port = free_port()
             try:
-                found = attempt.enter_context(_started(server, port))
+                server_started = attempt.enter_context(_started(server, port))
             except RuntimeError:
                 attempt.close()
                 if not attempts_left:
                     raise
             else:
-                yield found
+                yield server_started
                 return
 
 

@@ -27,9 +27,9 @@ def forge(place: Place, mark_id: str, asset: str, part: str, change: Change) -> 
         rows = change(pq.read_table(io.BytesIO(store.read(folder + file.name))))
         files.append(write_file(place, folder, file.name, parquet_bytes(rows), len(rows)))
     dataset = finish_dataset(place, folder, files)
-    found = {"sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size}
+    recorded = {"sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size}
     step: StepRecord = mark.record.step(asset)
-    forged = replace(step, datasets={**step.datasets, part: found})
+    forged = replace(step, datasets={**step.datasets, part: recorded})
     write_record(mark, steps={**mark.record.steps, asset: forged})
 
 

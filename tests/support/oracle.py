@@ -78,7 +78,7 @@ def claims(
 
 def retained(claims_of: Mapping[str, list[Claim]], now: int) -> set[str]:
     now -= now % SECOND
-    return {name for name, found in claims_of.items() if any(claim.until > now for claim in found)}
+    return {name for name, claims in claims_of.items() if any(claim.until > now for claim in claims)}
 
 
 # --- addresses (§1, §4) ---------------------------------------------------------------------------------------------
@@ -168,15 +168,15 @@ def matches(pattern: str, text: str) -> bool:
 
 def with_ancestors(commits: Mapping[str, C], start: str) -> set[str]:
     """A commit and all its ancestors, through every parent."""
-    found, waiting = {start}, [start]
+    ancestors, waiting = {start}, [start]
     while waiting:
         for parent in commits[waiting.pop()].parents:
             if parent not in commits:
                 raise Stop(parent)
-            if parent not in found:
-                found.add(parent)
+            if parent not in ancestors:
+                ancestors.add(parent)
                 waiting.append(parent)
-    return found
+    return ancestors
 
 
 def commits_of_hold(

@@ -45,12 +45,12 @@ class History:
 
     @cached_property
     def rules(self) -> Rules | None:
-        given = self.recording.meta["rules"]
-        if given is None:
+        recorded = self.recording.meta["rules"]
+        if recorded is None:
             return None
         return Rules(
-            given["default_retention_days"],
-            {r["branch_id"]: r["retention_days"] for r in given["branches"]},
+            recorded["default_retention_days"],
+            {r["branch_id"]: r["retention_days"] for r in recorded["branches"]},
         )
 
     @cached_property
@@ -76,13 +76,13 @@ class History:
         parents = {commit.main_parent for commit in self.commits.values()} | set(self.heads.values())
         ends = sorted(self.heads.items(), key=lambda item: (item[0] != main, item[0]))
         ends += [(f"gone-{commit[:8]}", commit) for commit in sorted(set(self.commits) - parents)]
-        found: dict[str, str] = {}
+        branches: dict[str, str] = {}
         for branch, end in ends:
             commit: str | None = end
-            while commit is not None and commit not in found:
-                found[commit] = branch
+            while commit is not None and commit not in branches:
+                branches[commit] = branch
                 commit = self.commits[commit].main_parent
-        return found
+        return branches
 
     def parent_content(self, commit: Commit) -> Content:
         return self.contents[commit.main_parent] if commit.main_parent else {}
@@ -221,8 +221,8 @@ class _Rebuilding:
         assert commit.main_parent is not None
         self._branch_at(branch, commit.main_parent)
         assert lake.branch(branch).commit_id == self.made.commits[commit.main_parent]
-        done = self._merge(commit, branch) if len(commit.parents) > 1 else self._plain(commit, branch)
-        self.made.commits[commit.id] = done.id
+        commit_id = self._merge(commit, branch) if len(commit.parents) > 1 else self._plain(commit, branch)
+        self.made.commits[commit.id] = commit_id.id
 
     def _merge(self, commit: Commit, branch: str) -> Commit:
         strategy = commit.metadata[_STRATEGY]
@@ -317,8 +317,8 @@ class _Rebuilding:
 
     def _put(self, branch: str, path: str, key: str, moment: datetime, content_type: str) -> None:
         self._set_clock(moment)
-        made = self.made.lake.put(branch, path, self._bytes[key], content_type=content_type)
-        self.made.addresses[key] = made.address
+        entry = self.made.lake.put(branch, path, self._bytes[key], content_type=content_type)
+        self.made.addresses[key] = entry.address
 
     @cached_property
     def _bytes(self) -> dict[str, bytes]:

@@ -123,7 +123,7 @@ def upload_to_s3(recording: Recording, client: Any) -> None:
     """Upload every object with a boto3 client, under the bucket and prefix of the recorded namespace. Creates the
     bucket."""
     bucket, prefix = recording.namespace.bucket, recording.namespace.path
-    if bucket not in {found["Name"] for found in client.list_buckets()["Buckets"]}:
+    if bucket not in {existing["Name"] for existing in client.list_buckets()["Buckets"]}:
         client.create_bucket(Bucket=bucket)
 
     def put(item: tuple[str, bytes]) -> None:
@@ -259,8 +259,8 @@ class Replay:
         return JSONResponse(recorded["pages"][tokens.index(requested or "")], recorded["status"])
 
     async def _commit(self, request: Request) -> Response:
-        found = self._commits.get(request.path_params["commit"])
-        return JSONResponse(found) if found else _error(404, "not found")
+        commit = self._commits.get(request.path_params["commit"])
+        return JSONResponse(commit) if commit else _error(404, "not found")
 
     async def _log(self, request: Request) -> Response:
         ref = request.path_params["ref"]
@@ -329,10 +329,10 @@ class Replay:
         """The objects that a ref serves, ordered by path, or None if there is no such ref."""
         with self._lock:
             if ref not in self._served:
-                found = self._find_objects(ref)
-                if found is None:
+                objects = self._find_objects(ref)
+                if objects is None:
                     return None
-                self._served[ref] = sorted(found, key=lambda entry: str(entry["path"]).encode())
+                self._served[ref] = sorted(objects, key=lambda entry: str(entry["path"]).encode())
             return self._served[ref]
 
     def _find_objects(self, ref: str) -> list[dict[str, Any]] | None:
@@ -413,13 +413,13 @@ def _page(request: Request, results: list[dict[str, Any]], name: str, *, ordered
 
 
 def _reachable_from(start: str, commits: dict[str, dict[str, Any]]) -> list[str]:
-    found: dict[str, None] = {}
+    reachable: dict[str, None] = {}
     todo = [start]
     while todo:
-        if (commit := todo.pop(0)) not in found:
-            found[commit] = None
+        if (commit := todo.pop(0)) not in reachable:
+            reachable[commit] = None
             todo.extend(commits[commit]["parents"])
-    return list(found)
+    return list(reachable)
 
 
 def _commit_body(commit: Commit) -> dict[str, Any]:

@@ -225,8 +225,8 @@ class RepositoryModel:
         self._tidy(a, c)
         self._tidy(b, c)
         source, into = self.branch(a), self.branch(b)
-        made = self.repository.merge(source, into, strategy=("", "source-wins", "dest-wins")[c % 3])
-        self._record_server_commit(into, made)
+        commit = self.repository.merge(source, into, strategy=("", "source-wins", "dest-wins")[c % 3])
+        self._record_server_commit(into, commit)
 
     @operation
     def revert(self, a: int, b: int, c: int) -> None:
@@ -266,14 +266,14 @@ class RepositoryModel:
         """Copy an object to another path, from any branch. The copy is a new object."""
         branch, source = self.branch(a), self.branch(c)
         path = PATHS[(b + 1) % len(PATHS)]
-        made = self.repository.copy(branch, path, PATHS[b % len(PATHS)], source_ref=source)
-        self.views[branch][path] = seen(made)
+        entry = self.repository.copy(branch, path, PATHS[b % len(PATHS)], source_ref=source)
+        self.views[branch][path] = seen(entry)
 
     @operation
     def shallow_copy(self, a: int, b: int, c: int) -> None:
         branch, path = self.branch(a), PATHS[c % len(PATHS)]
-        made = self.repository.copy(branch, path, PATHS[b % len(PATHS)], shallow=True)
-        self.views[branch][path] = seen(made)
+        copied = self.repository.copy(branch, path, PATHS[b % len(PATHS)], shallow=True)
+        self.views[branch][path] = seen(copied)
 
     @operation
     def move(self, a: int, b: int, c: int) -> None:
@@ -291,8 +291,8 @@ class RepositoryModel:
         self._write(location, data)
         if c % 4:
             checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            made = self.repository.link(branch, path, location, size=len(data), checksum=checksum)
-            self.views[branch][path] = seen(made)
+            linked = self.repository.link(branch, path, location, size=len(data), checksum=checksum)
+            self.views[branch][path] = seen(linked)
 
     @operation
     def link_an_old_upload(self, a: int, b: int, c: int) -> None:
@@ -317,8 +317,8 @@ class RepositoryModel:
         key = oracle.inside(int(entry.address_type), entry.address, self.spellings)
         if key is not None:
             location = f"{self.spellings[c % 2]}/{key}"
-            made = self.repository.stage_address(branch, path, location, size=entry.size, checksum=entry.checksum)
-            self.views[branch][path] = seen(made)
+            staged = self.repository.stage_address(branch, path, location, size=entry.size, checksum=entry.checksum)
+            self.views[branch][path] = seen(staged)
 
     @operation
     def import_from_elsewhere(self, a: int, b: int, c: int) -> None:
@@ -327,8 +327,8 @@ class RepositoryModel:
         other = self.sandbox.local_path / "elsewhere" / "import"
         other.mkdir(parents=True, exist_ok=True)
         (other / f"o{b % 3}").write_bytes(b"outside")
-        made, _ = self.repository.import_objects(branch, [ImportSource("local://elsewhere/import/", PREFIXES[c % 2])])
-        self._record_server_commit(branch, made)
+        commit, _ = self.repository.import_objects(branch, [ImportSource("local://elsewhere/import/", PREFIXES[c % 2])])
+        self._record_server_commit(branch, commit)
 
     @between_marks
     def change_rules(self, a: int, b: int, c: int) -> None:
@@ -363,9 +363,9 @@ class RepositoryModel:
     def let_a_hold_run_out(self, a: int, b: int, c: int) -> None:
         """Set the clock to the end of a hold. The hold stays in the file."""
         ends = sorted(hold.until for hold in self.holds.values() if hold.until < oracle.FOR_EVER)
-        left = [end for end in ends if end > micros(self.sandbox.now())]
-        if left:
-            self.sandbox.set_clock(_EPOCH + timedelta(microseconds=left[0]))
+        future_ends = [end for end in ends if end > micros(self.sandbox.now())]
+        if future_ends:
+            self.sandbox.set_clock(_EPOCH + timedelta(microseconds=future_ends[0]))
 
     @between_marks
     def let_time_pass(self, a: int, b: int, c: int) -> None:
@@ -407,8 +407,8 @@ class RepositoryModel:
 
     def _stage(self, branch: str, path: str, location: str, data: bytes) -> None:
         checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()
-        made = self.repository.stage_address(branch, path, location, size=len(data), checksum=checksum)
-        self.views[branch][path] = seen(made)
+        staged = self.repository.stage_address(branch, path, location, size=len(data), checksum=checksum)
+        self.views[branch][path] = seen(staged)
 
     def staged_records(self) -> list[tuple[str, str]]:
         """The branch and path of every staged record."""
@@ -449,21 +449,21 @@ class RepositoryModel:
 
     def on_hold(self, now: datetime) -> set[str]:
         """Every key that a hold names, even if something else refers to it, too."""
-        found: set[str] = set()
+        keys: set[str] = set()
         for hold in self.holds.values():
             if hold.until <= micros(now) - micros(now) % oracle.SECOND:
                 continue
             if hold.kind == "prefix":
-                found |= {key for key in self.stored() if key.startswith(hold.pattern)}
+                keys |= {key for key in self.stored() if key.startswith(hold.pattern)}
             elif hold.kind == "path":
                 at_paths = (tree.items() for tree in self.trees.values())
-                found |= self._keys(
+                keys |= self._keys(
                     entry for tree in at_paths for path, entry in tree if oracle.matches(hold.pattern, path)
                 )
             else:
                 trees = (self.trees[commit] for commit in self._named_by(hold, now))
-                found |= self._keys(entry for tree in trees for entry in tree.values())
-        return found
+                keys |= self._keys(entry for tree in trees for entry in tree.values())
+        return keys
 
     def _named_by(self, hold: oracle.H, now: datetime) -> set[str]:
         if hold.kind == "branch" and self.rules is None:
@@ -481,8 +481,8 @@ class RepositoryModel:
         )
 
     def _keys(self, entries: Iterable[Seen]) -> set[str]:
-        found = (oracle.inside(entry.kind, entry.address, self.spellings) for entry in entries)
-        return {key for key in found if key is not None}
+        keys = (oracle.inside(entry.kind, entry.address, self.spellings) for entry in entries)
+        return {key for key in keys if key is not None}
 
     def _live_entries(self, now: datetime) -> Iterator[Seen]:
         for view in self.views.values():
@@ -495,13 +495,13 @@ class RepositoryModel:
 
         Other threads may write and delete at the same time. A file that vanishes during the walk is left out.
         """
-        found: dict[str, int] = {}
+        times: dict[str, int] = {}
         for folder, _, names in os.walk(self.folder):
             for name in names:
                 file = Path(folder, name)
                 with suppress(FileNotFoundError):
-                    found[str(file.relative_to(self.folder))] = file.stat().st_mtime_ns // 1000
-        return found
+                    times[str(file.relative_to(self.folder))] = file.stat().st_mtime_ns // 1000
+        return times
 
     def garbage(
         self, stored: dict[str, int], now: datetime, min_age: timedelta, resolution: timedelta, *, on_hold: bool = True

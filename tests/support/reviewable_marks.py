@@ -84,8 +84,8 @@ def reviewable(
     for number, asset in enumerate(CHAIN, 1):
         began = start + timedelta(minutes=number)
         datasets = {part: recorded(dataset) for part, dataset in written.get(asset, {}).items()}
-        found = {**facts, **sums} if asset == "expired_set" else {}
-        steps[asset] = StepRecord(began, began + timedelta(seconds=30), number, datasets, found)
+        asset_facts = {**facts, **sums} if asset == "expired_set" else {}
+        steps[asset] = StepRecord(began, began + timedelta(seconds=30), number, datasets, asset_facts)
     counts = {**record.counts, **{name: facts[name] for name in ("candidates", "candidate_bytes")}, **sums}
     final: dict[str, Any] = {"steps": steps, "counts": counts, "previous": record.previous}
     digest = digest_of(replace(record, **final))

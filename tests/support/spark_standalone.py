@@ -75,13 +75,13 @@ class ShippedPython:
 
     @classmethod
     def packed(cls, folder: Path) -> ShippedPython:
-        found = cls(folder / "environment.tar.gz", folder / "starts")
-        script = f'#!/bin/sh\npwd >> "{found.notes}"\nexec "{sys.executable}" "$@"\n'.encode()
+        shipped = cls(folder / "environment.tar.gz", folder / "starts")
+        script = f'#!/bin/sh\npwd >> "{shipped.notes}"\nexec "{sys.executable}" "$@"\n'.encode()
         about = tarfile.TarInfo("bin/python")
         about.mode, about.size = 0o755, len(script)
-        with tarfile.open(found.archive, "w:gz") as archive:
+        with tarfile.open(shipped.archive, "w:gz") as archive:
             archive.addfile(about, io.BytesIO(script))
-        return found
+        return shipped
 
     def started_in(self) -> set[Path]:
         """The folders of the executors that started this Python."""
@@ -97,10 +97,10 @@ def cluster(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
     with ExitStack() as running:
         running.enter_context(process(folder / "master", *master))
         folders = [folder / f"worker{number}" for number in range(workers)]
-        made = [running.enter_context(process(folder, *worker_of(url, folder))) for folder in folders]
-        found = Cluster(url, f"http://127.0.0.1:{web}/json/", made, ShippedPython.packed(folder))
-        until_ready(found, workers)
-        yield found
+        processes = [running.enter_context(process(folder, *worker_of(url, folder))) for folder in folders]
+        started = Cluster(url, f"http://127.0.0.1:{web}/json/", processes, ShippedPython.packed(folder))
+        until_ready(started, workers)
+        yield started
 
 
 def worker_of(url: str, folder: Path) -> tuple[str, ...]:

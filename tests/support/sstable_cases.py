@@ -170,11 +170,11 @@ def rearranged(blocks: Sequence[bytes], order: Sequence[int], *, parts: int = 0,
         top = index_block(known[count:-3]) if parts else leaves[0]
         properties = block(*stated, interval=1 << 30)
         contents = [*blocks, *(leaves if parts else []), top, properties, metaindex_of(known[-2])]
-        assembly, found = Assembly(), dict[int, Handle]()
+        assembly, handles = Assembly(), dict[int, Handle]()
         for number in order:
-            found[number] = assembly.add(contents[number])
+            handles[number] = assembly.add(contents[number])
             assembly.out += bytes(gap)
-        if (now := [found[number] for number in range(len(contents))]) == known:
+        if (now := [handles[number] for number in range(len(contents))]) == known:
             return bytes(assembly.out) + footer_of(known[-1], known[-3])
         known = now
 
@@ -226,20 +226,20 @@ def with_right_checksum(data: bytes, where: Handle) -> bytes:
 def all_blocks(data: bytes) -> list[Handle]:
     """Every block of a whole table: data, index (both levels), properties, metaindex."""
     table = open_table(data)
-    found = data_blocks(table)
-    at = found[-1].end
+    blocks = data_blocks(table)
+    at = blocks[-1].end
     if table.two_levels:
         for record in block_records(read_block(data, table.index)):
             length = parse_handle(record.value).length
-            found.append(Handle(at, length))
-            at = found[-1].end
-    found.append(table.index)
+            blocks.append(Handle(at, length))
+            at = blocks[-1].end
+    blocks.append(table.index)
     properties = table.index.end
     for length in range(len(data) - FOOTER_LENGTH - properties):
         where = Handle(properties, length)
         end = where.offset + length + 1
         if data[end : end + 4] == struct.pack("<I", masked_crc(data[where.offset : end])):
-            return [*found, where, Handle(where.end, len(data) - FOOTER_LENGTH - where.end - 5)]
+            return [*blocks, where, Handle(where.end, len(data) - FOOTER_LENGTH - where.end - 5)]
     raise AssertionError("no properties block")
 
 
@@ -346,11 +346,11 @@ def _rearranged() -> list[Whole]:
         "two levels, the parts behind the top": ([0, 1, 2, 3, 4, 7, 5, 6, 8, 9], 2),
         "two levels, data between the parts": ([0, 5, 1, 2, 6, 3, 4, 7, 8, 9], 2),
     }
-    found = [
+    tables = [
         Whole(what, rearranged(blocks, order, parts=parts), _numbered_rows(100))
         for what, (order, parts) in orders.items()
     ]
-    return [*found, Whole("bytes between the blocks", rearranged(blocks, range(8), gap=3), _numbered_rows(100))]
+    return [*tables, Whole("bytes between the blocks", rearranged(blocks, range(8), gap=3), _numbered_rows(100))]
 
 
 REARRANGED = _rearranged()
@@ -472,8 +472,8 @@ def _indexes() -> list[Damaged]:
 
     def parts(what: str, pick: Callable[[list[Handle]], Sequence[Handle]], split: int = 2) -> Damaged:
         def index(assembly: Assembly, handles: list[Handle]) -> Handle:
-            found = [assembly.add(index_block(handles[:split])), assembly.add(index_block(handles[split:]))]
-            return assembly.add(index_block(pick(found)))
+            parts = [assembly.add(index_block(handles[:split])), assembly.add(index_block(handles[split:]))]
+            return assembly.add(index_block(pick(parts)))
 
         return Damaged(what, assemble(blocks, index=index, says={"rocksdb.block.based.table.index.type": TWO_LEVELS}))
 

@@ -259,7 +259,7 @@ def real_azure(uri: str) -> Provider:
 
 def all_keys(store: Store, prefix: str = "", **options: object) -> list[str]:
     """Every key under a prefix, in the store's order."""
-    return [found.key for page in store.pages(prefix, **options) for found in page.objects]  # type: ignore[arg-type]
+    return [entry.key for page in store.pages(prefix, **options) for entry in page.objects]  # type: ignore[arg-type]
 
 
 def write_all(store: Store, wanted: list[str]) -> None:
@@ -294,17 +294,17 @@ class FixedServer:
 @contextmanager
 def replying(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[FixedServer]:
     """A server on a free loopback port that sends this response to every request. It records method and path."""
-    seen: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version: ClassVar[str] = "HTTP/1.1"
 
         def respond(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            seen.append((self.command, self.path))
+            requests.append((self.command, self.path))
             self.send_response_only(status)
-            given = {"Content-Length": str(len(body)), "Date": self.date_time_string(), **(headers or {})}
-            for name, value in given.items():
+            fields = {"Content-Length": str(len(body)), "Date": self.date_time_string(), **(headers or {})}
+            for name, value in fields.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
@@ -319,7 +319,7 @@ def replying(status: int, body: bytes, headers: dict[str, str] | None = None) ->
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield FixedServer(f"http://127.0.0.1:{server.server_port}", seen)
+            yield FixedServer(f"http://127.0.0.1:{server.server_port}", requests)
         finally:
             server.shutdown()
             thread.join()

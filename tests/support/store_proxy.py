@@ -124,8 +124,8 @@ class StoreProxy:
 
     def _forward(self, request: Request, path: str, body: bytes) -> urllib3.BaseHTTPResponse:
         # the signature covers the Host header, so it is forwarded unchanged
-        sent = {k: v for k, v in request.headers.items() if k not in ("connection", "content-length")}
-        return self._pool.request(request.method, self.upstream + path, body=body, headers=sent)
+        headers = {k: v for k, v in request.headers.items() if k not in ("connection", "content-length")}
+        return self._pool.request(request.method, self.upstream + path, body=body, headers=headers)
 
 
 def kind_of(method: str, path: str) -> str:
@@ -164,15 +164,15 @@ def halved(body: bytes, code: str | None) -> bytes:
 
 def every_nth(nth: int, kind: str, fault: Fault, *, at_most: int = 10**9) -> Plan:
     """A plan that gives every n-th request of a kind this fault, up to a maximum number."""
-    count, done = [0], [0]
+    count, applied = [0], [0]
 
     def plan(method: str, path: str, _: bytes) -> Fault | None:
         if kind_of(method, path) != kind:
             return None
         count[0] += 1
-        if count[0] % nth or done[0] >= at_most:
+        if count[0] % nth or applied[0] >= at_most:
             return None
-        done[0] += 1
+        applied[0] += 1
         return fault
 
     return plan

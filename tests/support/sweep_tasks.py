@@ -75,8 +75,8 @@ class Task:
         return pa.Table.from_pylist(rows, schema=PENDING)
 
     def row(self, key: str) -> dict[str, Any]:
-        found = [stored for page in self.store.pages(key) for stored in page.objects if stored.key == key]
-        modified = found[0].modified if found else self.store.now()
+        matching = [stored for page in self.store.pages(key) for stored in page.objects if stored.key == key]
+        modified = matching[0].modified if matching else self.store.now()
         return {"address": key, "size": len(key), "modified": modified, "slice": "data/s/", "checksum": None}
 
     def run(self, rows: pa.Table, config: SweepTaskConfig, *, attempt: int = 0) -> dict[str, int]:
@@ -89,9 +89,9 @@ class Task:
     def outcomes(self) -> dict[str, tuple[str, str]]:
         """The outcome and the store's code of each key, from its receipt. Fails if a key has more than one receipt."""
         rows = [row for key in self.receipts.keys("receipt") for row in self.receipts.read(key).to_pylist()]
-        found = {row["address"].removeprefix("data/s/"): (row["outcome"], row["code"]) for row in rows}
-        assert len(found) == len(rows)
-        return found
+        by_name = {row["address"].removeprefix("data/s/"): (row["outcome"], row["code"]) for row in rows}
+        assert len(by_name) == len(rows)
+        return by_name
 
     def left(self, prefix: str = "data/") -> set[str]:
         return {stored.key.removeprefix("data/s/") for page in self.store.pages(prefix) for stored in page.objects}

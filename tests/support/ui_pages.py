@@ -36,8 +36,8 @@ def polled(look: Callable[[], T | None], what: str, limit_s: float, otherwise: C
     `otherwise`."""
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
-        if found := look():
-            return found
+        if value := look():
+            return value
         time.sleep(0.5)  # the step of a poll with a limit; each step queries the web server
     pytest.fail(f"waited {limit_s:.0f} s in vain for {what} {otherwise()}")
 
@@ -89,10 +89,10 @@ class Ui:
         """The events of an asset's partition, newest first, once there are `count`. The page is reloaded until then."""
 
         def listed() -> Locator | None:
-            found = self.load(f"/assets/{asset}?view=events").locator(f"span:text-is('{partition}')")
+            listed_events = self.load(f"/assets/{asset}?view=events").locator(f"span:text-is('{partition}')")
             with suppress(AssertionError):
-                expect(found).to_have_count(count, timeout=5_000)
-                return found
+                expect(listed_events).to_have_count(count, timeout=5_000)
+                return listed_events
             return None
 
         return polled(listed, f"{count} events of {partition} in {asset}", 120)
@@ -186,10 +186,10 @@ class Ui:
 
     def runs(self, job: str) -> list[Run]:
         """All runs of a job, newest first."""
-        found: list[dict[str, Any]] = self.graphql(_RUNS)["runsOrError"]["results"]
+        results: list[dict[str, Any]] = self.graphql(_RUNS)["runsOrError"]["results"]
         return [
             Run(run["runId"], run["status"], {tag["key"]: tag["value"] for tag in run["tags"]})
-            for run in found
+            for run in results
             if run["jobName"] == job
         ]
 
@@ -197,8 +197,8 @@ class Ui:
         """The newest run of a job for a partition, once it has ended."""
 
         def ended() -> Run | None:
-            found = [run for run in self.runs(job) if run.partition == partition]
-            return found[0] if found and found[0].status in _ENDED else None
+            of_partition = [run for run in self.runs(job) if run.partition == partition]
+            return of_partition[0] if of_partition and of_partition[0].status in _ENDED else None
 
         self.leave()
         return polled(ended, f"a run of {job} for {partition} to end", RUN_LIMIT_S, self.status_report)

@@ -42,12 +42,12 @@ class Troubled(LocalStore):
             self.named.update(wanted)
             self.batches.append(wanted)
         codes = {key: self.problem(key, self.named[key]) for key in wanted}
-        done = {result.key: result for result in super().delete_many(key for key in wanted if not codes[key])}
+        results = {result.key: result for result in super().delete_many(key for key in wanted if not codes[key])}
         failed = {
             key: DeleteResult(key, Deletion.FAILED, code, "as planned", transient=code in TRANSIENT)
             for key, code in codes.items()
         }
-        return [done.get(key) or failed[key] for key in wanted]
+        return [results.get(key) or failed[key] for key in wanted]
 
 
 def sender(store: LocalStore | S3Store, may_send: Callable[[], None] = lambda: None, **more: int) -> Sender:
@@ -84,9 +84,9 @@ def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
     }
     store = Troubled(tmp_path, lambda key, time: problems.get(key, [""] * 99)[time - 1])
     keys = written(store, "busy", "denied", "fine", "lost")
-    sent, stopped = sender(store).send(keys, "data/s/")
+    results, stopped = sender(store).send(keys, "data/s/")
 
-    assert by_key(sent) == {
+    assert by_key(results) == {
         "data/s/busy": ("deleted", "", 3),
         "data/s/denied": ("failed", "AccessDenied", 1),
         "data/s/fine": ("deleted", "", 1),
@@ -135,9 +135,9 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
 def test_a_key_that_is_always_refused_fails_after_a_limited_number_of_attempts(tmp_path: Path) -> None:
     """The key's result has the store's own code."""
     store = Troubled(tmp_path, lambda *_: "SlowDown")
-    sent, _ = sender(store).send(written(store, "a"), "data/s/")
+    results, _ = sender(store).send(written(store, "a"), "data/s/")
 
-    assert by_key(sent) == {"data/s/a": ("failed", "SlowDown", TRIES)}
+    assert by_key(results) == {"data/s/a": ("failed", "SlowDown", TRIES)}
     assert store.named["data/s/a"] == TRIES
 
 
@@ -167,9 +167,9 @@ def test_a_key_whose_delete_is_stopped_between_two_attempts_has_no_result(tmp_pa
         if next(checks):
             raise Refused("the re-verification is too old")
 
-    sent, stopped = sender(store, may_send).send(written(store, "a"), "data/s/")
+    results, stopped = sender(store, may_send).send(written(store, "a"), "data/s/")
 
-    assert by_key(sent) == {"data/s/a": ("not sent", "", 1)}
+    assert by_key(results) == {"data/s/a": ("not sent", "", 1)}
     assert stopped is not None
 
 
@@ -180,10 +180,10 @@ def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
     """
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b\x01", "c", "d\r")
-    sent, _ = sender(store).send(keys, "data/s/")
+    results, _ = sender(store).send(keys, "data/s/")
 
     assert sorted(map(len, store.batches)) == [1, 1, 2]
-    assert {deletion for deletion, *_ in by_key(sent).values()} == {"deleted"}
+    assert {deletion for deletion, *_ in by_key(results).values()} == {"deleted"}
     assert left(store) == set()
 
 
@@ -201,10 +201,10 @@ def test_a_batch_with_an_unreadable_response_is_retried_and_then_fails_key_by_ke
     """The response is truncated or doesn't come from the store. The sweep continues."""
     with replying(200, body, {"Content-Type": "application/xml"}) as server:
         store = S3Store(Namespace.parse("s3://bucket/lake"), server.settings())
-        sent, stopped = sender(store, tries=2).send(["data/s/a", "data/s/b"], "data/s/")
+        results, stopped = sender(store, tries=2).send(["data/s/a", "data/s/b"], "data/s/")
 
     assert stopped is None
-    assert {key: (deletion, attempts) for key, (deletion, _, attempts) in by_key(sent).items()} == {
+    assert {key: (deletion, attempts) for key, (deletion, _, attempts) in by_key(results).items()} == {
         "data/s/a": ("failed", 2),
         "data/s/b": ("failed", 2),
     }
@@ -246,9 +246,9 @@ def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: 
         store.write("data/s/a", b"new")
 
     lookups.replaced = replace_it
-    sent, _ = lookups.sender().send(keys, "data/s/", looked_up=first)
+    results, _ = lookups.sender().send(keys, "data/s/", looked_up=first)
 
-    assert [(sending.key, sending.changed) for sending in sent] == [("data/s/a", True)]
+    assert [(sending.key, sending.changed) for sending in results] == [("data/s/a", True)]
     assert left(store) == {"data/s/a"}
 
 
@@ -257,11 +257,11 @@ def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Pat
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, *(f"{number}" for number in range(8)))
     lookups = SlowLookups(store, lambda keys: float(len(keys)))
-    sent, stopped = lookups.sender().send(keys, "data/s/")
+    results, stopped = lookups.sender().send(keys, "data/s/")
 
     assert [len(keys) for keys in lookups.requests] == [8, 4, 2, 2, 4, 2, 2]
     assert store.batches == [keys[:2], keys[2:4], keys[4:6], keys[6:]]
-    assert by_key(sent) == dict.fromkeys(keys, ("deleted", "", 1))
+    assert by_key(results) == dict.fromkeys(keys, ("deleted", "", 1))
     assert (stopped, left(store)) == (None, set())
 
 
@@ -270,10 +270,10 @@ def test_a_key_whose_lookups_are_always_slow_fails_and_is_not_deleted(tmp_path: 
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b", "slow")
     lookups = SlowLookups(store, lambda keys: 5.0 if "data/s/slow" in keys else 0.1)
-    sent, stopped = lookups.sender().send(keys, "data/s/")
-    [why] = [sending.result.message for sending in sent if sending.result and sending.key == "data/s/slow"]
+    results, stopped = lookups.sender().send(keys, "data/s/")
+    [why] = [sending.result.message for sending in results if sending.result and sending.key == "data/s/slow"]
 
-    assert by_key(sent) == {
+    assert by_key(results) == {
         "data/s/a": ("deleted", "", 1),
         "data/s/b": ("deleted", "", 1),
         "data/s/slow": ("failed", "TooSlow", 0),
@@ -292,7 +292,7 @@ def test_waits_for_the_permit_do_not_count_as_slow_lookups(tmp_path: Path) -> No
     def may_send() -> None:
         lookups.seconds += next(waits, 0.0)
 
-    sent, _ = lookups.sender(may_send).send(keys, "data/s/")
+    results, _ = lookups.sender(may_send).send(keys, "data/s/")
 
     assert lookups.requests == [keys] * 7
-    assert by_key(sent) == dict.fromkeys(keys, ("deleted", "", 1))
+    assert by_key(results) == dict.fromkeys(keys, ("deleted", "", 1))

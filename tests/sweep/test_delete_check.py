@@ -39,8 +39,8 @@ def checked(rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> 
 
 
 def addresses(table: pa.Table) -> list[str]:
-    found: list[str] = table["address"].to_pylist()
-    return found
+    names: list[str] = table["address"].to_pylist()
+    return names
 
 
 objects = st.fixed_dictionaries(
@@ -65,12 +65,12 @@ found_objects = st.none() | st.fixed_dictionaries(
 def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
     """The verdicts are unchanged, changed, gone and cut off. The sizes of all objects are known."""
     rows = [pending(f"data/s/{number:02}", **marked) for number, (marked, _) in enumerate(pairs)]
-    found = [
+    verdicts = [
         there(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
     ]
-    result = checked(rows, found)
+    result = checked(rows, verdicts)
     parts = (result.unchanged, result.changed, result.gone, result.interrupted)
-    present = {row["address"] for row in found}
+    present = {row["address"] for row in verdicts}
 
     assert sorted(key for part in parts for key in addresses(part)) == [row["address"] for row in rows]
     assert {*addresses(result.unchanged), *addresses(result.changed)} == present
@@ -90,13 +90,13 @@ def test_a_backup_copies_exactly_what_a_sweep_may_delete(
         for number, (marked, _) in enumerate(pairs)
         if marked["size"] is not None
     ]
-    found = [
+    verdicts = [
         there(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
     ]
-    sentences = how_changed(*tables(rows, found), cutoff=CUTOFF)
+    sentences = how_changed(*tables(rows, verdicts), cutoff=CUTOFF)
 
     assert [row["address"] for row, sentence in zip(rows, sentences, strict=True) if sentence] == addresses(
-        checked(rows, found).changed
+        checked(rows, verdicts).changed
     )
 
 
@@ -110,10 +110,10 @@ def test_a_backup_copies_exactly_what_a_sweep_may_delete(
 )
 def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentence: str) -> None:
     """The log has the recorded and the current value of the first difference."""
-    [found] = how_changed(*tables([pending()], [there(**now)]), cutoff=None)
+    [difference] = how_changed(*tables([pending()], [there(**now)]), cutoff=None)
     [young] = how_changed(*tables([pending(modified=None)], [there(modified=CUTOFF + SECOND)]), cutoff=CUTOFF)
 
-    assert sentence in found
+    assert sentence in difference
     assert young == f"it was written at {CUTOFF + SECOND}, after the mark was made"
 
 

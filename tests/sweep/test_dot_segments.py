@@ -46,7 +46,7 @@ def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
         repository = sandbox.create("dots")
         repository.put("main", "live", b"live")
         repository.commit("main", "live")
-        found = Lake(
+        repository_lake = Lake(
             repository,
             {
                 **sandbox.settings,
@@ -57,8 +57,8 @@ def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
             },
         )
         for key in DOTTED | PLAIN:
-            found.store.write(key, key.encode())
-        yield found
+            repository_lake.store.write(key, key.encode())
+        yield repository_lake
 
 
 def test_keys_with_dot_segments_are_kept_and_named_while_all_others_are_swept(
@@ -69,7 +69,7 @@ def test_keys_with_dot_segments_are_kept_and_named_while_all_others_are_swept(
     name = lake.repository.id
     first = lake.marked("m1")
     review = json.loads(lakegc.output(lake.settings, "review", name, "m1", "--format", "json"))
-    shown = lakegc.output(lake.settings, "review", name, "m1")
+    output = lakegc.output(lake.settings, "review", name, "m1")
     Sweeper().approve(lake.settings, name, "m1")
     report = lakegc.output(lake.settings, "sweep", name, "m1")
     reported = lakegc.output(lake.settings, "report", name, "m1")
@@ -79,7 +79,7 @@ def test_keys_with_dot_segments_are_kept_and_named_while_all_others_are_swept(
     assert first.facts("expired_set")["dot_segments"] == len(DOTTED)
     assert set(first.facts("expired_set")["dot_segment_names"]) == DOTTED
     assert review["dot_segments"] == {"objects": len(DOTTED), "named": sorted(DOTTED)}
-    for text in (shown, reported):
+    for text in (output, reported):
         assert f"{len(DOTTED)} {WHY}" in text
         assert repr("data/s/../garbage") in text
     assert "deleted" in report

@@ -58,8 +58,8 @@ class Swept:
 
     @property
     def report(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.outcome.out)
-        return found
+        document: dict[str, Any] = json.loads(self.outcome.out)
+        return document
 
 
 @dataclass(frozen=True)
@@ -180,16 +180,16 @@ def twice(request: Request, lakegc: Lakegc, tmp_path_factory: pytest.TempPathFac
     with request.param(request, tmp_path_factory.mktemp("refused")) as lake:
         now = lake.store.now
         wait_until_passed(now(), now)
-        made = Marker().mark(lake.settings, lake.repository, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
-        assert made.expired == lake.garbage
+        mark = Marker().mark(lake.settings, lake.repository, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+        assert mark.expired == lake.garbage
         wait_until_passed(now(), now)
         Sweeper().approve(lake.settings, lake.repository, "m1")
-        gone, *others = sorted(lake.garbage)
+        missing, *others = sorted(lake.garbage)
         refused = set(others[1:3])
-        lake.store.delete_many([gone])
+        lake.store.delete_many([missing])
         with lake.refuse(refused):
             first = swept(lakegc, lake)
-        yield Twice(lake, gone, refused, set(others) - refused, first, swept(lakegc, lake))
+        yield Twice(lake, missing, refused, set(others) - refused, first, swept(lakegc, lake))
 
 
 def swept(lakegc: Lakegc, lake: Lake) -> Swept:
@@ -199,8 +199,8 @@ def swept(lakegc: Lakegc, lake: Lake) -> Swept:
     files = Receipts(place, f"{mark_folder('m1')}receipts/")
     for row in (row for key in files.keys("receipt") for row in files.read(key).to_pylist()):
         receipts.setdefault(row["address"], []).append((row["outcome"], row["code"]))
-    left = {stored.key for page in place.store().pages("data/") for stored in page.objects}
-    return Swept(outcome, Mark.open(place, "m1").record.state, receipts, left)
+    remaining = {stored.key for page in place.store().pages("data/") for stored in page.objects}
+    return Swept(outcome, Mark.open(place, "m1").record.state, receipts, remaining)
 
 
 def test_failed_batch_fails_the_run_and_is_in_receipts(twice: Twice) -> None:

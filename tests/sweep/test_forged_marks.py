@@ -44,8 +44,8 @@ class Lake:
         self.days(1)
         self.put("garbage", b"overwritten")
         second = self.repository.commit("main", "second")
-        [found] = self.repository.committed.ranges(second.metarange_id)
-        self.range_id = found.id
+        [table] = self.repository.committed.ranges(second.metarange_id)
+        self.range_id = table.id
         self.days(3)
         self.put("dropped", b"overwritten, too")
         self.repository.commit("main", "third")

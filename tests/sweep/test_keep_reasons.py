@@ -52,13 +52,13 @@ class Lake:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     with Sandbox(tmp_path_factory.mktemp("reasons")) as server:
         server.create("other")
-        found = server.create("lake")
-        found.put("main", "path", DATA)
-        found.commit("main", "content that can be re-staged")
-        kept = found.put("main", "kept", DATA)
-        free = found.put("main", "free", b"nobody wants this")
-        found.delete("main", ["kept", "free"])
-        yield Lake(server, found, kept, free.address)
+        repository = server.create("lake")
+        repository.put("main", "path", DATA)
+        repository.commit("main", "content that can be re-staged")
+        live = repository.put("main", "kept", DATA)
+        free = repository.put("main", "free", b"nobody wants this")
+        repository.delete("main", ["kept", "free"])
+        yield Lake(server, repository, live, free.address)
 
 
 # --- how each reason comes about: around a mark or a sweep, or before it ---------------------------------------------

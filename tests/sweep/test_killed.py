@@ -48,7 +48,7 @@ def sweep_in_this_process() -> None:
 
 def workers_of(pid: int) -> list[int]:
     """The Python worker processes of a Spark driver."""
-    found = []
+    workers = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:
@@ -56,8 +56,8 @@ def workers_of(pid: int) -> list[int]:
             except (OSError, ValueError):
                 continue
             if b"spark_resources.spark.worker_daemon" in line and session == os.getsid(pid):
-                found.append(int(process.name))
-    return found
+                workers.append(int(process.name))
+    return workers
 
 
 @pytest.fixture(scope="module")

@@ -163,15 +163,15 @@ def test_a_takeover_after_a_killed_takeover_still_waits_for_the_first_processs_t
     first = leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
     watch = LeaseWatch(lake.store, first.token, lake.clock)
     watch.check(at_least=REQUEST)
-    seen: list[Holder] = []
+    holders: list[Holder] = []
 
     def killed(_: float) -> None:
-        seen.append(Holder.from_json(lake.store.read(LEASE_KEY), "here"))
+        holders.append(Holder.from_json(lake.store.read(LEASE_KEY), "here"))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         lake.take("Grace", sleep=killed)
-    lake.write(replace(seen[0], process=first.process).to_json())  # as if none of her processes could stop
+    lake.write(replace(holders[0], process=first.process).to_json())  # as if none of her processes could stop
     waited: list[float] = []
     lake.take("Alan", sleep=waited.append)
 
@@ -195,12 +195,12 @@ def test_a_round_records_in_the_lease_how_long_its_tasks_may_continue(lake: Lake
     wait."""
     lease = lake.take("Ada")
     with lease.watched(REQUEST, lambda: True):
-        found = Holder.from_json(lake.store.read(LEASE_KEY), "here")
+        holder = Holder.from_json(lake.store.read(LEASE_KEY), "here")
         lease.renew()
         renewed = Holder.from_json(lake.store.read(LEASE_KEY), "here")
 
-    assert found.process == this_process()
-    assert found.tasks_stop_after_s == renewed.tasks_stop_after_s == (LAST_LOOK + REQUEST).total_seconds()
+    assert holder.process == this_process()
+    assert holder.tasks_stop_after_s == renewed.tasks_stop_after_s == (LAST_LOOK + REQUEST).total_seconds()
 
 
 def test_a_watch_notices_a_takeover_of_the_lease_within_its_interval(lake: Lake) -> None:

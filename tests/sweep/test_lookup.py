@@ -54,9 +54,9 @@ def chunk(keys: Sequence[tuple[str, str]]) -> pa.Table:
 def by_key(table: pa.Table) -> dict[str, tuple[int, int, str | None]]:
     """The size, time in whole seconds, and checksum of each key. A repeated key is an error."""
     rows = table.to_pylist()
-    found = {row["address"]: (row["size"], int(row["modified"].timestamp()), row["checksum"]) for row in rows}
-    assert len(found) == len(rows)
-    return found
+    details = {row["address"]: (row["size"], int(row["modified"].timestamp()), row["checksum"]) for row in rows}
+    assert len(details) == len(rows)
+    return details
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
@@ -74,9 +74,9 @@ def test_lookups_return_the_same_objects_as_a_full_listing(store: Store, share: 
     for start in range(0, wanted.num_rows, 37):
         part = pa.Table.from_batches([wanted.slice(start, 37)])
         addresses = set(part["address"].to_pylist())
-        seen = {key: found for key, found in by_key(lookup.look_up(part)).items() if key in addresses}
+        looked_up = {key: details for key, details in by_key(lookup.look_up(part)).items() if key in addresses}
 
-        assert seen == {key: listed[key] for key in addresses & listed.keys()}
+        assert looked_up == {key: listed[key] for key in addresses & listed.keys()}
 
 
 def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Store, provider: Provider) -> None:
@@ -86,9 +86,9 @@ def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Sto
     write_all(store, every)
     paged = SmallPages(store)
     wanted = [("data/one/", key) for key in [*every[40 : 40 + FEW], *every[100 : 100 + FEW]]]
-    found = Lookup(paged).look_up(chunk(wanted))  # type: ignore[arg-type]
+    results = Lookup(paged).look_up(chunk(wanted))  # type: ignore[arg-type]
 
-    assert {key for _, key in wanted} <= set(by_key(found))
+    assert {key for _, key in wanted} <= set(by_key(results))
     assert paged.pages_read < 12
 
 
@@ -102,9 +102,9 @@ def test_keys_with_characters_that_xml_cannot_represent_are_looked_up(
     every = [f"data/one/{number:04}{keys.SAMPLES[kind]}s" for number in range(200)]
     write_all(store, every)
     wanted = every[:: 200 // (2 * FEW)]
-    found = Lookup(SmallPages(store)).look_up(chunk([("data/one/", key) for key in wanted]))  # type: ignore[arg-type]
+    results = Lookup(SmallPages(store)).look_up(chunk([("data/one/", key) for key in wanted]))  # type: ignore[arg-type]
 
-    assert set(wanted) <= set(by_key(found))
+    assert set(wanted) <= set(by_key(results))
 
 
 def test_a_key_that_the_store_cannot_hold_counts_as_absent(store: Store, provider: Provider) -> None:
@@ -112,9 +112,9 @@ def test_a_key_that_the_store_cannot_hold_counts_as_absent(store: Store, provide
     continues."""
     provider.needs("unsupported_keys", has="empty segment" in provider.capabilities.unsupported_keys)
     write_all(store, ["data/one/a"])
-    found = Lookup(store).look_up(chunk([("data/one/", "data/one//a"), ("data/one/", "data/one/a")]))
+    results = Lookup(store).look_up(chunk([("data/one/", "data/one//a"), ("data/one/", "data/one/a")]))
 
-    assert list(by_key(found)) == ["data/one/a"]
+    assert list(by_key(results)) == ["data/one/a"]
 
 
 def test_a_failing_request_fails_the_lookup(store: Store) -> None:

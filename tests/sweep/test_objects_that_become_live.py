@@ -133,15 +133,15 @@ def test_an_expired_commit_that_becomes_live_during_a_sweep_loses_at_most_second
     writer.start()
     report = Sweeper().sweep(settings, "lake", "m1", SweepOptions(rate=RATE, quarantine=quarantine))
     writer.join(LIMIT_S)
-    left = stored(store)
+    remaining = stored(store)
 
     assert len(there[0]) > SEEN_LATE, "the change came too late to tell anything"
-    assert len(there[0] - left) <= SEEN_LATE
-    assert not others & left
-    assert set(report.late) == addresses - left
-    assert report.objects["rescued"] == len(addresses & left)
+    assert len(there[0] - remaining) <= SEEN_LATE
+    assert not others & remaining
+    assert set(report.late) == addresses - remaining
+    assert report.objects["rescued"] == len(addresses & remaining)
     for path, address in paths.items():
-        if address in left:
+        if address in remaining:
             assert lake.read(CHANGES[change].read_at(commit), path)[1] == b"x"
 
 
@@ -170,13 +170,13 @@ def test_a_commit_of_another_repository_made_during_a_sweep_loses_at_most_second
     writer.start()
     report = Sweeper().sweep(settings, "lake", "m1", SweepOptions(rate=RATE))
     writer.join(LIMIT_S)
-    left = stored(store)
+    remaining = stored(store)
 
     assert len(there[0]) > SEEN_LATE, "the commit came too late to tell anything"
-    assert len(there[0] - left) <= SEEN_LATE
-    assert not others & left
-    assert set(report.late) == addresses - left
-    assert report.objects["rescued"] == len(addresses & left)
+    assert len(there[0] - remaining) <= SEEN_LATE
+    assert not others & remaining
+    assert set(report.late) == addresses - remaining
+    assert report.objects["rescued"] == len(addresses & remaining)
 
 
 def merged(lake: SandboxRepository, commit: str) -> str:
@@ -259,9 +259,9 @@ def test_objects_kept_during_the_first_delete_are_kept_afterwards(
     first = round_loop.delete_first
 
     def delete_first(*arguments: Any) -> Any:
-        done = first(*arguments)
+        result = first(*arguments)
         lake.delete_branch("x")
-        return done
+        return result
 
     monkeypatch.setattr(round_loop, "delete_first", delete_first)
     monkeypatch.setattr(head_watch, "dumped_graph", lambda _: None)
@@ -437,9 +437,9 @@ def test_an_unreadable_repository_hides_no_new_commit_of_another_one_during_a_ro
         sandbox.fail("third", 503)
         take_in_at(other, "main", entries)
 
-    left = swept.sweep(take_in, lambda: sandbox.fail("third", None))
+    remaining = swept.sweep(take_in, lambda: sandbox.fail("third", None))
 
-    assert len(swept.there - left) <= SEEN_LATE
+    assert len(swept.there - remaining) <= SEEN_LATE
 
 
 def test_objects_that_became_live_are_kept_although_recording_them_failed_at_first(sandbox: Sandbox) -> None:
@@ -452,9 +452,9 @@ def test_objects_that_became_live_are_kept_although_recording_them_failed_at_fir
         in_the_way.mkdir()
         take_in_at(other, "main", entries)
 
-    left = swept.sweep(take_in, in_the_way.rmdir)
+    remaining = swept.sweep(take_in, in_the_way.rmdir)
 
-    assert left, "deletes went on without the list"
+    assert remaining, "deletes went on without the list"
 
 
 def test_nothing_is_deleted_while_a_commit_from_a_dump_is_unreadable(
@@ -482,9 +482,9 @@ def test_nothing_is_deleted_while_a_commit_from_a_dump_is_unreadable(
             server.refused = {}
             dumps.clear()
 
-        left = swept.sweep(commit_unreadably, lambda: moved[0][1].rename(moved[0][0]), lambda: len(dumps) > 40)
+        remaining = swept.sweep(commit_unreadably, lambda: moved[0][1].rename(moved[0][0]), lambda: len(dumps) > 40)
 
-    assert len(swept.there - left) <= SEEN_LATE
+    assert len(swept.there - remaining) <= SEEN_LATE
 
 
 def without_branch_x(listed: Any) -> None:

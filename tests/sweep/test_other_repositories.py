@@ -41,8 +41,8 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def server(sandbox: Sandbox) -> Iterator[TamperingProxy]:
-    with tampering_proxy(sandbox.endpoint_url) as found:
-        yield found
+    with tampering_proxy(sandbox.endpoint_url) as tampering:
+        yield tampering
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def lake(sandbox: Sandbox) -> SandboxRepository:
     """A repository beside two others, `other` and `third`."""
     for name in ("other", "third"):
         sandbox.create(name)
-    found = sandbox.create("lake")
-    found.put("main", "kept", b"kept")
-    found.commit("main", "kept")
-    return found
+    repository = sandbox.create("lake")
+    repository.put("main", "kept", b"kept")
+    repository.commit("main", "kept")
+    return repository
 
 
 def garbage(lake: SandboxRepository, name: str) -> Entry:

@@ -25,13 +25,13 @@ def measured_rate(
 ) -> float:
     """The rate in keys per second if so many keys are sent in batches, and each batch succeeds after so many
     seconds."""
-    began, left, number = clock.seconds, keys, 0
-    while left:
-        batch = min(left, pace.batch(BATCH))
+    began, remaining, number = clock.seconds, keys, 0
+    while remaining:
+        batch = min(remaining, pace.batch(BATCH))
         prefix = prefixes[number % len(prefixes)]
         clock.seconds += pace.take(prefix, batch) + response_s
         pace.succeeded(prefix)
-        left, number = left - batch, number + 1
+        remaining, number = remaining - batch, number + 1
     return keys / (clock.seconds - began)
 
 

@@ -34,19 +34,19 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def server(sandbox: Sandbox) -> Iterator[TamperingProxy]:
-    with tampering_proxy(sandbox.endpoint_url) as found:
-        yield found
+    with tampering_proxy(sandbox.endpoint_url) as tampering:
+        yield tampering
 
 
 @pytest.fixture
 def lake(sandbox: Sandbox) -> SandboxRepository:
     """Branches whose heads each have an object of four bytes and one of five. No changes are staged."""
-    found = sandbox.create("lake")
+    repository = sandbox.create("lake")
     for branch in BRANCHES:
-        found.create_branch(branch, "main")
-        found.put_many(branch, [(f"{branch}/four", b"four"), (f"{branch}/five", b"5 5 5")])
-        found.commit(branch, "two objects")
-    return found
+        repository.create_branch(branch, "main")
+        repository.put_many(branch, [(f"{branch}/four", b"four"), (f"{branch}/five", b"5 5 5")])
+        repository.commit(branch, "two objects")
+    return repository
 
 
 def garbage(lake: SandboxRepository, data: bytes) -> str:
@@ -88,7 +88,7 @@ def test_a_path_probe_without_a_clear_result_keeps_its_candidates(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """A branch may serve the candidates, so the mark and the sweep keep them and say why."""
-    kept, free = garbage(lake, b"four"), garbage(lake, b"no branch has this size")
+    candidates, free = garbage(lake, b"four"), garbage(lake, b"no branch has this size")
     known = settings(sandbox, server)
     server.refused = {"/objects/stat": 503}
 
@@ -100,7 +100,7 @@ def test_a_path_probe_without_a_clear_result_keeps_its_candidates(
     assert "HTTP 503" in facts["unclear"][0]
 
     server.refused = {}
-    assert Marker().mark(known, "lake", "m2", NO_AGE).expired == {kept, free}
+    assert Marker().mark(known, "lake", "m2", NO_AGE).expired == {candidates, free}
     Sweeper().approve(known, "lake", "m2")
     server.refused = {"/objects/stat": 503}
     report = Sweeper().sweep(known, "lake", "m2", SweepOptions())
@@ -109,10 +109,10 @@ def test_a_path_probe_without_a_clear_result_keeps_its_candidates(
     place = target_of(sandbox.settings, "lake").place
     rows = all_rows(place, open_dataset(place, str(report.dataset["folder"])), RECEIPTS)
     [rescued] = [row for row in rows if row["outcome"] == "rescued"]
-    assert rescued["address"] == kept
+    assert rescued["address"] == candidates
     assert "inconclusive" in rescued["why"]
     assert "HTTP 503" in rescued["why"]
-    assert lake.objects.file(kept).exists()
+    assert lake.objects.file(candidates).exists()
 
 
 def test_a_404_from_a_gateway_hides_no_served_object(

@@ -55,13 +55,13 @@ def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
 def test_a_killed_sweep_resumes_after_the_end_of_its_approval(lake: Lake) -> None:
     """The sweep has already used the approval."""
     lake.add_mark()
-    given = lake.approve(until=lake.now + timedelta(seconds=1))
+    approval = lake.approve(until=lake.now + timedelta(seconds=1))
     Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)
-    lake.sandbox.set_clock(given.until + DAY)
+    lake.sandbox.set_clock(approval.until + DAY)
     try:
         refuse_unapproved(lake.target, lake.record())
     finally:
-        lake.sandbox.set_clock(given.when)
+        lake.sandbox.set_clock(approval.when)
 
 
 def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) -> None:
@@ -98,22 +98,22 @@ def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> Non
     """The revocation is refused as too late, and isn't recorded."""
     write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
-    given = lake.approval("t1")
+    approval = lake.approval("t1")
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest)
 
     with pytest.raises(Refused, match="has been used: the mark is sweeping"):
         lake.revoke("t1")
-    assert lake.approval("t1") == given
+    assert lake.approval("t1") == approval
 
 
 def test_an_expired_approval_of_an_unfinished_sweep_is_renewed_only_by_a_newer_one(lake: Lake) -> None:
     """Repeating the approval with its original time doesn't renew it."""
     lake.add_mark()
-    given = lake.approve(until=lake.now + timedelta(minutes=1))
-    late = given.until + timedelta(minutes=1)
+    approval = lake.approve(until=lake.now + timedelta(minutes=1))
+    late = approval.until + timedelta(minutes=1)
 
     with pytest.raises(Refused, match="ended"):
-        lake.approve(now=late, when=given.when)
-    assert lake.approval() == given
+        lake.approve(now=late, when=approval.when)
+    assert lake.approval() == approval
     lake.approve(now=late, when=late)
     lake.verify(now=late)

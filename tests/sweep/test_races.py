@@ -143,9 +143,9 @@ class Lake:
         side = self.lake
         side.create_branch(f"side-{number}", "trunk")
         entry = side.put(f"side-{number}", path, data)
-        left = side.commit(f"side-{number}", "long ago", date=LONG_AGO).id
+        commit_id = side.commit(f"side-{number}", "long ago", date=LONG_AGO).id
         side.delete_branch(f"side-{number}")
-        return Race(lambda: side.merge(left, "trunk"), entry.address, path, data, "trunk")
+        return Race(lambda: side.merge(commit_id, "trunk"), entry.address, path, data, "trunk")
 
 
 @pytest.fixture
@@ -177,20 +177,20 @@ def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restor
     report = swept(sandbox, moments, SweepOptions(quarantine=quarantine))
     assert moments.seen < RACES, f"{moments.responses} responses are too many for so few races"
     run, still = races[: moments.seen], {stored.key for page in store.pages("data/") for stored in page.objects}
-    gone = {race.address for race in run if race.address not in still}
-    late = [race for race in run if race.address in gone]
+    deleted = {race.address for race in run if race.address not in still}
+    late = [race for race in run if race.address in deleted]
 
     with capsys.disabled():
-        print(f"\n{moments.seen} moments, {len(run) - len(gone)} objects stayed, {len(gone)} came back too late")
+        print(f"\n{moments.seen} moments, {len(run) - len(deleted)} objects stayed, {len(deleted)} came back too late")
     assert not [race for race in late if not race.reverified], "gone though it was back before anything was re-verified"
     assert not [race for race in late if not race.closing and race.address not in report.late], "gone and not named"
-    assert gone, "no race was after the re-verification"
-    assert len(gone) < len(run)
+    assert deleted, "no race was after the re-verification"
+    assert len(deleted) < len(run)
     assert not still & {race.address for race in races[moments.seen :]}, "garbage that stays"
     if quarantine:
         Sweeper().undo(sandbox.settings, "lake", "m1")
     for race in run:
-        if quarantine or race.address not in gone:
+        if quarantine or race.address not in deleted:
             assert repository.read(race.ref, race.path)[1] == race.data
 
 

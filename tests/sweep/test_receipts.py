@@ -136,9 +136,9 @@ def test_of_two_receipts_of_one_round_the_later_one_counts() -> None:
     ]
     for tables in (both, both[::-1]):
         table = pa.concat_tables(tables)
-        found = sweep_outcomes.latest(table.append_column("round", pa.array([1, 1], pa.int32())))
+        latest = sweep_outcomes.latest(table.append_column("round", pa.array([1, 1], pa.int32())))
 
-        assert found["outcome"].to_pylist() == ["deleted"]
+        assert latest["outcome"].to_pylist() == ["deleted"]
 
 
 def test_a_resumed_sweep_retries_failed_and_interrupted_deletes(receipts: Receipts) -> None:
@@ -157,9 +157,9 @@ def test_a_resumed_sweep_retries_failed_and_interrupted_deletes(receipts: Receip
         "data/untouched",
     ]
     approved = pa.Table.from_pylist([{"address": key, "size": 3, "slice": "data/"} for key in keys], APPROVED)
-    left = sweep_outcomes.pending(approved, rows_in(receipts, "receipt"), rows_in(receipts, "intent"), since=2)
+    pending = sweep_outcomes.pending(approved, rows_in(receipts, "receipt"), rows_in(receipts, "intent"), since=2)
 
-    assert {row["address"]: row["intended"] for row in left.to_pylist()} == {
+    assert {row["address"]: row["intended"] for row in pending.to_pylist()} == {
         "data/before": True,
         "data/cut off": True,
         "data/untouched": False,

@@ -53,13 +53,13 @@ def test_only_truly_expired_objects_of_a_recorded_reference_mark_are_deleted(
     up."""
     recording = Recording(PROJECT_RECORDINGS / name)
     expected = recording.path / "expected"
-    theirs = set((expected / "reference_deleted.txt").read_text(encoding="utf-8").splitlines())
+    deleted_by_reference = set((expected / "reference_deleted.txt").read_text(encoding="utf-8").splitlines())
     upload_to_s3(recording, seaweedfs.client())
     with replaying(recording) as endpoint:
         settings = settings_over(endpoint, seaweedfs)
         store = target_of(settings, recording.repository).place.store()
         before = {stored.key for page in store.pages("data/") for stored in page.objects}
-        store.write(f"{MARK}deleted/part-0.snappy.parquet", parquet(sorted(theirs)))
+        store.write(f"{MARK}deleted/part-0.snappy.parquet", parquet(sorted(deleted_by_reference)))
         summary = json.loads((expected / "reference_summary.json").read_text(encoding="utf-8"))
         # the objects were just uploaded, but were old when the mark was made
         summary["cutoff_time"] = (store.now() + timedelta(hours=1)).isoformat()
@@ -68,6 +68,6 @@ def test_only_truly_expired_objects_of_a_recorded_reference_mark_are_deleted(
         report = json.loads(lakegc.output(settings, "sweep", recording.repository, "theirs", "--format", "json"))
         after = {stored.key for page in store.pages("data/") for stored in page.objects}
 
-    assert before - after == theirs & recording.expired()
-    assert report["objects"].get("rescued", 0) == len(theirs - recording.expired())
-    assert sum(report["objects"].values()) == report["approved"] == len(theirs)
+    assert before - after == deleted_by_reference & recording.expired()
+    assert report["objects"].get("rescued", 0) == len(deleted_by_reference - recording.expired())
+    assert sum(report["objects"].values()) == report["approved"] == len(deleted_by_reference)

@@ -81,15 +81,15 @@ def found(objects: int) -> Grouped:
 
 def test_undo_repeats_rounds_until_nothing_is_left(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round may leave keys without an outcome."""
-    left = iter([found(3), found(1), found(0)])
+    rounds = iter([found(3), found(1), found(0)])
     monkeypatch.setattr(undoing, "withdraw_reference_summary", lambda *_: False)
-    monkeypatch.setattr(undoing, "in_quarantine", lambda *_: next(left))
+    monkeypatch.setattr(undoing, "in_quarantine", lambda *_: next(rounds))
     monkeypatch.setattr(undoing, "write_quarantine", lambda run: None)
     settled = iter([2, 1])
     monkeypatch.setattr(undoing, "run_round", lambda *_: Tally(objects={"restored": next(settled)}))  # type: ignore[arg-type]
 
     assert undoing.undo(run_of(lake)).objects == {"restored": 3}
-    assert list(left) == []
+    assert list(rounds) == []
 
 
 def report(**changes: Any) -> Report:
@@ -134,7 +134,7 @@ def test_a_report_is_read_back_as_written() -> None:
 def test_a_resumed_sweep_reports_the_rate_of_its_last_run(capsys: pytest.CaptureFixture[str]) -> None:
     """The work of earlier runs is shown separately."""
     show_report(report(objects={"deleted": 50_000}, approved=50_000, taken=10, seconds=2.0), as_json=False)
-    shown = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
 
-    assert "5 objects/s" in shown
-    assert "49,990 objects were handled by earlier runs" in shown
+    assert "5 objects/s" in output
+    assert "49,990 objects were handled by earlier runs" in output

@@ -50,8 +50,8 @@ def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -
     full."""
     lake.mark("m1")
     lake.days(2)
-    record, kept = lake.repository.objects.file(mark_folder("m1") + "mark.json"), tmp_path / "kept.json"
-    shutil.copy2(record, kept)  # keeps its time
+    record, copy_of_record = lake.repository.objects.file(mark_folder("m1") + "mark.json"), tmp_path / "kept.json"
+    shutil.copy2(record, copy_of_record)  # keeps its time
     lake.drop("m1", unsigned(lake))
 
     full = lake.mark("m2")
@@ -60,7 +60,7 @@ def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -
     named = Marker().mark(lake.settings, "lake", "m3", replace(NO_MINIMUM, since="m1"))
     assert (named.record.incremental, named.record.basis["why"]) == (False, "mark m1 isn't signed with a known key")
 
-    shutil.copy2(kept, record)  # its signature is valid, but it names files that have been replaced
+    shutil.copy2(copy_of_record, record)  # its signature is valid, but it names files that have been replaced
     again = Marker().mark(lake.settings, "lake", "m4", replace(NO_MINIMUM, since="m1"))
     assert (again.record.incremental, again.expired) == (False, {lake.garbage})
     assert "changed after it was written" in again.record.basis["why"]
@@ -111,13 +111,13 @@ def test_a_sweep_is_refused_if_a_hold_added_after_the_approval_was_removed_by_ha
     place = target_of(lake.settings, "lake").place
     add_hold(place, parse_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/"}))
     file = lake.repository.objects.file(HOLDS_KEY)
-    kept = file.rename(file.with_name("kept.yaml"))
+    moved_file = file.rename(file.with_name("kept.yaml"))
 
     with pytest.raises(Untrusted, match=r"doesn't exist.*h1.*it was deleted"):
         Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions())
     assert lake.stored(lake.garbage)
 
-    kept.rename(file)
+    moved_file.rename(file)
     assert Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions()).objects == {"rescued": 1}
 
 
@@ -142,7 +142,7 @@ def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: L
 
     assert len(written) > 50
     for text in (OLD, NEW, bytes.fromhex(OLD).decode("latin-1"), bytes.fromhex(NEW).decode("latin-1")):
-        assert not any(text in shown for output in outputs for shown in (output.out, output.err))
+        assert not any(text in printed for output in outputs for printed in (output.out, output.err))
         assert not [file for file in written if text.encode("latin-1") in file.read_bytes()]
 
 
@@ -173,8 +173,8 @@ def test_neither_the_jvm_nor_its_workers_get_the_signing_key(tmp_path: Path) -> 
         [sys.executable, "-c", SEEN_IN_SPARK, settings], env={**environment, "LEFT": "as it was"},
         capture_output=True, text=True, timeout=120, check=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
-    own, *seen = json.loads(outputs.stdout)
+    own, *environments = json.loads(outputs.stdout)
 
     assert own == len(NEW)
-    assert sum("as it was" in environment for environment in seen) >= 3  # worker, JVM's process, JVM
-    assert not any(key in environment for key in (OLD, NEW) for environment in seen)
+    assert sum("as it was" in environment for environment in environments) >= 3  # worker, JVM's process, JVM
+    assert not any(key in environment for key in (OLD, NEW) for environment in environments)

@@ -112,18 +112,20 @@ def test_a_sweep_respects_what_changed_after_the_approval(
     sandbox.set_clock(sandbox.now() + timedelta(days=2))
     store = target_of(sandbox.settings, lake.id).place.store()
     record = marked_and_approved(lakegc, sandbox, lake)
-    live, held, replaced, gone, left = sorted(row["address"] for row in expired(lakegc, sandbox, lake))
+    live, on_hold, replaced, deleted_elsewhere, garbage = sorted(
+        row["address"] for row in expired(lakegc, sandbox, lake)
+    )
     lake.stage_address("main", "again", lake.objects.location(live), size=5, checksum="x")
-    hold = ("--prefix", held, "--owner", "ada", "--reason", "needed")
+    hold = ("--prefix", on_hold, "--owner", "ada", "--reason", "needed")
     lakegc.output(sandbox.settings, "holds", lake.id, "add", "kept", *hold)
     store.write(replaced, b"something else")
-    store.delete_many([gone])
+    store.delete_many([deleted_elsewhere])
     report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
 
     assert record["counts"]["expired"] == 5
     assert report["objects"] == {"already gone": 1, "changed": 1, "deleted": 1, "rescued": 2}
-    assert {live, held, replaced} <= keys(sandbox, lake)
-    assert left not in keys(sandbox, lake)
+    assert {live, on_hold, replaced} <= keys(sandbox, lake)
+    assert garbage not in keys(sandbox, lake)
     assert lake.read("main", "again")[1].startswith(b"old")
 
 
@@ -205,7 +207,7 @@ def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_
     with killed_after_copying(*addresses):
         lakegc(sandbox.settings, "sweep", lake.id, "m1", "--quarantine").stopped(1, "killed")
     early = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
-    kept = [store.read(quarantine_key("m1", address)) for address in addresses]
+    copies = [store.read(quarantine_key("m1", address)) for address in addresses]
     for number, (address, content) in enumerate(zip(addresses, contents, strict=True)):
         lake.stage_address("main", f"again-{number}", lake.objects.location(address), size=len(content), checksum="x")
     report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
@@ -213,7 +215,7 @@ def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_
     purged = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
 
     assert early["objects"] == {}
-    assert kept == contents
+    assert copies == contents
     assert report["objects"] == {"quarantined": 1, "rescued": 2}
     assert purged["objects"] == {"purged": 1, "stray copies freed": 2}  # restored copies count as freed, too
     assert [store.read(address) for address in addresses] == contents

@@ -85,12 +85,12 @@ def test_a_retried_delete_spares_an_object_written_in_between(
     """While a response is pending, the holder of a link token may write another object at the key. The effect of the
     first request is recorded."""
     rows = task.write("first", "replaced", "twice")
-    delete_many, seen = type(task.store).delete_many, list[list[str]]()
+    delete_many, batches = type(task.store).delete_many, list[list[str]]()
 
     def lossy(self: Any, keys: Iterable[str]) -> list[DeleteResult]:
         wanted = list(keys)
-        seen.append(wanted)
-        if len(seen) > 1:
+        batches.append(wanted)
+        if len(batches) > 1:
             return list(delete_many(self, wanted))
         delete_many(self, ["data/s/first"])
         self.write("data/s/replaced", b"somebody's new object")
@@ -98,10 +98,10 @@ def test_a_retried_delete_spares_an_object_written_in_between(
 
     monkeypatch.setattr(type(task.store), "delete_many", lossy)
     counted = task.run(rows, task.config(action))
-    done = {Action.DELETE: "deleted", Action.QUARANTINE: "quarantined"}[action]
+    outcome = {Action.DELETE: "deleted", Action.QUARANTINE: "quarantined"}[action]
 
-    assert counted == {done: 2, "changed": 1}
-    assert seen == [["data/s/first", "data/s/replaced", "data/s/twice"], ["data/s/twice"]]
+    assert counted == {outcome: 2, "changed": 1}
+    assert batches == [["data/s/first", "data/s/replaced", "data/s/twice"], ["data/s/twice"]]
     assert task.store.read("data/s/replaced") == b"somebody's new object"
     assert task.left() == {"replaced"}
 
@@ -199,8 +199,8 @@ def test_nothing_is_sent_if_the_lease_may_end_before_the_response(task: Task) ->
 
 
 def quarantined_copy(task: Task, name: str) -> bytes | None:
-    found = quarantine.stat_or_none(task.store, QUARANTINE + name)
-    return None if found is None else task.store.read(found.key)
+    copy = quarantine.stat_or_none(task.store, QUARANTINE + name)
+    return None if copy is None else task.store.read(copy.key)
 
 
 def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> None:
@@ -258,10 +258,10 @@ def test_undo_does_not_overwrite_an_object_created_after_its_lookup(
     really = quarantine.stat_or_none
 
     def appears_afterwards(store: Any, key: str) -> Any:
-        found = really(store, key)
-        if key == "data/s/a" and found is None:
+        looked_up = really(store, key)
+        if key == "data/s/a" and looked_up is None:
             store.write(key, b"new here")
-        return found
+        return looked_up
 
     with monkeypatch.context() as patched:
         patched.setattr(quarantine, "stat_or_none", appears_afterwards)
@@ -384,6 +384,6 @@ def test_large_objects_of_equal_size_are_not_mistaken_for_each_other(
             file.write(last)
     monkeypatch.delattr(type(task.store), "read")
 
-    found = [task.store.stat(f"data/s/{name}") for name in ("a", "b")]
-    assert not quarantine.same_content(task.store, *found)
-    assert quarantine.same_content(task.store, found[0], found[0])
+    objects = [task.store.stat(f"data/s/{name}") for name in ("a", "b")]
+    assert not quarantine.same_content(task.store, *objects)
+    assert quarantine.same_content(task.store, objects[0], objects[0])

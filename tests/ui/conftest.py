@@ -35,12 +35,12 @@ START_LIMIT_S = 240.0
 @pytest.fixture(scope="module")
 def chromium() -> str:
     """The system's Chromium. Without it these tests are skipped with a message."""
-    found = os.environ.get("LAKEGC_TEST_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if not found:
+    path = os.environ.get("LAKEGC_TEST_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if not path:
         sentence = "NO BROWSER, the UI was not tested: apt-get install chromium, or name one in LAKEGC_TEST_CHROMIUM"
         warnings.warn(sentence, stacklevel=1)
         pytest.skip(sentence)
-    return found
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def cut_short(namespace: Path) -> None:
 def dagster_home(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Dagster home in which the command line made the mark `night-a|by-cli`."""
     home = tmp_path_factory.mktemp("dagster")
-    made = Lakegc(home, on_disk=True)(sandbox.settings, "mark", "night-a", "--mark-id", "by-cli", *NO_AGE)
-    assert made.code == 0, made.err
+    outcome = Lakegc(home, on_disk=True)(sandbox.settings, "mark", "night-a", "--mark-id", "by-cli", *NO_AGE)
+    assert outcome.code == 0, outcome.err
     return home
 
 

@@ -78,8 +78,8 @@ def night(ui: Ui, approved: Approved) -> str:
     ui.launch("nonsense")
 
     def occasion() -> str | None:
-        found = [run.partition for run in ui.runs("mark") if run.partition.startswith("night-broken|")]
-        return found[-1].partition("|")[2] if found else None
+        partitions = [run.partition for run in ui.runs("mark") if run.partition.startswith("night-broken|")]
+        return partitions[-1].partition("|")[2] if partitions else None
 
     ui.leave()
     mark_id = polled(occasion, "the schedule's first occasion", 180)
@@ -174,20 +174,20 @@ def test_the_schedule_shows_its_ticks_and_can_be_turned_off(ui: Ui, night: str) 
 
 def test_exactly_the_approved_objects_are_swept(ui: Ui, approved: Approved, swept: Run, sandbox: Sandbox) -> None:
     """The approval that the job gave makes the sensor start one sweep."""
-    found = read_approval(target_of(sandbox.settings, "lake").place, "by-hand")
-    left = stored(sandbox)
+    approval = read_approval(target_of(sandbox.settings, "lake").place, "by-hand")
+    remaining = stored(sandbox)
 
     assert (swept.status, swept.tags["dagster/sensor_name"]) == ("SUCCESS", "approved_sweeps")
     assert swept.tags[REPOSITORY_TAG] == "lake"
-    assert found is not None
-    assert (found.who, found.how, found.released) == (
+    assert approval is not None
+    assert (approval.who, approval.how, approval.released) == (
         "Ada",
         APPROVED_IN_UI,
         RELEASED,
     )
-    assert approved.stored - left == {b"first"}
+    assert approved.stored - remaining == {b"first"}
     # two are live, and a branch may serve the third, since no paths were probed
-    assert left == {b"the second version", b"123456789", b"987654321"}
+    assert remaining == {b"the second version", b"123456789", b"987654321"}
 
 
 def test_an_approval_begins_one_sweep(ui: Ui, swept: Run) -> None:

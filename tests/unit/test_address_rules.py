@@ -156,8 +156,8 @@ def hold_of(prefix: str) -> bytes:
 def in_spark(spark: SparkSession, rule: Callable[[Column], Column]) -> list[object]:
     rows = pa.table({"number": pa.array(range(len(KEYS)), pa.int64()), "address": pa.array(KEYS, pa.string())})
     frame = spark.createDataFrame(rows, arrow_to_spark(rows.schema))
-    found = frame.select("number", rule(frame["address"]).alias("found")).toArrow().sort_by("number")
-    return list(found["found"].to_pylist())
+    results = frame.select("number", rule(frame["address"]).alias("found")).toArrow().sort_by("number")
+    return list(results["found"].to_pylist())
 
 
 _texts = st.text(st.sampled_from("da/t0-é\n."), max_size=6)

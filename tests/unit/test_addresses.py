@@ -89,9 +89,9 @@ def one_by_one(namespace: Namespace, address: str, kind: AddressType) -> str | N
 
 
 def in_a_column(namespace: Namespace, address: str, kind: AddressType) -> str | None:
-    kept, outside = addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), namespace)
-    assert len(kept) + outside == 1
-    return kept[0].as_py() if len(kept) else None
+    inside, outside = addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), namespace)
+    assert len(inside) + outside == 1
+    return inside[0].as_py() if len(inside) else None
 
 
 def key_or_conflict(namespace: Namespace, address: str, kind: AddressType, how: object) -> object:
@@ -124,13 +124,13 @@ def test_an_address_that_the_oracle_places_inside_is_never_placed_outside(
     """lakegc gives such an address the oracle's key or stops the mark. If the oracle refuses an address, lakegc doesn't
     place it outside either."""
     spellings = (namespace.uri, *namespace.aliases)
-    found = key_or_conflict(namespace, address, kind, one_by_one)
+    result = key_or_conflict(namespace, address, kind, one_by_one)
     try:
         wanted: object = oracle.inside(int(kind), address, spellings)
     except oracle.Stop:
         wanted = "conflict"
     if wanted is not None:
-        assert found in (wanted, "conflict", address)  # an address without a scheme is relative and unchanged
+        assert result in (wanted, "conflict", address)  # an address without a scheme is relative and unchanged
 
 
 @settings(max_examples=400, deadline=None)
@@ -300,12 +300,12 @@ def test_an_address_that_lakefs_serves_from_this_namespace_is_inside_or_stops_th
 ) -> None:
     """The object is never placed outside the namespace, and never counted as live under a key other than the served
     one."""
-    found = key_or_conflict(namespace, address, AddressType.FULL, one_by_one)
+    result = key_or_conflict(namespace, address, AddressType.FULL, one_by_one)
     roots = {root + "/" for root in readings(namespace.uri)}
     inside = {reading[len(root) :] for reading in readings(address) for root in roots if reading.startswith(root)}
     inside = {key for key in inside if key.strip("/")}  # a key of slashes alone is never a candidate
 
-    assert found == "conflict" or inside == {found} - {None, ""}
+    assert result == "conflict" or inside == {result} - {None, ""}
 
 
 @pytest.mark.parametrize(

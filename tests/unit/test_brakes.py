@@ -188,8 +188,8 @@ SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None
 @pytest.mark.parametrize("why", SENTENCES)
 def test_each_brake_says_what_was_measured_and_what_is_allowed(why: str) -> None:
     """People decide by these sentences and figures whether to approve a mark."""
-    name, trips, measured, bound, given = SENTENCES[why]
-    brake = (first() if given is None else found(**given))[name]
+    name, trips, measured, bound, counts = SENTENCES[why]
+    brake = (first() if counts is None else found(**counts))[name]
 
     assert brake == Brake(name, trips, pytest.approx(measured), bound, why)
     assert brake.tripped is trips
@@ -225,10 +225,10 @@ def test_the_age_of_a_mark_by_an_inventory_counts_from_the_inventory() -> None:
 
 def test_unreadable_earlier_marks_trip_every_comparison() -> None:
     """The bound of a first mark, which allows more, isn't used when an earlier mark exists and can't be read."""
-    lost = found(before={"unreadable": ["m0"]}, expired=30_001)
+    unreadable = found(before={"unreadable": ["m0"]}, expired=30_001)
 
-    assert tripped(lost) == {"share", "jump", "live", "listing"}
-    assert "m0" in lost["jump"].why
+    assert tripped(unreadable) == {"share", "jump", "live", "listing"}
+    assert "m0" in unreadable["jump"].why
 
 
 def test_the_documented_defaults_are_the_effective_ones() -> None:
@@ -243,12 +243,12 @@ def test_the_documented_defaults_are_the_effective_ones() -> None:
 
 def test_every_limit_can_be_configured() -> None:
     """A setting replaces the default of its own bound, and of no other."""
-    given = {
+    configured = {
         "share": 0.01, "gib": 0.00001, "count": 9_999, "jump": 0.5, "live": 1.0, "listing": 1.0, "age": timedelta(0)
     }  # fmt: skip
-    strict = BrakeLimits.of(Settings(**{f"brake_{name}": value for name, value in given.items()}))
+    strict = BrakeLimits.of(Settings(**{f"brake_{name}": value for name, value in configured.items()}))
 
-    assert strict == replace(LIMITS, **given)
+    assert strict == replace(LIMITS, **configured)
     assert tripped(found(limits=strict, before=previous(live=80_001, candidates=110_001))) == set(BRAKES) - {"others"}
 
 
@@ -259,11 +259,11 @@ def test_each_unreadable_repository_trips_its_own_brake(unread: dict[str, str]) 
     """A repository that couldn't be read may refer to expired objects, so an approval has to name each of them."""
     looked = StepRecord(START, START, 4, facts={"elsewhere": {"unread": unread}})
     record = finished_record(steps={"committed_addresses": looked})
-    found = {brake.name: brake for brake in brakes(record, LIMITS, now=SOON) if brake.name.startswith("others")}
+    by_name = {brake.name: brake for brake in brakes(record, LIMITS, now=SOON) if brake.name.startswith("others")}
 
-    assert {name for name, brake in found.items() if brake.tripped} == {f"others/{name}" for name in unread}
-    assert all(why in found[f"others/{name}"].why for name, why in unread.items())
-    assert unread or not found["others"].tripped
+    assert {name for name, brake in by_name.items() if brake.tripped} == {f"others/{name}" for name in unread}
+    assert all(why in by_name[f"others/{name}"].why for name, why in unread.items())
+    assert unread or not by_name["others"].tripped
 
 
 def test_repositories_that_any_step_could_not_read_are_released_one_by_one() -> None:

@@ -53,8 +53,8 @@ class Branch:
     def uncommitted_diff(self, repository: str, branch: str) -> Iterator[Change]:
         assert (repository, branch) == ("lake", "main")
         self.asked.append("uncommitted")
-        shown = self.changes if self.uncommitted is None else self.uncommitted
-        yield from (Change(path=path, type=kind) for path, kind in shown.items())
+        changes = self.changes if self.uncommitted is None else self.uncommitted
+        yield from (Change(path=path, type=kind) for path, kind in changes.items())
 
     def branches(self, repository: str) -> dict[str, str]:
         assert repository == "lake"
@@ -95,9 +95,9 @@ def test_the_address_at_each_added_or_changed_path_is_staged() -> None:
     }
     served = {path: f"address of {path}" for path in [*paths(2 * PATHS_AT_ONCE + 7), "changed", "removed", "unchanged"]}
 
-    found = staged(Branch(changes, served))
+    addresses = staged(Branch(changes, served))
 
-    assert found == sorted(f"address of {path}" for path in [*paths(2 * PATHS_AT_ONCE + 7), "changed"])
+    assert addresses == sorted(f"address of {path}" for path in [*paths(2 * PATHS_AT_ONCE + 7), "changed"])
 
 
 def test_a_changed_path_that_is_not_utf8_stands_for_every_path_that_it_may_be() -> None:
@@ -105,9 +105,9 @@ def test_a_changed_path_that_is_not_utf8_stands_for_every_path_that_it_may_be() 
     inexact = [f"p{REPLACEMENT_CHARACTER}", f"p{REPLACEMENT_CHARACTER}/x"]
     served = {path: f"address of {path}" for path in (*inexact, "pa", "q")}
 
-    found = staged(Branch({inexact[0]: "added"}, served))
+    addresses = staged(Branch({inexact[0]: "added"}, served))
 
-    assert set(found) == {f"address of {path}" for path in inexact}
+    assert set(addresses) == {f"address of {path}" for path in inexact}
 
 
 def test_a_branch_that_was_deleted_has_nothing_staged() -> None:
@@ -239,8 +239,8 @@ def test_every_file_of_the_list_at_a_reported_location_is_read(tmp_path: Path, s
     run = run_at(tmp_path, ["_lakefs/lists/r1/a", "_lakefs/lists/r1/b", "_lakefs/lists/r11/c"])
 
     for announced in (0, 1, 2):
-        found = reported_files(run, f"local://lake/_lakefs/lists/r1{slash}", announced)
-        assert sorted(found) == ["_lakefs/lists/r1/a", "_lakefs/lists/r1/b"]
+        files = reported_files(run, f"local://lake/_lakefs/lists/r1{slash}", announced)
+        assert sorted(files) == ["_lakefs/lists/r1/a", "_lakefs/lists/r1/b"]
 
 
 def test_fewer_files_than_were_reported_are_an_error(tmp_path: Path) -> None:

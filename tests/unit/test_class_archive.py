@@ -32,22 +32,22 @@ def written(options: str, *, age_s: float) -> Path:
 def test_the_first_start_writes_an_archive_and_the_next_one_uses_it(parts: tuple[Path, Path, Path]) -> None:
     """The JVM verifies the archive's checksums when it loads it."""
     java, spark, folder = parts
-    left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=COMPLETE_AFTER_S + 1)
+    archive = written(archive_options(java, spark, folder=folder, now=NOW), age_s=COMPLETE_AFTER_S + 1)
     options = archive_options(java, spark, folder=folder, now=NOW)
 
     assert options.startswith("-XX:SharedArchiveFile=")
     assert "-XX:+VerifySharedSpaces" in options
-    assert not left.exists()
+    assert not archive.exists()
     assert archive_options(java, spark, folder=folder, now=NOW) == options
 
 
 def test_a_recently_changed_archive_is_not_used(parts: tuple[Path, Path, Path]) -> None:
     """Another JVM may still be writing it, so it is left alone."""
     java, spark, folder = parts
-    left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=1)
+    archive = written(archive_options(java, spark, folder=folder, now=NOW), age_s=1)
 
     assert "ArchiveClassesAtExit" in archive_options(java, spark, folder=folder, now=NOW)
-    assert left.exists()
+    assert archive.exists()
 
 
 def test_each_java_and_spark_has_its_own_archive(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -61,11 +61,11 @@ class Server:
     def log(self, repository: str, commit_id: str) -> Iterator[Commit]:
         assert repository == "lake"
         self.requested.append(commit_id)
-        waiting, seen = [commit_id], set[str]()
+        waiting, visited = [commit_id], set[str]()
         while waiting:
             commit = self.commits[waiting.pop()]
-            if commit.id not in seen:
-                seen.add(commit.id)
+            if commit.id not in visited:
+                visited.add(commit.id)
                 waiting.extend(commit.parents)
                 yield commit
 
@@ -97,13 +97,13 @@ def test_ancestors_are_read_through_every_parent_up_to_known_commits() -> None:
     """Each commit is read once. Ancestors of known commits are known, too."""
     server = Server(ALL)
 
-    found = list(unknown_ancestors(server, "lake", {}, [HEAD.id, OTHER.id, HEAD.id]))  # type: ignore[arg-type]
-    assert sorted(commit.id for commit in found) == sorted(ALL)
+    ancestors = list(unknown_ancestors(server, "lake", {}, [HEAD.id, OTHER.id, HEAD.id]))  # type: ignore[arg-type]
+    assert sorted(commit.id for commit in ancestors) == sorted(ALL)
     assert sorted(server.requested) == sorted(ALL)
 
     known = {SIDE.id: SIDE, ROOT.id: ROOT}
-    found = list(unknown_ancestors(server, "lake", known, [OTHER.id, MERGE.id, SIDE.id]))  # type: ignore[arg-type]
-    assert sorted(commit.id for commit in found) == sorted([OTHER.id, MERGE.id])
+    ancestors = list(unknown_ancestors(server, "lake", known, [OTHER.id, MERGE.id, SIDE.id]))  # type: ignore[arg-type]
+    assert sorted(commit.id for commit in ancestors) == sorted([OTHER.id, MERGE.id])
     damaged = Server({HEAD.id: replace(HEAD, parents=())})
     with pytest.raises(DamagedData):
         list(unknown_ancestors(damaged, "lake", {}, [HEAD.id]))  # type: ignore[arg-type]
@@ -146,10 +146,10 @@ def test_a_head_that_was_seen_before_the_servers_list_is_retained() -> None:
     verdicts = [expired(ROOT), expired(SIDE, listed=True), by_rule, expired(OTHER)]
     before = {"dev": SIDE.id, "gone": MERGE.id, "main": HEAD.id, "old": ROOT.id}
 
-    found = with_earlier_heads(verdicts, before, ALL)
+    completed = with_earlier_heads(verdicts, before, ALL)
 
-    assert [verdict.commit_id for verdict in found] == sorted(ALL)
-    assert {verdict.commit_id: verdict for verdict in found} == {
+    assert [verdict.commit_id for verdict in completed] == sorted(ALL)
+    assert {verdict.commit_id: verdict for verdict in completed} == {
         ROOT.id: head_verdict(ROOT, "old"),
         SIDE.id: replace(head_verdict(SIDE, "dev"), server_listed=True),
         MERGE.id: head_verdict(MERGE, "gone"),

@@ -105,9 +105,9 @@ def test_executors_write_and_read_every_row_once(place: Place, folder: Path, spa
 
     written = write_dataset(numbers.union(nothing), place, FOLDER, SCHEMA)
 
-    found = read_dataset(spark, place, open_dataset(place, FOLDER, sha256=written.sha256), SCHEMA)
-    assert {(row["address"], row["size"]) for row in found.collect()} == {(f"data/{n}", n) for n in range(1000)}
-    assert (written.rows, len(written.files), found.count()) == (1000, 3, 1000)
+    frame = read_dataset(spark, place, open_dataset(place, FOLDER, sha256=written.sha256), SCHEMA)
+    assert {(row["address"], row["size"]) for row in frame.collect()} == {(f"data/{n}", n) for n in range(1000)}
+    assert (written.rows, len(written.files), frame.count()) == (1000, 3, 1000)
     assert {path.name for path in folder.iterdir()} == {"_files.json", *(file.name for file in written.files)}
 
 

@@ -20,14 +20,20 @@ BOUNDS = {
 
 def locked(name: str) -> Version:
     lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
-    [found] = [package["version"] for package in lock["package"] if package["name"] == name]
-    return Version(found)
+    [version] = [package["version"] for package in lock["package"] if package["name"] == name]
+    return Version(version)
 
 
 def test_lakefs_sdk_is_allowed_only_while_it_is_under_the_apache_license() -> None:
     """From 1.87 on it is under BUSL-1.1, which forbids offering it as a service."""
-    for version, taken in (("1.71.0", False), ("1.72.0", True), ("1.86.0", True), ("1.87.0", False), ("2.0.0", False)):
-        assert (version in BOUNDS["lakefs-sdk"]) == taken, version
+    for version, allowed in (
+        ("1.71.0", False),
+        ("1.72.0", True),
+        ("1.86.0", True),
+        ("1.87.0", False),
+        ("2.0.0", False),
+    ):
+        assert (version in BOUNDS["lakefs-sdk"]) == allowed, version
     assert locked("lakefs-sdk") in BOUNDS["lakefs-sdk"]
 
 

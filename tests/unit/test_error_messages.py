@@ -25,11 +25,11 @@ def modules() -> dict[str, ast.Module]:
 def error_classes(trees: dict[str, ast.Module]) -> set[str]:
     """The names of all classes that descend from `LakegcError`."""
     classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    found, before = {"LakegcError"}, 0
-    while len(found) > before:
-        before = len(found)
-        found |= {definition.name for definition in classes if {ast.unparse(base) for base in definition.bases} & found}
-    return found
+    names, before = {"LakegcError"}, 0
+    while len(names) > before:
+        before = len(names)
+        names |= {definition.name for definition in classes if {ast.unparse(base) for base in definition.bases} & names}
+    return names
 
 
 def templates(node: ast.expr) -> Iterator[str]:
@@ -54,8 +54,8 @@ def page() -> str:
     for name, tree in trees.items():
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
         raised = [(ast.unparse(call.func), text) for call in calls for text in templates(call.args[0])]
-        found = sorted(f"  {error}: {text!r}" for error, text in raised if error in known)
-        lines += [name, *found] if found else []
+        messages = sorted(f"  {error}: {text!r}" for error, text in raised if error in known)
+        lines += [name, *messages] if messages else []
     return "\n".join(lines) + "\n"
 
 

@@ -62,11 +62,11 @@ def expected(
 
 def test_verdicts_are_ordered_by_their_end_and_then_by_commit() -> None:
     """A verdict without an end comes first. Each verdict states the rule that applies to its commit."""
-    found = in_order([*COMMITS, *COMMITS])
+    ordered = in_order([*COMMITS, *COMMITS])
 
-    assert found.schema == VERDICTS
-    assert found["commit_id"].to_pylist() == IN_ORDER
-    assert found.to_pylist()[2] == {"commit_id": "a", "branch": "dev", "days": 3, "until": NOW}
+    assert ordered.schema == VERDICTS
+    assert ordered["commit_id"].to_pylist() == IN_ORDER
+    assert ordered.to_pylist()[2] == {"commit_id": "a", "branch": "dev", "days": 3, "until": NOW}
     assert in_order([]).schema == VERDICTS
 
 
@@ -90,10 +90,12 @@ def test_each_object_is_explained_by_its_last_verdict(
         draw.sample(rows, len(rows)) for rows in (sorted(stored), [*attributions, *attributions[::2]])
     )
     known = best(pa.Table.from_batches(verdict_rows(of_attributions).to_batches(), ATTRIBUTIONS))
-    found = explained(objects(of_stored), addresses_only(deletable), known, in_order(COMMITS), all_known=all_known)
+    explanations = explained(
+        objects(of_stored), addresses_only(deletable), known, in_order(COMMITS), all_known=all_known
+    )
 
-    assert found.schema == EXPLAINED
-    columns = [found[name].to_pylist() for name in ("address", "reason", "commit_id", "path")]
+    assert explanations.schema == EXPLAINED
+    columns = [explanations[name].to_pylist() for name in ("address", "reason", "commit_id", "path")]
     assert list(zip(*columns, strict=True)) == expected(stored, deletable, attributions, all_known=all_known)
 
 

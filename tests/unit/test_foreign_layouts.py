@@ -57,11 +57,11 @@ def test_the_reference_collector_finds_the_files_that_it_reads(place: Place, tmp
         (deleted, text), _ = write_outputs(df.coalesce(1), lambda batches, _: batches, place, reference_outputs("m1"))
 
     folder = tmp_path / "lake" / GC / "unified/m1"
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     (parquet,) = (folder / "deleted").glob("*.parquet")
     (lines,) = (folder / "deleted.text").glob("*.txt")
     table = pq.read_table(io.BytesIO(parquet.read_bytes()))
-    assert found == {
+    assert files == {
         f"deleted/{parquet.name}", "deleted/_files.json", f"deleted.text/{lines.name}", "deleted.text/_files.json"
     }  # fmt: skip
     assert table.schema.remove_metadata() == pa.schema([pa.field("address", pa.string(), nullable=False)])
@@ -72,9 +72,9 @@ def test_the_reference_collector_finds_the_files_that_it_reads(place: Place, tmp
 
 def test_each_line_of_the_text_is_one_key_byte_for_byte() -> None:
     """Every line ends with a newline, including the last one."""
-    kept = ["data/s/a b", "data/s/#a", "data/;", "a#", "x;y", "data/s/\x1b[31m", "data/s/a\tb", "data/s/%0A", "é", "\\"]
+    keys = ["data/s/a b", "data/s/#a", "data/;", "a#", "x;y", "data/s/\x1b[31m", "data/s/a\tb", "data/s/%0A", "é", "\\"]
 
-    assert as_lines(kept) == ("".join(f"{key}\n" for key in kept).encode(), len(kept))
+    assert as_lines(keys) == ("".join(f"{key}\n" for key in keys).encode(), len(keys))
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_a_key_that_rclone_would_misread_is_left_out_of_the_text(address: str) -
 
 
 def test_a_key_that_cannot_be_a_line_of_text_is_in_the_parquet() -> None:
-    data, held = reference_outputs("m1")[0].encode(rows(["data/a\nb", "data/c"]))
+    data, count = reference_outputs("m1")[0].encode(rows(["data/a\nb", "data/c"]))
 
     table = pq.read_table(io.BytesIO(data))
-    assert held == 2
+    assert count == 2
     assert table.to_pydict() == {"address": ["data/a\nb", "data/c"]}
 
 

@@ -44,8 +44,8 @@ def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = [sys.executable, "-c", HELP]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
+    outputs: dict[str, Any] = json.loads(ended.stdout)
+    return outputs
 
 
 def test_help_imports_no_slow_package(helps: dict[str, Any]) -> None:

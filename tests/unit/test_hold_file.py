@@ -51,8 +51,8 @@ holds:
 
 def one(**fields: str) -> bytes:
     """A file with one hold, one field per line, starting at the third line."""
-    held = {name: value for name, value in fields.items() if name in KINDS} or {"tags": "v*"}
-    known = {"id": "h", **held, **WHOSE, **fields}
+    selector = {name: value for name, value in fields.items() if name in KINDS} or {"tags": "v*"}
+    known = {"id": "h", **selector, **WHOSE, **fields}
     lines = [f"    {name}: {value}" for name, value in known.items()]
     return "\n".join(["holds:", "  -", *lines, ""]).encode()
 
@@ -138,7 +138,7 @@ def test_every_field_of_a_hold_is_the_text_in_the_file() -> None:
 )  # fmt: skip
 def test_an_invalid_file_is_refused_with_the_number_of_the_line(data: bytes, line: int, word: str) -> None:
     """The whole file is refused, so that no hold is silently lost or changed."""
-    assert any(found == line and word in what for found, what in errors_in(data)), errors_in(data)
+    assert any(number == line and word in what for number, what in errors_in(data)), errors_in(data)
 
 
 def test_all_errors_of_a_file_are_reported_at_once() -> None:
@@ -166,15 +166,15 @@ def test_a_hold_lasts_to_the_end_of_its_day_in_utc(until: str, end: datetime) ->
 def test_dropping_a_hold_leaves_the_others_and_their_comments() -> None:
     """The comment of the dropped hold is removed with it."""
     for hold in parse_holds(FILE, "holds.yaml"):
-        left = without_hold(FILE, hold.id, "holds.yaml")
+        remaining = without_hold(FILE, hold.id, "holds.yaml")
 
-        assert parse_holds(left, "holds.yaml") == tuple(
+        assert parse_holds(remaining, "holds.yaml") == tuple(
             other for other in parse_holds(FILE, "holds.yaml") if other.id != hold.id
         )
-        assert b"# ours, reviewed" in left
-        assert (b"the lawyers" in left) is (hold.id != "legal")
-        assert (b"customers" in left) is (hold.id != "releases")
-        assert (b"# really" in left) is (hold.id != "reports")
+        assert b"# ours, reviewed" in remaining
+        assert (b"the lawyers" in remaining) is (hold.id != "legal")
+        assert (b"customers" in remaining) is (hold.id != "releases")
+        assert (b"# really" in remaining) is (hold.id != "reports")
 
 
 def test_a_hold_is_added_at_the_end_of_the_unchanged_file() -> None:
@@ -227,8 +227,8 @@ def test_added_holds_are_read_back_as_written(several: list[Hold], data: st.Data
     assert yaml.safe_load(text).keys() == {"format", "holds"}
 
     dropped = data.draw(st.sampled_from(several))
-    left = without_hold(text, dropped.id, "holds.yaml")
-    assert parse_holds(left, "holds.yaml") == tuple(hold for hold in several if hold != dropped)
+    remaining = without_hold(text, dropped.id, "holds.yaml")
+    assert parse_holds(remaining, "holds.yaml") == tuple(hold for hold in several if hold != dropped)
 
 
 def test_the_literal_prefix_of_a_pattern_ends_at_its_first_special_character() -> None:

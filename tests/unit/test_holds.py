@@ -27,9 +27,9 @@ def test_a_hold_with_history_covers_every_ancestor_through_each_parent_of_a_merg
     commits = graph(version, a="", b="a", x="", y="x", m="by", q="", h="mq", later="h")
     hold = TagHold(id="h", tags="v*", history="true", **WHOSE)
 
-    held = commits_on_hold([hold], commits, References([{"main": "later"}], {("v1", "h")}), None, now=NOW)
+    on_hold = commits_on_hold([hold], commits, References([{"main": "later"}], {("v1", "h")}), None, now=NOW)
 
-    assert set(held) == {"a", "b", "x", "y", "m", "q", "h"}
+    assert set(on_hold) == {"a", "b", "x", "y", "m", "q", "h"}
     assert ancestors(commits, ["m"]) == {"a", "b", "x", "y", "m"}
 
 

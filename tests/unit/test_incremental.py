@@ -77,8 +77,8 @@ def test_a_slice_is_listed_until_long_after_it_was_opened() -> None:
 def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None:
     """An unfinished mark is never a base, even if it is named."""
     earlier = [record("old", 9), record("newer", 5), record("unfinished", 1, finished=None)]
-    found = basis_of(new(), earlier, every=9)
-    assert found == {**FULL_MARK, "incremental": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
+    basis = basis_of(new(), earlier, every=9)
+    assert basis == {**FULL_MARK, "incremental": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
     assert basis_of(new(), earlier, since="old", every=9)["chain"] == ["old"]
     assert basis_of(new(), [record("at once", 0)], every=9)["incremental"]
     assert basis_of(new(), [record("old", 9, digest=None)], every=9)["digests"] == [""]
@@ -91,12 +91,12 @@ def test_a_full_mark_is_due_after_the_configured_number_of_incremental_ones() ->
     """The full mark still records the chain before it, and starts the next one. If a base is named, the mark is
     incremental."""
     earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m2", "m1")]
-    found = basis_of(new(), earlier, every=4)
-    assert (found["incremental"], found["chain"]) == (True, ["m3", "m2", "m1"])
-    assert found["digests"] == ["digest of m3", "digest of m2", "digest of m1"]
+    basis = basis_of(new(), earlier, every=4)
+    assert (basis["incremental"], basis["chain"]) == (True, ["m3", "m2", "m1"])
+    assert basis["digests"] == ["digest of m3", "digest of m2", "digest of m1"]
     due = basis_of(new(), earlier, every=3)
     assert (due["incremental"], due["chain"]) == (False, ["m3", "m2", "m1"])
-    assert due["digests"] == found["digests"]
+    assert due["digests"] == basis["digests"]
     assert "every 3 marks" in due["why"]
     assert basis_of(new(), earlier, every=3, since="m3")["incremental"]
     assert not basis_of(new(), earlier, every=1)["incremental"]
@@ -165,10 +165,10 @@ def test_an_incremental_mark_says_what_only_a_full_one_finds_and_when_that_is_du
 def test_a_mark_is_full_if_an_incremental_one_might_differ(mine: Any, of_base: Any, why: str) -> None:
     """The mark records the reason, even if a base was named."""
     for since in ("", "old"):
-        found = basis_of(new(**mine), [record("old", 9, **of_base)], since=since, every=9)
-        assert not found["incremental"]
-        assert not found["chain"]
-        assert why in found["why"]
+        basis = basis_of(new(**mine), [record("old", 9, **of_base)], since=since, every=9)
+        assert not basis["incremental"]
+        assert not basis["chain"]
+        assert why in basis["why"]
 
 
 def test_marks_of_one_version_of_lakegc_can_be_incremental() -> None:

@@ -93,10 +93,10 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list.csv.gz").write_bytes(gzip.compress(head + row * (100_000_000 // len(row))))
     file = tmp_path / "list.csv.gz"
     assert file.stat().st_size < 1_000_000
-    found = open_inventory(str(file), StoreSettings(), taken=NOON)
+    inventory = open_inventory(str(file), StoreSettings(), taken=NOON)
 
     with pytest.raises(DamagedData, match=r"400 times its size.*decompress it"):
-        deque(read_inventory(found, found.files[0]), maxlen=0)
+        deque(read_inventory(inventory, inventory.files[0]), maxlen=0)
 
 
 @pytest.mark.parametrize("zone", ["UTC", None])
@@ -119,9 +119,9 @@ def test_a_csv_without_a_manifest_is_read_only_with_a_given_time(tmp_path: Path)
     """Any CSV that names its columns is accepted, but only with the time at which its creation began."""
     header = ["Key", "Size", "Last-Modified"]
     (tmp_path / "list.csv").write_bytes(csv_of([header, *([k, s, t.isoformat()] for k, s, t, _ in ROWS)]))
-    found = open_inventory(str(tmp_path), StoreSettings(), taken=NOON)
+    inventory = open_inventory(str(tmp_path), StoreSettings(), taken=NOON)
 
-    assert [(*row[:3], None) for row in ROWS] == read(found)
+    assert [(*row[:3], None) for row in ROWS] == read(inventory)
     with pytest.raises(WrongUsage, match="--inventory-taken"):
         open_inventory(str(tmp_path), StoreSettings(), taken=None)
 
@@ -218,9 +218,9 @@ def test_an_inventory_has_the_same_candidates_as_a_listing(names: list[str], loc
     """The candidates are exactly the listed objects in the namespace that may be collected."""
     keys = [*names, *(f"ns/{name}" for name in names), "ns/data/s/o", "ns/data/o", "ns/0a-00001", "ns/dummy", "ns/x"]
     table = pa.table([keys, [1] * len(keys), [NOON] * len(keys), [None] * len(keys)], schema=LISTED)
-    found = inventory_candidates(table, "ns/", local_adapter=local_adapter).to_pylist()
+    candidates = inventory_candidates(table, "ns/", local_adapter=local_adapter).to_pylist()
     wanted = [key[3:] for key in keys if key.startswith("ns/") and is_candidate(key[3:], local_adapter=local_adapter)]
 
-    assert [row["address"] for row in found] == wanted
-    assert all(row["address"].startswith(row["slice"]) for row in found)
-    assert {row["slice"] for row in found if row["address"] == "data/s/o"} == {"data/s/"}
+    assert [row["address"] for row in candidates] == wanted
+    assert all(row["address"].startswith(row["slice"]) for row in candidates)
+    assert {row["slice"] for row in candidates if row["address"] == "data/s/o"} == {"data/s/"}

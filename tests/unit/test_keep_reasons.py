@@ -102,11 +102,11 @@ def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size() -> None
 
 def test_an_object_on_hold_is_kept_with_the_ids_of_all_its_holds() -> None:
     """The holds match by address or by prefix. Each id is listed once, in order."""
-    held = [{"address": "a/1", "hold": "h2"}, {"address": "a/1", "hold": "h1, h2"}, {"address": "c", "hold": "h3"}]
+    on_hold = [{"address": "a/1", "hold": "h2"}, {"address": "a/1", "hold": "h1, h2"}, {"address": "c", "hold": "h3"}]
     reasons = [(HOLD, keep_reasons.on_hold("held", [("h0", "a/"), ("h9", "x")]))]
-    found = decided(objects("a/1", "a/2", "b", "a"), reasons, {"held": table(ADDRESSES_ON_HOLD, held)})
+    results = decided(objects("a/1", "a/2", "b", "a"), reasons, {"held": table(ADDRESSES_ON_HOLD, on_hold)})
 
-    assert list(zip(found["address"].to_pylist(), found["found"].to_pylist(), strict=True)) == [
+    assert list(zip(results["address"].to_pylist(), results["found"].to_pylist(), strict=True)) == [
         ("a/1", "h0, h1, h2"),
         ("a/2", "h0"),
         ("b", None),
@@ -129,10 +129,10 @@ def test_without_facts_no_object_is_kept(names: Sequence[str]) -> None:
         (BRANCH, keep_reasons.served("served", NO_DOUBT)),
         (HOLD, keep_reasons.on_hold("held", [])),
     ]
-    found = decided(objects(*names), reasons, NOTHING)
+    results = decided(objects(*names), reasons, NOTHING)
 
-    assert decisions(found) == [(name, None, None) for name in names]
-    assert keep_reasons.not_kept(found).schema == OBJECTS
+    assert decisions(results) == [(name, None, None) for name in names]
+    assert keep_reasons.not_kept(results).schema == OBJECTS
 
 
 def test_rows_with_or_without_some_addresses_are_kept_once(spark: SparkSession) -> None:

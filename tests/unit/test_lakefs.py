@@ -180,12 +180,16 @@ def test_a_commit_with_a_missing_or_mistyped_field_is_an_error(
 
 def test_every_field_of_a_repository_is_read(script: Script, lake: LakeFS) -> None:
     """The fields include its namespace, default branch and creation date."""
-    found = lake.repository("lake")
+    repository = lake.repository("lake")
 
-    assert (found.id, found.storage_namespace, found.default_branch) == ("lake", "s3://bucket/lake", "main")
-    assert (found.read_only, found.storage_id) == (False, "")
-    assert found.created == datetime(2026, 11, 21, 5, 41, 52, tzinfo=UTC)
-    assert found.namespace().path == "lake"
+    assert (repository.id, repository.storage_namespace, repository.default_branch) == (
+        "lake",
+        "s3://bucket/lake",
+        "main",
+    )
+    assert (repository.read_only, repository.storage_id) == (False, "")
+    assert repository.created == datetime(2026, 11, 21, 5, 41, 52, tzinfo=UTC)
+    assert repository.namespace().path == "lake"
 
 
 def test_the_storage_id_selects_one_of_several_block_stores(script: Script, lake: LakeFS) -> None:
@@ -590,10 +594,10 @@ def test_a_listed_object_counts_as_served_despite_a_404(script: Script, lake: La
     """A gateway may answer 404 in place of the server, with JSON of its own."""
     script.on(STAT, reply(404, {"message": "no route"})).on(LS, page([stats("a")], "a"))
 
-    found = lake.stat("lake", "main", "a")
+    entry = lake.stat("lake", "main", "a")
 
-    assert found is not None
-    assert (found.path, found.physical_address) == ("a", stats("a")["physical_address"])
+    assert entry is not None
+    assert (entry.path, entry.physical_address) == ("a", stats("a")["physical_address"])
 
 
 @pytest.mark.parametrize("listed", [page([], "a"), page([stats("0")], "0"), reply(503, {"message": "slow down"})])

@@ -219,7 +219,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lakegc test")])
     now = datetime.now(dt.UTC)
-    made = (
+    built = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -231,7 +231,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "cert.pem").write_bytes(built.public_bytes(serialization.Encoding.PEM))
     (folder / "key.pem").write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
@@ -323,10 +323,10 @@ def test_neither_repr_nor_log_shows_the_secret(script: Script, lake: LakeFS, cap
     script.on("GET lake/branches", reply(503, {}), FINE)
     lake.branches("lake")
 
-    shown = "\n".join([repr(lake), str(lake), repr(lake.settings), caplog.text])
+    texts = "\n".join([repr(lake), str(lake), repr(lake.settings), caplog.text])
 
-    assert SECRET not in shown
-    assert "Basic " not in shown
+    assert SECRET not in texts
+    assert "Basic " not in texts
 
 
 def test_the_dagster_resource_uses_its_fields_and_then_the_environment(

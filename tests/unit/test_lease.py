@@ -79,8 +79,8 @@ class Lake:
         self.store.write(LEASE_KEY, data)
 
     def holder(self) -> str | None:
-        found = current_holder(self.store)
-        return None if found is None else found.who
+        current = current_holder(self.store)
+        return None if current is None else current.who
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ def test_a_free_lease_is_taken_for_ten_minutes(lake: Lake) -> None:
 
     lease = lake.take("ann", mark_id="m7")
 
-    found = current_holder(lake.store)
-    assert found is not None
-    assert (found.who, found.mark_id, found.token, lease.mark_id) == ("ann", "m7", "ann", "m7")
-    assert before + LEASE_TIME <= found.until <= lake.store.now() + LEASE_TIME
+    holder = current_holder(lake.store)
+    assert holder is not None
+    assert (holder.who, holder.mark_id, holder.token, lease.mark_id) == ("ann", "m7", "ann", "m7")
+    assert before + LEASE_TIME <= holder.until <= lake.store.now() + LEASE_TIME
     assert lease.time_left() == LEASE_TIME
     lease.check()
 
@@ -111,7 +111,7 @@ def test_a_free_lease_is_taken_for_ten_minutes(lake: Lake) -> None:
 def test_a_second_run_is_refused_with_the_name_of_the_holder(lake: Lake) -> None:
     """The message says for which mark and until when the lease is taken. The first run keeps the lease."""
     first = lake.take("ann", mark_id="m7")
-    held = lake.store.read(LEASE_KEY)
+    before = lake.store.read(LEASE_KEY)
 
     with pytest.raises(
         Refused, match=r"ann is working on .*lake \(mark m7\) and holds the lease until 20.* UTC"
@@ -119,7 +119,7 @@ def test_a_second_run_is_refused_with_the_name_of_the_holder(lake: Lake) -> None
         lake.take("ben")
 
     assert refused.value.invariant == 11
-    assert lake.store.read(LEASE_KEY) == held
+    assert lake.store.read(LEASE_KEY) == before
     first.renew()
 
 
@@ -210,10 +210,10 @@ def test_a_renewed_lease_lasts_for_the_full_lease_time(lake: Lake) -> None:
 
     lease.renew()
 
-    found = current_holder(lake.store)
-    assert found is not None
+    holder = current_holder(lake.store)
+    assert holder is not None
     assert lease.time_left() == LEASE_TIME
-    assert lake.store.now() + timedelta(minutes=9) < found.until <= lake.store.now() + LEASE_TIME
+    assert lake.store.now() + timedelta(minutes=9) < holder.until <= lake.store.now() + LEASE_TIME
     lake.pass_time(timedelta(minutes=9))
     with pytest.raises(Refused, match="ann is working on"):
         lake.take("ben")
@@ -289,8 +289,8 @@ def test_a_released_lease_is_free_at_once(lake: Lake) -> None:
 def test_a_lease_is_released_although_the_response_to_its_renewal_was_lost(lake: Lake) -> None:
     """The renewal changed the file's tag in the store. Otherwise the lease would stay for ten minutes."""
     lease = lake.take("ann")
-    held = Holder.from_json(lake.store.read(LEASE_KEY), "here")
-    lake.write(replace(held, until=held.until + timedelta(seconds=1)).to_json())
+    holder = Holder.from_json(lake.store.read(LEASE_KEY), "here")
+    lake.write(replace(holder, until=holder.until + timedelta(seconds=1)).to_json())
 
     lease.release()
 

@@ -46,8 +46,8 @@ def step(minute: int, **changes: Any) -> StepRecord:
     """A step that began at this minute and took half a minute."""
     began = START + timedelta(minutes=minute)
     datasets = {"": {"sha256": f"{minute:064x}", "rows": minute, "bytes": 10 * minute}}
-    done = StepRecord(began, began + timedelta(seconds=30), minute, datasets, {"rows": minute, "kept": [1, "é"]})
-    return replace(done, **changes)
+    recorded = StepRecord(began, began + timedelta(seconds=30), minute, datasets, {"rows": minute, "kept": [1, "é"]})
+    return replace(recorded, **changes)
 
 
 def record(**changes: Any) -> MarkRecord:
@@ -145,11 +145,11 @@ def test_resuming_a_mark_keeps_its_start_cutoff_and_steps(place: Place) -> None:
     Mark.open(place, "m1").fail("the store was away")
     later = {"start": START + timedelta(days=3), "cutoff": START + timedelta(days=2), "server_now": START}
 
-    found = begun(place, **later).record
+    resumed = begun(place, **later).record
 
-    assert (found.start, found.cutoff, found.server_now) == (record().start, record().cutoff, record().server_now)
-    assert (found.state, found.failure, list(found.steps)) == (MarkState.MARKING, None, [CHAIN[0]])
-    assert Mark.open(place, "m1").record == found
+    assert (resumed.start, resumed.cutoff, resumed.server_now) == (record().start, record().cutoff, record().server_now)
+    assert (resumed.state, resumed.failure, list(resumed.steps)) == (MarkState.MARKING, None, [CHAIN[0]])
+    assert Mark.open(place, "m1").record == resumed
 
 
 @pytest.mark.parametrize(
@@ -185,8 +185,8 @@ def test_the_first_failure_of_a_mark_stays_in_its_record(place: Place) -> None:
     mark.fail("the range is damaged")
     mark.fail("something that followed from it")
 
-    found = Mark.open(place, "m1").record
-    assert (found.state, found.failure) == (MarkState.FAILED, "the range is damaged")
+    stored = Mark.open(place, "m1").record
+    assert (stored.state, stored.failure) == (MarkState.FAILED, "the range is damaged")
 
 
 def test_a_record_that_another_process_changed_is_not_overwritten(place: Place) -> None:
@@ -218,7 +218,7 @@ def test_steps_are_numbered_in_the_order_in_which_they_are_recorded(place: Place
     for name in (CHAIN[0], CHAIN[1], CHAIN[0]):
         mark.add_step(name, step(1, number=0))
 
-    assert {name: found.number for name, found in Mark.open(place, "m1").record.steps.items()} == {
+    assert {name: recorded.number for name, recorded in Mark.open(place, "m1").record.steps.items()} == {
         CHAIN[0]: 3,
         CHAIN[1]: 2,
     }
@@ -246,7 +246,7 @@ def test_only_folders_with_a_record_are_marks(place: Place) -> None:
     write_rows(place, asset_folder("m3", "expired_set"), [], ADDRESSES)
     claim_namespace(place, "lake", START)
 
-    assert [found.mark_id for found in marks(place)] == ["m1", "m10", "m2"]
+    assert [mark.mark_id for mark in marks(place)] == ["m1", "m10", "m2"]
     assert [Mark.exists(place, mark_id) for mark_id in ("m1", "m3", "m4")] == [True, False, False]
     with pytest.raises(NotFound, match=r"no mark m3 in .*/lake\. 'lakegc status' lists"):
         Mark.open(place, "m3")
@@ -281,10 +281,10 @@ def test_a_record_is_read_back_as_written(changes: dict[str, Any]) -> None:
     """Writing the record again gives the same bytes."""
     whole = record(**changes)
 
-    found = MarkRecord.from_json(whole.to_json(), "x")
+    read_back = MarkRecord.from_json(whole.to_json(), "x")
 
-    assert found == whole
-    assert found.to_json() == whole.to_json()
+    assert read_back == whole
+    assert read_back.to_json() == whole.to_json()
 
 
 def test_a_value_that_json_cannot_hold_is_refused_when_it_is_written() -> None:
@@ -421,7 +421,7 @@ def test_steps_in_the_right_order_are_accepted(before: str) -> None:
 @pytest.mark.parametrize("missing", CHAIN[:-1])
 def test_a_missing_step_stops_the_later_ones(missing: str) -> None:
     """The error names the step. A missing step doesn't count as an empty one (invariants 2 and 3)."""
-    steps = {name: found for name, found in record().steps.items() if name != missing}
+    steps = {name: recorded for name, recorded in record().steps.items() if name != missing}
 
     with pytest.raises(Refused, match=f"{missing} of mark m1 .lake. doesn't exist yet") as refused:
         check_order(record(steps=steps), before="expired_set")
@@ -435,11 +435,11 @@ def test_a_step_that_was_repeated_after_the_next_one_is_refused(place_in_chain: 
     """Both the step numbers and the store's times must follow the order of reading; either alone is enough to
     refuse."""
     earlier, later = CHAIN[place_in_chain], CHAIN[place_in_chain + 1]
-    done = record().steps[earlier]
+    original = record().steps[earlier]
     moved = (
-        replace(done, number=record().steps[later].number)
+        replace(original, number=record().steps[later].number)
         if how == "number"
-        else replace(done, finished=record().steps[later].started + timedelta(microseconds=1))
+        else replace(original, finished=record().steps[later].started + timedelta(microseconds=1))
     )
 
     with pytest.raises(Refused, match=f"{earlier} of mark m1 .lake. was read after {later}") as refused:
@@ -451,8 +451,8 @@ def test_a_step_that_was_repeated_after_the_next_one_is_refused(place_in_chain: 
 def test_steps_with_equal_times_are_in_order() -> None:
     """A clock may be coarse, so a step may begin at the very time at which the previous one ended."""
     steps = {
-        name: replace(found, started=START, finished=START, number=number)
-        for number, (name, found) in enumerate(record().steps.items(), 1)
+        name: replace(recorded, started=START, finished=START, number=number)
+        for number, (name, recorded) in enumerate(record().steps.items(), 1)
     }
 
     check_order(record(steps=steps), before="expired_set")

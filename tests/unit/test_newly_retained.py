@@ -82,12 +82,12 @@ class History:
 
     def reached(self) -> set[str]:
         """The commits that a branch reaches."""
-        found, waiting = set[str](), list(self.branches.values())
+        reachable, waiting = set[str](), list(self.branches.values())
         while waiting:
-            if (commit := waiting.pop()) not in found:
-                found.add(commit)
+            if (commit := waiting.pop()) not in reachable:
+                reachable.add(commit)
                 waiting.extend(self.commits[commit].parents)
-        return found
+        return reachable
 
 
 def began() -> History:

@@ -26,12 +26,12 @@ def test_rows_with_the_same_key_are_in_one_task_or_in_adjacent_ones(spark: Spark
     rows = [{"key": f"k{number % 20:02}", "id": number} for number in range(400)]
 
     tasks = row_tasks(lambda: spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=("key", "id")).frame()
-    found = tasks.select(F.spark_partition_id().alias("task"), "key", "id").collect()
+    collected = tasks.select(F.spark_partition_id().alias("task"), "key", "id").collect()
 
-    assert sorted((row["key"], row["id"]) for row in found) == sorted((row["key"], row["id"]) for row in rows)
-    in_tasks = sorted(found, key=lambda row: row["task"])  # a stable sort: rows of a task keep their order
+    assert sorted((row["key"], row["id"]) for row in collected) == sorted((row["key"], row["id"]) for row in rows)
+    in_tasks = sorted(collected, key=lambda row: row["task"])  # a stable sort: rows of a task keep their order
     assert [row["key"] for row in in_tasks] == sorted(row["key"] for row in rows)
-    assert len({row["task"] for row in found}) > 1
+    assert len({row["task"] for row in collected}) > 1
 
 
 @pytest.mark.parametrize("order_by", [(), ("key", "id")])
@@ -68,11 +68,11 @@ def test_small_ranges_share_a_task_up_to_a_limit_of_entries_or_ranges(
     """Every range is in exactly one task."""
     ranges = pa.table({"id": pa.array(range(count), pa.int64()), "entries": pa.array([entries] * count, pa.int64())})
 
-    found = range_tasks(lambda: spark, ranges).frame()
+    frame = range_tasks(lambda: spark, ranges).frame()
 
     cores = spark.sparkContext.defaultParallelism
-    assert found.rdd.getNumPartitions() == min(tasks, 8 * cores)
-    assert sorted(row["id"] for row in found.collect()) == list(range(count))
+    assert frame.rdd.getNumPartitions() == min(tasks, 8 * cores)
+    assert sorted(row["id"] for row in frame.collect()) == list(range(count))
 
 
 @pytest.mark.parametrize("order_by", [(), ("key", "id")])
@@ -82,17 +82,17 @@ def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, order_by: t
     rows = [{"key": f"k{number:05}", "id": number, "entries": count} for number, count in enumerate(entries)]
 
     tasks = range_tasks(lambda: spark, pa.Table.from_pylist(rows), order_by=order_by).frame()
-    found = tasks.select(F.spark_partition_id().alias("task"), "id", "entries").collect()
+    collected = tasks.select(F.spark_partition_id().alias("task"), "id", "entries").collect()
 
-    assert sorted(row["id"] for row in found) == list(range(len(entries)))
+    assert sorted(row["id"] for row in collected) == list(range(len(entries)))
     costs: dict[int, int] = {}
-    for row in found:
+    for row in collected:
         costs[row["task"]] = costs.get(row["task"], 0) + row["entries"] + RANGE_OVERHEAD_ENTRIES
     even = sum(costs.values()) / (8 * spark.sparkContext.defaultParallelism)
     assert max(costs.values()) <= even + max(entries)
     assert sorted(costs.values())[-2] <= even + 50_000 + RANGE_OVERHEAD_ENTRIES
     if order_by:
-        ids = [row["id"] for row in sorted(found, key=lambda row: row["task"])]
+        ids = [row["id"] for row in sorted(collected, key=lambda row: row["task"])]
         assert ids == sorted(ids)
 
 
@@ -124,17 +124,17 @@ def test_rows_after_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: lis
     table = pa.table([pa.chunked_array(keys), pa.chunked_array(pieces)], schema=SCHEMA)
     assert table["id"].num_chunks == len(chunks)
 
-    found = row_tasks(lambda: spark, table, batch=1).frame().collect()
+    collected = row_tasks(lambda: spark, table, batch=1).frame().collect()
 
-    assert sorted(row["id"] for row in found) == list(range(sum(chunks)))
+    assert sorted(row["id"] for row in collected) == list(range(sum(chunks)))
 
 
 def test_without_rows_there_is_no_task(spark: SparkSession) -> None:
     """Even for a single task, Spark would start Python workers of another kind. The empty result has every column."""
-    found = no_rows(spark, SCHEMA)
+    frame = no_rows(spark, SCHEMA)
 
-    assert found.rdd.getNumPartitions() == 0
-    assert found.schema == arrow_to_spark(SCHEMA)
+    assert frame.rdd.getNumPartitions() == 0
+    assert frame.schema == arrow_to_spark(SCHEMA)
     assert row_tasks(lambda: spark, SCHEMA.empty_table(), batch=0).frame().collect() == []
 
 
@@ -157,9 +157,9 @@ def test_exactly_the_rows_with_a_wanted_address_are_kept() -> None:
     batches = [rows(start, start + 1000, start) for start in range(0, 120_000, 1000)]
     wanted = pa.array(["data/0", "data/49999", "data/50000", "data/119999", "data/none"])
 
-    found = [row for batch in best_attributions(batches, wanted) for row in batch.column(0).to_pylist()]
+    addresses = [row for batch in best_attributions(batches, wanted) for row in batch.column(0).to_pylist()]
 
-    assert found == ["data/0", "data/49999", "data/50000", "data/119999"]
+    assert addresses == ["data/0", "data/49999", "data/50000", "data/119999"]
     assert list(best_attributions([], wanted)) == []
 
 
@@ -176,12 +176,12 @@ def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
     ]
     wanted = pa.array([f"data/{number}" for number in (0, 7, 12, 14, 19)])
 
-    found = [row for batch in best_attributions(batches, wanted) for row in as_tuples(batch)]
+    best_rows = [row for batch in best_attributions(batches, wanted) for row in as_tuples(batch)]
     anything = [
         row for batch in best_attributions(batches, None) for row in as_tuples(batch) if row[0] in wanted.to_pylist()
     ]
 
-    assert sorted(row for row in found if row[2] != "oldest") == [
+    assert sorted(row for row in best_rows if row[2] != "oldest") == [
         ("data/0", 0, "newest"),
         ("data/12", 1, "older"),
         ("data/14", 1, "older"),
@@ -189,7 +189,7 @@ def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
         ("data/14", 1, "older, much later"),
         ("data/7", 0, "newest"),
     ]
-    assert [row[0] for row in found].count("data/0") == [row[0] for row in found].count("data/7") == 1
-    for rows_found in (found, anything):
+    assert [row[0] for row in best_rows].count("data/0") == [row[0] for row in best_rows].count("data/7") == 1
+    for rows_found in (best_rows, anything):
         best = {address: rank for address, rank, _ in sorted(rows_found, reverse=True)}
         assert best == {"data/0": 0, "data/7": 0, "data/12": 1, "data/14": 1, "data/19": 2}

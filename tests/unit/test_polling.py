@@ -22,8 +22,8 @@ class Clock:
 
 def polled(results: Iterator[str | None], **more: Any) -> tuple[str | None, list[float]]:
     clock = Clock()
-    found = poll(lambda: next(results), monotonic=clock.seconds, sleep=clock.waits.append, **more)
-    return found, clock.waits
+    result = poll(lambda: next(results), monotonic=clock.seconds, sleep=clock.waits.append, **more)
+    return result, clock.waits
 
 
 def test_an_immediate_result_is_returned_without_waiting() -> None:

@@ -77,9 +77,9 @@ def test_an_archive_of_classes_that_others_could_write_is_not_loaded(tmp_path: P
     java.write_bytes(b"java")
     spark.mkdir()
     options = archive_options(java, spark, folder=cache, now=NOW)
-    left = Path(options.partition("-XX:ArchiveClassesAtExit=")[2])
-    left.write_bytes(b"classes")
-    os.utime(left, (NOW - COMPLETE_AFTER_S - 1, NOW - COMPLETE_AFTER_S - 1))
+    existing = Path(options.partition("-XX:ArchiveClassesAtExit=")[2])
+    existing.write_bytes(b"classes")
+    os.utime(existing, (NOW - COMPLETE_AFTER_S - 1, NOW - COMPLETE_AFTER_S - 1))
     options = archive_options(java, spark, folder=cache, now=NOW)
     [archive] = cache.iterdir()
 
@@ -124,7 +124,7 @@ def test_a_secret_on_the_command_line_is_refused(given: str, capsys: pytest.Capt
 def test_every_secret_setting_is_recognized_by_its_type() -> None:
     """A secret that is added later is therefore refused on the command line, too."""
     assert {name for name in Settings.model_fields if Settings.is_secret(name, "")} >= {
-        given.partition("=")[0] for given in SECRETS[:-1]
+        option.partition("=")[0] for option in SECRETS[:-1]
     }
     assert not Settings.is_secret("endpoint_url", "http://token")
     assert not Settings.is_secret("spark_conf", '{"spark.driver.memory": "4g"}')

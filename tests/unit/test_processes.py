@@ -24,10 +24,10 @@ print(json.dumps(asdict(this_process())))
 
 @pytest.fixture
 def mine() -> ProcessIdentity:
-    found = this_process()
-    if found is None:
+    process = this_process()
+    if process is None:
         pytest.skip("this system doesn't tell which process is which")
-    return found
+    return process
 
 
 def test_a_process_that_ended_is_known_to_be_dead(mine: ProcessIdentity) -> None:

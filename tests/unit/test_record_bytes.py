@@ -211,15 +211,18 @@ def test_a_file_of_every_kind_has_the_recorded_bytes(place: Place, name: str) ->
 
 def test_a_record_of_capabilities_has_the_recorded_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Capabilities are read again instead of being probed again: another probe might give other results."""
-    found = Capabilities(
+    capabilities = Capabilities(
         byte_order=False, time_resolution=timedelta(milliseconds=1), ramp=1000.0, unsupported_keys=frozenset({"b", "a"})
     )
-    probed = iter([found])
+    probed = iter([capabilities])
     monkeypatch.setattr("spark_resources.stores.probe.probe", lambda *_: next(probed))
     store = place.store()
     monkeypatch.setattr(type(store), "now", lambda _: NOON)
 
-    assert [recorded_capabilities(store, "https://here", token=token) for token in ("one", "two")] == [found, found]
+    assert [recorded_capabilities(store, "https://here", token=token) for token in ("one", "two")] == [
+        capabilities,
+        capabilities,
+    ]
     assert store.read(RECORD_KEY) == recorded("store")
 
 
@@ -251,9 +254,9 @@ def test_reports_of_the_first_format_are_read() -> None:
     first = {name: value for name, value in plain.items() if name not in later}
     first |= {"proofs": plain["verifications"], "format": 1}
 
-    found = Report.from_json(json.dumps(first).encode(), "here")
+    report = Report.from_json(json.dumps(first).encode(), "here")
 
-    assert found == replace(
+    assert report == replace(
         REPORT,
         quarantine=False,
         taken=0,
@@ -262,7 +265,7 @@ def test_reports_of_the_first_format_are_read() -> None:
         unread={},
         refusals=(),
     )
-    assert found.format == 2
+    assert report.format == 2
 
 
 def test_every_recorded_file_is_used_by_a_test() -> None:

@@ -47,8 +47,8 @@ AREAS = ("data/s{}/é{}", "data/{}{}", "root{}{}", "legacy/{}/{}", "data/s{}/../
 
 def addresses(draw: random.Random, most: int) -> pa.Table:
     """Some addresses in and outside the listed area, many of them several times."""
-    found = [draw.choice(AREAS).format(draw.randrange(3), draw.randrange(8)) for _ in range(draw.randrange(most))]
-    return pa.table([pa.array(found, pa.string())], schema=ADDRESSES)
+    drawn = [draw.choice(AREAS).format(draw.randrange(3), draw.randrange(8)) for _ in range(draw.randrange(most))]
+    return pa.table([pa.array(drawn, pa.string())], schema=ADDRESSES)
 
 
 def listed(draw: random.Random, most: int) -> pa.Table:
@@ -99,8 +99,8 @@ def expected_status(
     addresses = {*youngest, *of[garbage.COMMITTED], *of[garbage.UNCOMMITTED], *looked_at, *flags["again"]}
     for address in addresses:
         listed, staged = youngest.get(address), address in of[garbage.UNCOMMITTED]
-        seen = listed is not None or address in looked_at or folder_of(address) in folders
-        if address in flags["before"] and not seen:
+        was_listed = listed is not None or address in looked_at or folder_of(address) in folders
+        if address in flags["before"] and not was_listed:
             continue
         committed = address in of[garbage.COMMITTED] or address in flags["live"]
         committed |= listed is not None and address in of[garbage.MAYBE_GONE]
@@ -208,12 +208,12 @@ def test_a_known_live_object_is_missing_only_from_listed_folders() -> None:
     rows_of[garbage.KNOWN] = pa.Table.from_pylist([settled, back], schema=garbage.KNOWN_ADDRESSES)
     rows_of[garbage.UNCOMMITTED] = pa.table([["data/s1/a"]], schema=ADDRESSES)
 
-    for folders, lost in (((), ["data/s1/b"]), (("data/s1/",), ["data/s1/a", "data/s1/b"])):
+    for folders, missing in (((), ["data/s1/b"]), (("data/s1/",), ["data/s1/a", "data/s1/b"])):
         rows, counts = garbage.incremental_reference_status(
             rows_of, CUTOFF, timedelta(0), pa.array(folders, pa.string())
         )
-        assert sorted(rows["address"].to_pylist()) == lost
-        assert counts["live_not_listed"] == len(lost)
+        assert sorted(rows["address"].to_pylist()) == missing
+        assert counts["live_not_listed"] == len(missing)
 
 
 # --- co-grouping --
@@ -229,9 +229,9 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def persist() -> Iterator[Persisted]:
-    kept = Persisted()
-    yield kept
-    kept.release()
+    persisted = Persisted()
+    yield persisted
+    persisted.release()
 
 
 def written(place: Place, name: str, table: pa.Table, files: int) -> Dataset:
@@ -327,9 +327,9 @@ def test_a_file_without_wanted_rows_counts_as_read(
     for select, least in ((wanted, 1), (lambda table: table.slice(0, 0), 0)):
         some = replace(live, files=tuple(replace(file, select=select) for file in live.files), max_rows=3)
         grouped = co_group(lambda: spark, [stored, some], count_by_address, COUNTED, persist)
-        kept = {row["address"] for row in rows_in(grouped) if row["live"]}
-        assert "data/\n\x00" not in kept
-        assert (len(kept) > 0) == bool(least)
+        live_addresses = {row["address"] for row in rows_in(grouped) if row["live"]}
+        assert "data/\n\x00" not in live_addresses
+        assert (len(live_addresses) > 0) == bool(least)
 
 
 def test_inputs_without_a_file_are_combined_once(spark: SparkSession, inputs: list[Input], persist: Persisted) -> None:
@@ -423,8 +423,8 @@ def of_names(name: str, spark: SparkSession, names: list[str], *, on_executors: 
 
 def numbered(grouped: GroupedRows, report: TaskReport) -> pa.Table:
     """The number of rows of each input in a task, and the task's first and last address."""
-    found = pc.unique(pa.concat_tables(grouped.values())["address"]).sort()
-    ends = [found[0].as_py(), found[-1].as_py()] if len(found) else [None, None]
+    unique = pc.unique(pa.concat_tables(grouped.values())["address"]).sort()
+    ends = [unique[0].as_py(), unique[-1].as_py()] if len(unique) else [None, None]
     counts = [len(grouped["objects"]), len(grouped["more"])]
     return pa.Table.from_pylist([dict(zip(ENDS.names, [*ends, *counts], strict=True))], schema=ENDS)
 
@@ -443,9 +443,11 @@ def test_tasks_follow_each_other_in_address_order(
         for kind in (type(inputs[0].rows), DataFrame):
             monkeypatch.delattr(kind, "repartitionById", raising=False)
 
-    found = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(NAMES[::2]), tasks)).grouped(numbered, ENDS, persist)
+    grouped = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(NAMES[::2]), tasks)).grouped(
+        numbered, ENDS, persist
+    )
 
-    rows = as_frame(found.rows).collect()  # in the order of tasks
+    rows = as_frame(grouped.rows).collect()  # in the order of tasks
     assert (sum(row["objects"] for row in rows), sum(row["more"] for row in rows)) == (100, 534)
     ends = [(row["first"].encode(), row["last"].encode()) for row in rows if row["first"] is not None]
     assert all(last < first for (_, last), (first, _) in pairwise(ends))
@@ -457,9 +459,9 @@ def test_objects_are_spread_evenly_however_skewed_other_rows_are(spark: SparkSes
     names = [f"data/s/{number:05}" for number in range(4000)]
     inputs = [of_names("objects", spark, names), of_names("more", spark, names[:10] * 400)]
 
-    found = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(names[::3]), 4)).grouped(numbered, ENDS, persist)
+    grouped = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(names[::3]), 4)).grouped(numbered, ENDS, persist)
 
-    assert all(990 < row["objects"] < 1010 for row in as_frame(found.rows).collect())
+    assert all(990 < row["objects"] < 1010 for row in as_frame(grouped.rows).collect())
 
 
 def test_without_a_sampled_address_one_task_has_all_rows() -> None:
@@ -479,11 +481,11 @@ def test_superfluous_rows_of_an_address_are_dropped_while_rows_arrive(
         report.count(held=len(grouped["live"]))
         return addresses_once(grouped["live"])
 
-    found = co_group(lambda: spark, once, received, ADDRESSES, persist)
+    co_grouped = co_group(lambda: spark, once, received, ADDRESSES, persist)
 
-    assert sorted(row["address"] for row in rows_in(found)) == ["a", "b"]
-    assert found.report.by_key["received"]["live"] == 360
-    assert found.report.counters["held"] < 120
+    assert sorted(row["address"] for row in rows_in(co_grouped)) == ["a", "b"]
+    assert co_grouped.report.by_key["received"]["live"] == 360
+    assert co_grouped.report.counters["held"] < 120
 
 
 # --- age ------------------------------------------------------------------------------------------------------------

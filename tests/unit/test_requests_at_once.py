@@ -70,14 +70,14 @@ def response_to(url: str) -> object:
 
 @contextmanager
 def crowd() -> Iterator[Crowd]:
-    found = Crowd()
+    started = Crowd()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             if "/diff" not in self.path and "/ls" not in self.path:
-                found.come_and_go()
+                started.come_and_go()
             body = NOTHING_LISTED if "list-type=2" in self.path else b"content"
             if "/api/v1/" in self.path:
                 body = json.dumps(response_to(self.path)).encode()
@@ -92,11 +92,11 @@ def crowd() -> Iterator[Crowd]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found.endpoint = f"http://127.0.0.1:{server.server_port}"
+        started.endpoint = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield found
+            yield started
         finally:
             server.shutdown()
             thread.join()

@@ -125,8 +125,8 @@ def test_a_path_probe_that_fails_is_unclear(error: LakegcError) -> None:
     """The probes after the first failure are unclear, too. Their candidates are kept."""
     server = Branches({"a": {"p": address(1)}, "b": {}, "c": {"p": address(3)}}, failing={"b": error})
     requested = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
-    found = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
-    assert [(row["branch"], row["path"], row["address"], row["unclear"]) for row in found] == [
+    results = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert [(row["branch"], row["path"], row["address"], row["unclear"]) for row in results] == [
         ("a", "p", "data/s/1", None),
         ("b", "p", None, str(error)),
         ("b", "q", None, str(error)),
@@ -152,11 +152,11 @@ def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
         *rows("c", ["p"]),
     ]
 
-    found = probe_results(server, requested)
+    results = probe_results(server, requested)
 
-    assert found[0] == ("a", "data/s/1", True)
-    assert set(found[1:-1]) == {("gone", None, True)}
-    assert found[-1] == ("c", "data/s/3", True)
+    assert results[0] == ("a", "data/s/1", True)
+    assert set(results[1:-1]) == {("gone", None, True)}
+    assert results[-1] == ("c", "data/s/3", True)
     assert server.requested.count("gone") <= PATHS_AT_ONCE  # the remaining paths are not requested
 
 
@@ -164,9 +164,9 @@ def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
     """The two results contradict each other; other branches are not affected."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}}, listed=["b"])
 
-    found = probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
+    results = probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
 
-    assert found == [("a", "data/s/1", True), ("b", None, False), ("c", "data/s/3", True)]
+    assert results == [("a", "data/s/1", True), ("b", None, False), ("c", "data/s/3", True)]
 
 
 def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
@@ -236,8 +236,8 @@ def test_a_path_with_several_sizes_is_probed_once_with_a_result_for_each() -> No
     """Two heads of a branch can have different sizes at a path."""
     server = Branches({"main": {"p": address(1)}})
     requested = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]
-    found = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
-    assert [(row["size"], row["address"]) for row in found] == [(1, "data/s/1"), (2, "data/s/1")]
+    results = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert [(row["size"], row["address"]) for row in results] == [(1, "data/s/1"), (2, "data/s/1")]
     assert server.requested == ["main"]
 
 
@@ -246,13 +246,13 @@ def test_more_paths_than_fit_into_a_window_all_get_results() -> None:
     there = {f"p{number:05}": address(number) for number in range(PATHS_AT_ONCE + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)
     requested = [*rows("main", sorted(there)), *rows("other", sorted(there))]
-    found = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
-    assert len(found) == len(requested)
-    assert all(row["unclear"] is None for row in found)
-    assert {row["path"]: row["address"] for row in found if row["branch"] == "main"} == {
+    results = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert len(results) == len(requested)
+    assert all(row["unclear"] is None for row in results)
+    assert {row["path"]: row["address"] for row in results if row["branch"] == "main"} == {
         path: full.removeprefix("s3://bucket/lake/") for path, full in there.items()
     }
-    assert {row["address"] for row in found if row["branch"] == "other"} == {None}
+    assert {row["address"] for row in results if row["branch"] == "other"} == {None}
 
 
 # --- paths that are not UTF-8 -----------------------------------------------------------------------------------------
@@ -296,9 +296,9 @@ def test_a_path_that_is_not_utf8_hides_no_other_path(there: dict[bytes, str], re
     absent."""
     server = Shown({}, largest_page=page, at=there)
 
-    found = served_addresses(server.as_lakefs(), "lake", "main", in_byte_order(requested))
+    served = served_addresses(server.as_lakefs(), "lake", "main", in_byte_order(requested))
 
-    assert found == {path: there.get(path.encode()) for path in requested}
+    assert served == {path: there.get(path.encode()) for path in requested}
 
 
 @given(there=st.dictionaries(raw_paths, st.integers(0, 10**6).map(address), max_size=20), page=st.integers(1, 6))
@@ -309,12 +309,12 @@ def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_mark_stops(
     server, paths = Shown({}, largest_page=page, at=there), [as_text(path) for path in there]
     hidden = {there[path] for path in there if path.decode(errors="ignore").encode() != path}
     try:
-        found = set(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", paths))
+        addresses = set(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", paths))
     except Unavailable:
         assert page < len(there)
         return
 
-    assert hidden <= found <= set(there.values())
+    assert hidden <= addresses <= set(there.values())
 
 
 def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_probed() -> None:

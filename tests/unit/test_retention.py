@@ -54,9 +54,9 @@ def test_the_documented_example_retains_the_documented_commits() -> None:
     """The example's rules are 21 days for main and 7 days for dev."""
     rules = Rules(30, {"main": 21, "dev": 7})
 
-    kept = retained(EXAMPLE, {"main": "m0326", "dev": "d0323"}, rules)
+    retained_ids = retained(EXAMPLE, {"main": "m0326", "dev": "d0323"}, rules)
 
-    assert kept == {"m0309", "m0312", "m0318", "merge", "m0326", "d0323"}
+    assert retained_ids == {"m0309", "m0312", "m0318", "merge", "m0326", "d0323"}
 
 
 def test_every_verdict_has_its_branch_days_and_end_of_retention() -> None:
@@ -365,8 +365,8 @@ def server_and_rule(*listed: tuple[str, str]) -> dict[str, Verdict]:
         commit("b", "a", created=march(2)),
         commit("c", "b", created=NOW - DAY),
     ]
-    ours = retained_commits(commits, {"main": "c"}, Rules(5), now=NOW)
-    return {verdict.commit_id: verdict for verdict in with_server_list(ours, listed)}
+    by_rule = retained_commits(commits, {"main": "c"}, Rules(5), now=NOW)
+    return {verdict.commit_id: verdict for verdict in with_server_list(by_rule, listed)}
 
 
 def test_a_commit_that_the_server_does_not_list_is_retained_by_the_rule() -> None:

@@ -27,11 +27,11 @@ class Clock:
 
 def failing(*errors: Exception) -> Callable[[], str]:
     """A function that raises these errors one after another, and then succeeds."""
-    left = list(errors)
+    remaining = list(errors)
 
     def act() -> str:
-        if left:
-            raise left.pop(0)
+        if remaining:
+            raise remaining.pop(0)
         return "done"
 
     return act

@@ -162,9 +162,9 @@ def test_the_same_operations_make_the_same_metaranges(sandbox: Sandbox, seed: in
             expected.pop(path, None)
         for lake in (walked, again):
             lake.delete("main", chosen[10:])
-        made = walked.commit("main", f"step {step}", allow_empty=True)
+        commit = walked.commit("main", f"step {step}", allow_empty=True)
         assert content(walked, "main@") == expected
-        assert again.commit("main", f"step {step}", allow_empty=True).metarange_id == made.metarange_id
+        assert again.commit("main", f"step {step}", allow_empty=True).metarange_id == commit.metarange_id
 
 
 def test_an_entry_after_the_last_range_begins_a_new_range(lake: SandboxRepository) -> None:

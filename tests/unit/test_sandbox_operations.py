@@ -121,9 +121,9 @@ def test_a_revert_undoes_the_changes_of_one_commit(api: Any, lake: SandboxReposi
     undone = committed(lake, "main", a=b"2", c=b"2")
     committed(lake, "main", b=b"3")
     api.branches_api.revert_branch("lake", "main", models.RevertCreation(ref=undone, parent_number=0))
-    made = next(iter(lake.log("main")))
+    revert = next(iter(lake.log("main")))
     assert (served(lake, "main"), lake.stat("main", "a").address) == ({"a": b"1", "b": b"3"}, before)
-    assert (made.message, dict(made.metadata), len(made.parents)) == (f"Revert {undone}", {}, 1)
+    assert (revert.message, dict(revert.metadata), len(revert.parents)) == (f"Revert {undone}", {}, 1)
     with refused(400, "no changes"):
         api.branches_api.revert_branch("lake", "main", models.RevertCreation(ref=undone, parent_number=0))
     changed = committed(lake, "main", b=b"4")
@@ -147,8 +147,8 @@ def test_a_merge_is_reverted_to_the_named_parent(api: Any, lake: SandboxReposito
     overrides = models.CommitOverrides(message="out again", metadata={"team": "ml"})
     creation = models.RevertCreation(ref="main", parent_number=1, commit_overrides=overrides)
     api.branches_api.revert_branch("lake", "main", creation)
-    made = next(iter(lake.log("main")))
-    assert (made.message, dict(made.metadata)) == ("out again", {"team": "ml"})
+    revert = next(iter(lake.log("main")))
+    assert (revert.message, dict(revert.metadata)) == ("out again", {"team": "ml"})
     assert served(lake, "main") == {"a": b"1", "m": b"main"}
 
 
@@ -256,13 +256,13 @@ def test_a_staged_address_is_relative_under_data_and_full_otherwise(
     assert staged("a", outside).physical_address == outside
     staged("b", "local://lake/data/s/i")
     staged("c", "local://lake/legacy")
-    found = {path: lake.stat("main", path) for path in "abc"}
-    assert {path: (entry.address_type, entry.address) for path, entry in found.items()} == {
+    entries = {path: lake.stat("main", path) for path in "abc"}
+    assert {path: (entry.address_type, entry.address) for path, entry in entries.items()} == {
         "a": (AddressType.FULL, outside),
         "b": (AddressType.RELATIVE, "data/s/i"),
         "c": (AddressType.FULL, "local://lake/legacy"),
     }
-    assert found["a"].last_modified == datetime.fromtimestamp(1_600_000_000, UTC)
+    assert entries["a"].last_modified == datetime.fromtimestamp(1_600_000_000, UTC)
     with refused(400, "not valid for block adapter"):
         staged("d", "s3://bucket/x")
     with refused(410, "No data"):
@@ -298,8 +298,8 @@ def test_an_import_replaces_everything_under_its_destination(
     assert lake.stat("main", "in/deep/a").address == f"{source}deep/a"
     assert run(type="object", path=f"{source}deep/b", destination="one").ingested_objects == 1
     assert served(lake, "main")["one"] == b"b"
-    gone = run(type="object", path=f"{source}deep/c", destination="two")
-    assert (gone.completed, "no object" in gone.error.message) == (False, True)
+    missing = run(type="object", path=f"{source}deep/c", destination="two")
+    assert (missing.completed, "no object" in missing.error.message) == (False, True)
     for path in ("local://lake/data/", f"local://{sandbox.local_path}/", f"local://{sandbox.local_path}/lake/data/"):
         with refused(400, "namespace"):
             run(type="common_prefix", path=path, destination="in/")
@@ -313,13 +313,13 @@ def test_an_import_replaces_everything_under_its_destination(
 
 def diff(api: Any, left: str, right: str, **options: Any) -> list[tuple[str, str]]:
     """Every difference with its kind, page by page."""
-    found: list[tuple[str, str]] = []
+    differences: list[tuple[str, str]] = []
     after = ""
     while True:
         page = api.refs_api.diff_refs("lake", left, right, amount=2, after=after, **options)
-        found += [(change.path, change.type) for change in page.results]
+        differences += [(change.path, change.type) for change in page.results]
         if not page.pagination.has_more:
-            return found
+            return differences
         after = page.pagination.next_offset
 
 
@@ -372,14 +372,14 @@ def test_changes_grouped_at_a_delimiter_have_each_prefix_once(api: Any, lake: Sa
     """The size of pages doesn't matter."""
     for path in ("a-b", "a/1", "a/2", "b", "c/d/e"):
         lake.put("main", path, b"1")
-    found, after = [], ""
+    grouped, after = [], ""
     while True:
         page = api.branches_api.diff_branch("lake", "main", amount=amount, after=after, delimiter="/")
-        found += [(change.path, change.path_type) for change in page.results]
+        grouped += [(change.path, change.path_type) for change in page.results]
         if not page.pagination.has_more:
             break
         after = page.pagination.next_offset
-    assert found == [("a-b", "object"), ("a/", "common_prefix"), ("b", "object"), ("c/", "common_prefix")]
+    assert grouped == [("a-b", "object"), ("a/", "common_prefix"), ("b", "object"), ("c/", "common_prefix")]
 
 
 def test_a_log_filtered_by_paths_is_refused(api: Any) -> None:

@@ -95,13 +95,13 @@ def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -
     xids = Xids(7, lambda: now[0])
     addresses = AddressGenerator(xids, lambda: now[0])
     slices: list[str] = []
-    given: list[str] = []
+    issued: list[str] = []
     for step in range(3):
         now[0] = THEN + timedelta(minutes=61 * step)
         slices.append(addresses.address().split("/")[1])
-        given.append(addresses.address().split("/")[2])
-    assert (slices, given) == (sorted(set(slices), reverse=True), sorted(set(given)))
-    assert all(len(name) == 20 for name in slices + given)
+        issued.append(addresses.address().split("/")[2])
+    assert (slices, issued) == (sorted(set(slices), reverse=True), sorted(set(issued)))
+    assert all(len(name) == 20 for name in slices + issued)
     now[0] += timedelta(minutes=59)
     assert addresses.address().split("/")[1] == slices[-1]
     rest = {addresses.address().split("/")[1] for _ in range(SLICE_OBJECTS - 3)}
@@ -111,14 +111,14 @@ def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -
 
 def test_no_address_is_given_out_twice_after_a_restart(tmp_path: Path) -> None:
     """Several sandboxes use the same folder one after another within a second."""
-    given: list[str] = []
+    addresses: list[str] = []
     for start in range(3):
         sandbox = Sandbox(tmp_path / "sandbox")
         sandbox.set_clock(THEN)
         lake = sandbox.repository("lake") if start else sandbox.create("lake")
-        given += [lake.put("main", f"{start}/{number}", b"").address for number in range(5)]
+        addresses += [lake.put("main", f"{start}/{number}", b"").address for number in range(5)]
         sandbox.stop()
-    assert len(set(given)) == 15
+    assert len(set(addresses)) == 15
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
@@ -196,11 +196,11 @@ def test_a_commit_has_the_message_metadata_and_date_of_its_request(sandbox: Sand
     with refused(404, "branch not found"):
         api.commits_api.commit("lake", "gone", creation)
     lake.put("main", "a", b"1")
-    made = api.commits_api.commit("lake", "main", creation)
-    assert (made.message, made.metadata, made.creation_date) == ("m", {"team": "ml"}, 1_700_000_000)
-    assert (made.committer, made.generation, made.version) == ("admin", 2, 1)
-    assert api.commits_api.get_commit("lake", made.id) == made
-    assert api.refs_api.log_commits("lake", made.id).results[0] == made
+    commit = api.commits_api.commit("lake", "main", creation)
+    assert (commit.message, commit.metadata, commit.creation_date) == ("m", {"team": "ml"}, 1_700_000_000)
+    assert (commit.committer, commit.generation, commit.version) == ("admin", 2, 1)
+    assert api.commits_api.get_commit("lake", commit.id) == commit
+    assert api.refs_api.log_commits("lake", commit.id).results[0] == commit
     with refused(404, "commit not found"):
         api.commits_api.get_commit("lake", "0" * 64)
 
@@ -212,14 +212,14 @@ def test_pages_of_the_log_list_every_commit_once_and_in_order(sandbox: Sandbox, 
     for number in range(4):
         lake.put("main", "a", b"%d" % number)
         lake.commit("main", f"{number}")
-    seen, after = [], ""
+    ids, after = [], ""
     while True:
         page = api.refs_api.log_commits("lake", "main", amount=amount, after=after)
-        seen += [commit.message for commit in page.results]
+        ids += [commit.message for commit in page.results]
         if not page.pagination.has_more:
             break
         after = page.pagination.next_offset
-    assert seen == ["3", "2", "1", "0", "Repository created"]
+    assert ids == ["3", "2", "1", "0", "Repository created"]
     with refused(404):
         api.refs_api.log_commits("lake", "gone")
 
@@ -248,7 +248,7 @@ def test_direct_calls_and_http_see_the_same_repository(sandbox: Sandbox) -> None
     assert isinstance(lake, SandboxRepository)
     assert lake.put_many("main", ((f"k{number}", b"") for number in range(1500))) == 1500
     assert len(api.objects_api.list_objects("lake", "main", amount=1000).results) == 1000
-    made = api.commits_api.commit("lake", "main", models.CommitCreation(message="m"))
-    assert lake.branch("main").commit_id == made.id
+    commit = api.commits_api.commit("lake", "main", models.CommitCreation(message="m"))
+    assert lake.branch("main").commit_id == commit.id
     with pytest.raises(Problem, match="not unique"):
         sandbox.create("lake")

@@ -46,11 +46,11 @@ def test_objects_tables_and_prepared_lists_are_in_the_bucket(
     assert api.config_api.get_config().storage_config.blockstore_type == "s3"
     assert api.repositories_api.get_repository("lake").storage_namespace == f"s3://{bucket}/under/lake"
     entry = lake.put("main", "a b", b"1")
-    made = lake.commit("main", "m")
+    commit = lake.commit("main", "m")
     lake.put("main", "staged", b"2")
     page = api.internal_api.prepare_garbage_collection_uncommitted("lake")
     keys = stored(seaweedfs, bucket)
-    assert {f"under/lake/{key}" for key in ("_lakefs/dummy", entry.address, f"_lakefs/{made.metarange_id}")} <= keys
+    assert {f"under/lake/{key}" for key in ("_lakefs/dummy", entry.address, f"_lakefs/{commit.metarange_id}")} <= keys
     assert any(f"s3://{bucket}/{key}".startswith(page.gc_uncommitted_location) for key in keys)
     assert not any(sandbox.local_path.iterdir())
     stats = api.objects_api.stat_object("lake", "main", "a b")
@@ -119,8 +119,11 @@ def test_a_repository_that_cannot_be_written_to_is_not_created(sandbox: Sandbox)
 
 def test_the_printed_environment_has_no_secrets(sandbox: Sandbox, seaweedfs: SeaweedFS) -> None:
     """The settings of the sandbox open the store. The variables printed for other terminals only name it."""
-    found = Settings.load({}, Path("/nowhere"), **sandbox.settings).store()
-    assert (found.s3_endpoint_url, found.s3_access_key_id) == (seaweedfs.endpoint_url, seaweedfs.access_key)
+    store_settings = Settings.load({}, Path("/nowhere"), **sandbox.settings).store()
+    assert (store_settings.s3_endpoint_url, store_settings.s3_access_key_id) == (
+        seaweedfs.endpoint_url,
+        seaweedfs.access_key,
+    )
     assert sandbox.environment["LAKEGC_S3_ENDPOINT_URL"] == seaweedfs.endpoint_url
     assert not any(seaweedfs.secret_key in value for value in sandbox.environment.values())
 

@@ -122,8 +122,8 @@ def sessions_in(tmp: Path, home: Path) -> dict[str, Any]:
     command = [sys.executable, "-c", SESSIONS]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found | {"left at the end": [path.name for path in tmp.iterdir()]}
+    findings: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return findings | {"left at the end": [path.name for path in tmp.iterdir()]}
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="command lines of others are read from /proc")

@@ -37,13 +37,13 @@ def test_each_address_is_reported_once_with_its_change(
     before: set[str], after: set[str], some: list[int], other: list[int]
 ) -> None:
     """Addresses come in byte order, however the two sets are split into tables."""
-    found: dict[Change, list[str]] = {change: [] for change in Change}
+    reported: dict[Change, list[str]] = {change: [] for change in Change}
     for change, rows in changes(in_tables(in_order(before), some), in_tables(in_order(after), other)):
-        found[change] += rows["address"].to_pylist()
+        reported[change] += rows["address"].to_pylist()
 
-    assert found[Change.NEWLY] == in_order(after - before)
-    assert found[Change.NO_LONGER] == in_order(before - after)
-    assert found[Change.STILL] == in_order(after & before)
+    assert reported[Change.NEWLY] == in_order(after - before)
+    assert reported[Change.NO_LONGER] == in_order(before - after)
+    assert reported[Change.STILL] == in_order(after & before)
 
 
 @pytest.mark.parametrize("tables", [["b", "a"], ["a", "a"], ["a", "b", "", "a"], ["a", "b", "", "b", "c"]])

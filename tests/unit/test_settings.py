@@ -60,18 +60,18 @@ def test_options_override_variables_and_those_override_lakectl(home: Path) -> No
     key = "secret_access_key"
     environ: dict[str, str] = {}
     expected = [("http://file:8000/api/v1", f"server.endpoint_url in {home / '.lakectl.yaml'}")]
-    found = [Settings.load(environ, home)]
+    loaded = [Settings.load(environ, home)]
     environ["LAKECTL_SERVER_ENDPOINT_URL"] = "http://lakectl"
     expected.append(("http://lakectl", "variable LAKECTL_SERVER_ENDPOINT_URL"))
-    found.append(Settings.load(environ, home))
+    loaded.append(Settings.load(environ, home))
     environ["LAKEGC_ENDPOINT_URL"] = "http://lakegc"
     expected.append(("http://lakegc", "variable LAKEGC_ENDPOINT_URL"))
-    found.append(Settings.load(environ, home))
+    loaded.append(Settings.load(environ, home))
     expected.append(("http://option", "option endpoint_url"))
-    found.append(Settings.load(environ, home, endpoint_url="http://option"))
+    loaded.append(Settings.load(environ, home, endpoint_url="http://option"))
 
-    assert [(settings.endpoint_url, settings.origins["endpoint_url"]) for settings in found] == expected
-    assert all(settings.origins[key] == f"credentials.{key} in {home / '.lakectl.yaml'}" for settings in found)
+    assert [(settings.endpoint_url, settings.origins["endpoint_url"]) for settings in loaded] == expected
+    assert all(settings.origins[key] == f"credentials.{key} in {home / '.lakectl.yaml'}" for settings in loaded)
 
 
 def test_lakectls_variables_and_file_give_endpoint_key_and_secret(home: Path) -> None:
@@ -299,7 +299,7 @@ def test_no_repr_or_text_of_the_settings_shows_a_secret(home: Path) -> None:
     """The parts made of the settings don't show one either."""
     settings = Settings.load({}, home, endpoint_url="http://h", access_key_id="AKIA", **SECRETS)
 
-    shown = [
+    texts = [
         repr(settings),
         str(settings),
         repr(settings.store()),
@@ -307,7 +307,7 @@ def test_no_repr_or_text_of_the_settings_shows_a_secret(home: Path) -> None:
         str(settings.origins),
     ]
 
-    assert not any(SECRET in text for text in shown)
+    assert not any(SECRET in text for text in texts)
 
 
 def test_an_error_of_the_constructor_does_not_show_the_secret() -> None:
@@ -349,15 +349,15 @@ def test_the_settings_of_the_store_are_those_given_for_the_store(home: Path) -> 
 
 def test_the_settings_of_the_server_are_those_given_for_the_server(home: Path) -> None:
     """Settings of the store don't apply to the server."""
-    given: dict[str, Any] = {"ca_bundle": "/ca.pem", "verify_tls": False, "connect_timeout_s": 1}
+    options: dict[str, Any] = {"ca_bundle": "/ca.pem", "verify_tls": False, "connect_timeout_s": 1}
 
     server = LakeFSSettings.of(
         Settings.load(
-            {}, home, endpoint_url="http://h", access_key_id="a", secret_access_key="s", retry_total_s=9, **given
+            {}, home, endpoint_url="http://h", access_key_id="a", secret_access_key="s", retry_total_s=9, **options
         )
     )
 
-    assert {name: getattr(server, name) for name in given} == given
+    assert {name: getattr(server, name) for name in options} == options
     assert server.retry.total_s == 9
 
 
@@ -366,8 +366,8 @@ def test_slow_calls_have_a_longer_read_timeout(home: Path) -> None:
     it is set itself."""
     login: dict[str, Any] = {"endpoint_url": "http://h", "access_key_id": "a", "secret_access_key": "s"}
     times = [
-        LakeFSSettings.of(Settings.load({}, home, **login, **given)).slow_read_timeout_s
-        for given in ({}, {"read_timeout_s": 1000}, {"read_timeout_s": 1000, "slow_read_timeout_s": 30})
+        LakeFSSettings.of(Settings.load({}, home, **login, **options)).slow_read_timeout_s
+        for options in ({}, {"read_timeout_s": 1000}, {"read_timeout_s": 1000, "slow_read_timeout_s": 30})
     ]
 
     assert times == [900, 1000, 30]

@@ -131,24 +131,24 @@ def test_a_file_written_by_hand_is_accepted_once_it_is_signed(place: Place) -> N
     older = add(place, "h1")
     add(place, "h2")
     marked(place)
-    for found, missing in ((BY_HAND, ("h1", "h2")), (older, ("h0",)), (None, ("h1",))):
-        if found is None:
+    for content, missing in ((BY_HAND, ("h1", "h2")), (older, ("h0",)), (None, ("h1",))):
+        if content is None:
             place.store().delete_many([HOLDS_KEY])
         else:
-            place.store().write(HOLDS_KEY, found)
+            place.store().write(HOLDS_KEY, content)
         refused(place)
 
-        seen = read_unsigned(place)
-        sign_holds(place, seen)
+        unsigned = read_unsigned(place)
+        sign_holds(place, unsigned)
 
-        assert seen.missing == missing
-        assert read_holds(place).ids == tuple(hold.id for hold in seen.holds)
+        assert unsigned.missing == missing
+        assert read_holds(place).ids == tuple(hold.id for hold in unsigned.holds)
         assert read_holds(place).number == newest_recorded(place).number, "the mark doesn't learn of it"
     place.store().write(HOLDS_KEY, BY_HAND)
-    seen = read_unsigned(place)
+    unsigned = read_unsigned(place)
     place.store().write(HOLDS_KEY, BY_HAND + b"# changed since\n")
     with pytest.raises(Refused, match="changed by another process"):
-        sign_holds(place, seen)
+        sign_holds(place, unsigned)
 
 
 def test_signed_holds_are_not_changed_without_the_key(place: Place) -> None:

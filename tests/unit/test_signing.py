@@ -38,8 +38,8 @@ def keys(current: str = OLD, *retired: str) -> SigningKeys:
 
 
 def seal(known: SigningKeys | None = None, **context: Any) -> Seal:
-    given = {"repository": "lake", "created": CREATED, "namespace": "local://lake", **context}
-    return Seal.of(known or keys(), **given)
+    fields = {"repository": "lake", "created": CREATED, "namespace": "local://lake", **context}
+    return Seal.of(known or keys(), **fields)
 
 
 @pytest.fixture
@@ -200,15 +200,15 @@ def test_a_key_is_neither_shown_nor_pickled(place: Place) -> None:
     """A task gets the place without its keys. The task can't sign, and can't mistake a signed record for an unsigned
     one."""
     known = keys(NEW, OLD)
-    sent = pickle.loads(pickle.dumps(replace(place, seal=seal(known))))
+    unpickled = pickle.loads(pickle.dumps(replace(place, seal=seal(known))))
 
     with pytest.raises(TypeError):
         pickle.dumps(known)
     with pytest.raises(Untrusted, match="task"):
-        sent.records().create(KEY, CONTENT)
-    for shown in (repr(known), repr(seal(known)), repr(place), repr(vars(type(known.current))), str(sent.seal)):
-        assert OLD not in shown
-        assert repr(bytes.fromhex(OLD)) not in shown
+        unpickled.records().create(KEY, CONTENT)
+    for text in (repr(known), repr(seal(known)), repr(place), repr(vars(type(known.current))), str(unpickled.seal)):
+        assert OLD not in text
+        assert repr(bytes.fromhex(OLD)) not in text
     assert OLD.encode() not in pickle.dumps(replace(place, seal=seal(known)))
     assert bytes.fromhex(OLD) not in pickle.dumps(replace(place, seal=seal(known)))
     assert copy.deepcopy(place) == place
@@ -238,11 +238,16 @@ def test_settings_have_the_keys_and_do_not_show_them(tmp_path: Path) -> None:
     """Upper case, blanks around a key and several retired keys are accepted."""
     environ = {"LAKEGC_SIGNING_KEY": f" {NEW.upper()} ", "LAKEGC_RETIRED_SIGNING_KEYS": f"{OLD}, {'b2' * 40}"}
     settings = Settings.load({**environ, "HOME": "/h"}, tmp_path)
-    found = settings.signing()
+    signing = settings.signing()
 
-    assert found is not None
-    assert found.current.id == SigningKey.parse(NEW).id
-    assert [key.id for key in found.retired] == [SigningKey.parse(text).id for text in (OLD, "b2" * 40)]
-    for shown in (repr(settings), str(settings.model_dump()), settings.model_dump_json(), repr(settings.origins)):
-        assert not any(key in shown for key in (OLD, NEW.upper(), "b2" * 40))
+    assert signing is not None
+    assert signing.current.id == SigningKey.parse(NEW).id
+    assert [key.id for key in signing.retired] == [SigningKey.parse(text).id for text in (OLD, "b2" * 40)]
+    for representation in (
+        repr(settings),
+        str(settings.model_dump()),
+        settings.model_dump_json(),
+        repr(settings.origins),
+    ):
+        assert not any(key in representation for key in (OLD, NEW.upper(), "b2" * 40))
     assert without_signing_keys({**environ, "HOME": "/h"}) == {"HOME": "/h"}

@@ -238,9 +238,9 @@ def test_ranges_read_by_several_threads_are_not_mixed_up(decoder: Decoder) -> No
         return place, read_verified_entries(table.data, name=table.id, columns=COLUMNS, decoder=decoder)[0]
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(read, range(40)))
+        results = list(pool.map(read, range(40)))
 
-    for place, entries in found:
+    for place, entries in results:
         count = counts[place % len(counts)]
         assert entries["address"].to_pylist() == [f"data/{count}/{n}" for n in range(count)]
         assert entries["checksum"].to_pylist() == [f"{n:08}" for n in range(count)]
@@ -400,10 +400,10 @@ def test_properties_are_read_without_the_records() -> None:
     data = bytearray(_small())
     data[0] ^= 1
 
-    found = read_properties(bytes(data), name=NAME)
+    stated = read_properties(bytes(data), name=NAME)
 
     assert (
-        found.type, found.entity, found.count, found.num_entries, found.min_key, found.max_key, found.user,
+        stated.type, stated.entity, stated.count, stated.num_entries, stated.min_key, stated.max_key, stated.user,
     ) == ("ranges", "", 3, 3, b"p/0", b"p/2", {"type": "ranges"})  # fmt: skip
     with pytest.raises(DamagedData):
         read_records(bytes(data), name=NAME)
@@ -431,7 +431,7 @@ def test_the_compiled_loops_have_the_constants_of_the_format() -> None:
 
 
 def _python(code: str, **environment: str) -> str:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **environment},
         cwd=Path(__file__).parents[2],
@@ -440,8 +440,8 @@ def _python(code: str, **environment: str) -> str:
         check=False,
         timeout=200,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip()
 
 
 def test_reading_a_small_table_does_not_load_numba() -> None:

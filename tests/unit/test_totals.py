@@ -24,10 +24,10 @@ DAY = timedelta(days=1)
 
 
 def totals_of(*rows: dict[str, Any], depth: int = 1) -> Totals:
-    found = Totals()
+    totals = Totals()
     for table in tables(rows, per_file=2):
-        found.add(count_totals(table, start=START, depth=depth))
-    return found
+        totals.add(count_totals(table, start=START, depth=depth))
+    return totals
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def totals_of(*rows: dict[str, Any], depth: int = 1) -> Totals:
 )
 def test_an_age_is_the_time_up_to_the_start_of_the_mark(old: timedelta, label: str) -> None:
     """The age is exact to the microsecond. Calendar days don't matter."""
-    found = totals_of(expired("data/s/a", modified=START - old))
+    totals = totals_of(expired("data/s/a", modified=START - old))
 
-    assert found.by["age"] == {Label(label): Sum(1, 1)}
+    assert totals.by["age"] == {Label(label): Sum(1, 1)}
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_an_age_is_the_time_up_to_the_start_of_the_mark(old: timedelta, label: s
 )
 def test_prefixes_have_the_requested_number_of_folders(path: str | None, depth: int, prefix: str | None) -> None:
     """A prefix includes its slashes, byte for byte. Without a path the prefix is unknown."""
-    found = totals_of(expired("data/s/a", path=path), depth=depth)
+    totals = totals_of(expired("data/s/a", path=path), depth=depth)
 
-    assert found.by["prefix"] == {Label(prefix): Sum(1, 1)}
+    assert totals.by["prefix"] == {Label(prefix): Sum(1, 1)}
 
 
 def test_labels_beyond_a_bound_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +76,10 @@ def test_labels_beyond_a_bound_are_counted_together(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(counting, "MAX_LABELS", 3)
     rows = [expired(f"data/s{n}/a", 10) for n in range(8)] + [expired("data/s0/b", 5)]
 
-    found = totals_of(*rows)
+    totals = totals_of(*rows)
 
-    assert found.whole == Sum(9, 85)
-    assert found.by["slice"] == {
+    assert totals.whole == Sum(9, 85)
+    assert totals.by["slice"] == {
         Label("data/s0/"): Sum(2, 15), Label("data/s1/"): Sum(1, 10), Label("data/s2/"): Sum(1, 10),
         EVERYTHING_ELSE: Sum(5, 50),
     }  # fmt: skip
@@ -95,18 +95,18 @@ def test_totals_and_sample_objects_are_written_with_their_columns() -> None:
         (samples_output("f/", "m1"), HIGHLIGHTS, sum(OBJECTS_PER_KIND.values())),
     ):
         data, count = output.encode(shuffled)
-        found = pq.read_table(io.BytesIO(data))
-        assert (found.schema.names, len(found), count) == (schema.names, rows, rows)
+        written_table = pq.read_table(io.BytesIO(data))
+        assert (written_table.schema.names, len(written_table), count) == (schema.names, rows, rows)
 
 
 def test_every_object_of_a_small_set_is_a_sample_object() -> None:
     """The set has fewer objects than the sample may show."""
-    found = select_samples(tables([expired("data/s/a"), expired("data/s/b")])[0], seed="m1").to_pylist()
+    samples = select_samples(tables([expired("data/s/a"), expired("data/s/b")])[0], seed="m1").to_pylist()
 
-    assert [(row["kind"], row["address"]) for row in found][:4] == [
+    assert [(row["kind"], row["address"]) for row in samples][:4] == [
         ("largest", "data/s/a"), ("largest", "data/s/b"), ("newest", "data/s/a"), ("newest", "data/s/b")
     ]  # fmt: skip
-    assert len(found) == 6
+    assert len(samples) == 6
 
 
 # --- plots ------------------------------------------------------------------------------------------------------------
@@ -148,12 +148,12 @@ def test_the_bars_of_a_plot_add_up_to_the_total() -> None:
     """Each of the largest sums has one bar, and one bar stands for all others."""
     rows = [expired(f"data/s/{n:03}", n + 1, path=f"p{n:03}/x") for n in range(MAX_BARS + 5)]
 
-    shown = bars(totals_of(*rows), "prefix")
+    plotted = bars(totals_of(*rows), "prefix")
 
-    assert len(shown) == MAX_BARS + 1
-    assert shown[0] == (f"p{MAX_BARS + 4:03}/", Sum(1, MAX_BARS + 5))
-    assert shown[-1] == ("all others", Sum(5, 15))
-    assert sum(bar.bytes for _, bar in shown) == sum(row["size"] for row in rows)
+    assert len(plotted) == MAX_BARS + 1
+    assert plotted[0] == (f"p{MAX_BARS + 4:03}/", Sum(1, MAX_BARS + 5))
+    assert plotted[-1] == ("all others", Sum(5, 15))
+    assert sum(bar.bytes for _, bar in plotted) == sum(row["size"] for row in rows)
 
 
 def test_an_empty_set_has_no_plots() -> None:

@@ -111,11 +111,11 @@ def test_dagsters_history_stays_in_a_writable_home(temporary: Path, monkeypatch:
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = dagster_home({})
-    found.rmdir()
-    found.symlink_to(temporary)
+        folder = dagster_home({})
+    folder.rmdir()
+    folder.symlink_to(temporary)
 
-    assert found == home / "data" / "lakegc" / "dagster"
+    assert folder == home / "data" / "lakegc" / "dagster"
     with pytest.raises(Refused, match="is a symbolic link"):
         dagster_home({})
 
