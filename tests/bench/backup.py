@@ -68,8 +68,8 @@ def ours(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at
         CopyLimits(at_once), "the benchmark", lambda _: None,
     )  # fmt: skip
     began = time.monotonic()
-    found = back_up(run)
-    assert found.objects == {"copied": len(keys)}, found
+    outcomes = back_up(run)
+    assert outcomes.objects == {"copied": len(keys)}, outcomes
     return time.monotonic() - began
 
 

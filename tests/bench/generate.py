@@ -74,15 +74,15 @@ def _ranges(history: History, sink: Sink, done: Path, piece: _Piece) -> list[Hel
     if file.exists():
         return [_held(row) for row in json.loads(file.read_text())]
     paths = [path_of(piece.trunk, piece.place, slot) for slot in range(history.size.entries)]
-    held = []
+    ranges = []
     for version in history.versions(piece.trunk, piece.place):
         ref, table = written_range(history, paths, version.objects)
         sink.put(f"_lakefs/{table.id}", table.data)
-        held.append(Held(version.since, version.until, ref))
+        ranges.append(Held(version.since, version.until, ref))
     part = file.with_suffix(".part")
-    part.write_text(json.dumps([_as_json(row) for row in held]))
+    part.write_text(json.dumps([_as_json(row) for row in ranges]))
     part.rename(file)
-    return held
+    return ranges
 
 
 def _as_json(held: Held) -> list[Any]:
@@ -102,11 +102,11 @@ def write_ranges(history: History, sink: Sink, done: Path) -> dict[int, list[lis
     pieces = [_Piece(trunk, place) for trunk in range(size.trunks) for place in range(size.ranges)]
     history.made, history._slices  # noqa: B018  # once, for all processes
     work = partial(_ranges, history, sink, done)
-    found: dict[int, list[list[Held]]] = {}
+    by_trunk: dict[int, list[list[Held]]] = {}
     with multiprocessing.get_context("fork").Pool(os.cpu_count(), _take, (work,)) as pool:
-        for piece, held in zip(pieces, pool.imap(_do, pieces, chunksize=4), strict=True):
-            found.setdefault(piece.trunk, []).append(held)
-    return found
+        for piece, ranges in zip(pieces, pool.imap(_do, pieces, chunksize=4), strict=True):
+            by_trunk.setdefault(piece.trunk, []).append(ranges)
+    return by_trunk
 
 
 def _take(work: _Work) -> None:
@@ -136,15 +136,15 @@ class Commits:
         """Write a trunk's line of commits. A fork is written after the commit at which it leaves the first trunk."""
         history, size, parent, generation = self._history, self._history.size, self._root, 1
         now = [iter(versions) for versions in places]
-        held = [next(versions) for versions in now]
+        current = [next(versions) for versions in now]
         starting: dict[int, list[int]] = {}
         for fork in range(size.forks if trunk == 0 else 0):
             starting.setdefault(history.forked_at(fork), []).append(fork)
         for number in range(size.commits):
-            for place, version in enumerate(held):
+            for place, version in enumerate(current):
                 if version.until == number:
-                    held[place] = next(now[place])
-            refs = [version.ref for version in held]
+                    current[place] = next(now[place])
+            refs = [version.ref for version in current]
             generation += 1
             date = int(history.trunk_dates[number])
             parent = self._commit(refs, trunk * size.commits + number, parent, date, generation)
@@ -167,9 +167,9 @@ class Commits:
             ref, table = written_range(self._history, paths, objects)
             self._sink.put(f"_lakefs/{table.id}", table.data)
             refs = [*refs, ref]
-        made = committed(self._sink, refs, parent, datetime.fromtimestamp(date, UTC), generation, f"commit {number}")
-        self.commits.append(made)
-        return made.id
+        commit = committed(self._sink, refs, parent, datetime.fromtimestamp(date, UTC), generation, f"commit {number}")
+        self.commits.append(commit)
+        return commit.id
 
 
 def committed(
@@ -230,10 +230,10 @@ def write_inventory(history: History, folder: Path, prefix: str, there: Store, e
     for number in count():
         if not (some := list(islice(pages, INVENTORY_ROWS // 1000))):
             break
-        found = pa.Table.from_batches(some)
-        found = found.set_column(0, "key", pc.binary_join_element_wise(prefix, found["address"], ""))
+        table = pa.Table.from_batches(some)
+        table = table.set_column(0, "key", pc.binary_join_element_wise(prefix, table["address"], ""))
         names_there = ["key", "size", "last_modified", "e_tag"]
-        pq.write_table(found.rename_columns(names_there), folder / f"there-{number:05}.parquet")
+        pq.write_table(table.rename_columns(names_there), folder / f"there-{number:05}.parquet")
     order = np.argsort(history.made, kind="stable")
     order = order[np.isin(order, expired, invert=True)]
     for number, at in enumerate(range(0, len(order), INVENTORY_ROWS)):

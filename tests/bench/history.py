@@ -91,25 +91,25 @@ class History:
     @cached_property
     def firsts(self) -> dict[str, int]:
         """The first number of each kind of object, in the order of numbers. `end` is the total number."""
-        size, found, at = self.size, {}, 0
+        size, numbers, at = self.size, {}, 0
         for kind in ("base", "replaced", "tails", "staged", "garbage"):
-            found[kind] = at
+            numbers[kind] = at
             at += getattr(size, kind)
-        return {**found, "end": at}
+        return {**numbers, "end": at}
 
     def versions(self, trunk: int, place: int) -> Iterator[Version]:
         """The versions of a trunk's range over time; each replaces some objects with new ones."""
         size, draw = self.size, np.random.default_rng([_SEED, trunk, place])
         begins = (trunk * size.ranges + place) * size.entries
-        held, since = np.arange(begins, begins + size.entries, dtype=np.int64), 0
+        objects, since = np.arange(begins, begins + size.entries, dtype=np.int64), 0
         for number in range(place, size.rewritten, size.ranges):
             commit = size.rewriting()[number // size.rewrites]
-            yield Version(since, commit, held)
-            held, since = held.copy(), commit
+            yield Version(since, commit, objects)
+            objects, since = objects.copy(), commit
             begins = self.firsts["replaced"] + (trunk * size.rewritten + number) * size.changed
             places = draw.choice(size.entries, size.changed, replace=False)
-            held[places] = np.arange(begins, begins + size.changed)
-        yield Version(since, size.commits, held)
+            objects[places] = np.arange(begins, begins + size.changed)
+        yield Version(since, size.commits, objects)
 
     def live_in(self, version: Version) -> bool:
         """Whether a retained commit has the object."""
@@ -122,17 +122,17 @@ class History:
 
     def expired(self) -> npt.NDArray[np.bool_]:
         """For each object, whether no retained commit and no staged entry refers to it."""
-        size, gone = self.size, np.ones(self.firsts["end"], dtype=np.bool_)
+        size, unreferenced = self.size, np.ones(self.firsts["end"], dtype=np.bool_)
         for trunk in range(size.trunks):
             for place in range(size.ranges):
                 for version in self.versions(trunk, place):
                     if self.live_in(version):
-                        gone[version.objects] = False
+                        unreferenced[version.objects] = False
         retained = [*np.tile(self.trunk_retained, size.trunks), *np.tile(self.fork_retained, size.forks)]
         for commit in np.flatnonzero(retained).tolist() if size.tail else ():
-            gone[self.tail(commit)] = False
-        gone[self.firsts["staged"] : self.firsts["garbage"]] = False
-        return gone
+            unreferenced[self.tail(commit)] = False
+        unreferenced[self.firsts["staged"] : self.firsts["garbage"]] = False
+        return unreferenced
 
     @cached_property
     def made(self) -> Numbers:
@@ -154,10 +154,10 @@ class History:
         """The slice of each object, with equal numbers of objects in each, and the names of the slices."""
         count, slices = self.firsts["end"], self.size.slices
         order = np.argsort(self.made, kind="stable")
-        found = np.empty(count, dtype=np.int32)
-        found[order] = np.arange(count) * slices // count
+        indexes = np.empty(count, dtype=np.int32)
+        indexes[order] = np.arange(count) * slices // count
         opened = self.made[order[np.arange(slices) * count // slices]]
-        return found, names.slice_names(opened)
+        return indexes, names.slice_names(opened)
 
     @property
     def folders(self) -> list[str]:
@@ -181,6 +181,6 @@ class History:
 
 def _retained(dates: Numbers, cutoff: int) -> npt.NDArray[np.bool_]:
     """Of a line of commits, the head and each commit whose child is younger than the cutoff."""
-    found = np.ones(len(dates), dtype=np.bool_)
-    found[:-1] = dates[1:] > cutoff
-    return found
+    retained = np.ones(len(dates), dtype=np.bool_)
+    retained[:-1] = dates[1:] > cutoff
+    return retained

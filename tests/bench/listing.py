@@ -89,8 +89,8 @@ def measured(ways: dict[str, Callable[[], int]], objects: int, rounds: int) -> N
     for number in range(rounds + 1):  # the first one warms up
         for name, way in ways.items():
             began, used = time.monotonic(), time.process_time()
-            found = way()
-            assert found == objects, f"{name} found {found} of {objects}"
+            listed = way()
+            assert listed == objects, f"{name} found {listed} of {objects}"
             if number:
                 seconds[name].append(time.monotonic() - began)
                 processor[name].append(time.process_time() - used)

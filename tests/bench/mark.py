@@ -140,15 +140,15 @@ class Counters:
         self._served, self._watch = served, watch
 
     def read(self, at: float | None = None) -> Reading:
-        now, requests, lists, sent = at or time.monotonic(), 0.0, 0.0, 0.0
+        now, requests, lists, received = at or time.monotonic(), 0.0, 0.0, 0.0
         if self._served.metrics_port:
             with suppress(OSError), urlopen(f"http://127.0.0.1:{self._served.metrics_port}/metrics") as response:
                 for name, labels, value in _METRIC.findall(response.read().decode()):
                     requests += float(value) if name == "request_total" else 0
                     lists += float(value) if 'type="LIST"' in labels else 0
-                    sent += float(value) if name != "request_total" else 0
+                    received += float(value) if name != "request_total" else 0
         store = sum(processor_seconds(process) for process in self._served.processes)
-        return Reading(now, self._watch.processor(), store, requests, lists, sent, len(self._served.requests[0]))
+        return Reading(now, self._watch.processor(), store, requests, lists, received, len(self._served.requests[0]))
 
 
 def run(served: Serving, mark_id: str, options: Sequence[str], home: Path) -> Measured:
@@ -173,7 +173,7 @@ def lakegc(
     base = counters.read()
     first = last = replace(base, at=first.at, processor=0.0)
     phases: dict[str, Phase] = {}
-    now, said, split = START, [], False
+    now, messages, split = START, [], False
 
     def close(reading: Reading, name: str) -> None:
         nonlocal last
@@ -182,7 +182,7 @@ def lakegc(
 
     assert process.stderr is not None
     for line in process.stderr:
-        said.append(line)
+        messages.append(line)
         matched = _PROGRESS_LINE.search(line)
         if matched is None:
             continue
@@ -203,7 +203,7 @@ def lakegc(
     ended = counters.read()
     close(replace(ended, at=time.monotonic(), processor=max(watch.used, last.processor)), now)
     if code:
-        raise SystemExit("".join(said))
+        raise SystemExit("".join(messages))
     return Measured(phases, last.at - first.at, sum(p.processor for p in phases.values()), dict(watch.peaks), load)
 
 
@@ -233,8 +233,8 @@ def forget_marks(served: Serving) -> None:
     keys = [f"{MARKS}{kind}/" for kind in ("lakegc", "unified", "uncommitted", "commits")]
     for prefix in keys:
         for page in store.pages(prefix):
-            left = (found.key for found in page.objects if found.key != RECORD_KEY)
-            delete_own_files(store, [key for key in left if not key.endswith("/")])
+            files_of_marks = (entry.key for entry in page.objects if entry.key != RECORD_KEY)
+            delete_own_files(store, [key for key in files_of_marks if not key.endswith("/")])
 
 
 def expired_in(found: Made) -> list[bytes]:
@@ -264,15 +264,15 @@ def limit_of_listing(served: Serving, history: History, folder: Path) -> float:
     """The seconds in which all keys can be listed without parsing them."""
     if served.store is None:
         root = served.sandbox.local_path / REPOSITORY
-        found, seconds = limits.by_all_cores(limits.files, [root / folder for folder in history.folders])
+        listed, seconds = limits.by_all_cores(limits.files, [root / folder for folder in history.folders])
     elif (folder / "inventory").exists():
-        found, seconds = limits.by_all_cores(limits.inventory, sorted((folder / "inventory").iterdir()))
+        listed, seconds = limits.by_all_cores(limits.inventory, sorted((folder / "inventory").iterdir()))
     else:
         prefixes = [served.prefix + folder for folder in history.folders]
         listing = partial(limits.raw, served.store, BUCKET, at_once=AT_ONCE)
-        found, seconds = limits.by_all_cores(listing, prefixes)
-    if sum(found) != history.firsts["end"]:
-        raise SystemExit(f"the limit listed {sum(found):,} keys of {history.firsts['end']:,}")
+        listed, seconds = limits.by_all_cores(listing, prefixes)
+    if sum(listed) != history.firsts["end"]:
+        raise SystemExit(f"the limit listed {sum(listed):,} keys of {history.firsts['end']:,}")
     return seconds
 
 
@@ -291,8 +291,8 @@ def add_limits(run: Measured, found: Made, served: Serving, history: History, fo
     live = [found.mark.dataset("committed_addresses", "addresses")]
     live += [found.mark.dataset("uncommitted_addresses", part) for part in ("first", "second")]
     stored = found.mark.dataset("namespace_slices")
-    gone, seconds = limits.anti_join(found.place, stored, live, record.cutoff)
-    run.notes.append(f"join and writing by plain pyarrow: {seconds:.2f} s for {gone:,} objects")
+    expired, seconds = limits.anti_join(found.place, stored, live, record.cutoff)
+    run.notes.append(f"join and writing by plain pyarrow: {seconds:.2f} s for {expired:,} objects")
     phases[JOIN].limit, phases[JOIN].of_limit = seconds, "pyarrow, with writing"
 
 
@@ -340,8 +340,8 @@ def rows(run: Measured) -> Iterator[list[str]]:
         limit = f"{phase.limit:.1f} ({phase.of_limit})" if phase.limit is not None else ""
         ratio = f"{took / phase.limit:.2f}" if phase.limit else ""
         used = (f"{number:.1f}" for number in (phase.seconds, phase.processor, phase.store))
-        sent = (f"{phase.requests:,.0f}", f"{phase.lists:,.0f}", f"{phase.bytes / 1e6:,.1f}", f"{phase.calls:,}")
-        yield [phase.name, *used, *sent, f"{phase.peak / MIB:,.0f}", rate, limit, ratio]
+        traffic = (f"{phase.requests:,.0f}", f"{phase.lists:,.0f}", f"{phase.bytes / 1e6:,.1f}", f"{phase.calls:,}")
+        yield [phase.name, *used, *traffic, f"{phase.peak / MIB:,.0f}", rate, limit, ratio]
 
 
 def show(run: Measured, title: str, report: Path | None = None) -> None:
@@ -369,8 +369,14 @@ def options_of(store: str, folder: Path) -> list[str]:
     young = ["--min-age", "0", "--allow-young"]  # the objects in the bucket were just written
     if store == "s3":
         return young
-    taken = datetime.fromtimestamp((folder / "objects.done").stat().st_mtime, UTC)
-    return [*young, "--inventory", str(folder / "inventory"), "--inventory-taken", f"{taken:%Y-%m-%dT%H:%M:%SZ}"]
+    as_of = datetime.fromtimestamp((folder / "objects.done").stat().st_mtime, UTC)
+    return [
+        *young,
+        "--inventory",
+        str(folder / "inventory"),
+        "--inventory-taken",
+        f"{as_of:%Y-%m-%dT%H:%M:%SZ}",
+    ]
 
 
 def main() -> None:
@@ -391,11 +397,11 @@ def main() -> None:
             forget_marks(served)
             mark_id = f"bench-{datetime.now(UTC):%Y%m%dT%H%M%S}"
             measured = run(served, mark_id, options, folder / "dagster")
-            found = made(served, mark_id)
-            count_rates(measured, found)
-            expired = check(found, history)
+            mark = made(served, mark_id)
+            count_rates(measured, mark)
+            expired = check(mark, history)
             if chosen.limits == "yes":
-                add_limits(measured, found, served, history, folder)
+                add_limits(measured, mark, served, history, folder)
             title = f"{size.name} over {chosen.store}: {history.firsts['end']:,} objects, {expired:,} expire, as known"
             show(measured, title, chosen.report)
 

@@ -27,14 +27,14 @@ class Process:
 
 def tree(root: int) -> list[Process]:
     """The process and its descendants, each after its parent."""
-    everything = [found for entry in Path("/proc").iterdir() if (found := _process(entry)) is not None]
+    everything = [listed for entry in Path("/proc").iterdir() if (listed := _process(entry)) is not None]
     children: dict[int, list[Process]] = {}
     for process in everything:
         children.setdefault(process.parent, []).append(process)
-    found = [process for process in everything if process.id == root]
-    for process in found:  # the list grows during the loop
-        found.extend(children.get(process.id, ()))
-    return found
+    listed = [process for process in everything if process.id == root]
+    for process in listed:  # the list grows during the loop
+        listed.extend(children.get(process.id, ()))
+    return listed
 
 
 def _process(entry: Path) -> Process | None:

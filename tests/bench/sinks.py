@@ -31,7 +31,7 @@ class Folder:
     def fill(self, objects: Iterable[tuple[str, int, int]]) -> None:
         """Write objects by key, size and time in seconds, in the order of their folders."""
         last = ""
-        for key, size, made in objects:
+        for key, size, written in objects:
             folder = key.rpartition("/")[0]
             if folder != last:
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ class Folder:
             descriptor = os.open(self.root / key, os.O_WRONLY | os.O_CREAT, 0o644)
             try:
                 os.truncate(descriptor, size)
-                os.utime(descriptor, (made, made))
+                os.utime(descriptor, (written, written))
             finally:
                 os.close(descriptor)
 

@@ -52,7 +52,7 @@ def timed(environment: dict[str, str], name: str) -> None:
     begun = time.monotonic()
     ended = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
     total = time.monotonic() - begun
-    steps = [(float(found[1]), found[2]) for found in map(STEP.search, ended.stderr.splitlines()) if found]
+    steps = [(float(match[1]), match[2]) for match in map(STEP.search, ended.stderr.splitlines()) if match]
     for (at, what), after in zip(steps, [*(at for at, _ in steps[1:]), total], strict=True):
         print(f"{after - at:7.1f} s  {what}")
     print(f"{total:7.1f} s  in all\n", flush=True)

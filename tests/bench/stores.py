@@ -45,10 +45,10 @@ class Serving:
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables that `lakegc` needs."""
-        found = dict(self.sandbox.environment)
+        variables = dict(self.sandbox.environment)
         if self.store is not None:
-            found |= {"LAKEGC_S3_ACCESS_KEY_ID": _KEY, "LAKEGC_S3_SECRET_ACCESS_KEY": _SECRET}
-        return found
+            variables |= {"LAKEGC_S3_ACCESS_KEY_ID": _KEY, "LAKEGC_S3_SECRET_ACCESS_KEY": _SECRET}
+        return variables
 
     def place(self) -> Place:
         """The repository's namespace, as `lakegc` opens it."""

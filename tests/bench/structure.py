@@ -31,7 +31,7 @@ def top_level(package: str) -> list[str]:
 
 def function_level_imports() -> dict[Path, int]:
     """The number of imports inside functions, by module."""
-    found = {}
+    imports = {}
     for path, tree in modules():
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         inside = {
@@ -41,8 +41,8 @@ def function_level_imports() -> dict[Path, int]:
             if isinstance(node, ast.Import | ast.ImportFrom)
         }
         if inside:
-            found[path] = len(inside)
-    return found
+            imports[path] = len(inside)
+    return imports
 
 
 def import_cycles() -> list[str]:
@@ -57,15 +57,15 @@ def import_cycles() -> list[str]:
 
 def loops_that_sleep() -> list[str]:
     """Loops that call a function named `sleep`: hand-written retries, except for the shared retry policy and poll."""
-    found = []
+    loops = []
     for path, tree in modules():
         for node in ast.walk(tree):
             if isinstance(node, ast.While | ast.For):
                 calls = [inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call)]
                 names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
                 if "sleep" in names:
-                    found.append(f"{path}:{node.lineno}")
-    return found
+                    loops.append(f"{path}:{node.lineno}")
+    return loops
 
 
 def main() -> None:

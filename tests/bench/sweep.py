@@ -33,8 +33,8 @@ def main() -> None:
     with built(folder, size, "inventory", print) as (served, _):
         assert served.store is not None
         newest = max(marks(served.place()), key=lambda record: record.start)
-        found = made(served, newest.mark_id)
-        expired = found.fact("expired_set", "expired")
+        mark = made(served, newest.mark_id)
+        expired = mark.fact("expired_set", "expired")
         approve = ["approve", REPOSITORY, newest.mark_id, "--yes", "--digest", str(newest.digest)]
         lakegc(served, approve, home)
         with store_proxy(served.store.endpoint_url) as proxy:

@@ -73,11 +73,11 @@ _TEMPLATE = _Template.made()
 def values(history: History, objects: Numbers) -> list[bytes]:
     """The values of objects as the server writes them in tables and staging."""
     addresses, checksums = history.addresses(objects), names.checksums(objects)
-    found = _TEMPLATE.values(addresses, names.sizes(objects), checksums)
+    encoded = _TEMPLATE.values(addresses, names.sizes(objects), checksums)
     for place in np.flatnonzero(history.sizes(objects) == 0).tolist():  # few: empty objects are encoded differently
         entry = _entry(b"", addresses[place].tobytes().decode(), 0, checksums[place].tobytes().decode())
-        found[place] = put_value(entry_identity(entry), put_entry(entry))
-    return found
+        encoded[place] = put_value(entry_identity(entry), put_entry(entry))
+    return encoded
 
 
 def written_range(history: History, paths: list[bytes], objects: Numbers) -> tuple[RangeRef, WrittenTable]:

@@ -219,5 +219,5 @@ def test_every_address_of_a_recorded_reference_mark_is_listed(
         summary_file=(folder / "expected" / "reference_summary.json").read_bytes(),
     )
 
-    found = shown(lakegc, sandbox.settings, "review", lake, "m1", "--list")
-    assert sorted(row["address"] for row in found) == sorted(marked)
+    document = shown(lakegc, sandbox.settings, "review", lake, "m1", "--list")
+    assert sorted(row["address"] for row in document) == sorted(marked)

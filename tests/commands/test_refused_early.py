@@ -35,9 +35,9 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., CommandOutcome]:
 
     def run(name: str, *arguments: str, **settings: str) -> CommandOutcome:
         lakefs, spark = LakeFSResource(), Unstartable()
-        given = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
+        resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
         with (
-            mock.patch("tests.support.command_line.resources", return_value=given),
+            mock.patch("tests.support.command_line.resources", return_value=resources),
             mock.patch("lakegc_assets.cli.commands.start_spark_ahead", side_effect=AssertionError("Spark was started")),
             mock.patch("tests.support.command_line.SharedSpark", Unstartable),
         ):

@@ -53,8 +53,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = [sys.executable, "-W", "default", "-c", LOAD]
     ended = subprocess.run(command, env=environ, cwd=home, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return {**found, "home": [path.name for path in home.iterdir()], "stderr": ended.stderr}
+    findings: dict[str, Any] = json.loads(ended.stdout)
+    return {**findings, "home": [path.name for path in home.iterdir()], "stderr": ended.stderr}
 
 
 def test_loading_the_definitions_has_no_side_effects(loaded: dict[str, Any]) -> None:

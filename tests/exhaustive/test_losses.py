@@ -21,18 +21,18 @@ OVERLAPPING = [safeguard for safeguard in SAFEGUARDS if safeguard.overlap]
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_is_lost_by_one_operation_and_one_fault(name: str, mark: str) -> None:
     """At any moment of a mark, its approval and a sweep. With more of both: `tests.exhaustive.explore`."""
-    found = Exploration(SCENARIOS[name], Scope(1, 1, mark)).run()
+    result = Exploration(SCENARIOS[name], Scope(1, 1, mark)).run()
 
-    assert [table(loss) for loss in found.losses] == []
-    assert found.states > 1000
+    assert [table(loss) for loss in result.losses] == []
+    assert result.states > 1000
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_is_lost_without_the_permission_to_dump_commits(name: str) -> None:
     """Except a commit that no branch shows: nobody sees it then until the next mark."""
-    found = Exploration(SCENARIOS[name], Scope(1, 0, dump=False)).run()
+    result = Exploration(SCENARIOS[name], Scope(1, 0, dump=False)).run()
 
-    assert [table(loss) for loss in found.losses] == []
+    assert [table(loss) for loss in result.losses] == []
 
 
 @pytest.mark.parametrize("safeguard", EACH, ids=[safeguard.name for safeguard in EACH])
@@ -86,13 +86,13 @@ def test_operations_that_cannot_change_an_answer_need_not_be_tried_before_it(
         Exploration(SCENARIOS[name], scope, without, everywhere=everywhere).run(first=False)
         for everywhere in (False, True)
     )
-    found = [(loss.at, loss.objects, {event.what for event in loss.events}) for loss in few.losses]
+    losses = [(loss.at, loss.objects, {event.what for event in loss.events}) for loss in few.losses]
 
     assert few.states < all_of_them.states
     assert all_of_them.losses
     for loss in all_of_them.losses:
         events = {event.what for event in loss.events}
-        assert any((at, objects) == (loss.at, loss.objects) and some <= events for at, objects, some in found)
+        assert any((at, objects) == (loss.at, loss.objects) and some <= events for at, objects, some in losses)
 
 
 def test_an_exploration_for_a_given_time_goes_through_the_same_states_if_the_time_suffices() -> None:
@@ -109,10 +109,10 @@ def test_an_exploration_for_a_given_time_goes_through_the_same_states_if_the_tim
 
 def test_an_exploration_for_a_given_time_ends_with_it_and_finds_losses() -> None:
     ticks = iter(range(100))
-    found = explored_for(3, ["identical content"], Scope(1), ("path probes",), clock=lambda: next(ticks))
+    explored = explored_for(3, ["identical content"], Scope(1), ("path probes",), clock=lambda: next(ticks))
 
-    assert found.done == 2 < found.all
-    assert found.losses
+    assert explored.done == 2 < explored.all
+    assert explored.losses
 
 
 def test_a_mark_does_not_lose_what_another_tool_deleted_before() -> None:
@@ -123,14 +123,14 @@ def test_a_mark_does_not_lose_what_another_tool_deleted_before() -> None:
 
 
 def test_every_operation_is_tried() -> None:
-    tried = {
+    names_tried = {
         successor.operation.name
         for name in SCENARIOS
         for exploration in [Exploration(SCENARIOS[name], Scope(1, of=tuple(OPERATIONS)))]
         for successor in exploration.successors(exploration.start)
     }
 
-    assert tried == OPERATIONS.keys()
+    assert names_tried == OPERATIONS.keys()
 
 
 def test_the_page_of_safety_is_up_to_date() -> None:

@@ -83,8 +83,8 @@ def test_a_mark_is_refused_while_another_run_holds_the_lease(lakegc: Lakegc, lak
     """The message names the holder and the lease's expiry."""
     store = lake.target.place.store()
     lease = take_lease(store, who="anna@laptop", mark_id="m-anna", token="anna's", single_deployment=False)
-    held = store.read(LEASE_KEY)
-    until = datetime.fromisoformat(json.loads(held)["until"])
+    lease_file = store.read(LEASE_KEY)
+    until = datetime.fromisoformat(json.loads(lease_file)["until"])
     try:
         outcome = lakegc(lake.settings, "mark", lake.name, *NO_AGE)
     finally:

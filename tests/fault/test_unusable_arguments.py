@@ -133,10 +133,10 @@ def test_a_mark_that_exceeds_the_bound_on_path_probes_finishes_and_keeps_unprobe
     lake.repository.put("main", "seven", b"7 bytes")
     lake.repository.commit("main", "third")
     settings = {**lake.settings, "max_probes": "0"}
-    made = lakegc(settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
+    outcome = lakegc(settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
     [record] = lake.records()
     approved = lakegc(settings, "approve", lake.name, "m1", "--by", "Ada", "--yes", "--digest", str(record.digest))
 
-    assert (made.code, approved.code) == (0, 0), made.err + approved.err
+    assert (outcome.code, approved.code) == (0, 0), outcome.err + approved.err
     assert record.steps["expired_set"].facts["not_probed"] == 1
     assert record.counts["expired"] == 0

@@ -142,8 +142,8 @@ def run(edits: tuple[Edit, ...]) -> str:
             plant(Path(copy, edit.file), edit)
         command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "--timeout=0", "tests/property/test_model.py"]
         variables = {"LAKEGC_MODEL_STEPS": "2000", **os.environ, "PYTHONPATH": copy}
-        done = subprocess.run(command, cwd=copy, env=variables, capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr
+        completed = subprocess.run(command, cwd=copy, env=variables, capture_output=True, text=True, check=False)
+        return completed.stdout + completed.stderr
 
 
 def plant(file: Path, edit: Edit) -> None:
@@ -154,8 +154,8 @@ def plant(file: Path, edit: Edit) -> None:
 
 
 def found_after(output: str, what: str) -> str | None:
-    found = re.search(rf"([\d,]+) {what} to the first find", output)
-    return found.group(1) if found else None
+    match = re.search(rf"([\d,]+) {what} to the first find", output)
+    return match.group(1) if match else None
 
 
 if __name__ == "__main__":

@@ -169,8 +169,8 @@ def test_outdated_holds_keep_nothing(world: World) -> None:
 def test_missing_objects_on_hold_are_counted_and_do_not_stop_the_mark(world: World) -> None:
     """The objects were deleted before they were put on hold."""
     world.hold(EVERY_KIND)
-    gone = next(address for address, name in world.named.items() if name == "a, second")
-    file = world.lake.objects.file(gone)
+    missing = next(address for address, name in world.named.items() if name == "a, second")
+    file = world.lake.objects.file(missing)
     data = file.read_bytes()
     file.unlink()
     try:

@@ -205,9 +205,9 @@ def test_dates_of_the_api_retain_at_least_what_dates_of_the_dump_retain(history:
 @patient
 def test_the_union_with_the_servers_list_has_exactly_the_commits_of_both(history: History, names: set[str]) -> None:
     """A commit is retained if the rule retains it or the server lists it."""
-    ours = list(history.verdicts().values())
+    by_rule = list(history.verdicts().values())
 
-    both = with_server_list(ours, [(name, f"range-of-{name}") for name in names])
+    both = with_server_list(by_rule, [(name, f"range-of-{name}") for name in names])
 
     assert {verdict.commit_id for verdict in both if verdict.retained} == history.retained() | names
     assert {verdict.commit_id for verdict in both if verdict.server_listed} == names
@@ -245,11 +245,11 @@ def test_the_generated_histories_cover_every_reason(reason: Reason) -> None:
     """Without this, these properties might not test every reason of the rule."""
     any_will_do = settings(patient, database=None, max_examples=1000, phases=[Phase.generate])
 
-    shown = find(
+    example = find(
         histories(), lambda history: reason in {v.why for v in history.verdicts().values()}, settings=any_will_do
     )
 
-    assert reason in {verdict.why for verdict in shown.verdicts().values()}
+    assert reason in {verdict.why for verdict in example.verdicts().values()}
 
 
 # --- large graphs ---------------------------------------------------------------------------------------------------
@@ -275,8 +275,8 @@ def test_a_line_of_100_000_commits_gets_verdicts_to_its_root() -> None:
     verdicts = retained_commits(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
 
     # A day has 1440 minutes. A child dated at the cutoff may have lost its fraction of a second, so it counts as young.
-    kept = [verdict.commit_id for verdict in verdicts if verdict.retained]
-    assert kept == [commit.id for commit in commits[-1 - 1441 :]]
+    retained = [verdict.commit_id for verdict in verdicts if verdict.retained]
+    assert retained == [commit.id for commit in commits[-1 - 1441 :]]
 
 
 def test_20_000_branches_on_a_shared_line_get_verdicts_in_one_pass() -> None:

@@ -70,6 +70,6 @@ def test_a_hold_on_tags_keeps_exactly_the_objects_of_the_tagged_commits(
     finally:
         seaweedfs.client().delete_object(Bucket=recording.namespace.bucket, Key=key)
 
-    kept = recording.expired() & held_keys(recording, history=history)
-    assert mark.expired == recording.expired() - kept
-    assert mark.facts("expired_set")["objects_on_hold"] == len(kept) == KEPT[recording.name][history]
+    on_hold = recording.expired() & held_keys(recording, history=history)
+    assert mark.expired == recording.expired() - on_hold
+    assert mark.facts("expired_set")["objects_on_hold"] == len(on_hold) == KEPT[recording.name][history]

@@ -126,8 +126,8 @@ def test_every_metarange_describes_its_ranges_correctly(recording: Path) -> None
     refs = [
         ref
         for name, data in tables.items()
-        if (found := read_properties(data, name=name)).type == "metaranges"
-        for ref in read_ranges(data, name=name, entity=found.entity)
+        if (properties := read_properties(data, name=name)).type == "metaranges"
+        for ref in read_ranges(data, name=name, entity=properties.entity)
     ]
 
     assert refs
@@ -208,14 +208,14 @@ def _is(data: bytes, kind: str, entity: str) -> bool:
 
 
 def _api(recording: Path, name: str) -> list[dict[str, Any]]:
-    found = json.loads((recording / "api" / f"{name}.json").read_text())
-    commits: list[dict[str, Any]] = found["commits"]
+    document = json.loads((recording / "api" / f"{name}.json").read_text())
+    commits: list[dict[str, Any]] = document["commits"]
     return commits
 
 
 def _results(recording: Path, name: str) -> list[dict[str, Any]]:
-    found = json.loads((recording / "api" / f"{name}.json").read_text())
-    results: list[dict[str, Any]] = found["body"]["results"]
+    document = json.loads((recording / "api" / f"{name}.json").read_text())
+    results: list[dict[str, Any]] = document["body"]["results"]
     return results
 
 

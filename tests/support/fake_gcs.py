@@ -111,9 +111,9 @@ def _started(server: Path, port: int) -> Iterator[FakeGCS]:
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
     try:
-        found = FakeGCS(f"http://127.0.0.1:{port}")
-        _until_ready(found, process, folder)
-        yield found
+        fake = FakeGCS(f"http://127.0.0.1:{port}")
+        _until_ready(fake, process, folder)
+        yield fake
     finally:
         process.kill()  # its data is only in memory
         process.wait()

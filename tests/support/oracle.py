@@ -194,20 +194,20 @@ def commits_of_hold(
     now -= now % SECOND
     if hold.until <= now:
         return set()
-    found: set[str] = set()
+    matching: set[str] = set()
     for tag, commit in tags.items():
         if hold.kind in ("tag", "history") and matches(hold.pattern, tag):
-            found |= with_ancestors(commits, commit) if hold.kind == "history" else {commit}
+            matching |= with_ancestors(commits, commit) if hold.kind == "history" else {commit}
     for commit, pairs in metadata.items():
         if hold.kind == "metadata" and hold.key in pairs and matches(hold.pattern, pairs[hold.key]):
-            found.add(commit)
+            matching.add(commit)
     for branch, head in heads.items():
         if hold.kind == "branch" and matches(hold.pattern, branch):
             days = max(hold.days, branch_days.get(branch, default_days))
-            found.add(head)
+            matching.add(head)
             child = head
             while (parent := main_parent(commits[child])) is not None:
                 if latest(commits[child].date) + days * DAY > now:
-                    found.add(parent)
+                    matching.add(parent)
                 child = parent
-    return found
+    return matching

@@ -401,8 +401,8 @@ def _page(request: Request, results: list[dict[str, Any]], name: str, *, ordered
         )
     else:
         begin = next((i + 1 for i, result in enumerate(results) if result[name] == after), 0)
-    found = [result for result in results[begin : begin + amount + 1] if result[name].startswith(prefix)]
-    page, more = found[:amount], len(found) > amount
+    matching = [result for result in results[begin : begin + amount + 1] if result[name].startswith(prefix)]
+    page, more = matching[:amount], len(matching) > amount
     pagination = {
         "has_more": more,
         "next_offset": page[-1][name] if more else "",

@@ -179,12 +179,12 @@ class RepositoryModel:
         branch = self.branch(a)
         ago = timedelta(days=DAYS_AGO[b % len(DAYS_AGO)]) + _OFF_THE_DAY
         metadata = LEGAL if (a + c) % 4 == 3 else {}
-        made = self.repository.commit(branch, f"{b}", metadata=metadata, date=self.sandbox.now() - ago)
+        new_commit = self.repository.commit(branch, f"{b}", metadata=metadata, date=self.sandbox.now() - ago)
         before, view = self.trees[self.heads[branch]], self.views[branch]
         # the same content at another address is no change: the commit keeps the older address
         tree = {path: before[path] if _same(before.get(path), now) else now for path, now in view.items()}
-        self._record_commit(made, tree)
-        self._move_branch(branch, made.id)
+        self._record_commit(new_commit, tree)
+        self._move_branch(branch, new_commit.id)
 
     @operation
     def create_branch(self, a: int, b: int, c: int) -> None:

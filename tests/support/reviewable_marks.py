@@ -108,7 +108,9 @@ def write_set(place: Place, mark: Mark, files: Iterable[pa.Table]) -> tuple[dict
         for part, output in outputs.items():
             data, rows = output.encode(table)
             written[part].append(write_file(place, output.folder, f"part-{number:05}-0-000.parquet", data, rows))
-    datasets = {part: finish_dataset(place, outputs[part].folder, found) for part, found in written.items()}
+    datasets = {
+        part: finish_dataset(place, outputs[part].folder, written_files) for part, written_files in written.items()
+    }
     return datasets, {"expired": objects, "expired_bytes": size}
 
 

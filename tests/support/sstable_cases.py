@@ -152,8 +152,8 @@ def one_level(assembly: Assembly, handles: list[Handle]) -> Handle:
 
 def two_levels(assembly: Assembly, handles: list[Handle], *, parts: int = 2) -> Handle:
     step = max(1, -(-len(handles) // parts))
-    found = [assembly.add(index_block(handles[at : at + step])) for at in range(0, len(handles), step)]
-    return assembly.add(index_block(found))
+    handles_of_parts = [assembly.add(index_block(handles[at : at + step])) for at in range(0, len(handles), step)]
+    return assembly.add(index_block(handles_of_parts))
 
 
 def rearranged(blocks: Sequence[bytes], order: Sequence[int], *, parts: int = 0, gap: int = 0) -> bytes:

@@ -123,12 +123,12 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
         if len(checks) == 6:
             raise Refused("no more")
 
-    sent, stopped = sender(store, may_send).send(keys, "data/s/")
+    outcomes, stopped = sender(store, may_send).send(keys, "data/s/")
 
     assert checks == [0, 1, 2, 3, 4, 5]
     assert [len(batch) for batch in store.batches] == [8, 1, 1, 1, 1]
-    assert sorted(sending.key for sending in sent) == keys
-    assert sum(sending.result is not None for sending in sent) == 5
+    assert sorted(sending.key for sending in outcomes) == keys
+    assert sum(sending.result is not None for sending in outcomes) == 5
     assert isinstance(stopped, Refused)
 
 
@@ -150,8 +150,8 @@ def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> N
             raise Refused("the lease is lost")
 
     keys = written(store, *(f"{number:05}" for number in range(25)))
-    sent, stopped = sender(store, may_send, in_flight=1).send(keys, "data/s/")
-    results = by_key(sent)
+    outcomes, stopped = sender(store, may_send, in_flight=1).send(keys, "data/s/")
+    results = by_key(outcomes)
 
     assert str(stopped) == "the lease is lost"
     assert results.keys() == set(keys)

@@ -114,14 +114,14 @@ def test_a_sweep_reads_a_table_again_that_an_earlier_mark_recorded_as_without_re
     lake.repository.delete("main", ["imported"])
     there = replace(imported, address=f"local://lake/{imported.address}", address_type=AddressType.FULL)
     other.stage("main", [there])
-    [found] = other.committed.ranges(other.commit("main", "imports").metarange_id)
+    [imported_range] = other.committed.ranges(other.commit("main", "imports").metarange_id)
     other.delete("main", ["imported"])  # objects at a head are probed anyway, and kept
     other.commit("main", "only history has it")
     assert lake.mark("m1").expired == set()
     lake.days(2)
     forge(
         lake.place, "m1", "committed_addresses", "clean_elsewhere",
-        lambda table: pa.concat_tables([table, pa.table({"table_id": [found.id]}, schema=table.schema)]),
+        lambda table: pa.concat_tables([table, pa.table({"table_id": [imported_range.id]}, schema=table.schema)]),
     )  # fmt: skip
 
     assert lake.mark("m2").expired == {imported.address, lake.garbage}

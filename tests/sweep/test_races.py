@@ -165,8 +165,8 @@ def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restor
     at the latest, and an undo restores them."""
     sandbox, repository = lake
     store = target_of(sandbox.settings, "lake").place.store()
-    made = Lake(repository, store)
-    races = [made.race(WAYS[(number + offset) % len(WAYS)], number) for number in range(RACES)]
+    prepared = Lake(repository, store)
+    races = [prepared.race(WAYS[(number + offset) % len(WAYS)], number) for number in range(RACES)]
     repository.commit("main", "what was put instead")
     later(store, store.now())
     marked = Marker().mark(sandbox.settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
