@@ -55,7 +55,7 @@ def upload(server: SeaweedFS, keys: list[str], size: int) -> None:
         list(pool.map(put, [keys[start::8] for start in range(8)]))
 
 
-def ours(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at_once: int) -> float:
+def backup_seconds(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at_once: int) -> float:
     """The duration of a backup in seconds."""
     lake = Place(Namespace("s3://lake/ns"), server.settings(), CAPABILITIES)
     to = Place(Namespace(f"s3://backups/ours{pair}"), server.settings(), CAPABILITIES)
@@ -73,7 +73,7 @@ def ours(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at
     return time.monotonic() - began
 
 
-def theirs(server: SeaweedFS, keys: list[str], name: str, options: list[str]) -> float:
+def rclone_seconds(server: SeaweedFS, keys: list[str], name: str, options: list[str]) -> float:
     """The duration of an `rclone copy` in seconds."""
     remote = {
         "TYPE": "s3", "PROVIDER": "SeaweedFS", "ENDPOINT": server.endpoint_url, "ACCESS_KEY_ID": server.access_key,
@@ -103,14 +103,14 @@ def main() -> None:
             server.make_bucket(bucket)
         upload(server, keys, chosen.size)
         spark, many = SparkResource(), [f"--transfers={chosen.at_once}", f"--checkers={chosen.at_once}"]
-        ours(server, keys[:1000], -1, spark, chosen.at_once)  # warms up
+        backup_seconds(server, keys[:1000], -1, spark, chosen.at_once)  # warms up
         for pair in range(chosen.pairs):
             took: dict[str, float] = {}
             for which in ("ours", "default", "many") if pair % 2 else ("default", "many", "ours"):
                 if which == "ours":
-                    took[which] = ours(server, keys, pair, spark, chosen.at_once)
+                    took[which] = backup_seconds(server, keys, pair, spark, chosen.at_once)
                 else:
-                    took[which] = theirs(server, keys, f"{which}{pair}", many if which == "many" else [])
+                    took[which] = rclone_seconds(server, keys, f"{which}{pair}", many if which == "many" else [])
             ratios.append(min(took["default"], took["many"]) / took["ours"])
             rates = ", ".join(f"{which} {len(keys) / seconds:,.0f} a second" for which, seconds in sorted(took.items()))
             print(f"{rates}; ratio {ratios[-1]:.2f}", flush=True)

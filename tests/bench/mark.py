@@ -221,7 +221,7 @@ class Made:
         return int(self.mark.record.steps[step].facts.get(name, 0))
 
 
-def made(served: Serving, mark_id: str) -> Made:
+def finished_mark(served: Serving, mark_id: str) -> Made:
     place = served.place()
     return Made(place, Mark.open(place, mark_id))
 
@@ -397,7 +397,7 @@ def main() -> None:
             forget_marks(served)
             mark_id = f"bench-{datetime.now(UTC):%Y%m%dT%H%M%S}"
             measured = run(served, mark_id, options, folder / "dagster")
-            mark = made(served, mark_id)
+            mark = finished_mark(served, mark_id)
             count_rates(measured, mark)
             expired = check(mark, history)
             if chosen.limits == "yes":

@@ -34,9 +34,9 @@ from tests.bench.mark import (
     Measured,
     count_rates,
     expired_in,
+    finished_mark,
     forget_marks,
     lakegc,
-    made,
     options_of,
     run,
     show,
@@ -104,7 +104,7 @@ def marked(served: Serving, folder: Path, options: Sequence[str], title: str) ->
     """Run a mark, measure it, and print the result."""
     mark_id = f"since-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     measured = run(served, mark_id, options, folder / "dagster")
-    mark = made(served, mark_id)
+    mark = finished_mark(served, mark_id)
     count_rates(measured, mark)
     show(measured, f"{title}: {mark.fact('expired_set', 'expired'):,} expire")
     return measured, mark

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spark_resources.mark_store.mark import marks
 from tests.bench.generate import built, folder_of, size_of
-from tests.bench.mark import DELETING, lakegc, made, show
+from tests.bench.mark import DELETING, finished_mark, lakegc, show
 from tests.bench.sizes import SIZES
 from tests.bench.stores import REPOSITORY
 from tests.support.store_proxy import store_proxy
@@ -33,7 +33,7 @@ def main() -> None:
     with built(folder, size, "inventory", print) as (served, _):
         assert served.store is not None
         newest = max(marks(served.place()), key=lambda record: record.start)
-        mark = made(served, newest.mark_id)
+        mark = finished_mark(served, newest.mark_id)
         expired = mark.fact("expired_set", "expired")
         approve = ["approve", REPOSITORY, newest.mark_id, "--yes", "--digest", str(newest.digest)]
         lakegc(served, approve, home)

@@ -222,14 +222,14 @@ def test_csv_is_escaped_on_a_terminal(hostile: Marked) -> None:
 def test_an_empty_expired_set_is_reported_in_every_format(still: Marked, lakegc: Lakegc) -> None:
     """No format just prints nothing."""
 
-    def shown(*options: str) -> str:
+    def review_output(*options: str) -> str:
         return lakegc(still.settings, "review", "still", *options).out
 
-    totals = json.loads(shown("--format", "json"))
-    assert shown().startswith("Mark m1 of still, marked, scope unified: none of 1 object is expired.\n")
-    assert shown("--list") == "Nothing is expired.\n"
-    assert shown("--list", "--format", "csv") == ",".join(EXPIRED_OBJECTS.names) + "\r\n"
-    assert json.loads(shown("--list", "--format", "json")) == []
+    totals = json.loads(review_output("--format", "json"))
+    assert review_output().startswith("Mark m1 of still, marked, scope unified: none of 1 object is expired.\n")
+    assert review_output("--list") == "Nothing is expired.\n"
+    assert review_output("--list", "--format", "csv") == ",".join(EXPIRED_OBJECTS.names) + "\r\n"
+    assert json.loads(review_output("--list", "--format", "json")) == []
     assert (totals["objects"], totals["bytes"], totals["candidates"]) == (0, 0, 1)
     assert [totals[by] for by in ("by_reason", "by_age", "sample")] == [[], [], []]
 

@@ -44,17 +44,17 @@ def test_without_a_safeguard_something_is_lost(safeguard: Safeguard) -> None:
 
 
 @pytest.mark.parametrize("safeguard", OVERLAPPING, ids=[safeguard.name for safeguard in OVERLAPPING])
-def test_without_a_safeguard_that_others_overlap_nothing_is_lost(safeguard: Safeguard) -> None:
+def test_without_a_redundant_safeguard_nothing_is_lost(safeguard: Safeguard) -> None:
     """If this fails, it is needed after all: say by which loss."""
     assert smallest_loss(safeguard) is None
 
 
 @pytest.mark.parametrize("name", PAST)
-def test_losses_of_earlier_versions_are_found_again_without_their_corrections(name: str) -> None:
+def test_losses_of_earlier_versions_are_found_if_their_fixes_are_removed(name: str) -> None:
     assert PAST[name].losses()
 
 
-def test_each_invisible_loss_comes_about_and_no_other() -> None:
+def test_exactly_the_listed_invisible_losses_occur() -> None:
     """Each excuse for deleting a live object is on the list, and each excuse on the list occurs."""
     excused: Counter[str] = Counter()
     for name in ("an expired commit", "garbage beside another repository", "identical content at one path"):
@@ -77,7 +77,7 @@ def test_each_invisible_loss_comes_about_and_no_other() -> None:
         ("an expired commit", ("heads are watched",), 1),
     ],
 )
-def test_operations_that_cannot_change_an_answer_need_not_be_tried_before_it(
+def test_skipping_operations_that_cannot_change_an_answer_hides_no_loss(
     name: str, without: tuple[str, ...], operations: int
 ) -> None:
     """Each loss by operations that are tried before every question is one by some of them where they matter."""
@@ -95,7 +95,7 @@ def test_operations_that_cannot_change_an_answer_need_not_be_tried_before_it(
         assert any((at, objects) == (loss.at, loss.objects) and some <= events for at, objects, some in losses)
 
 
-def test_an_exploration_for_a_given_time_goes_through_the_same_states_if_the_time_suffices() -> None:
+def test_an_exploration_with_enough_time_visits_the_same_states() -> None:
     name, scope = "identical content", Scope(1, 1)
     whole = Exploration(SCENARIOS[name], scope).run()
 
@@ -107,7 +107,7 @@ def test_an_exploration_for_a_given_time_goes_through_the_same_states_if_the_tim
     assert all(half.done == half.all for half in halves)
 
 
-def test_an_exploration_for_a_given_time_ends_with_it_and_finds_losses() -> None:
+def test_an_exploration_with_a_time_limit_ends_in_time_and_finds_losses() -> None:
     ticks = iter(range(100))
     explored = explored_for(3, ["identical content"], Scope(1), ("path probes",), clock=lambda: next(ticks))
 
@@ -115,7 +115,7 @@ def test_an_exploration_for_a_given_time_ends_with_it_and_finds_losses() -> None
     assert explored.losses
 
 
-def test_a_mark_does_not_lose_what_another_tool_deleted_before() -> None:
+def test_objects_that_another_tool_deleted_before_a_mark_are_not_its_losses() -> None:
     """A stale listing still shows it, and a new branch makes it live: a sweep then finds nothing to delete."""
     scope = Scope(2, 1, of=("sweep_by_another_tool", "create_branch"), kinds=("stale listing",))
 

@@ -93,7 +93,7 @@ class Task:
         assert len(by_name) == len(rows)
         return by_name
 
-    def left(self, prefix: str = "data/") -> set[str]:
+    def remaining(self, prefix: str = "data/") -> set[str]:
         return {stored.key.removeprefix("data/s/") for page in self.store.pages(prefix) for stored in page.objects}
 
 

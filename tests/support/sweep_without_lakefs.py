@@ -115,8 +115,8 @@ def outcomes(run: SweepRun) -> dict[str, str]:
     return {row["address"]: row["outcome"] for row in run.receipts.outcomes(run.spark()).collect()}
 
 
-def left(run: SweepRun) -> set[str]:
+def remaining_keys(run: SweepRun) -> set[str]:
     return {stored.key for page in run.store.pages("data/") for stored in page.objects}
 
 
-__all__ = ["BUCKET", "Outcome", "approved", "finish_sweep_alone", "left", "outcomes", "run_alone"]
+__all__ = ["BUCKET", "Outcome", "approved", "finish_sweep_alone", "outcomes", "remaining_keys", "run_alone"]

@@ -71,7 +71,7 @@ def by_key(sent: Iterable[SendResult]) -> dict[str, tuple[str, str, int]]:
     }
 
 
-def left(store: LocalStore) -> set[str]:
+def remaining_keys(store: LocalStore) -> set[str]:
     return {stored.key for page in store.pages("data/") for stored in page.objects}
 
 
@@ -92,7 +92,7 @@ def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
         "data/s/fine": ("deleted", "", 1),
         "data/s/lost": ("deleted", "", 2),
     }
-    assert (stopped, left(store)) == (None, {"data/s/denied"})
+    assert (stopped, remaining_keys(store)) == (None, {"data/s/denied"})
 
 
 def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> N
     assert str(stopped) == "the lease is lost"
     assert results.keys() == set(keys)
     assert [results[key][0] for key in keys] == ["deleted"] * 20 + ["not sent"] * 5
-    assert left(store) == set(keys[20:])
+    assert remaining_keys(store) == set(keys[20:])
 
 
 def test_a_key_whose_delete_is_stopped_between_two_attempts_has_no_result(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
 
     assert sorted(map(len, store.batches)) == [1, 1, 2]
     assert {deletion for deletion, *_ in by_key(results).values()} == {"deleted"}
-    assert left(store) == set()
+    assert remaining_keys(store) == set()
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: 
     results, _ = lookups.sender().send(keys, "data/s/", looked_up=first)
 
     assert [(sending.key, sending.changed) for sending in results] == [("data/s/a", True)]
-    assert left(store) == {"data/s/a"}
+    assert remaining_keys(store) == {"data/s/a"}
 
 
 def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Pat
     assert [len(keys) for keys in lookups.requests] == [8, 4, 2, 2, 4, 2, 2]
     assert store.batches == [keys[:2], keys[2:4], keys[4:6], keys[6:]]
     assert by_key(results) == dict.fromkeys(keys, ("deleted", "", 1))
-    assert (stopped, left(store)) == (None, set())
+    assert (stopped, remaining_keys(store)) == (None, set())
 
 
 def test_a_key_whose_lookups_are_always_slow_fails_and_is_not_deleted(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_key_whose_lookups_are_always_slow_fails_and_is_not_deleted(tmp_path: 
     }
     assert "was not deleted" in why
     assert lookups.requests.count(["data/s/slow"]) == MAX_SLOW_LOOKUPS
-    assert (stopped, left(store)) == (None, {"data/s/slow"})
+    assert (stopped, remaining_keys(store)) == (None, {"data/s/slow"})
 
 
 def test_waits_for_the_permit_do_not_count_as_slow_lookups(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def pending(address: str = "data/s/a", **changes: Any) -> dict[str, Any]:
     return {"address": address, **known, **changes}
 
 
-def there(address: str = "data/s/a", **changes: Any) -> dict[str, Any]:
+def stored_row(address: str = "data/s/a", **changes: Any) -> dict[str, Any]:
     return {"address": address, "size": 5, "modified": MARKED, "checksum": "abc", **changes}
 
 
@@ -66,7 +66,7 @@ def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], di
     """The verdicts are unchanged, changed, gone and cut off. The sizes of all objects are known."""
     rows = [pending(f"data/s/{number:02}", **marked) for number, (marked, _) in enumerate(pairs)]
     verdicts = [
-        there(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
+        stored_row(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
     ]
     result = checked(rows, verdicts)
     parts = (result.unchanged, result.changed, result.gone, result.interrupted)
@@ -91,7 +91,7 @@ def test_a_backup_copies_exactly_what_a_sweep_may_delete(
         if marked["size"] is not None
     ]
     verdicts = [
-        there(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
+        stored_row(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
     ]
     sentences = how_changed(*tables(rows, verdicts), cutoff=CUTOFF)
 
@@ -110,8 +110,8 @@ def test_a_backup_copies_exactly_what_a_sweep_may_delete(
 )
 def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentence: str) -> None:
     """The log has the recorded and the current value of the first difference."""
-    [difference] = how_changed(*tables([pending()], [there(**now)]), cutoff=None)
-    [young] = how_changed(*tables([pending(modified=None)], [there(modified=CUTOFF + SECOND)]), cutoff=CUTOFF)
+    [difference] = how_changed(*tables([pending()], [stored_row(**now)]), cutoff=None)
+    [young] = how_changed(*tables([pending(modified=None)], [stored_row(modified=CUTOFF + SECOND)]), cutoff=CUTOFF)
 
     assert sentence in difference
     assert young == f"it was written at {CUTOFF + SECOND}, after the mark was made"
@@ -120,10 +120,10 @@ def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentenc
 @pytest.mark.parametrize(
     "now",
     [
-        there(size=6),
-        there(checksum="def"),
-        there(modified=MARKED + SECOND),
-        there(modified=MARKED - SECOND),
+        stored_row(size=6),
+        stored_row(checksum="def"),
+        stored_row(modified=MARKED + SECOND),
+        stored_row(modified=MARKED - SECOND),
     ],
     ids=["size", "checksum", "later", "earlier"],
 )
@@ -138,10 +138,10 @@ def test_an_object_with_another_size_checksum_or_second_counts_as_changed(now: d
 @pytest.mark.parametrize(
     ("marked", "now"),
     [
-        (pending(), there(modified=MARKED.replace(microsecond=0))),
-        (pending(checksum=None), there()),
-        (pending(), there(checksum=None)),
-        (pending(modified=None), there(modified=CUTOFF)),
+        (pending(), stored_row(modified=MARKED.replace(microsecond=0))),
+        (pending(checksum=None), stored_row()),
+        (pending(), stored_row(checksum=None)),
+        (pending(modified=None), stored_row(modified=CUTOFF)),
     ],
     ids=["a part of a second", "no checksum then", "no checksum now", "no time then"],
 )
@@ -154,14 +154,14 @@ def test_unknown_values_and_fractions_of_a_second_do_not_count_as_changes(
 
 def test_an_object_younger_than_the_cutoff_of_a_mark_without_times_counts_as_changed() -> None:
     """Such a mark doesn't record the objects' times."""
-    result = checked([pending(modified=None)], [there(modified=CUTOFF + timedelta(milliseconds=1))])
+    result = checked([pending(modified=None)], [stored_row(modified=CUTOFF + timedelta(milliseconds=1))])
 
     assert addresses(result.changed) == ["data/s/a"]
 
 
 def test_an_object_that_appeared_since_the_listing_counts_as_changed() -> None:
     """If no object was listed at a key, its size was unknown at the re-verification."""
-    result = checked([pending(size=None, modified=None, checksum=None)], [there(modified=MARKED)])
+    result = checked([pending(size=None, modified=None, checksum=None)], [stored_row(modified=MARKED)])
 
     assert addresses(result.changed) == ["data/s/a"]
 
@@ -169,7 +169,7 @@ def test_an_object_that_appeared_since_the_listing_counts_as_changed() -> None:
 def test_the_reported_size_is_that_of_the_mark_or_else_that_of_the_object_found() -> None:
     """A report with other sizes than the approved ones would mislead its readers."""
     rows = [pending("a"), pending("b", size=None), pending("c", size=None), pending("d")]
-    result = checked(rows, [there("a", size=7), there("b", size=7)])
+    result = checked(rows, [stored_row("a", size=7), stored_row("b", size=7)])
 
     assert result.changed.select(["address", "size"]).to_pylist() == [
         {"address": "a", "size": 5}, {"address": "b", "size": 7}

@@ -21,7 +21,7 @@ from tests.support.mark_runs import SharedSpark, environment
 from tests.support.retry_policies import no_wait_policy
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import Fault, StoreProxy, every_nth, store_proxy
-from tests.support.sweep_without_lakefs import BUCKET, approved, finish_sweep_alone, left, outcomes, run_alone
+from tests.support.sweep_without_lakefs import BUCKET, approved, finish_sweep_alone, outcomes, remaining_keys, run_alone
 
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
 KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
@@ -80,7 +80,7 @@ def test_transient_faults_are_retried_until_every_approved_key_is_deleted(
     finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
 
-    assert left(run) == OTHERS
+    assert remaining_keys(run) == OTHERS
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
 
 
@@ -92,7 +92,7 @@ def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: S
     proxy.plan = every_nth(3, "delete", Fault.DENIED)
     first_report = finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
-    first, there = outcomes(run), left(run)
+    first, there = outcomes(run), remaining_keys(run)
     failed = {key for key, outcome in first.items() if outcome == "failed"}
     second_report = finish_sweep_alone(run, KEYS)
 
@@ -102,7 +102,7 @@ def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: S
     assert first_report.objects == {"deleted": len(KEYS) - len(failed), "failed": len(failed)}
     assert second_report.objects == {"deleted": len(failed)}
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
-    assert left(run) == OTHERS
+    assert remaining_keys(run) == OTHERS
 
 
 @pytest.mark.parametrize(("kind", "words"), [("receipt", "507"), ("intent", "507"), ("list", "500")])
@@ -116,7 +116,7 @@ def test_a_sweep_that_cannot_write_receipts_stops_and_resumes_with_true_outcomes
     proxy.plan = lambda *_: None
     finish_sweep_alone(run, KEYS)
 
-    assert left(run) == OTHERS
+    assert remaining_keys(run) == OTHERS
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
 
 
@@ -154,7 +154,7 @@ def test_quarantine_through_faults_loses_no_object(run: SweepRun, proxy: StorePr
     finish_sweep_alone(run, KEYS[:60], Action.QUARANTINE)
     proxy.plan = lambda *_: None
 
-    assert left(run) == OTHERS | set(KEYS[60:])
+    assert remaining_keys(run) == OTHERS | set(KEYS[60:])
     assert outcomes(run) == dict.fromkeys(KEYS[:60], "quarantined")
 
 

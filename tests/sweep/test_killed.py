@@ -19,7 +19,7 @@ from spark_resources.spark.resource import SparkResource
 from tests.support.mark_runs import SharedSpark, environment, on_executors
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import Fault, StoreProxy, kind_of, store_proxy
-from tests.support.sweep_without_lakefs import BUCKET, finish_sweep_alone, left, outcomes, run_alone
+from tests.support.sweep_without_lakefs import BUCKET, finish_sweep_alone, outcomes, remaining_keys, run_alone
 
 KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
@@ -125,5 +125,5 @@ def test_kill_at_every_step_then_resume_same_end_state(
         run.lease.release()
         booked = outcomes(run)
 
-    assert left(run) == OTHERS
+    assert remaining_keys(run) == OTHERS
     assert booked == dict.fromkeys(KEYS, "deleted")

@@ -119,8 +119,8 @@ def test_a_task_deletes_nothing_without_a_permit(task: Task, action: Action) -> 
     assert task.run(rows, config, attempt=1) == {"unprocessed": 1}
     task.store.write(permit_key(task.receipts, 1), b"{}")
     assert task.run(rows, config, attempt=2) == {"unprocessed": 1}
-    assert task.left() == {"a"}
-    assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
+    assert task.remaining() == {"a"}
+    assert task.remaining("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
 
 
 def altered(data: bytes, **changes: Any) -> bytes:
@@ -150,8 +150,8 @@ def test_a_forged_permit_permits_nothing(task: Task, action: Action, forgery: st
     task.store.write(key, FORGERIES[forgery](task, task.store.read(key), until))
 
     assert task.run(rows, config) == {"unprocessed": 1}
-    assert task.left() == {"a"}
-    assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
+    assert task.remaining() == {"a"}
+    assert task.remaining("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
     task.permit().give(until)
     assert "unprocessed" not in task.run(rows, config, attempt=1)
 
@@ -165,7 +165,7 @@ def test_a_forged_list_of_keys_that_became_live_stops_the_task(task: Task) -> No
     task.store.write(became_live_key(task.receipts, 1, 0), parquet_bytes(ADDRESSES.empty_table()))
 
     assert task.run(rows, config) == {"unprocessed": 1}
-    assert task.left() == {"a"}
+    assert task.remaining() == {"a"}
 
 
 def test_an_older_permit_that_is_restored_expires_at_its_original_time(task: Task) -> None:
@@ -196,7 +196,7 @@ def test_keys_that_became_live_during_the_round_are_not_deleted(task: Task) -> N
     permit.give(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"deleted": 1, "unprocessed": 2}
-    assert task.left() == {"a", "c"}
+    assert task.remaining() == {"a", "c"}
 
 
 def test_no_permit_is_given_before_the_keys_that_became_live_are_recorded(task: Task) -> None:
@@ -211,7 +211,7 @@ def test_no_permit_is_given_before_the_keys_that_became_live_are_recorded(task: 
     permit.give(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"deleted": 1, "unprocessed": 1}
-    assert task.left() == {"a"}
+    assert task.remaining() == {"a"}
 
 
 def test_keys_that_became_live_during_a_purge_keep_their_quarantined_copies(task: Task) -> None:
@@ -225,7 +225,7 @@ def test_keys_that_became_live_during_a_purge_keep_their_quarantined_copies(task
     permit.give(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"purged": 1, "unprocessed": 1}
-    assert task.left(folder) == {folder + "a"}
+    assert task.remaining(folder) == {folder + "a"}
 
 
 def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
@@ -244,7 +244,7 @@ def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
     monkeypatch.setattr(LeaseWatch, "check", read_slowly)
 
     assert task.run(rows, config) == {"unprocessed": 1}
-    assert task.left() == {"a"}
+    assert task.remaining() == {"a"}
 
 
 def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) -> None:

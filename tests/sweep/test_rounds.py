@@ -74,14 +74,14 @@ def test_a_round_that_outlives_its_re_verification_names_the_setting_to_raise(la
     assert "clocks" in str(early)
 
 
-def found(objects: int) -> Grouped:
+def rows(objects: int) -> Grouped:
     """A table of so many rows. Only its length matters."""
     return Grouped(Tasks(lambda: cast(SparkSession, None), PENDING, ()), objects, TaskReport())
 
 
 def test_undo_repeats_rounds_until_nothing_is_left(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round may leave keys without an outcome."""
-    rounds = iter([found(3), found(1), found(0)])
+    rounds = iter([rows(3), rows(1), rows(0)])
     monkeypatch.setattr(undoing, "withdraw_reference_summary", lambda *_: False)
     monkeypatch.setattr(undoing, "in_quarantine", lambda *_: next(rounds))
     monkeypatch.setattr(undoing, "write_quarantine", lambda run: None)

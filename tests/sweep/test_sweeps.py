@@ -48,20 +48,20 @@ def lake(sandbox: Sandbox, request: pytest.FixtureRequest) -> SandboxRepository:
     return repository
 
 
-def shown(lakegc: Lakegc, settings: Mapping[str, str], *arguments: str) -> Any:
+def json_output(lakegc: Lakegc, settings: Mapping[str, str], *arguments: str) -> Any:
     outcome = lakegc(settings, *arguments, "--format", "json")
     assert outcome.code == 0, outcome.err
     return json.loads(outcome.out)
 
 
 def marked_and_approved(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> dict[str, Any]:
-    record: dict[str, Any] = shown(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
-    shown(lakegc, sandbox.settings, "approve", lake.id, "m1", "--yes", "--digest", record["digest"])
+    record: dict[str, Any] = json_output(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
+    json_output(lakegc, sandbox.settings, "approve", lake.id, "m1", "--yes", "--digest", record["digest"])
     return record
 
 
 def expired(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = shown(lakegc, sandbox.settings, "review", lake.id, "m1", "--list")
+    rows: list[dict[str, Any]] = json_output(lakegc, sandbox.settings, "review", lake.id, "m1", "--list")
     return rows
 
 
@@ -77,12 +77,12 @@ def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_
     and its end. Afterwards the report's counts add up, all served objects are still served, and the approval is used
     up."""
     store, before = target_of(sandbox.settings, lake.id).place.store(), keys(sandbox, lake)
-    record = shown(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
+    record = json_output(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
     lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "not approved")
     lakegc(sandbox.settings, "sweep", lake.id, "m2").stopped(2, "m2")
     assert keys(sandbox, lake) == before
 
-    shown(lakegc, sandbox.settings, "approve", lake.id, "m1", "--yes", "--digest", record["digest"])
+    json_output(lakegc, sandbox.settings, "approve", lake.id, "m1", "--yes", "--digest", record["digest"])
     approved = {row["address"] for row in expired(lakegc, sandbox, lake)}
     lease = take_lease(store, who="grace@elsewhere", mark_id="m9", token="t", single_deployment=False)
     try:
@@ -91,14 +91,14 @@ def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_
         lease.release()
     assert keys(sandbox, lake) == before
 
-    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
+    report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1")
 
     assert len(approved) == 3
     assert keys(sandbox, lake) == before - approved
     assert (report["approved"], report["objects"], report["success"]) == (3, {"deleted": 3}, True)
     assert [lake.read("main", f"dir/{name}")[1] for name in "abc"] == [b"new a", b"new b", b"new c"]
     lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "used")
-    assert shown(lakegc, sandbox.settings, "status", lake.id)["marks"][0]["state"] == "swept"
+    assert json_output(lakegc, sandbox.settings, "status", lake.id)["marks"][0]["state"] == "swept"
 
 
 def test_a_sweep_respects_what_changed_after_the_approval(
@@ -120,7 +120,7 @@ def test_a_sweep_respects_what_changed_after_the_approval(
     lakegc.output(sandbox.settings, "holds", lake.id, "add", "kept", *hold)
     store.write(replaced, b"something else")
     store.delete_many([deleted_elsewhere])
-    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
+    report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1")
 
     assert record["counts"]["expired"] == 5
     assert report["objects"] == {"already gone": 1, "changed": 1, "deleted": 1, "rescued": 2}
@@ -136,9 +136,9 @@ def test_undo_restores_quarantined_objects_byte_for_byte(
     store = target_of(sandbox.settings, lake.id).place.store()
     before = {key: store.read(key) for key in keys(sandbox, lake)}
     marked_and_approved(lakegc, sandbox, lake)
-    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
     aside = keys(sandbox, lake)
-    undone = shown(lakegc, sandbox.settings, "undo", lake.id, "m1")
+    undone = json_output(lakegc, sandbox.settings, "undo", lake.id, "m1")
 
     assert report["objects"] == {"quarantined": 3}
     assert len(aside) == 3
@@ -173,15 +173,15 @@ def test_purge_restores_quarantined_objects_that_are_live_again(
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     addresses = [row["address"] for row in expired(lakegc, sandbox, lake)]
-    shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
     lake.stage_address("main", "again", lake.objects.location(addresses[0]), size=5, checksum="x")
     lakegc(sandbox.settings, "purge", lake.id, "m1").stopped(2, "--yes")
-    purged = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
+    purged = json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
 
     assert purged["objects"] == {"purged": 2, "restored": 1}
     assert set(addresses) & keys(sandbox, lake) == {addresses[0]}
     assert [stored for page in store.pages("_lakefs/retention/gc/quarantine/") for stored in page.objects] == []
-    assert shown(lakegc, sandbox.settings, "undo", lake.id, "m1")["objects"] == {}
+    assert json_output(lakegc, sandbox.settings, "undo", lake.id, "m1")["objects"] == {}
 
 
 def test_a_mark_with_an_empty_expired_set_is_swept_successfully(lakegc: Lakegc, sandbox: Sandbox) -> None:
@@ -189,7 +189,7 @@ def test_a_mark_with_an_empty_expired_set_is_swept_successfully(lakegc: Lakegc, 
     empty = sandbox.create("nothing-to-do")
     empty.put("main", "a", b"a")
     marked_and_approved(lakegc, sandbox, empty)
-    report = shown(lakegc, sandbox.settings, "sweep", empty.id, "m1")
+    report = json_output(lakegc, sandbox.settings, "sweep", empty.id, "m1")
 
     assert (report["approved"], report["objects"], report["success"]) == (0, {}, True)
 
@@ -206,13 +206,13 @@ def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_
     contents = [store.read(address) for address in addresses]
     with killed_after_copying(*addresses):
         lakegc(sandbox.settings, "sweep", lake.id, "m1", "--quarantine").stopped(1, "killed")
-    early = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
+    early = json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
     copies = [store.read(quarantine_key("m1", address)) for address in addresses]
     for number, (address, content) in enumerate(zip(addresses, contents, strict=True)):
         lake.stage_address("main", f"again-{number}", lake.objects.location(address), size=len(content), checksum="x")
-    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
     store.delete_many([addresses[1]])
-    purged = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
+    purged = json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
 
     assert early["objects"] == {}
     assert copies == contents
@@ -220,8 +220,8 @@ def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_
     assert purged["objects"] == {"purged": 1, "stray copies freed": 2}  # restored copies count as freed, too
     assert [store.read(address) for address in addresses] == contents
     assert [stored for page in store.pages("_lakefs/retention/gc/quarantine/") for stored in page.objects] == []
-    assert shown(lakegc, sandbox.settings, "report", lake.id, "m1")["in_quarantine"]["purged"] == 1
-    assert shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")["objects"] == {}
+    assert json_output(lakegc, sandbox.settings, "report", lake.id, "m1")["in_quarantine"]["purged"] == 1
+    assert json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")["objects"] == {}
 
 
 @pytest.mark.parametrize("quarantine", [True, False])
@@ -245,7 +245,7 @@ def test_an_object_that_becomes_live_after_a_killed_sweep_deleted_it_is_reported
     assert (swept.code, report["success"], report["late"]) == (4, False, [address])
     assert report["objects"] == ({"quarantined": 3} if quarantine else {"deleted": 3})
     if quarantine:
-        shown(lakegc, sandbox.settings, "undo", lake.id, "m1")
+        json_output(lakegc, sandbox.settings, "undo", lake.id, "m1")
         assert lake.read("main", "again")[1] == content
 
 

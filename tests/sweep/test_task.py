@@ -45,7 +45,7 @@ def test_each_key_has_exactly_one_receipt(task: Task) -> None:
         "c": "deleted",
         "gone": "already gone",
     }
-    assert task.left() == {"b", "other"}
+    assert task.remaining() == {"b", "other"}
 
 
 def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_attempt(task: Task) -> None:
@@ -54,7 +54,7 @@ def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_at
     write_intent(task, "a")
 
     assert task.run(rows, task.config(), attempt=1) == {"deleted": 1}
-    assert task.left() == set()
+    assert task.remaining() == set()
 
 
 def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None:
@@ -74,7 +74,7 @@ def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
     task.store.write("data/s/a", b"new")
 
     assert task.run(rows, task.config(), attempt=1) == {"deleted": 1}
-    assert task.left() == {"a"}
+    assert task.remaining() == {"a"}
     assert {outcome for outcome, _ in task.outcomes().values()} == {"deleted"}
 
 
@@ -103,7 +103,7 @@ def test_a_retried_delete_spares_an_object_written_in_between(
     assert counted == {outcome: 2, "changed": 1}
     assert batches == [["data/s/first", "data/s/replaced", "data/s/twice"], ["data/s/twice"]]
     assert task.store.read("data/s/replaced") == b"somebody's new object"
-    assert task.left() == {"replaced"}
+    assert task.remaining() == {"replaced"}
 
 
 def late_by(
@@ -161,7 +161,7 @@ def test_objects_of_a_flat_slice_are_looked_up_again_without_listing_it(
 
     assert task.run(rows, task.config()) == {"deleted": 19, "changed": 1}
     assert pages.count("data/") == 1
-    assert task.left() == {"data/07"}
+    assert task.remaining() == {"data/07"}
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
@@ -170,7 +170,7 @@ def test_an_outdated_re_verification_deletes_nothing(task: Task, action: Action)
     counted = task.run(task.write("a"), task.config(action, verified_until=task.store.now()))
 
     assert counted == {"unprocessed": 1}
-    assert (task.left(), task.outcomes()) == ({"a"}, {})
+    assert (task.remaining(), task.outcomes()) == ({"a"}, {})
 
 
 @pytest.mark.parametrize("action", list(Action))
@@ -192,7 +192,7 @@ def test_nothing_is_sent_if_the_lease_may_end_before_the_response(task: Task) ->
     task.store.write(LEASE_KEY, short.to_json())
 
     assert task.run(rows, config) == {"unprocessed": 1}
-    assert task.left() == {"a"}
+    assert task.remaining() == {"a"}
 
 
 # --- quarantine -----------------------------------------------------------------------------------------------------
@@ -208,10 +208,14 @@ def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> 
     rows = task.write("a", "b")
 
     assert task.run(rows, task.config(Action.QUARANTINE)) == {"quarantined": 2}
-    assert (task.left(), quarantined_copy(task, "a"), quarantined_copy(task, "b")) == (set(), b"data/s/a", b"data/s/b")
+    assert (task.remaining(), quarantined_copy(task, "a"), quarantined_copy(task, "b")) == (
+        set(),
+        b"data/s/a",
+        b"data/s/b",
+    )
     assert task.run(rows, task.config(Action.RESTORE, 2)) == {"restored": 2}
     assert task.store.read("data/s/a") == b"data/s/a"
-    assert task.left("_lakefs/retention/gc/quarantine/") == set()
+    assert task.remaining("_lakefs/retention/gc/quarantine/") == set()
 
 
 @pytest.mark.parametrize("step", ["copied", "deleted"])
@@ -224,7 +228,7 @@ def test_an_interrupted_quarantine_is_completed_and_recorded_as_quarantined(task
         task.store.delete_many(["data/s/a"])
 
     assert task.run(rows, task.config(Action.QUARANTINE), attempt=1) == {"quarantined": 1}
-    assert (task.left(), quarantined_copy(task, "a")) == (set(), b"data/s/a")
+    assert (task.remaining(), quarantined_copy(task, "a")) == (set(), b"data/s/a")
 
 
 @pytest.mark.parametrize("step", ["copied", "removed"])
@@ -235,7 +239,7 @@ def test_an_interrupted_undo_is_completed_and_recorded_as_restored(task: Task, s
         task.store.copy("data/s/a", QUARANTINE + "a")
 
     assert task.run(rows, task.config(Action.RESTORE)) == {"restored": 1}
-    assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, None)
+    assert (task.remaining(), quarantined_copy(task, "a")) == ({"a"}, None)
 
 
 def test_undo_does_not_overwrite_another_object(task: Task) -> None:
@@ -294,7 +298,7 @@ def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
     task.store.write(QUARANTINE + "a", b"planted by somebody")
 
     assert task.run(rows, task.config(Action.RESTORE)) == {"failed": 1}
-    assert (task.left(), receipt_code(task, 1)) == (set(), "Differs")
+    assert (task.remaining(), receipt_code(task, 1)) == (set(), "Differs")
 
 
 def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> None:
@@ -304,7 +308,7 @@ def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> No
     task.store.write(QUARANTINE + "stranger", b"x")
 
     assert task.run(rows, task.config(Action.PURGE)) == {"purged": 1}
-    assert (task.left(), quarantined_copy(task, "a"), quarantined_copy(task, "stranger")) == ({"a"}, None, b"x")
+    assert (task.remaining(), quarantined_copy(task, "a"), quarantined_copy(task, "stranger")) == ({"a"}, None, b"x")
 
 
 def test_an_object_whose_copy_differs_is_not_deleted(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +321,7 @@ def test_an_object_whose_copy_differs_is_not_deleted(task: Task, monkeypatch: py
     monkeypatch.setattr(type(task.store), "copy", badly)
 
     assert task.run(rows, task.config(Action.QUARANTINE)) == {"failed": 1}
-    assert (task.left(), quarantined_copy(task, "a"), receipt_code(task, 1)) == ({"a"}, None, "Differs")
+    assert (task.remaining(), quarantined_copy(task, "a"), receipt_code(task, 1)) == ({"a"}, None, "Differs")
 
 
 def test_an_object_replaced_after_it_was_copied_to_quarantine_is_not_deleted(
@@ -336,7 +340,7 @@ def test_an_object_replaced_after_it_was_copied_to_quarantine_is_not_deleted(
 
     assert task.run(rows, task.config(Action.QUARANTINE)) == {"changed": 1, "quarantined": 1}
     assert (task.store.read("data/s/a"), quarantined_copy(task, "a")) == (b"somebody's new object", b"data/s/a")
-    assert (task.left(), quarantined_copy(task, "b")) == ({"a"}, b"data/s/b")
+    assert (task.remaining(), quarantined_copy(task, "b")) == ({"a"}, b"data/s/b")
 
 
 @pytest.mark.parametrize("action", [Action.QUARANTINE, Action.RESTORE])
@@ -352,7 +356,7 @@ def test_a_task_that_loses_its_lease_while_it_waits_copies_nothing(
     late_by(task, monkeypatch, (Pace, "take"), lambda: task.store.write(LEASE_KEY, other.to_json()))
 
     assert task.run(rows, task.config(action)) == {"unprocessed": 1}
-    assert (task.left() == {"a"}, quarantined_copy(task, "a") is None) == (action is Action.QUARANTINE,) * 2
+    assert (task.remaining() == {"a"}, quarantined_copy(task, "a") is None) == (action is Action.QUARANTINE,) * 2
 
 
 def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +370,7 @@ def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypa
     monkeypatch.setattr(type(task.store), "copy", badly)
 
     assert task.run(rows, config) == {"unprocessed": 1}
-    assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, b"the next holder's")
+    assert (task.remaining(), quarantined_copy(task, "a")) == ({"a"}, b"the next holder's")
 
 
 def test_large_objects_of_equal_size_are_not_mistaken_for_each_other(

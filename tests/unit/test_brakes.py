@@ -47,7 +47,7 @@ def previous(**counts: int) -> dict[str, Any]:
     return {"mark_id": "m0", "counts": {**COUNTS, **counts}, "unreadable": []}
 
 
-def found(
+def evaluated(
     now: datetime = SOON, limits: BrakeLimits = LIMITS, before: Mapping[str, Any] | None = None, **counts: int
 ) -> dict[str, Brake]:
     record = finished_record(counts={**COUNTS, **counts}, previous=previous() if before is None else before)
@@ -66,9 +66,9 @@ def tripped(brakes_found: Mapping[str, Brake]) -> set[str]:
 
 def test_an_ordinary_mark_trips_no_brake() -> None:
     """The mark resembles the one before it. Every brake is still listed, in order and with a sentence."""
-    assert tripped(found()) == tripped(first()) == set()
-    assert tuple(found()) == BRAKES
-    assert all(brake.why for brake in (*found().values(), *first().values()))
+    assert tripped(evaluated()) == tripped(first()) == set()
+    assert tuple(evaluated()) == BRAKES
+    assert all(brake.why for brake in (*evaluated().values(), *first().values()))
 
 
 TRIPS: dict[str, dict[str, Any]] = {
@@ -113,16 +113,16 @@ AT_THE_BOUND: dict[str, dict[str, Any]] = {
 def test_a_brake_trips_just_beyond_its_limit(what: str) -> None:
     """No other brake trips. The message states the measured value and the bound."""
     name = what.split(maxsplit=1)[0]
-    brake = found(**TRIPS[what])[name]
+    brake = evaluated(**TRIPS[what])[name]
 
-    assert tripped(found(**TRIPS[what])) == {name}
+    assert tripped(evaluated(**TRIPS[what])) == {name}
     assert brake.measured is not None
     assert brake.why
 
 
 @pytest.mark.parametrize("what", AT_THE_BOUND)
 def test_no_brake_trips_at_its_limit(what: str) -> None:
-    assert tripped(found(**AT_THE_BOUND[what])) == set()
+    assert tripped(evaluated(**AT_THE_BOUND[what])) == set()
 
 
 def test_a_first_mark_may_expire_half_of_the_candidates() -> None:
@@ -136,17 +136,17 @@ def test_a_first_mark_may_expire_half_of_the_candidates() -> None:
 def test_an_empty_repository_trips_no_brake() -> None:
     """If nothing is stored, no brake trips; if nothing expires, the share is 0."""
     assert tripped(first(candidates=0, candidate_bytes=0, expired=0, expired_bytes=0, live=0)) == set()
-    assert found(expired=0, expired_bytes=0)["share"].measured == 0
+    assert evaluated(expired=0, expired_bytes=0)["share"].measured == 0
 
 
 def test_a_comparison_with_zero_objects_says_that_there_were_none() -> None:
     """`10,000 times as much as (0 objects)` and `100 % of 0` would mean nothing to an operator."""
-    before = found(before=previous(expired=0, expired_bytes=0, live=0, candidates=0))
+    before = evaluated(before=previous(expired=0, expired_bytes=0, live=0, candidates=0))
 
     assert before["jump"].why.startswith("10,000 objects expired, and none in mark")
     assert "none were in mark" in before["live"].why
     assert "would leave none" in before["listing"].why
-    assert "1 object expired" in found(expired=1, expired_bytes=1)["count"].why
+    assert "1 object expired" in evaluated(expired=1, expired_bytes=1)["count"].why
 
 
 ALLOWED_JUMP = "from 1,000 objects on, at most 3 times the previous count is expected"
@@ -189,7 +189,7 @@ SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None
 def test_each_brake_says_what_was_measured_and_what_is_allowed(why: str) -> None:
     """People decide by these sentences and figures whether to approve a mark."""
     name, trips, measured, bound, counts = SENTENCES[why]
-    brake = (first() if counts is None else found(**counts))[name]
+    brake = (first() if counts is None else evaluated(**counts))[name]
 
     assert brake == Brake(name, trips, pytest.approx(measured), bound, why)
     assert brake.tripped is trips
@@ -198,7 +198,7 @@ def test_each_brake_says_what_was_measured_and_what_is_allowed(why: str) -> None
 @pytest.mark.parametrize(("name", "bound"), [("jump", 3), ("live", 0.5), ("listing", 0.5)])
 def test_a_comparison_without_an_earlier_mark_says_whether_there_is_none(name: str, bound: float) -> None:
     """A first mark has no earlier mark. An earlier mark that exists but can't be read trips the brake."""
-    unread = found(before={"unreadable": ["m0", "m-1"]})[name]
+    unread = evaluated(before={"unreadable": ["m0", "m-1"]})[name]
 
     assert unread == Brake(name, True, None, bound, "it can't be compared with earlier marks: m0, m-1 can't be read")
     why = "this is the first mark of the repository: nothing to compare with"
@@ -225,7 +225,7 @@ def test_the_age_of_a_mark_by_an_inventory_counts_from_the_inventory() -> None:
 
 def test_unreadable_earlier_marks_trip_every_comparison() -> None:
     """The bound of a first mark, which allows more, isn't used when an earlier mark exists and can't be read."""
-    unreadable = found(before={"unreadable": ["m0"]}, expired=30_001)
+    unreadable = evaluated(before={"unreadable": ["m0"]}, expired=30_001)
 
     assert tripped(unreadable) == {"share", "jump", "live", "listing"}
     assert "m0" in unreadable["jump"].why
@@ -249,7 +249,9 @@ def test_every_limit_can_be_configured() -> None:
     strict = BrakeLimits.of(Settings(**{f"brake_{name}": value for name, value in configured.items()}))
 
     assert strict == replace(LIMITS, **configured)
-    assert tripped(found(limits=strict, before=previous(live=80_001, candidates=110_001))) == set(BRAKES) - {"others"}
+    assert tripped(evaluated(limits=strict, before=previous(live=80_001, candidates=110_001))) == set(BRAKES) - {
+        "others"
+    }
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_a_diff_that_ends_with_an_error_is_an_error(changes: dict[str, str], pos
 
 
 @pytest.mark.parametrize("error", [NotFound("no such branch"), Forbidden("not allowed")])
-def test_a_missing_branch_and_missing_permissions_stay_what_they_are(error: LakegcError) -> None:
+def test_a_missing_branch_and_missing_permissions_raise_their_own_errors(error: LakegcError) -> None:
     """The caller distinguishes them by the class of the error."""
     with pytest.raises(type(error), match=f"^{error}$"):
         diff(Branch(errors=[error]))

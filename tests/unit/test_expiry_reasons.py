@@ -103,7 +103,7 @@ def addresses_only(names: Iterable[str]) -> pa.Table:
     return pa.table([pa.array(sorted(names), pa.string())], schema=ADDRESSES)
 
 
-def test_of_many_attributions_of_an_address_the_best_is_left() -> None:
+def test_only_the_best_attribution_of_an_address_is_kept() -> None:
     """The best attribution has the last verdict, and the largest of that verdict's paths."""
     many = verdict_rows(("data/s/a", number % 4, f"p{number:04}") for number in range(2000))
 

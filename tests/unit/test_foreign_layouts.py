@@ -126,7 +126,7 @@ def leave(place: Place, *keys: str, data: bytes = b"") -> None:
         place.store().write(GC + key, data or parquet_bytes(pa.table({"address": ["data/a"]}, schema=ADDRESSES)))
 
 
-def found(place: Place, *, ours: frozenset[str] = frozenset()) -> dict[str, ReferenceMark]:
+def marks_by_name(place: Place, *, ours: frozenset[str] = frozenset()) -> dict[str, ReferenceMark]:
     return {f"{mark.layout}: {mark.mark_id}": mark for mark in reference_marks(place, ours=ours)}
 
 
@@ -137,7 +137,7 @@ def test_marks_in_every_layout_of_the_reference_collector_are_found(place: Place
     leave(place, "uncommitted/m2/deleted/part-0.parquet")
     leave(place, "addresses/mark_id=m3/part-0.parquet", "addresses/run_id=m4/part-0.parquet")
 
-    marks = found(place)
+    marks = marks_by_name(place)
 
     summary = json.loads(SUMMARY)
     files = ("unified/m1/deleted/part-0.snappy.parquet", "unified/m1/deleted/part-1.snappy.parquet")
@@ -177,8 +177,8 @@ def test_other_files_are_not_marks_of_the_reference_collector(place: Place) -> N
     )
     leave(place, "unified/m/summary.json", data=SUMMARY)
 
-    assert found(place, ours=frozenset({"ours"})) == {}
-    assert list(found(place)) == ["unified: ours"]
+    assert marks_by_name(place, ours=frozenset({"ours"})) == {}
+    assert list(marks_by_name(place)) == ["unified: ours"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[1]", b"{", b'"success"'])
@@ -187,4 +187,4 @@ def test_an_unreadable_summary_counts_as_empty(place: Place, data: bytes) -> Non
     leave(place, "unified/m1/deleted/part-0.parquet")
     place.store().write(f"{GC}unified/m1/summary.json", data)
 
-    assert found(place)["unified: m1"].summary == {}
+    assert marks_by_name(place)["unified: m1"].summary == {}

@@ -177,7 +177,7 @@ def test_marks_of_one_version_of_lakegc_can_be_incremental() -> None:
     assert basis_of(new(versions=mine), [record("old", 9, versions=of_base)], every=9)["incremental"]
 
 
-def test_a_mark_that_is_not_signed_is_never_a_base_even_if_it_is_named() -> None:
+def test_an_unsigned_mark_is_never_a_base_even_if_it_is_named() -> None:
     """An unsigned mark may be forged, so a full mark is made and gives this reason. If a full mark was requested, no
     other reason is needed."""
     named = basis_of(new(), [record("old", 9), record("forged", 5)], untrusted=["forged"], since="forged", every=9)

@@ -135,7 +135,7 @@ def test_without_facts_no_object_is_kept(names: Sequence[str]) -> None:
     assert keep_reasons.not_kept(results).schema == OBJECTS
 
 
-def test_rows_with_or_without_some_addresses_are_kept_once(spark: SparkSession) -> None:
+def test_rows_are_selected_or_excluded_by_address_without_duplicates(spark: SparkSession) -> None:
     """Duplicate addresses and additional columns make no difference."""
     rows, some = (spark.createDataFrame(objects(*names)) for names in (("a", "b", "cc"), ("b", "b", "x")))
 

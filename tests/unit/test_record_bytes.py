@@ -144,7 +144,7 @@ def test_a_record_has_the_recorded_bytes(name: str) -> None:
     assert type(record).from_json(recorded(name), "here") == record
 
 
-def test_the_digests_that_approvals_and_marks_name_are_the_recorded_ones() -> None:
+def test_the_digests_in_approvals_and_marks_have_the_recorded_values() -> None:
     """The digests depend on the bytes of whole records or of their parts."""
     hashes = {
         "mark": digest_of(FINISHED),
