@@ -229,7 +229,7 @@ def test_a_mark_of_another_repository_is_refused(lake: Lake, changes: dict[str, 
 
 
 def test_a_mark_in_another_repositorys_namespace_is_refused(lake: Lake) -> None:
-    """Nothing is approved in a namespace whose owner file names another repository."""
+    """The owner file of the namespace names another repository."""
     lake.add_mark()
     approvals_owner = {"repository": "pond", "created": "2020-01-01T00:00:00+00:00"}
     lake.place.store().write("_lakefs/retention/gc/lakegc/owner.json", json.dumps(approvals_owner).encode())
@@ -778,7 +778,7 @@ def test_the_summary_is_removed_when_its_approval_is_revoked_or_expires(lake: La
 
 @pytest.mark.parametrize("state", ["marked", "approved", "damaged"])
 def test_a_summary_of_a_mark_that_was_not_handed_over_is_removed(lake: Lake, state: str) -> None:
-    """Whoever wrote the summary, it is removed."""
+    """It doesn't matter who wrote the summary."""
     lake.add_mark()
     if state != "marked":
         lake.approve()

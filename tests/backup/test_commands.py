@@ -233,7 +233,7 @@ def test_keys_that_no_mark_can_name_are_not_restored(commands: Commands, lake: A
 def test_a_backup_without_a_finished_mark_or_a_destination_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """Nothing is written."""
+    """No object is written."""
     known = {"repository": lake.name, "repository_created": lake.target.repository.created}
     record = finished_record("m2", namespace=lake.place.namespace.uri, **known)
     Mark.begin(lake.place, replace(record, state=MarkState.MARKING, finished=None, digest=None, counts={}))

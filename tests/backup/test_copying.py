@@ -208,7 +208,7 @@ def test_a_restore_overwrites_nothing_and_names_lost_or_altered_copies(task: Tas
 
 
 def test_a_copy_with_altered_bytes_is_not_restored(local_task: Task) -> None:
-    """Its size and time are unchanged; only the SHA-256 differs."""
+    """The copy's size and time are unchanged; only its SHA-256 differs."""
     local_task.write("data/s/a", b"right")
     [row] = local_task.back_up(local_task.mark_rows(["data/s/a"]), resumed=False).values()
     local_task.store.delete_many(["data/s/a"])

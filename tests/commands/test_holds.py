@@ -150,7 +150,7 @@ def test_an_expired_hold_is_listed_as_outdated(held: Held) -> None:
     ],
 )
 def test_an_invalid_hold_is_refused(held: Held, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
-    """Nothing is written."""
+    """The file of holds stays unchanged."""
     held("add", *arguments, *WHOSE).stopped(2, *words)
 
     assert not held.file.exists()

@@ -187,7 +187,7 @@ def test_hostile_keys_are_escaped_one_per_line_in_the_list_for_people(hostile: M
 
 
 def test_keys_are_exact_in_the_lists_for_scripts(hostile: Marked) -> None:
-    """Only in CSV, a key that a spreadsheet would run has a quote before it."""
+    """CSV is an exception: a key that a spreadsheet would execute is preceded by a quote."""
     as_json = json.loads(text := lakegc_list(hostile, "json"))
     as_csv = list(csv.DictReader(io.StringIO(lakegc_list(hostile, "csv"), newline="")))
 

@@ -129,7 +129,7 @@ def test_undo_and_purge_without_a_quarantine_end_before_spark_starts(
 
 
 def test_a_sweep_reports_progress_from_its_start(lake: Lake, without_spark: Callable[..., CommandOutcome]) -> None:
-    """Nobody has to guess whether it works before the first object is deleted."""
+    """The first object may be deleted much later."""
     lake.add_mark()
     lake.approve()
 

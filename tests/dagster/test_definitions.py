@@ -77,7 +77,7 @@ def test_loading_the_definitions_causes_no_warning_about_lakegcs_code(loaded: di
     "module", ["lakefs_sdk", "boto3", "botocore", "matplotlib", "numba", "pandas", "uvicorn", "starlette"]
 )
 def test_loading_the_definitions_imports_no_slow_library(loaded: dict[str, Any], module: str) -> None:
-    """Only some steps need these, and Dagster loads the code location in several processes."""
+    """Only some steps need these libraries, and Dagster loads the code location in several processes."""
     assert module not in loaded["modules"]
 
 

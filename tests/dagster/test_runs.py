@@ -231,7 +231,7 @@ def test_the_expired_set_shows_plots_totals_shares_and_sample_objects(ran: Run) 
 
 @pytest.mark.parametrize("name", [invariant.name for invariant in INVARIANTS])
 def test_every_check_shows_its_measured_values(ran: Run, name: str) -> None:
-    """All of them passed."""
+    """All checks of this mark passed."""
     [check] = [evaluation for evaluation in ran.checked.values() if evaluation.check_name == name]
 
     assert check.passed, check.description
@@ -314,7 +314,7 @@ def test_an_invalid_partition_key_is_refused_and_removed(world: World, key: str,
 
 
 def test_a_run_for_an_unknown_repository_fails_with_one_sentence(world: World) -> None:
-    """Nothing is written for a repository that the server doesn't have."""
+    """No file is written for a repository that the server doesn't have."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
     failure = failure_of(world, "nowhere|m1")
 

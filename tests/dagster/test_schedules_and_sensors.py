@@ -302,7 +302,7 @@ def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
 
 
 def test_patterns_can_be_separated_by_commas_or_spaces(tmp_path: Path) -> None:
-    """All of them are in one variable."""
+    """One variable contains all patterns."""
     settings = Settings.load({"LAKEGC_REPOSITORIES_INCLUDE": " lake-*,archive  x-? "}, tmp_path)
 
     assert settings.repositories_include == ("lake-*", "archive", "x-?")

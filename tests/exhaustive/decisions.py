@@ -175,7 +175,7 @@ class Retention:
         self.by_dump = cache(self._by_dump)
 
     def _decide(self, read: Read, *, the_rule: bool = True, heads_before: bool = True) -> Decided:
-        """As `decide_commits`. Without the rule, the server's list and the heads are believed alone."""
+        """Decide as `decide_commits` does. Without the rule, only the server's list and the heads count."""
         names, before = self.names, read.before if heads_before else ()
         heads = {head for head in (*before, *read.after, *read.tags) if head >= 0}
         known = names.with_ancestors(heads | read.listed | (read.dumped or set()))

@@ -93,7 +93,7 @@ State = tuple[int, int, Memory, int, int, History, int]
 
 
 class Exploration:
-    """All that can happen in one scenario."""
+    """The search through everything that can happen in one scenario."""
 
     def __init__(
         self, scenario: Scenario, scope: Scope, without: Collection[str] = (), *, everywhere: bool = False

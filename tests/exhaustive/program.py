@@ -40,8 +40,8 @@ GoWrong = Callable[[Memory, Answer], Sequence[Wrong]]
 class Step(NamedTuple):
     """One request or effect. `ask` returns None if the step has nothing to request and is skipped.
 
-    `take` returns the memory after the response, and where to continue. `deletes` is the object that the step deletes,
-    and `ends` says whether a mark is finished here: at these, the search measures what is lost.
+    `take` returns the memory after the response, and where to continue. `deletes` is the object that the step deletes.
+    `ends` says whether a mark is finished here; at such steps, the search measures losses.
     """
 
     name: str

@@ -448,7 +448,7 @@ class SandboxWorld:
         self.repositories[repository].commit(branch, "during the run")
 
     def import_object(self, repository: int, branch: str, path: int, address: int) -> None:
-        """Here, what was staged and held to be no change is dropped by the commit, as by an import."""
+        """Import an object. Staged entries that count as no change are dropped by the commit here, as by an import."""
         self.repositories[repository].reset(branch)
         self.stage_object(repository, branch, path, address)
         self.repositories[repository].commit(branch, "an import")

@@ -45,7 +45,7 @@ def test_without_a_safeguard_something_is_lost(safeguard: Safeguard) -> None:
 
 @pytest.mark.parametrize("safeguard", OVERLAPPING, ids=[safeguard.name for safeguard in OVERLAPPING])
 def test_without_a_redundant_safeguard_nothing_is_lost(safeguard: Safeguard) -> None:
-    """If this fails, it is needed after all: say by which loss."""
+    """If this fails, the safeguard is needed after all: document the loss that it prevents."""
     assert smallest_loss(safeguard) is None
 
 
@@ -80,7 +80,7 @@ def test_exactly_the_listed_invisible_losses_occur() -> None:
 def test_skipping_operations_that_cannot_change_an_answer_hides_no_loss(
     name: str, without: tuple[str, ...], operations: int
 ) -> None:
-    """Each loss by operations that are tried before every question is one by some of them where they matter."""
+    """If operations are tried before every question, each loss is also found by trying them only where they matter."""
     scope = Scope(operations, sweep=operations == 1)
     few, all_of_them = (
         Exploration(SCENARIOS[name], scope, without, everywhere=everywhere).run(first=False)

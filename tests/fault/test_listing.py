@@ -27,7 +27,7 @@ def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc,
 
 
 def test_a_repository_without_any_object_is_marked(lake: Lake) -> None:
-    """Nothing is stored, committed or staged, so nothing is missing or expired: in full and incremental marks."""
+    """No object is stored, committed or staged, so none is missing or expired, in full and incremental marks."""
     lake.sandbox.create(empty := f"{lake.name}-empty")
     options = MarkOptions(min_age=timedelta(0), allow_young=True)
 

@@ -199,7 +199,7 @@ def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_
 
 
 def test_the_mark_stops_if_neither_list_nor_diffs_are_complete(lake: Lake) -> None:
-    """Nothing is collected."""
+    """No object expires."""
     lake.sandbox.faults.followed_by_deleted = ("main",)
     lake.sandbox.faults.broken = {("main", "staged/2")}
 

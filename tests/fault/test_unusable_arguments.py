@@ -31,7 +31,7 @@ def test_an_unreachable_server_is_named_with_advice(lakegc: Lakegc, lake: Lake) 
 
 
 def test_a_server_that_is_not_lakefs_is_reported_as_such(lakegc: Lakegc, lake: Lake) -> None:
-    """Its response is a web page."""
+    """The server's response is a web page."""
     with replying(200, b"<html>Welcome</html>", {"Content-Type": "text/html"}) as server:
         settings = {**lake.settings, "endpoint_url": server.url}
 

@@ -123,7 +123,7 @@ def spoil(lake: Lake, mark: str, part: str) -> None:
 
 
 def test_every_nth_mark_is_full_and_names_objects_that_incremental_ones_missed(lake: Lake) -> None:
-    """Here that is an object written to an old slice; the check in the UI then fails."""
+    """The missed object was written to an old slice. The check in the UI fails."""
     lake.mark("m1")
     lake.days(5)
     stray = f"{lake.old.rpartition('/')[0]}/stray"
@@ -339,7 +339,7 @@ def test_a_mark_is_not_resumed_with_a_base_other_than_its_first(lake: Lake) -> N
 
 
 def test_contradictory_bases_are_refused(lake: Lake) -> None:
-    """Nothing is read before."""
+    """The refusal comes before any reading."""
     with pytest.raises(WrongUsage, match="--since or --full"):
         lake.mark("m1", MarkOptions(since="m0", full=True))
     with pytest.raises(WrongUsage, match="--since"):

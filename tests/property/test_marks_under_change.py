@@ -88,7 +88,7 @@ def test_a_branch_created_at_an_expired_commit_during_the_mark_keeps_its_objects
 
 
 def test_a_commit_that_is_created_and_becomes_dangling_during_a_mark_is_live(sandbox: Sandbox) -> None:
-    """Its object was invisible while it was staged; the commit is young like any new one."""
+    """The commit's object was invisible while it was staged. The commit is young like any new one."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
     lake.put("main", "_SUCCESS", b"done")

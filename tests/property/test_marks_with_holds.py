@@ -211,7 +211,7 @@ def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> 
 
 
 def test_an_error_in_the_file_of_holds_refuses_the_mark(world: World) -> None:
-    """Nothing is read, and no record is written."""
+    """The repository isn't read, and no record is written."""
     world.hold(EVERY_KIND.replace("reason: because", "raison: because", 1))
 
     with pytest.raises(BadHolds, match="line 3: 'raison' is unknown") as caught:

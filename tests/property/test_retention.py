@@ -217,7 +217,7 @@ def test_the_union_with_the_servers_list_has_exactly_the_commits_of_both(history
 @given(histories())
 @patient
 def test_without_rules_all_commits_are_retained(history: History) -> None:
-    """Their dates, heads and versions don't matter."""
+    """The dates, heads and versions of commits don't matter."""
     verdicts = retained_commits(history.product_commits(), history.heads, None, now=moment(history.now))
 
     assert {(verdict.commit_id, verdict.why) for verdict in verdicts if verdict.retained} == {
@@ -292,7 +292,7 @@ def test_20_000_branches_on_a_shared_line_get_verdicts_in_one_pass() -> None:
 
 
 def test_a_parent_of_50_000_branches_is_retained_by_the_longest_rule() -> None:
-    """All but one of its children are too old to retain it and what stands behind it."""
+    """All but one of the parent's children are too old to retain it and its ancestors."""
     old = moment(NOW) - timedelta(days=5)
     root, parent = Commit("root", (), old, "r"), Commit("parent", ("root",), old, "p")
     children = [Commit(f"child{number:05}", ("parent",), old, "c") for number in range(50_000)]

@@ -58,7 +58,7 @@ def held_keys(recording: Recording, *, history: bool) -> set[str]:
 def test_a_hold_on_tags_keeps_exactly_the_objects_of_the_tagged_commits(
     recording: Recording, history: bool, seaweedfs: SeaweedFS
 ) -> None:
-    """Nothing else leaves the expired set."""
+    """No other object leaves the expired set."""
     upload_to_s3(recording, seaweedfs.client())
     text = f'holds: [{{id: tagged, tags: "t*", history: {str(history).lower()}, owner: ada, reason: because}}]'
     key = f"{recording.namespace.path}/{HOLDS_KEY}"

@@ -61,7 +61,7 @@ def _small(data: bytes) -> bool:
 
 @pytest.fixture(params=RECORDINGS, ids=lambda path: path.name)
 def recording(request: pytest.FixtureRequest) -> Path:
-    """One recording after the other."""
+    """Each recording in turn."""
     return Path(request.param)
 
 
@@ -72,7 +72,7 @@ def test_recordings_exist() -> None:
 
 @pytest.mark.parametrize("decoder", decoders(), ids=lambda decoder: decoder.name)
 def test_the_content_of_every_recorded_table_hashes_to_its_name(recording: Path, decoder: Any) -> None:
-    """Its content hashes to its file name, with every decoder."""
+    """Every decoder computes this hash."""
     tables = dict(_tables(recording))
 
     assert {name: name for name in tables} == {

@@ -202,5 +202,5 @@ def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
 
 
 def test_the_expected_set_is_read_back_unchanged(recording: Recording) -> None:
-    """Its keys contain odd characters."""
+    """The keys of the set contain unusual characters."""
     assert recording.expired() == {"data/s/1,token"}

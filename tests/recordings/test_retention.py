@@ -94,7 +94,7 @@ def project_recording(name: str) -> History:
 
 @pytest.fixture(params=RECORDINGS, ids=lambda path: path.name)
 def history(request: pytest.FixtureRequest) -> History:
-    """One recording after the other."""
+    """Each recording in turn."""
     return History(request.param)
 
 
@@ -136,7 +136,7 @@ def test_walks_that_stop_early_give_exactly_the_servers_lists(history: History) 
 
 
 def test_the_rule_retains_what_the_oracles_walks_retain(history: History) -> None:
-    """Here the histories are real."""
+    """The histories are those of recorded repositories."""
     if history.rules is None:
         assert history.retained() == {commit.id for commit in history.commits}
         return
