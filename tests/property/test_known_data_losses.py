@@ -422,5 +422,5 @@ def test_object_written_after_listing_survives(task: Task) -> None:
     counted = task.run(rows, task.config())
 
     assert counted == {"deleted": 1, "changed": 1}
-    assert task.left() == {"replaced", "beside"}
+    assert task.remaining() == {"replaced", "beside"}
     assert task.store.read("data/s/replaced") == b"written when it was listed already"

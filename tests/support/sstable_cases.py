@@ -472,8 +472,8 @@ def _indexes() -> list[Damaged]:
 
     def parts(what: str, pick: Callable[[list[Handle]], Sequence[Handle]], split: int = 2) -> Damaged:
         def index(assembly: Assembly, handles: list[Handle]) -> Handle:
-            parts = [assembly.add(index_block(handles[:split])), assembly.add(index_block(handles[split:]))]
-            return assembly.add(index_block(pick(parts)))
+            halves = [assembly.add(index_block(handles[:split])), assembly.add(index_block(handles[split:]))]
+            return assembly.add(index_block(pick(halves)))
 
         return Damaged(what, assemble(blocks, index=index, says={"rocksdb.block.based.table.index.type": TWO_LEVELS}))
 
