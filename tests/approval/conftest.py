@@ -86,10 +86,10 @@ class Lake:
         self, name: str = "m1", *, proposal: Proposal | None = None, now: datetime | None = None, **fields: Any
     ) -> Approval:
         """Approve a mark now, as somebody does who has just reviewed it."""
-        found = proposal or self.proposal(name)
+        proposed = proposal or self.proposal(name)
         time = now or self.now
         request = self.request(**{"when": time, **fields})
-        return approval.approve(found, request, self.lakefs, LIMITS, now=time, single_deployment=False)
+        return approval.approve(proposed, request, self.lakefs, LIMITS, now=time, single_deployment=False)
 
     def revoke(self, name: str = "m1", *, proposal: Proposal | None = None) -> None:
         approval.revoke(proposal or self.proposal(name), who="Grace", now=self.now)

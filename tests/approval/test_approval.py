@@ -47,14 +47,19 @@ def assert_refused(lake: Lake, kind: type[LakegcError], *words: str, **options: 
 def test_an_approval_records_digest_approver_interface_time_and_expiry(lake: Lake) -> None:
     """The mark's record names the approval, and a sweep may begin."""
     digest = lake.add_mark().record.digest
-    given = lake.approve(who="  Ada   Lovelace ", how="lakegc approve")
+    approval = lake.approve(who="  Ada   Lovelace ", how="lakegc approve")
     stored = json.loads(lake.place.store().read(approval_key("m1")))
 
-    assert (given.who, given.how, given.digest, given.released) == ("Ada Lovelace", "lakegc approve", digest, {})
-    assert given.until == lake.finished + LIMITS.age
-    assert stored["when"] == given.when.isoformat()
-    assert lake.approval() == given
-    assert (lake.record().state, lake.record().approval) == (MarkState.APPROVED, given.sha256)
+    assert (approval.who, approval.how, approval.digest, approval.released) == (
+        "Ada Lovelace",
+        "lakegc approve",
+        digest,
+        {},
+    )
+    assert approval.until == lake.finished + LIMITS.age
+    assert stored["when"] == approval.when.isoformat()
+    assert lake.approval() == approval
+    assert (lake.record().state, lake.record().approval) == (MarkState.APPROVED, approval.sha256)
     assert lake.record().digest == digest
     assert lake.state() == "approved"
     lake.verify()
@@ -71,8 +76,8 @@ def test_an_approval_that_does_not_hand_the_mark_over_writes_no_summary(lake: La
 def test_an_expired_approval_can_be_renewed(lake: Lake) -> None:
     """Until it is renewed, the mark is shown as expired and no sweep starts."""
     lake.add_mark()
-    given = lake.approve(until=lake.now + timedelta(hours=1))
-    late = given.until
+    approval = lake.approve(until=lake.now + timedelta(hours=1))
+    late = approval.until
 
     lake.verify(now=late - timedelta(seconds=1))
     assert lake.state(now=late) == "approval expired"
@@ -125,10 +130,10 @@ def test_a_brake_released_with_a_reason_allows_the_approval(lake: Lake, brake: s
     """The approval records the release and its reason."""
     add_mark_stopped_by(lake, brake)
 
-    given = lake.approve(released={release_name(brake): "it was  meant"})
+    approval = lake.approve(released={release_name(brake): "it was  meant"})
 
-    assert given.released == {release_name(brake): "it was meant"}
-    assert lake.approval() == given
+    assert approval.released == {release_name(brake): "it was meant"}
+    assert lake.approval() == approval
     lake.verify()
 
 
@@ -224,7 +229,7 @@ def test_a_mark_of_another_repository_is_refused(lake: Lake, changes: dict[str, 
 
 
 def test_a_mark_in_another_repositorys_namespace_is_refused(lake: Lake) -> None:
-    """Nothing is approved in a namespace whose owner file names another repository."""
+    """The owner file of the namespace names another repository."""
     lake.add_mark()
     approvals_owner = {"repository": "pond", "created": "2020-01-01T00:00:00+00:00"}
     lake.place.store().write("_lakefs/retention/gc/lakegc/owner.json", json.dumps(approvals_owner).encode())
@@ -253,10 +258,10 @@ def test_an_approval_dated_before_the_mark_finished_is_refused(lake: Lake, early
 def test_an_approval_dated_before_a_revocation_is_refused(lake: Lake) -> None:
     """An approval decided before the last one was revoked is not a new approval."""
     lake.add_mark()
-    given = lake.approve()
+    approval = lake.approve()
     lake.revoke()
 
-    assert_refused(lake, Refused, "revoked by Grace", when=given.when)
+    assert_refused(lake, Refused, "revoked by Grace", when=approval.when)
     lake.approve(who="Grace")
     lake.verify()
 
@@ -288,10 +293,10 @@ def test_a_superseded_mark_is_refused(lake: Lake) -> None:
 def test_approving_an_approved_mark_is_refused(lake: Lake) -> None:
     """The first approval has to be revoked before somebody else can approve."""
     lake.add_mark()
-    given = lake.approve()
+    approval = lake.approve()
 
     assert_refused(lake, Refused, "already approved by Ada", who="Grace")
-    assert lake.approval() == given
+    assert lake.approval() == approval
 
 
 @pytest.mark.parametrize(
@@ -464,9 +469,9 @@ def test_an_approval_does_not_count_if_the_record_and_its_digest_were_altered(la
 def test_an_altered_approval_does_not_count(lake: Lake) -> None:
     """An approval.json that can't be read doesn't count either; the next approval replaces it."""
     lake.add_mark()
-    given = lake.approve()
+    approval = lake.approve()
     store = lake.place.store()
-    store.write(approval_key("m1"), replace(given, until=given.until + DAY).to_json())
+    store.write(approval_key("m1"), replace(approval, until=approval.until + DAY).to_json())
     assert lake.state() == "approval incomplete"
     with pytest.raises(Refused, match="was altered"):
         lake.verify()
@@ -602,13 +607,13 @@ def test_an_approval_whose_revocation_was_interrupted_does_not_count(
 ) -> None:
     """Once the record is written the approval no longer counts; another revocation or approval replaces the rest."""
     lake.add_mark()
-    given = lake.approve()
+    approval = lake.approve()
     with monkeypatch.context() as patch:
         patch.setattr(approve, "record_end", fail_as_unavailable)
         with pytest.raises(Unavailable):
             lake.revoke()
 
-    assert (lake.state(), lake.approval()) == ("marked", given)
+    assert (lake.state(), lake.approval()) == ("marked", approval)
     with pytest.raises(Refused, match="is not approved"):
         lake.verify()
     lake.revoke()
@@ -624,7 +629,7 @@ def test_an_approval_whose_revocation_was_interrupted_does_not_count(
 def test_a_revoked_approval_does_not_count(lake: Lake) -> None:
     """The record says who revoked the approval, and the mark can be approved again."""
     lake.add_mark()
-    given = lake.approve()
+    approval = lake.approve()
     lake.revoke()
     ended = lake.approval()
 
@@ -632,7 +637,7 @@ def test_a_revoked_approval_does_not_count(lake: Lake) -> None:
     assert ended is not None
     assert ended.ended is not None
     assert (ended.ended["how"], ended.ended["who"]) == ("revoked", "Grace")
-    assert replace(ended, ended=None) == given
+    assert replace(ended, ended=None) == approval
     with pytest.raises(Refused, match="is not approved"):
         lake.verify()
     again = lake.approve()
@@ -653,11 +658,11 @@ def test_the_second_of_two_simultaneous_approvals_is_refused(lake: Lake) -> None
     """When two people review the same mark, the first one approves it; nothing is overwritten."""
     lake.add_mark()
     first, second = lake.proposal(), lake.proposal()
-    given = lake.approve(proposal=first)
+    approval = lake.approve(proposal=first)
 
     with pytest.raises(Refused, match="changed by another process"):
         lake.approve(proposal=second, who="Grace")
-    assert lake.approval() == given
+    assert lake.approval() == approval
     lake.verify()
 
 
@@ -665,11 +670,11 @@ def test_if_a_sweep_and_a_revocation_race_the_second_is_refused(lake: Lake) -> N
     """Once a sweep has started, revoking is refused; once the approval is revoked, no sweep starts."""
     lake.add_mark()
     lake.approve()
-    seen = lake.proposal()
+    proposal = lake.proposal()
     sweep = Mark.open(lake.place, "m1")
     sweep.move_to(MarkState.SWEEPING)
     with pytest.raises(Refused, match="changed by another process"):
-        lake.revoke(proposal=seen)
+        lake.revoke(proposal=proposal)
     assert lake.record().state is MarkState.SWEEPING
 
     lake.add_mark(mark_id="m2")
@@ -757,23 +762,23 @@ def test_the_summary_has_the_form_that_the_reference_collector_writes(lake: Lake
 def test_the_summary_is_removed_when_its_approval_is_revoked_or_expires(lake: Lake, how: str) -> None:
     """Listing or proposing a mark whose approval has expired removes its summary."""
     lake.add_mark()
-    given = lake.approve(for_reference=True)
-    assert withdraw_stale_summaries(lake.place, now=given.until - timedelta(seconds=1)) == []
+    approval = lake.approve(for_reference=True)
+    assert withdraw_stale_summaries(lake.place, now=approval.until - timedelta(seconds=1)) == []
     assert lake.summary.exists()
 
     if how == "revoked":
         lake.revoke()
     elif how == "expired":
-        assert withdraw_stale_summaries(lake.place, now=given.until) == ["m1"]
+        assert withdraw_stale_summaries(lake.place, now=approval.until) == ["m1"]
     else:
-        proposals.propose(lake.target, "m1", now=given.until)
+        proposals.propose(lake.target, "m1", now=approval.until)
     assert not lake.summary.exists()
-    assert withdraw_stale_summaries(lake.place, now=given.until) == []
+    assert withdraw_stale_summaries(lake.place, now=approval.until) == []
 
 
 @pytest.mark.parametrize("state", ["marked", "approved", "damaged"])
 def test_a_summary_of_a_mark_that_was_not_handed_over_is_removed(lake: Lake, state: str) -> None:
-    """Whoever wrote the summary, it is removed."""
+    """It doesn't matter who wrote the summary."""
     lake.add_mark()
     if state != "marked":
         lake.approve()
@@ -790,16 +795,16 @@ def test_a_summary_of_a_mark_that_was_not_handed_over_is_removed(lake: Lake, sta
 
 def test_an_approval_is_valid_only_in_exactly_the_form_that_lakegc_writes(lake: Lake) -> None:
     """Additional or missing fields, and other formatting, are refused."""
-    given = Approval("m1", None, "d", "Ada", "so", lake.now, lake.now + DAY, {"share": "é"}, True)
-    data = given.to_json()
+    approval = Approval("m1", None, "d", "Ada", "so", lake.now, lake.now + DAY, {"share": "é"}, True)
+    data = approval.to_json()
 
-    assert Approval.from_json(data, "x") == given
+    assert Approval.from_json(data, "x") == approval
     plain = json.loads(data)
     for wrong in (
         b"", b"{", b"[]", b"null", data[:-1], data + b" ", json.dumps(plain | {"more": 1}).encode(),
         json.dumps({name: value for name, value in plain.items() if name != "who"}).encode(),
         data.replace(b"+00:00", b""), data.replace(b'"format": 1', b'"format": 2'),
-        replace(given, ended={"how": "revoked"}).to_json(),
+        replace(approval, ended={"how": "revoked"}).to_json(),
     ):  # fmt: skip
         with pytest.raises(DamagedData, match="is not a valid approval"):
             Approval.from_json(wrong, "x")
@@ -808,12 +813,12 @@ def test_an_approval_is_valid_only_in_exactly_the_form_that_lakegc_writes(lake: 
 def test_an_approval_counts_only_if_the_marks_record_names_it(lake: Lake) -> None:
     """The mark's record has to be approved, name this approval, and have its digest."""
     record, when = lake.add_mark().record, lake.now
-    given = Approval("m1", None, record.digest or "", "Ada", "so", when, when + DAY)
-    approved = replace(record, state=MarkState.APPROVED, approval=given.sha256)
+    approval = Approval("m1", None, record.digest or "", "Ada", "so", when, when + DAY)
+    approved = replace(record, state=MarkState.APPROVED, approval=approval.sha256)
 
-    assert approvals.approval_status(approved, given, now=when) is ApprovalStatus.APPROVED
-    assert approvals.approval_status(record, given, now=when) is ApprovalStatus.NONE
-    assert approvals.approval_status(replace(approved, approval=None), given, now=when) is ApprovalStatus.INCOMPLETE
-    assert approvals.approval_status(replace(approved, digest="x"), given, now=when) is ApprovalStatus.INCOMPLETE
+    assert approvals.approval_status(approved, approval, now=when) is ApprovalStatus.APPROVED
+    assert approvals.approval_status(record, approval, now=when) is ApprovalStatus.NONE
+    assert approvals.approval_status(replace(approved, approval=None), approval, now=when) is ApprovalStatus.INCOMPLETE
+    assert approvals.approval_status(replace(approved, digest="x"), approval, now=when) is ApprovalStatus.INCOMPLETE
     assert approvals.approval_status(approved, None, now=when) is ApprovalStatus.INCOMPLETE
-    assert approvals.approval_status(approved, given, now=given.until) is ApprovalStatus.EXPIRED
+    assert approvals.approval_status(approved, approval, now=approval.until) is ApprovalStatus.EXPIRED

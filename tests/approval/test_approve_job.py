@@ -28,8 +28,8 @@ LOCATION = defs.get_repository_def()
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
     """One instance for all tests; each test uses its own repository, and so its own partition."""
-    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
-        yield made
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as local:
+        yield local
 
 
 def approve(instance: dg.DagsterInstance, lake: Lake, **config: Any) -> dg.ExecuteInProcessResult:
@@ -58,8 +58,10 @@ def events(instance: dg.DagsterInstance, lake: Lake) -> list[Mapping[str, Any]]:
     records = instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[f"{lake.name}|m1"]), limit=10
     ).records
-    found = [record.asset_materialization for record in records]
-    return [{name: value.value for name, value in event.metadata.items()} for event in found if event is not None]
+    materializations = [record.asset_materialization for record in records]
+    return [
+        {name: value.value for name, value in event.metadata.items()} for event in materializations if event is not None
+    ]
 
 
 def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -69,15 +71,15 @@ def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg
     assert digest is not None
 
     assert approve(instance, lake, by="Ada", digest=digest[:12]).success
-    given = lake.approval()
-    assert given is not None
-    assert (given.who, given.how, given.digest) == ("Ada", APPROVED_IN_UI, digest)
+    approval = lake.approval()
+    assert approval is not None
+    assert (approval.who, approval.how, approval.digest) == ("Ada", APPROVED_IN_UI, digest)
     assert lake.record().state is MarkState.APPROVED
-    [shown] = events(instance, lake)
+    [event] = events(instance, lake)
     counts = lake.record().counts
-    assert shown["digest"] == digest
-    assert (shown["objects"], shown["bytes"]) == (counts["expired"], counts["expired_bytes"])
-    assert shown["ends"] == given.until.timestamp()
+    assert event["digest"] == digest
+    assert (event["objects"], event["bytes"]) == (counts["expired"], counts["expired_bytes"])
+    assert event["ends"] == approval.until.timestamp()
 
 
 def test_the_event_of_an_approval_shows_each_release_with_its_reason(lake: Lake, instance: dg.DagsterInstance) -> None:
@@ -86,8 +88,8 @@ def test_the_event_of_an_approval_shows_each_release_with_its_reason(lake: Lake,
 
     assert approve(instance, lake, by="Ada", digest=digest, release={"share": "old trials"}).success
 
-    [shown] = events(instance, lake)
-    assert (shown["by"], shown["released.share"]) == ("Ada", "old trials")
+    [event] = events(instance, lake)
+    assert (event["by"], event["released.share"]) == ("Ada", "old trials")
 
 
 @pytest.mark.parametrize(
@@ -105,9 +107,9 @@ def test_a_run_with_a_wrong_config_fails_and_approves_nothing(
 ) -> None:
     """The run fails with the reason; nothing is approved, and no event is reported."""
     digest = lake.add_mark().record.digest
-    given = {**config, "digest": config["digest"].replace("{digest}", str(digest))}
+    wrong_config = {**config, "digest": config["digest"].replace("{digest}", str(digest))}
 
-    result = approve(instance, lake, **given)
+    result = approve(instance, lake, **wrong_config)
 
     assert not result.success
     assert why in refusal(result)
@@ -143,8 +145,8 @@ def test_an_event_reported_by_hand_approves_nothing(lake: Lake, instance: dg.Dag
     key = f"{lake.name}|m1"
     lake.add_mark()
     instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
-    seen = instance.fetch_materializations(APPROVAL, limit=1).records
-    cursor = str(seen[0].storage_id) if seen else None
+    records = instance.fetch_materializations(APPROVAL, limit=1).records
+    cursor = str(records[0].storage_id) if records else None
     instance.report_runless_asset_event(dg.AssetMaterialization(APPROVAL, partition=key, description="by Ada"))
 
     with dg.build_sensor_context(
@@ -165,11 +167,11 @@ def test_an_event_reported_by_hand_approves_nothing(lake: Lake, instance: dg.Dag
 def test_the_sensor_requests_the_sweep_of_an_approved_mark(lake: Lake, instance: dg.DagsterInstance) -> None:
     """The sensor requests a single run, for the approval's partition."""
     digest = lake.add_mark().record.digest
-    seen = instance.fetch_materializations(APPROVAL, limit=1).records
+    records = instance.fetch_materializations(APPROVAL, limit=1).records
     assert approve(instance, lake, by="Ada", digest=str(digest)).success
 
     with dg.build_sensor_context(
-        cursor=str(seen[0].storage_id) if seen else None,
+        cursor=str(records[0].storage_id) if records else None,
         repository_def=LOCATION,
         instance=instance,
         instance_ref=instance.get_ref(),

@@ -48,9 +48,9 @@ def test_totals_brakes_and_digest_are_shown_before_the_confirmation(
         assert words in outcome.out
     assert f"lakegc revoke {lake.name} m1" in outcome.out
     assert "Nothing was deleted" in outcome.out
-    given = lake.approval()
-    assert given is not None
-    assert (given.how, "@" in given.who, "process" in given.who) == ("lakegc approve", True, False)
+    approval = lake.approval()
+    assert approval is not None
+    assert (approval.how, "@" in approval.who, "process" in approval.who) == ("lakegc approve", True, False)
     lake.verify()
 
 
@@ -173,9 +173,9 @@ def test_each_release_is_paired_with_its_reason(lakegc: Lakegc, lake: Lake) -> N
     approve_by_script(lakegc, lake).stopped(3, "share: 60.0 % of all objects", "live: nothing")
     options = ("--release", "share", "--because", "first sweep", "--release", "live", "--because", "it was emptied")
     assert approve_by_script(lakegc, lake, *options).code == 0
-    given = lake.approval()
-    assert given is not None
-    assert given.released == {"share": "first sweep", "live": "it was emptied"}
+    approval = lake.approval()
+    assert approval is not None
+    assert approval.released == {"share": "first sweep", "live": "it was emptied"}
 
 
 @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ def test_until_takes_a_duration_a_date_or_a_time(lakegc: Lakegc, lake: Lake, unt
     lake.add_mark()
     date = f"{lake.now + timedelta(days=3):%Y-%m-%d}"
     assert approve_by_script(lakegc, lake, "--until", until.format(date=date)).code == 0
-    given = lake.approval()
+    approval = lake.approval()
 
-    assert given is not None
+    assert approval is not None
     if end is not None:
-        assert given.until == given.when + end
+        assert approval.until == approval.when + end
     else:
         at = datetime.fromisoformat(f"{date}T10:00:00+00:00" if "T" in until else f"{date}T00:00:00+00:00")
-        assert given.until == at
+        assert approval.until == at
 
 
 def test_handing_a_mark_to_the_reference_collector_warns(lakegc: Lakegc, lake: Lake) -> None:
@@ -219,9 +219,9 @@ def test_status_shows_an_expired_approval_and_removes_its_summary(
 ) -> None:
     """Without this, the reference collector could still sweep the mark."""
     lake.add_mark()
-    given = lake.approve(until=lake.now + timedelta(hours=1), for_reference=True)
+    approval = lake.approve(until=lake.now + timedelta(hours=1), for_reference=True)
     assert statuses(lakegc, lake) == ["approved"]
-    later = given.until + timedelta(seconds=1)
+    later = approval.until + timedelta(seconds=1)
     monkeypatch.setattr(type(lake.place.store()), "now", lambda _: later)
 
     assert lake.summary.exists()

@@ -73,19 +73,19 @@ def assert_refused(lake: Lake, kind: type[LakegcError], *words: str, name: str =
 def test_a_mark_of_each_layout_is_approved_verified_shown_and_revoked(lake: Lake, lakegc: Lakegc, layout: str) -> None:
     """The mark remains one of the reference collector."""
     write_foreign_mark(lake, layout)
-    given = lake.approve("t1", **later(lake))
+    approval = lake.approve("t1", **later(lake))
     listed = json.loads(lakegc(lake.sandbox.settings, "status", lake.name, "--format", "json").out)["marks"]
     reviewed = lakegc(lake.sandbox.settings, "review", lake.name, "t1")
 
-    assert (given.layout, given.digest, lake.approval("t1")) == (layout, lake.proposal("t1").digest, given)
+    assert (approval.layout, approval.digest, lake.approval("t1")) == (layout, lake.proposal("t1").digest, approval)
     verify(lake)
     assert [row["state"].endswith(", approved") for row in listed] == [True]
     assert (reviewed.code, layout in reviewed.out) == (0, True), reviewed.err
     assert own_marks(lake.place) == frozenset()
     assert foreign_approval(lake.place, foreign_mark(lake), now=lake.now) is ApprovalStatus.APPROVED
-    assert foreign_approval(lake.place, foreign_mark(lake), now=given.until) is ApprovalStatus.EXPIRED
+    assert foreign_approval(lake.place, foreign_mark(lake), now=approval.until) is ApprovalStatus.EXPIRED
     with pytest.raises(Refused, match="was approved until"):
-        verify(lake, now=given.until)
+        verify(lake, now=approval.until)
     lake.revoke("t1")
     with pytest.raises(Refused, match="is not approved"):
         verify(lake)
@@ -111,8 +111,8 @@ def test_the_reference_collectors_own_summary_is_never_removed(lake: Lake) -> No
 def test_a_foreign_mark_altered_after_review_or_approval_is_refused(lake: Lake, how: str, layout: str) -> None:
     """A file may be altered, added or removed."""
     folder = lake.folder / write_foreign_mark(lake, layout, ("data/s/a",), ("data/s/b",))
-    seen = lake.proposal("t1")
-    given = lake.approve("t1", **later(lake))
+    proposal = lake.proposal("t1")
+    approval = lake.approve("t1", **later(lake))
     part = folder / "part-00000-x.snappy.parquet"
     if how == "altered":
         write_foreign_mark(lake, layout, ("data/s/c",))
@@ -125,8 +125,8 @@ def test_a_foreign_mark_altered_after_review_or_approval_is_refused(lake: Lake, 
         verify(lake)
     lake.revoke("t1")
     with pytest.raises(Refused, match="have changed since the review"):
-        lake.approve(proposal=seen, now=lake.now + timedelta(seconds=2))
-    assert lake.proposal("t1").digest != given.digest
+        lake.approve(proposal=proposal, now=lake.now + timedelta(seconds=2))
+    assert lake.proposal("t1").digest != approval.digest
 
 
 def test_a_foreign_mark_with_damaged_parquet_is_refused(lake: Lake) -> None:
@@ -188,8 +188,8 @@ def test_brakes_apply_to_foreign_marks(lake: Lake) -> None:
     """Brakes measure what the store lists now, and compare it with lakegc's last mark."""
     write_foreign_mark(lake, "unified", STORED[:3])
     assert_refused(lake, StoppedByBrakes, "share", "60.0 % of all objects")
-    given = lake.approve("t1", released={"share": "it was meant"}, **later(lake))
-    assert given.released == {"share": "it was meant"}
+    approval = lake.approve("t1", released={"share": "it was meant"}, **later(lake))
+    assert approval.released == {"share": "it was meant"}
 
     lake.add_mark()
     counts = lake.proposal("t1").record

@@ -42,7 +42,7 @@ def date_later(lake: Lake, key: str) -> None:
 
 
 def test_a_signed_mark_is_approved_and_revoked_only_with_the_key(lake: Lake, signed: Lake) -> None:
-    """Its state is shown to everybody."""
+    """Without the key, the mark's state can still be read."""
     signed.add_mark()
     signed.approve()
     signed.verify()
@@ -127,7 +127,7 @@ def test_a_revoked_approval_of_a_foreign_mark_that_was_restored_does_not_count(s
 
 
 def test_approvals_are_refused_if_the_file_of_holds_was_removed(signed: Lake) -> None:
-    """This applies both to the mark that used these holds and to a mark made after they were removed."""
+    """Neither the mark that used the holds nor a mark made after their removal is approved."""
     add_hold(signed.place, parse_hold(HOLD))
     signed.add_mark(holds=read_holds(signed.place).recorded())
     signed.place.store().delete_many([HOLDS_KEY])
@@ -142,7 +142,7 @@ def test_approvals_are_refused_if_the_file_of_holds_was_removed(signed: Lake) ->
 def test_holds_written_before_a_key_was_set_count_once_they_are_signed(
     lake: Lake, signed: Lake, lakegc: Lakegc
 ) -> None:
-    """Somebody has to look at them and confirm with --yes."""
+    """Somebody has to review the holds and confirm with --yes."""
     add_hold(lake.place, parse_hold(HOLD))
     lakegc(settings(lake), "holds", lake.name, "list").stopped(3, "isn't signed", "lakegc holds REPO sign")
     assert lakegc(settings(lake), "holds", lake.name, "sign").code == 2

@@ -92,18 +92,18 @@ def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lak
     lake("backup", lake.name, "m1", backup_to=to)
     lake.fails(3, "require a backup", arguments=sweep, backup_to=other)
     objects = tmp_path / "backups" / lake.name / "m1" / "objects"
-    gone, altered = sorted(path for path in objects.rglob("*") if path.is_file())[:2]
-    gone.unlink()
+    missing, altered = sorted(path for path in objects.rglob("*") if path.is_file())[:2]
+    missing.unlink()
     altered.write_bytes(altered.read_bytes() + b"!")
     lake.fails(4, "2 could not be deleted", arguments=sweep, backup_to=to)
-    kept = lake.contents()
+    contents = lake.contents()
     altered.unlink()
     lake("backup", lake.name, "m1", to)
     swept = lake(*sweep, backup_to=to)
 
     assert without_one == before
-    assert {str(path.relative_to(objects)) for path in (gone, altered)} <= kept.keys()
-    assert len(kept) == len(before) - 4
+    assert {str(path.relative_to(objects)) for path in (missing, altered)} <= contents.keys()
+    assert len(contents) == len(before) - 4
     assert swept["objects"] == {"deleted": 6}
     assert len(lake.contents()) == len(before) - 6
 
@@ -116,13 +116,13 @@ def test_backup_restore_round_trip_nested_keys_bytes_equal(lake: Lake, tmp_path:
     to = str(tmp_path / "backups")
     lake.mark()
     before = lake.contents()
-    made = lake("backup", lake.name, "m1", to)
+    outcome = lake("backup", lake.name, "m1", to)
     swept = lake("sweep", lake.name, "m1", backup_to=to)
     after = lake.contents()
     drilled = lake("restore", lake.name, "m1", to, "--drill", "2", "--seed", "7")
     restored = lake("restore", lake.name, "m1", to)
 
-    assert made["objects"] == {"copied": 6}
+    assert outcome["objects"] == {"copied": 6}
     assert swept["objects"] == {"deleted": 6}
     assert len(after) == 3
     assert (drilled["success"], drilled["wanted"]) == (True, 2)

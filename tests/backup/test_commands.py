@@ -91,9 +91,9 @@ def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
     assert "backup.json" not in files(folder)
     commands.fails(1, ["no complete backup", "backup.json"], "restore", "m1", to)
     (folder / "objects" / "data" / "s" / "a").unlink()
-    made = commands("backup", "m1", to)
-    assert made["objects"] == {"copied": 4}
-    assert (made["marked"], made["subject"]["digest"]) == (4, lake.record().digest)
+    outcome = commands("backup", "m1", to)
+    assert outcome["objects"] == {"copied": 4}
+    assert (outcome["marked"], outcome["subject"]["digest"]) == (4, lake.record().digest)
 
 
 def test_a_destination_that_has_a_backup_of_another_set_with_the_same_id_is_refused(
@@ -123,7 +123,7 @@ def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_names_missin
     lake.add_mark(ADDRESSES)
     write_objects(lake, ADDRESSES[1:3])
     write_objects(lake, ADDRESSES[3:], b"22")
-    made = commands("backup", "m1", to)
+    outcome = commands("backup", "m1", to)
     for address in ADDRESSES[1:3]:
         (lake.folder / address).unlink()
     wanted = tmp_path / "keys"
@@ -135,7 +135,7 @@ def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_names_missin
     commands.fails(2, ["'lega/'", "review --list"], "restore", "m1", to, "--prefix", "lega/")
     by_prefix = commands("restore", "m1", to, "--prefix", "data/s/t")
 
-    assert made["objects"] == {"changed": 1, "copied": 2, "vanished": 1}
+    assert outcome["objects"] == {"changed": 1, "copied": 2, "vanished": 1}
     assert by_keys == b"1"
     assert by_prefix["objects"] == {"copied": 1}
     assert lake.place.store().read("data/s/two\nlines") == b"1"
@@ -173,12 +173,12 @@ def test_foreign_marks_of_each_layout_are_backed_up_and_restored(
     write_objects(lake, ("data/s/a", "data/right-here", "legacy"), b"12", lake.now)
     os.utime(lake.folder / "data/s/b", (lake.now.timestamp() + 90_000,) * 2)
     to, name = str(tmp_path / "to"), f"{layout}/t1" if "/" not in layout else "t1"
-    made = commands("backup", name, to)
+    outcome = commands("backup", name, to)
     (lake.folder / "data/right-here").unlink()
     restored = commands("restore", "t1", to)
 
-    assert made["objects"] == {"changed": 1, "copied": 3, "vanished": 1}
-    assert made["subject"]["layout"] == layout
+    assert outcome["objects"] == {"changed": 1, "copied": 3, "vanished": 1}
+    assert outcome["subject"]["layout"] == layout
     assert restored["objects"] == {"already there": 2, "copied": 1}
     assert lake.place.store().read("data/right-here") == b"12"
     assert folder
@@ -233,7 +233,7 @@ def test_keys_that_no_mark_can_name_are_not_restored(commands: Commands, lake: A
 def test_a_backup_without_a_finished_mark_or_a_destination_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """Nothing is written."""
+    """No object is written."""
     known = {"repository": lake.name, "repository_created": lake.target.repository.created}
     record = finished_record("m2", namespace=lake.place.namespace.uri, **known)
     Mark.begin(lake.place, replace(record, state=MarkState.MARKING, finished=None, digest=None, counts={}))

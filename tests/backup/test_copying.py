@@ -208,15 +208,15 @@ def test_a_restore_overwrites_nothing_and_names_lost_or_altered_copies(task: Tas
 
 
 def test_a_copy_with_altered_bytes_is_not_restored(local_task: Task) -> None:
-    """Its size and time are unchanged; only the SHA-256 differs."""
+    """The copy's size and time are unchanged; only its SHA-256 differs."""
     local_task.write("data/s/a", b"right")
     [row] = local_task.back_up(local_task.mark_rows(["data/s/a"]), resumed=False).values()
     local_task.store.delete_many(["data/s/a"])
     local_task.to.store().write(f"{FOLDER}{row['key']}", b"wrong")
-    found = local_task.to.store().stat(f"{FOLDER}{row['key']}")
+    copied = local_task.to.store().stat(f"{FOLDER}{row['key']}")
     copier = Copier(local_task.to.store(), local_task.store, False, Throttle(None))
     with pytest.raises(Differs, match="altered"):
-        copier.copy(StoredObject(found.key, found.size, found.modified), "data/s/a", sha256=row["sha256"])
+        copier.copy(StoredObject(copied.key, copied.size, copied.modified), "data/s/a", sha256=row["sha256"])
 
     assert outcomes(local_task.restore([row])) == {"data/s/a": "failed"}
     assert [stored.key for page in local_task.store.pages("data/") for stored in page.objects] == []
@@ -235,14 +235,14 @@ class AfterCopies:
         return self._store.streams.properties(key)
 
     def copy(self, source: Streams, found: StoredObject, key: str) -> Any:
-        done = self._store.streams.copy(source, found, key)
+        result = self._store.streams.copy(source, found, key)
         self._then(key)
-        return done
+        return result
 
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> Any:
-        done = self._store.streams.put(key, pieces, properties)
+        result = self._store.streams.put(key, pieces, properties)
         self._then(key)
-        return done
+        return result
 
 
 @pytest.mark.parametrize("data", [b"theirs", b"other bytes"], ids=["of the same size", "of another size"])
@@ -254,11 +254,11 @@ def test_an_object_that_replaced_a_copy_before_the_comparison_is_not_removed(
     source, target = task.to.store(), task.store
     source.write("data/s/a", b"copied")
     copier = Copier(source, AfterCopies(target, lambda key: target.write(key, data)), server_side, Throttle(None))  # type: ignore[arg-type]
-    found = source.stat("data/s/a")
-    if provider.name != "local":  # without a checksum the copy is compared
-        found = StoredObject(found.key, found.size, found.modified)
+    original = source.stat("data/s/a")
+    if provider.name != "local":  # without checksums, the bytes of the copy are compared
+        original = StoredObject(original.key, original.size, original.modified)
     with pytest.raises(KeyConflict, match="not touched"):
-        copier.copy(found, "data/s/a")
+        copier.copy(original, "data/s/a")
 
     assert target.read("data/s/a") == data
 

@@ -62,8 +62,8 @@ def work_in_this_process() -> None:
 def merged(task: Task) -> dict[str, dict[str, object]]:
     """The outcome of each object over all runs: copied if any run copied it."""
     rows = [row for key in sorted(task.log.keys()) for row in task.log.read(key).to_pylist()]
-    found = {row["address"]: row for row in rows}
-    return found | {row["address"]: row for row in rows if row["outcome"] in HAS_COPY}
+    by_address = {row["address"]: row for row in rows}
+    return by_address | {row["address"]: row for row in rows if row["outcome"] in HAS_COPY}
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +109,8 @@ def test_a_killed_backup_resumes_and_copies_every_object_once(
     kill_at(proxy, seaweedfs, name, "backup", path_part, number)
     before = {address for address, row in merged(task).items() if row["outcome"] in HAS_COPY}
     rows = task.mark_rows(KEYS)
-    left = rows.filter(pa.array([address not in before for address in rows["address"].to_pylist()]))
-    task.back_up(left)
+    remaining = rows.filter(pa.array([address not in before for address in rows["address"].to_pylist()]))
+    task.back_up(remaining)
     there = {stored.key for page in task.to.store().pages(FOLDER + "objects/") for stored in page.objects}
 
     assert len(before) < len(KEYS)

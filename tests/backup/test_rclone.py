@@ -31,9 +31,9 @@ BY_LAKEGC_ONLY = ["data/s/trail ", " lead", "#root", ";root", "data/s/new\nline"
 
 def commands() -> list[str]:
     """The commands of the page on backups: for the list, the backup and the restore."""
-    found = re.findall(r"^(rclone .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(found) == 3
-    return [line.replace("MARK", "m1") for line in found]
+    documented = re.findall(r"^(rclone .*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(documented) == 3
+    return [line.replace("MARK", "m1") for line in documented]
 
 
 def run(command: str, server: SeaweedFS, folder: Path) -> None:

@@ -128,8 +128,8 @@ def lake(moto_server: MotoServer, lakegc: Lakegc, tmp_path: Path) -> Iterator[La
         repository.commit("main", "new", date=sandbox.now() - timedelta(days=20))
         settings = {**sandbox.settings, **store_settings(moto_server)}
         names = [hostile(number) for number in range(MANY - COMMITTED)]
-        found = Lake(repository, settings, lakegc, tmp_path, names, expired)
-        store = found.store
+        large_lake = Lake(repository, settings, lakegc, tmp_path, names, expired)
+        store = large_lake.store
         streams = store.streams
 
         def write(name: str) -> None:
@@ -138,12 +138,12 @@ def lake(moto_server: MotoServer, lakegc: Lakegc, tmp_path: Path) -> Iterator[La
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(write, names))
-        record = found.run("mark", "many", "--mark-id", "m1", *NO_AGE)
+        record = large_lake.run("mark", "many", "--mark-id", "m1", *NO_AGE)
         assert record["counts"]["expired"] == MANY
         tripped = [brake["name"] for brake in record["brakes"] if brake["tripped"]]
         released = [word for name in tripped for word in ("--release", name, "--because", "a test")]
-        found.run("approve", "many", "m1", "--yes", "--digest", record["digest"], *released)
-        yield found
+        large_lake.run("approve", "many", "m1", "--yes", "--digest", record["digest"], *released)
+        yield large_lake
 
 
 @pytest.mark.skipif(not os.environ.get("LAKEGC_LONG_TESTS"), reason="takes minutes: set LAKEGC_LONG_TESTS=1")
@@ -155,7 +155,7 @@ def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake,
 
     lake.run_and_kill(("backup", "many", "m1", to), backups, "many/m1/log/")
     half_copied = len(set(keys_below(backups, "many/m1/objects/")))
-    made = lake.run("backup", "many", "m1", to)
+    outcome = lake.run("backup", "many", "m1", to)
     lake.run_and_kill(("sweep", "many", "m1"), lake.store, f"{folder}receipts/", backup_to=to)
     half_left = len(lake.remaining() & set(lake.names))
     swept = lake.run("sweep", "many", "m1", backup_to=to)
@@ -168,7 +168,7 @@ def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake,
     assert 0 < half_copied < MANY
     assert half_left
     assert half_back < len(lake.names)
-    for counts in (made["objects"], restored["objects"]):
+    for counts in (outcome["objects"], restored["objects"]):
         assert sum(counts.values()) == MANY
         # copied by the killed run before it could log them
         assert {name for name, count in counts.items() if count} <= {"copied", "already there"}
@@ -180,8 +180,8 @@ def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake,
     store = lake.store
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(store.read, lake.names)) == [name.encode() * 2 for name in lake.names]
-        kept = list(pool.map(store.streams.properties, lake.names))
-    assert {(properties.headers["Content-Type"], *properties.metadata.items()) for properties in kept} == {
+        properties_before = list(pool.map(store.streams.properties, lake.names))
+    assert {(properties.headers["Content-Type"], *properties.metadata.items()) for properties in properties_before} == {
         ("text/x-lake", ("owner", "ada"))
     }
     assert lake.served() == served

@@ -82,14 +82,14 @@ def test_an_object_that_replaced_the_written_one_is_not_removed(provider: Provid
     """The remove requires the tag of the written object; removing a missing object does nothing."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), b"x" * size
-    ours, replaced = (streams.put(key, [data], properties_for_data(store, data)) for key in ("ours", "replaced"))
+    own, replaced = (streams.put(key, [data], properties_for_data(store, data)) for key in ("ours", "replaced"))
     store.write("replaced", b"a client's")
-    assert ours.tag is not None
+    assert own.tag is not None
     assert replaced.tag is not None
     with pytest.raises(Changed):
         streams.remove("replaced", replaced.tag)
     for _ in range(2):
-        streams.remove("ours", ours.tag)
+        streams.remove("ours", own.tag)
 
     assert [stored.key for page in store.pages("") for stored in page.objects] == ["replaced"]
     assert store.read("replaced") == b"a client's"
@@ -101,9 +101,9 @@ def test_the_probe_finds_whether_copies_respect_conditions(provider: Provider) -
     properties = ObjectProperties(0, store.now(), None, "")
     scratch = "_lakefs/retention/gc/lakegc/.probe/x/"
 
-    found = copy_never_replaces(store.streams, store, scratch, properties)
+    respected = copy_never_replaces(store.streams, store, scratch, properties)
 
-    assert found is KEEPS_CONDITIONS[provider.name]
+    assert respected is KEEPS_CONDITIONS[provider.name]
     assert [stored for page in store.pages(scratch) for stored in page.objects] == []
 
 
@@ -126,7 +126,7 @@ def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: 
     source, target = two_stores(provider)
     source.write("a", b"first")
     streams = source.streams
-    properties, found = streams.properties("a"), source.stat("a")
+    properties, looked_up = streams.properties("a"), source.stat("a")
     source.write("a", b"other bytes")
     with pytest.raises(Changed):
         list(streams.pieces("a", properties))
@@ -135,12 +135,12 @@ def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: 
         "local",
     ):  # moto ignores the condition, and a local copy looks the object up again; see copies
         with pytest.raises(Changed):
-            target.streams.copy(streams, found, "b")
+            target.streams.copy(streams, looked_up, "b")
     source.delete_many(["a"])
     with pytest.raises(NotFound):
         list(streams.pieces("a", properties))
     with pytest.raises(NotFound):
-        target.streams.copy(streams, found, "c")
+        target.streams.copy(streams, looked_up, "c")
 
 
 def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadata(moto_server: MotoServer) -> None:
@@ -171,9 +171,9 @@ def test_copying_or_reading_an_archived_object_raises_cold(moto_server: MotoServ
     for uri, settings in (("s3://cold", moto_server.settings()), (f"{account}/cold", azurite.settings())):
         source = open_store(Namespace.parse(f"{uri}/ns"), settings)
         target = open_store(Namespace.parse(f"{uri}/to"), settings)
-        found, streams = source.stat("a"), source.streams
+        archived, streams = source.stat("a"), source.streams
         with pytest.raises(InArchiveTier, match="archive"):
-            target.streams.copy(streams, found, "a")
+            target.streams.copy(streams, archived, "a")
         with pytest.raises(InArchiveTier, match="archive"):
             list(streams.pieces("a", streams.properties("a")))
 

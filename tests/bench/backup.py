@@ -2,11 +2,11 @@
 
     uv run python -m tests.bench.backup --objects 5000 --pairs 3
 
-Both copy from bucket to bucket on the store's side. lakegc is timed with Spark running, from the marked set to the
-summary: looking up the originals, copying, writing the log, looking up the copies, listing the objects. For rclone, the
-time is that of its process, once with its defaults and once with as many concurrent transfers as lakegc has copies; the
-faster one counts. The last line is the median of the pairs' ratios of objects per second, lakegc's to rclone's: above
-1, lakegc is faster.
+Both copy from bucket to bucket within the store. lakegc is timed with Spark running, from the marked set to the
+summary: looking up the originals, copying, writing the log, looking up the copies, and listing the objects. For rclone,
+the time of its process counts, once with its defaults and once with as many concurrent transfers as lakegc has copies;
+the faster one is used. The last line is the median of the pairs' ratios of objects per second, lakegc's to rclone's:
+above 1, lakegc is faster.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def upload(server: SeaweedFS, keys: list[str], size: int) -> None:
         list(pool.map(put, [keys[start::8] for start in range(8)]))
 
 
-def ours(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at_once: int) -> float:
-    """Seconds of a backup."""
+def backup_seconds(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at_once: int) -> float:
+    """The duration of a backup in seconds."""
     lake = Place(Namespace("s3://lake/ns"), server.settings(), CAPABILITIES)
     to = Place(Namespace(f"s3://backups/ours{pair}"), server.settings(), CAPABILITIES)
     now = lake.store().now()
@@ -68,13 +68,13 @@ def ours(server: SeaweedFS, keys: list[str], pair: int, spark: SparkResource, at
         CopyLimits(at_once), "the benchmark", lambda _: None,
     )  # fmt: skip
     began = time.monotonic()
-    found = back_up(run)
-    assert found.objects == {"copied": len(keys)}, found
+    outcomes = back_up(run)
+    assert outcomes.objects == {"copied": len(keys)}, outcomes
     return time.monotonic() - began
 
 
-def theirs(server: SeaweedFS, keys: list[str], name: str, options: list[str]) -> float:
-    """Seconds of an `rclone copy`."""
+def rclone_seconds(server: SeaweedFS, keys: list[str], name: str, options: list[str]) -> float:
+    """The duration of an `rclone copy` in seconds."""
     remote = {
         "TYPE": "s3", "PROVIDER": "SeaweedFS", "ENDPOINT": server.endpoint_url, "ACCESS_KEY_ID": server.access_key,
         "SECRET_ACCESS_KEY": server.secret_key,
@@ -103,14 +103,14 @@ def main() -> None:
             server.make_bucket(bucket)
         upload(server, keys, chosen.size)
         spark, many = SparkResource(), [f"--transfers={chosen.at_once}", f"--checkers={chosen.at_once}"]
-        ours(server, keys[:1000], -1, spark, chosen.at_once)  # warms up
+        backup_seconds(server, keys[:1000], -1, spark, chosen.at_once)  # warms up
         for pair in range(chosen.pairs):
             took: dict[str, float] = {}
             for which in ("ours", "default", "many") if pair % 2 else ("default", "many", "ours"):
                 if which == "ours":
-                    took[which] = ours(server, keys, pair, spark, chosen.at_once)
+                    took[which] = backup_seconds(server, keys, pair, spark, chosen.at_once)
                 else:
-                    took[which] = theirs(server, keys, f"{which}{pair}", many if which == "many" else [])
+                    took[which] = rclone_seconds(server, keys, f"{which}{pair}", many if which == "many" else [])
             ratios.append(min(took["default"], took["many"]) / took["ours"])
             rates = ", ".join(f"{which} {len(keys) / seconds:,.0f} a second" for which, seconds in sorted(took.items()))
             print(f"{rates}; ratio {ratios[-1]:.2f}", flush=True)

@@ -28,7 +28,7 @@ from tests.support.sweep_without_lakefs import BUCKET, NOTHING_NEW, approved, ru
 
 
 class Bearing:
-    """Turns away batches while the store has had its keys of this second."""
+    """Rejects batches once the store has received its keys for the current second."""
 
     def __init__(self, keys_a_second: float) -> None:
         self.bears, self.room, self.at = keys_a_second, keys_a_second, time.monotonic()
@@ -74,8 +74,8 @@ def main() -> None:
         run.lease.release()
     print("second   keys sent   turned away   requests")
     for second in sorted(bearing.sent):
-        sent, away, requests = bearing.sent[second], bearing.away[second], bearing.requests[second]
-        print(f"{second:6}   {sent:9,}   {away:11,}   {requests:8,}")
+        accepted, away, requests = bearing.sent[second], bearing.away[second], bearing.requests[second]
+        print(f"{second:6}   {accepted:9,}   {away:11,}   {requests:8,}")
     total, away = sum(bearing.sent.values()), sum(bearing.away.values())
     print(
         f"{dict(tally.objects)}; {total:,} keys sent, {away / total:.0%} of them turned away, in {tally.seconds:.0f} s"

@@ -45,7 +45,7 @@ def upload(server: SeaweedFS, prefix: str, keys: list[str]) -> None:
 
 
 def loop(server: SeaweedFS, prefix: str, keys: list[str]) -> float:
-    """Seconds of the plain loop."""
+    """The duration of the plain loop in seconds."""
     client, began = server.client(), time.monotonic()
     for start in range(0, len(keys), 1000):
         batch = [{"Key": prefix + key} for key in keys[start : start + 1000]]
@@ -55,7 +55,7 @@ def loop(server: SeaweedFS, prefix: str, keys: list[str]) -> float:
 
 
 def round_(run: SweepRun, keys: list[str]) -> float:
-    """Seconds of a round of a sweep."""
+    """The duration of a round of a sweep in seconds."""
     rows = as_frame(Tasks.of(run.spark, approved(run, keys))).persist()
     rows.count()
     began = time.monotonic()

@@ -1,10 +1,10 @@
-"""Writes a synthetic repository of a given size into a folder: tables, the server's state, objects or an inventory.
+"""Writes a synthetic repository of a given size into a folder: tables, the server's state, and objects or an inventory.
 
     uv run python -m tests.bench.generate --size M --store s3 --folder /tmp/bench
 
 Tables and objects are written directly to the store, and commits, branches and staged entries directly to the sandbox's
-state; from then on its server serves them. The expected expired set follows from the plan alone (`history`), and is
-stored beside it. Each finished part is recorded, so an interrupted run resumes where it stopped.
+state; the sandbox's server then serves them. The expected expired set follows from the plan alone (`history`), and is
+stored with the repository. Each finished part is recorded, so an interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from tests.bench.stores import REPOSITORY, STORES, Serving, serving
 from tests.bench.tables import path_of, values, written_range
 
 _AT_ONCE = 100_000  # objects
-INVENTORY_ROWS = 500_000  # a file
+INVENTORY_ROWS = 500_000  # per file
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A range of a trunk and the commits that have it, from one on until another."""
+    """A range of a trunk, and the commits that have it: from one commit until another."""
 
     since: int
     until: int
@@ -69,20 +69,20 @@ _Work = Callable[[_Piece], list[Held]]
 
 
 def _ranges(history: History, sink: Sink, done: Path, piece: _Piece) -> list[Held]:
-    """All versions of one range of a trunk, written."""
+    """Write all versions of one range of a trunk."""
     file = done / f"{piece.trunk:05}-{piece.place:04}"
     if file.exists():
         return [_held(row) for row in json.loads(file.read_text())]
     paths = [path_of(piece.trunk, piece.place, slot) for slot in range(history.size.entries)]
-    held = []
+    ranges = []
     for version in history.versions(piece.trunk, piece.place):
         ref, table = written_range(history, paths, version.objects)
         sink.put(f"_lakefs/{table.id}", table.data)
-        held.append(Held(version.since, version.until, ref))
+        ranges.append(Held(version.since, version.until, ref))
     part = file.with_suffix(".part")
-    part.write_text(json.dumps([_as_json(row) for row in held]))
+    part.write_text(json.dumps([_as_json(row) for row in ranges]))
     part.rename(file)
-    return held
+    return ranges
 
 
 def _as_json(held: Held) -> list[Any]:
@@ -96,17 +96,17 @@ def _held(row: list[Any]) -> Held:
 
 
 def write_ranges(history: History, sink: Sink, done: Path) -> dict[int, list[list[Held]]]:
-    """The ranges of each trunk, by place."""
+    """Write the ranges of each trunk. Returns them by place."""
     size = history.size
     done.mkdir(exist_ok=True)
     pieces = [_Piece(trunk, place) for trunk in range(size.trunks) for place in range(size.ranges)]
     history.made, history._slices  # noqa: B018  # once, for all processes
     work = partial(_ranges, history, sink, done)
-    found: dict[int, list[list[Held]]] = {}
+    by_trunk: dict[int, list[list[Held]]] = {}
     with multiprocessing.get_context("fork").Pool(os.cpu_count(), _take, (work,)) as pool:
-        for piece, held in zip(pieces, pool.imap(_do, pieces, chunksize=4), strict=True):
-            found.setdefault(piece.trunk, []).append(held)
-    return found
+        for piece, ranges in zip(pieces, pool.imap(_do, pieces, chunksize=4), strict=True):
+            by_trunk.setdefault(piece.trunk, []).append(ranges)
+    return by_trunk
 
 
 def _take(work: _Work) -> None:
@@ -133,18 +133,18 @@ class Commits:
         self.heads: dict[str, str] = {}
 
     def trunk(self, trunk: int, places: Sequence[Sequence[Held]]) -> None:
-        """A trunk's line; the forks that leave the first one as they come."""
+        """Write a trunk's line of commits. A fork is written after the commit at which it leaves the first trunk."""
         history, size, parent, generation = self._history, self._history.size, self._root, 1
         now = [iter(versions) for versions in places]
-        held = [next(versions) for versions in now]
+        current = [next(versions) for versions in now]
         starting: dict[int, list[int]] = {}
         for fork in range(size.forks if trunk == 0 else 0):
             starting.setdefault(history.forked_at(fork), []).append(fork)
         for number in range(size.commits):
-            for place, version in enumerate(held):
+            for place, version in enumerate(current):
                 if version.until == number:
-                    held[place] = next(now[place])
-            refs = [version.ref for version in held]
+                    current[place] = next(now[place])
+            refs = [version.ref for version in current]
             generation += 1
             date = int(history.trunk_dates[number])
             parent = self._commit(refs, trunk * size.commits + number, parent, date, generation)
@@ -167,15 +167,15 @@ class Commits:
             ref, table = written_range(self._history, paths, objects)
             self._sink.put(f"_lakefs/{table.id}", table.data)
             refs = [*refs, ref]
-        made = committed(self._sink, refs, parent, datetime.fromtimestamp(date, UTC), generation, f"commit {number}")
-        self.commits.append(made)
-        return made.id
+        commit = committed(self._sink, refs, parent, datetime.fromtimestamp(date, UTC), generation, f"commit {number}")
+        self.commits.append(commit)
+        return commit.id
 
 
 def committed(
     sink: Sink, refs: Sequence[RangeRef], parent: str, created: datetime, generation: int, message: str
 ) -> Commit:
-    """A commit of these ranges, its metarange written."""
+    """Write a commit of these ranges and its metarange."""
     metarange = write_metarange(refs)
     sink.put(f"_lakefs/{metarange.id}", metarange.data)
     commit = Commit(
@@ -186,7 +186,7 @@ def committed(
 
 
 def write_state(sandbox: Sandbox, history: History, sink: Sink, ranges: dict[int, list[list[Held]]]) -> None:
-    """Metaranges, commits, branches, what is staged, and the rules."""
+    """Write metaranges, commits, branches, staged entries and the rules."""
     repository = sandbox.create(REPOSITORY)
     state = sandbox._catalog.state
     root = repository.branch("main").commit_id
@@ -211,7 +211,7 @@ def write_state(sandbox: Sandbox, history: History, sink: Sink, ranges: dict[int
 
 
 def write_objects(history: History, sink: Sink, *, done: Path, only: Numbers | None = None) -> None:
-    """Every object there is, or only these, those in one slice together."""
+    """Write all objects, or only the given ones, grouped by slice."""
     order, first = np.argsort(history.made, kind="stable"), int(done.read_text()) if done.exists() else 0
     if only is not None:
         order = order[np.isin(order, only)]
@@ -223,17 +223,17 @@ def write_objects(history: History, sink: Sink, *, done: Path, only: Numbers | N
 
 
 def write_inventory(history: History, folder: Path, prefix: str, there: Store, expired: Numbers) -> None:
-    """Parquet files of key, size, time and checksum: those that expire as they are in the store, the others as planned
-    and without any object."""
+    """Write Parquet files of key, size, time and checksum. Expired objects are listed as they are in the store, all
+    others as planned, without existing."""
     folder.mkdir(exist_ok=True)
     pages = (page.objects for page in arrow_pages(there, "data/"))
     for number in count():
         if not (some := list(islice(pages, INVENTORY_ROWS // 1000))):
             break
-        found = pa.Table.from_batches(some)
-        found = found.set_column(0, "key", pc.binary_join_element_wise(prefix, found["address"], ""))
+        table = pa.Table.from_batches(some)
+        table = table.set_column(0, "key", pc.binary_join_element_wise(prefix, table["address"], ""))
         names_there = ["key", "size", "last_modified", "e_tag"]
-        pq.write_table(found.rename_columns(names_there), folder / f"there-{number:05}.parquet")
+        pq.write_table(table.rename_columns(names_there), folder / f"there-{number:05}.parquet")
     order = np.argsort(history.made, kind="stable")
     order = order[np.isin(order, expired, invert=True)]
     for number, at in enumerate(range(0, len(order), INVENTORY_ROWS)):
@@ -246,12 +246,12 @@ def write_inventory(history: History, folder: Path, prefix: str, there: Store, e
 
 
 def known(history: History) -> list[bytes]:
-    """The addresses that expire, in order."""
+    """The addresses of the expired objects, in order."""
     return sorted(names.texts(history.addresses(expiring(history))))
 
 
 def expiring(history: History) -> Numbers:
-    """The numbers of the objects that expire."""
+    """The numbers of the expired objects."""
     return np.flatnonzero(history.expired())
 
 
@@ -259,7 +259,7 @@ def expiring(history: History) -> Numbers:
 
 
 def history_in(folder: Path, size: Size) -> History:
-    """The plan of a folder, as of the time when it was started."""
+    """The plan of a folder, as of the time when its generation started."""
     file = folder / "plan.json"
     if not file.exists():
         file.write_text(json.dumps({"size": size.name, "now": int(time.time())}))
@@ -273,7 +273,7 @@ def history_in(folder: Path, size: Size) -> History:
 def built(
     folder: Path, size: Size, store: str, log_message: Callable[[str], None]
 ) -> Iterator[tuple[Serving, History]]:
-    """A repository of a size, served; what of it isn't in the folder yet is written first."""
+    """A served repository of a size. Parts that the folder doesn't have yet are written first."""
     folder.mkdir(parents=True, exist_ok=True)
     history = history_in(folder, size)
     with serving(folder, store) as served:
@@ -297,7 +297,7 @@ def _write_all(served: Serving, history: History, folder: Path) -> None:
 
 
 def write_stored(served: Serving, history: History, folder: Path, store: str) -> None:
-    if store == "inventory":  # of the objects only those are there that will be deleted
+    if store == "inventory":  # only the objects that will be deleted exist
         expired = expiring(history)
         write_objects(history, served.objects, done=folder / "objects.at", only=expired)
         write_inventory(history, folder / "inventory", served.prefix, served.place().store(), expired)

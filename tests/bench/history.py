@@ -35,7 +35,8 @@ class Version:
 
 @dataclass(frozen=True)
 class History:
-    """A repository of a size as of `now` (seconds). Dates stand in years and days at which rules decide for weeks."""
+    """A repository of a size as of `now` (in seconds). Commits are dated so that the verdicts of the rules don't change
+    for weeks."""
 
     size: Size
     now: int
@@ -44,7 +45,7 @@ class History:
 
     @cached_property
     def trunk_dates(self) -> Numbers:
-        """Dates of a trunk's commits: those beyond the rule's days, and those within."""
+        """The dates of a trunk's commits, first those older than the rule's days, then those within them."""
         count, old = self.size.commits, self.size.expired + 1
         before = np.linspace(self.now - 300 * DAY, self.now - 130 * DAY, old).astype(np.int64)
         return np.concatenate(
@@ -65,7 +66,7 @@ class History:
         return f"fork-{fork:05}"
 
     def forked_at(self, fork: int) -> int:
-        """The commit of the first trunk that a fork begins at."""
+        """The commit of the first trunk at which a fork begins."""
         first = self.size.expired + 1
         return first + fork * (self.size.commits - first) // self.size.forks
 
@@ -89,53 +90,53 @@ class History:
 
     @cached_property
     def firsts(self) -> dict[str, int]:
-        """The first number of each kind of object, in the order of numbers, and the number of all under `end`."""
-        size, found, at = self.size, {}, 0
+        """The first number of each kind of object, in the order of numbers. `end` is the total number."""
+        size, numbers, at = self.size, {}, 0
         for kind in ("base", "replaced", "tails", "staged", "garbage"):
-            found[kind] = at
+            numbers[kind] = at
             at += getattr(size, kind)
-        return {**found, "end": at}
+        return {**numbers, "end": at}
 
     def versions(self, trunk: int, place: int) -> Iterator[Version]:
         """The versions of a trunk's range over time; each replaces some objects with new ones."""
         size, draw = self.size, np.random.default_rng([_SEED, trunk, place])
         begins = (trunk * size.ranges + place) * size.entries
-        held, since = np.arange(begins, begins + size.entries, dtype=np.int64), 0
+        objects, since = np.arange(begins, begins + size.entries, dtype=np.int64), 0
         for number in range(place, size.rewritten, size.ranges):
             commit = size.rewriting()[number // size.rewrites]
-            yield Version(since, commit, held)
-            held, since = held.copy(), commit
+            yield Version(since, commit, objects)
+            objects, since = objects.copy(), commit
             begins = self.firsts["replaced"] + (trunk * size.rewritten + number) * size.changed
             places = draw.choice(size.entries, size.changed, replace=False)
-            held[places] = np.arange(begins, begins + size.changed)
-        yield Version(since, size.commits, held)
+            objects[places] = np.arange(begins, begins + size.changed)
+        yield Version(since, size.commits, objects)
 
     def live_in(self, version: Version) -> bool:
-        """Whether a retained commit holds it."""
+        """Whether a retained commit has the object."""
         return bool(self.trunk_retained[version.since : version.until].any())
 
     def tail(self, commit: int) -> Numbers:
-        """The objects of the small range of a commit: trunks' commits first, then those of forks."""
+        """The objects of the small range of a commit. The commits of trunks come first, then those of forks."""
         begins = self.firsts["tails"] + commit * self.size.tail
         return np.arange(begins, begins + self.size.tail, dtype=np.int64)
 
     def expired(self) -> npt.NDArray[np.bool_]:
         """For each object, whether no retained commit and no staged entry refers to it."""
-        size, gone = self.size, np.ones(self.firsts["end"], dtype=np.bool_)
+        size, unreferenced = self.size, np.ones(self.firsts["end"], dtype=np.bool_)
         for trunk in range(size.trunks):
             for place in range(size.ranges):
                 for version in self.versions(trunk, place):
                     if self.live_in(version):
-                        gone[version.objects] = False
+                        unreferenced[version.objects] = False
         retained = [*np.tile(self.trunk_retained, size.trunks), *np.tile(self.fork_retained, size.forks)]
         for commit in np.flatnonzero(retained).tolist() if size.tail else ():
-            gone[self.tail(commit)] = False
-        gone[self.firsts["staged"] : self.firsts["garbage"]] = False
-        return gone
+            unreferenced[self.tail(commit)] = False
+        unreferenced[self.firsts["staged"] : self.firsts["garbage"]] = False
+        return unreferenced
 
     @cached_property
     def made(self) -> Numbers:
-        """When each object was stored, in seconds."""
+        """The time at which each object was stored, in seconds."""
         size, now = self.size, self.now
         rewritten = np.repeat(self.trunk_dates[list(size.rewriting())], size.rewrites * size.changed)
         commits = [np.tile(self.trunk_dates, size.trunks), np.tile(self.fork_dates, size.forks)]
@@ -150,13 +151,13 @@ class History:
 
     @cached_property
     def _slices(self) -> tuple[Numbers, Bytes]:
-        """The slice of each object, as many in each, and the names of slices."""
+        """The slice of each object, with equal numbers of objects in each, and the names of the slices."""
         count, slices = self.firsts["end"], self.size.slices
         order = np.argsort(self.made, kind="stable")
-        found = np.empty(count, dtype=np.int32)
-        found[order] = np.arange(count) * slices // count
+        indexes = np.empty(count, dtype=np.int32)
+        indexes[order] = np.arange(count) * slices // count
         opened = self.made[order[np.arange(slices) * count // slices]]
-        return found, names.slice_names(opened)
+        return indexes, names.slice_names(opened)
 
     @property
     def folders(self) -> list[str]:
@@ -168,18 +169,18 @@ class History:
         return names.addresses(objects, self.made[objects], slices[of_object[objects]])
 
     def is_marker(self, objects: Numbers) -> npt.NDArray[np.bool_]:
-        """Objects that are empty, as all garbage is: the first ones of each trunk."""
+        """Which objects are empty markers, like all garbage: the first ones of each trunk."""
         size = self.size
         return (objects < size.base) & (objects % (size.ranges * size.entries) < size.markers)
 
     def sizes(self, objects: Numbers) -> Numbers:
-        """Sizes in bytes: of markers and garbage 0, and otherwise no two alike."""
+        """Sizes in bytes: 0 for markers and garbage, and a different size for each other object."""
         empty = self.is_marker(objects) | (objects >= self.firsts["garbage"])
         return np.where(empty, 0, names.sizes(objects))
 
 
 def _retained(dates: Numbers, cutoff: int) -> npt.NDArray[np.bool_]:
     """Of a line of commits, the head and each commit whose child is younger than the cutoff."""
-    found = np.ones(len(dates), dtype=np.bool_)
-    found[:-1] = dates[1:] > cutoff
-    return found
+    retained = np.ones(len(dates), dtype=np.bool_)
+    retained[:-1] = dates[1:] > cutoff
+    return retained

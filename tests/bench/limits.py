@@ -1,6 +1,6 @@
 """How fast each part of a mark could be: the same bytes, listed, decoded, joined and written without anything else.
 
-Each is done by as many processes as there are cores.
+Each part is done by as many processes as there are cores.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def by_all_cores(work: Callable[[list[Any]], _Result], items: Sequence[Any]) -> 
     with multiprocessing.get_context("fork").Pool(_CORES, _take, (work,)) as pool:
         pool.map(_ready, range(_CORES), chunksize=1)
         began = time.monotonic()
-        found = pool.map(_do, shares, chunksize=1)
-        return found, time.monotonic() - began
+        results = pool.map(_do, shares, chunksize=1)
+        return results, time.monotonic() - began
 
 
 def _take(work: Callable[[Any], Any]) -> None:
@@ -78,28 +78,28 @@ def raw(server: S3Server, bucket: str, prefixes: Sequence[str], at_once: int) ->
             signer.add_auth(request)
             body = pool.request("GET", request.url, headers=dict(request.headers.items())).data
             keys += body.count(b"<Contents>")
-            found = _TOKEN.search(body)
-            if found is None:
+            match = _TOKEN.search(body)
+            if match is None:
                 return keys
-            token = found[1]
+            token = match[1]
 
     with ThreadPoolExecutor(at_once) as workers:
         return sum(workers.map(pages, prefixes))
 
 
 def files(folders: Sequence[Path]) -> int:
-    """Folders of files, with a stat of each file for its size and time."""
+    """List folders of files, with a stat of each file for its size and time."""
     count = 0
     for folder in folders:
-        with os.scandir(folder) as found:
-            for entry in found:
+        with os.scandir(folder) as entries:
+            for entry in entries:
                 entry.stat(follow_symlinks=False)
                 count += 1
     return count
 
 
 def inventory(parts: Sequence[Path]) -> int:
-    """Parquet files, read whole."""
+    """Read whole Parquet files."""
     return sum(len(pq.ParquetFile(part).read(use_threads=False)) for part in parts)
 
 
@@ -126,8 +126,8 @@ def decoding(tables: dict[str, bytes], *, proving: bool) -> tuple[int, float]:
 
     if tables:
         decoded(list(tables)[:1])  # compiles
-    found, seconds = by_all_cores(decoded, list(tables))
-    return sum(found), seconds
+    decoded_ranges, seconds = by_all_cores(decoded, list(tables))
+    return sum(decoded_ranges), seconds
 
 
 # --- join and writing -------------------------------------------------------------------------------------------------
@@ -139,14 +139,14 @@ def anti_join(place: Place, stored: Dataset, live: Sequence[Dataset], cutoff: da
     objects = _read(place, stored, ["address", "size", "modified", "checksum", "slice"])
     known = pa.chunked_array([chunk for part in live for chunk in _read(place, part, ["address"])["address"].chunks])
     old = pc.less_equal(objects["modified"], pa.scalar(cutoff, objects.schema.field("modified").type))
-    gone = objects.filter(pc.and_(old, pc.invert(pc.is_in(objects["address"], value_set=known.combine_chunks()))))
-    gone = gone.sort_by("address")
+    expired = objects.filter(pc.and_(old, pc.invert(pc.is_in(objects["address"], value_set=known.combine_chunks()))))
+    expired = expired.sort_by("address")
     buffer = io.BytesIO()
-    pq.write_table(gone, buffer, compression="zstd")
+    pq.write_table(expired, buffer, compression="zstd")
     place.store().write("_lakefs/retention/gc/bench/expired.parquet", buffer.getvalue())
-    text = "".join(f"{address}\n" for address in gone["address"].to_pylist())
+    text = "".join(f"{address}\n" for address in expired["address"].to_pylist())
     place.store().write("_lakefs/retention/gc/bench/expired.txt", text.encode())
-    return len(gone), time.monotonic() - began
+    return len(expired), time.monotonic() - began
 
 
 def _read(place: Place, dataset: Dataset, columns: list[str]) -> pa.Table:

@@ -36,7 +36,7 @@ LOAD = b"x" * 10
 
 
 def upload(server: S3Server, objects: int, slices: int) -> list[str]:
-    """Keys as lakeFS names them, evenly over slices; returns the slices."""
+    """Upload objects with keys as lakeFS names them, evenly distributed over slices. Returns the slices."""
     client = server.client()
     folders = [f"data/gpj2k6c8kq2h3m1{number:05}/" for number in range(slices)]
 
@@ -54,7 +54,7 @@ def upload(server: S3Server, objects: int, slices: int) -> list[str]:
 
 
 def plain_boto3(server: S3Server, folders: list[str]) -> int:
-    """boto3's own paginator, which parses by itself, a folder after the other."""
+    """boto3's own paginator, which does its own parsing, one folder after another."""
     pages = server.client().get_paginator("list_objects_v2").paginate
     return sum(
         len(page.get("Contents", ())) for at in folders for page in pages(Bucket=BUCKET, Prefix=f"{NAMESPACE}/{at}")
@@ -62,7 +62,7 @@ def plain_boto3(server: S3Server, folders: list[str]) -> int:
 
 
 def rows(store: Store, folders: list[str]) -> int:
-    """`Store.pages`: an object of Python's a key, a folder after the other."""
+    """`Store.pages`: one Python object per key, one folder after another."""
     return sum(len(page.objects) for folder in folders for page in store.pages(folder))
 
 
@@ -73,7 +73,7 @@ def arrow(store: Store, folders: list[str], at_once: int) -> int:
 
 
 def step(spark: SparkSession, place: Place, folders: list[str]) -> int:
-    """The step of a mark: tasks that list and write Parquet to the store."""
+    """The listing step of a mark: tasks that list and write Parquet to the store."""
     parts = full_listing.split_parts(place.store(), full_listing.all_parts(place.store()), wanted=8)
     tasks = full_listing.tasks_of(spark, parts)
     produce = full_listing.listing_producer(place, local_adapter=False)
@@ -89,8 +89,8 @@ def measured(ways: dict[str, Callable[[], int]], objects: int, rounds: int) -> N
     for number in range(rounds + 1):  # the first one warms up
         for name, way in ways.items():
             began, used = time.monotonic(), time.process_time()
-            found = way()
-            assert found == objects, f"{name} found {found} of {objects}"
+            listed = way()
+            assert listed == objects, f"{name} found {listed} of {objects}"
             if number:
                 seconds[name].append(time.monotonic() - began)
                 processor[name].append(time.process_time() - used)

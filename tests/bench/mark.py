@@ -1,12 +1,12 @@
-"""How long a mark of a synthetic repository takes, by phase, compared with the minimum of each part.
+"""How long a mark of a synthetic repository takes, by phase, compared with the minimum for each part.
 
     uv run python -m tests.bench.mark --size M --store s3 --folder /tmp/bench
 
-Writes the repository into the folder once (`generate`), then runs `lakegc mark` as a user does, in a process of its
-own, and compares what expired with what is known to. For each phase: seconds, processor seconds of lakegc's processes
-and of the store, requests to the store and to the lakeFS server, bytes, and memory at its peak. The limits of listing,
-decoding, joining and writing are measured in the same run. `--runs` repeats the mark, `--limits no` leaves the limits
-out, and `--report FILE` keeps the tables as Markdown.
+Writes the repository into the folder once (`generate`), then runs `lakegc mark` as a user does, in its own process, and
+compares the expired set with the known one. For each phase it reports: seconds, processor seconds of lakegc's processes
+and of the store, requests to the store and to the lakeFS server, bytes, and peak memory. The limits of listing,
+decoding, joining and writing are measured in the same run. `--runs` repeats the mark, `--limits no` skips the limits,
+and `--report FILE` saves the tables as Markdown.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ USED = ("processor", "store", "requests", "lists", "bytes", "calls")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All counters at one moment: seconds, and what was used and sent by then."""
+    """All counters at one moment: the time, and the resources used and bytes sent so far."""
 
     at: float
     processor: float = 0.0
@@ -98,7 +98,7 @@ class Reading:
 
 @dataclass
 class Phase:
-    """The cost of a phase; if it runs twice, the sum of both."""
+    """The cost of a phase. If it runs twice, the costs are added."""
 
     name: str
     seconds: float = 0.0
@@ -123,7 +123,7 @@ class Phase:
 
 @dataclass
 class Measured:
-    """One run: its phases in order, and peaks of memory."""
+    """One measured run: its phases in order, and peaks of memory."""
 
     phases: dict[str, Phase]
     seconds: float
@@ -140,15 +140,15 @@ class Counters:
         self._served, self._watch = served, watch
 
     def read(self, at: float | None = None) -> Reading:
-        now, requests, lists, sent = at or time.monotonic(), 0.0, 0.0, 0.0
+        now, requests, lists, received = at or time.monotonic(), 0.0, 0.0, 0.0
         if self._served.metrics_port:
             with suppress(OSError), urlopen(f"http://127.0.0.1:{self._served.metrics_port}/metrics") as response:
                 for name, labels, value in _METRIC.findall(response.read().decode()):
                     requests += float(value) if name == "request_total" else 0
                     lists += float(value) if 'type="LIST"' in labels else 0
-                    sent += float(value) if name != "request_total" else 0
+                    received += float(value) if name != "request_total" else 0
         store = sum(processor_seconds(process) for process in self._served.processes)
-        return Reading(now, self._watch.processor(), store, requests, lists, sent, len(self._served.requests[0]))
+        return Reading(now, self._watch.processor(), store, requests, lists, received, len(self._served.requests[0]))
 
 
 def run(served: Serving, mark_id: str, options: Sequence[str], home: Path) -> Measured:
@@ -173,7 +173,7 @@ def lakegc(
     base = counters.read()
     first = last = replace(base, at=first.at, processor=0.0)
     phases: dict[str, Phase] = {}
-    now, said, split = START, [], False
+    now, messages, split = START, [], False
 
     def close(reading: Reading, name: str) -> None:
         nonlocal last
@@ -182,7 +182,7 @@ def lakegc(
 
     assert process.stderr is not None
     for line in process.stderr:
-        said.append(line)
+        messages.append(line)
         matched = _PROGRESS_LINE.search(line)
         if matched is None:
             continue
@@ -203,7 +203,7 @@ def lakegc(
     ended = counters.read()
     close(replace(ended, at=time.monotonic(), processor=max(watch.used, last.processor)), now)
     if code:
-        raise SystemExit("".join(said))
+        raise SystemExit("".join(messages))
     return Measured(phases, last.at - first.at, sum(p.processor for p in phases.values()), dict(watch.peaks), load)
 
 
@@ -212,7 +212,7 @@ def lakegc(
 
 @dataclass(frozen=True)
 class Made:
-    """A finished mark, and the place it is in."""
+    """A finished mark and its place."""
 
     place: Place
     mark: Mark
@@ -221,23 +221,24 @@ class Made:
         return int(self.mark.record.steps[step].facts.get(name, 0))
 
 
-def made(served: Serving, mark_id: str) -> Made:
+def finished_mark(served: Serving, mark_id: str) -> Made:
     place = served.place()
     return Made(place, Mark.open(place, mark_id))
 
 
 def forget_marks(served: Serving) -> None:
-    """Remove what earlier runs left, so that each mark is the first one; but not what they found out of the store."""
+    """Remove the marks of earlier runs, so that each mark is the first one. The probed capabilities of the store are
+    kept."""
     store = served.place().store()
     keys = [f"{MARKS}{kind}/" for kind in ("lakegc", "unified", "uncommitted", "commits")]
     for prefix in keys:
         for page in store.pages(prefix):
-            left = (found.key for found in page.objects if found.key != RECORD_KEY)
-            delete_own_files(store, [key for key in left if not key.endswith("/")])
+            files_of_marks = (entry.key for entry in page.objects if entry.key != RECORD_KEY)
+            delete_own_files(store, [key for key in files_of_marks if not key.endswith("/")])
 
 
 def expired_in(found: Made) -> list[bytes]:
-    """The addresses that expire, in order."""
+    """The addresses of the expired objects, in order."""
     dataset = found.mark.dataset("expired_set")
     batches = (
         file_batches(found.place, dataset.folder, file, EXPIRED_OBJECTS, columns=["address"]) for file in dataset.files
@@ -248,7 +249,7 @@ def expired_in(found: Made) -> list[bytes]:
 
 
 def check(found: Made, history: History) -> int:
-    """How many objects expire. Raises `SystemExit` where they aren't those that are known to."""
+    """The number of expired objects. Raises `SystemExit` if they aren't the known ones."""
     addresses = expired_in(found)
     if addresses != known(history):
         wrong = set(addresses) ^ set(known(history))
@@ -260,18 +261,18 @@ def check(found: Made, history: History) -> int:
 
 
 def limit_of_listing(served: Serving, history: History, folder: Path) -> float:
-    """Seconds in which all keys can be listed without being read."""
+    """The seconds in which all keys can be listed without parsing them."""
     if served.store is None:
         root = served.sandbox.local_path / REPOSITORY
-        found, seconds = limits.by_all_cores(limits.files, [root / folder for folder in history.folders])
+        listed, seconds = limits.by_all_cores(limits.files, [root / folder for folder in history.folders])
     elif (folder / "inventory").exists():
-        found, seconds = limits.by_all_cores(limits.inventory, sorted((folder / "inventory").iterdir()))
+        listed, seconds = limits.by_all_cores(limits.inventory, sorted((folder / "inventory").iterdir()))
     else:
         prefixes = [served.prefix + folder for folder in history.folders]
         listing = partial(limits.raw, served.store, BUCKET, at_once=AT_ONCE)
-        found, seconds = limits.by_all_cores(listing, prefixes)
-    if sum(found) != history.firsts["end"]:
-        raise SystemExit(f"the limit listed {sum(found):,} keys of {history.firsts['end']:,}")
+        listed, seconds = limits.by_all_cores(listing, prefixes)
+    if sum(listed) != history.firsts["end"]:
+        raise SystemExit(f"the limit listed {sum(listed):,} keys of {history.firsts['end']:,}")
     return seconds
 
 
@@ -290,8 +291,8 @@ def add_limits(run: Measured, found: Made, served: Serving, history: History, fo
     live = [found.mark.dataset("committed_addresses", "addresses")]
     live += [found.mark.dataset("uncommitted_addresses", part) for part in ("first", "second")]
     stored = found.mark.dataset("namespace_slices")
-    gone, seconds = limits.anti_join(found.place, stored, live, record.cutoff)
-    run.notes.append(f"join and writing by plain pyarrow: {seconds:.2f} s for {gone:,} objects")
+    expired, seconds = limits.anti_join(found.place, stored, live, record.cutoff)
+    run.notes.append(f"join and writing by plain pyarrow: {seconds:.2f} s for {expired:,} objects")
     phases[JOIN].limit, phases[JOIN].of_limit = seconds, "pyarrow, with writing"
 
 
@@ -339,12 +340,12 @@ def rows(run: Measured) -> Iterator[list[str]]:
         limit = f"{phase.limit:.1f} ({phase.of_limit})" if phase.limit is not None else ""
         ratio = f"{took / phase.limit:.2f}" if phase.limit else ""
         used = (f"{number:.1f}" for number in (phase.seconds, phase.processor, phase.store))
-        sent = (f"{phase.requests:,.0f}", f"{phase.lists:,.0f}", f"{phase.bytes / 1e6:,.1f}", f"{phase.calls:,}")
-        yield [phase.name, *used, *sent, f"{phase.peak / MIB:,.0f}", rate, limit, ratio]
+        traffic = (f"{phase.requests:,.0f}", f"{phase.lists:,.0f}", f"{phase.bytes / 1e6:,.1f}", f"{phase.calls:,}")
+        yield [phase.name, *used, *traffic, f"{phase.peak / MIB:,.0f}", rate, limit, ratio]
 
 
 def show(run: Measured, title: str, report: Path | None = None) -> None:
-    """Print a run's table; with a report, add it there as Markdown."""
+    """Print a run's table. With a report, also append it there as Markdown."""
     table = Table(title=title, title_justify="left")
     for place, name in enumerate(HEAD):
         table.add_column(name, justify="right" if place else "left")
@@ -365,11 +366,17 @@ def show(run: Measured, title: str, report: Path | None = None) -> None:
 def options_of(store: str, folder: Path) -> list[str]:
     if store == "local":
         return []
-    young = ["--min-age", "0", "--allow-young"]  # what is in the bucket was written just now
+    young = ["--min-age", "0", "--allow-young"]  # the objects in the bucket were just written
     if store == "s3":
         return young
-    taken = datetime.fromtimestamp((folder / "objects.done").stat().st_mtime, UTC)
-    return [*young, "--inventory", str(folder / "inventory"), "--inventory-taken", f"{taken:%Y-%m-%dT%H:%M:%SZ}"]
+    as_of = datetime.fromtimestamp((folder / "objects.done").stat().st_mtime, UTC)
+    return [
+        *young,
+        "--inventory",
+        str(folder / "inventory"),
+        "--inventory-taken",
+        f"{as_of:%Y-%m-%dT%H:%M:%SZ}",
+    ]
 
 
 def main() -> None:
@@ -390,11 +397,11 @@ def main() -> None:
             forget_marks(served)
             mark_id = f"bench-{datetime.now(UTC):%Y%m%dT%H%M%S}"
             measured = run(served, mark_id, options, folder / "dagster")
-            found = made(served, mark_id)
-            count_rates(measured, found)
-            expired = check(found, history)
+            mark = finished_mark(served, mark_id)
+            count_rates(measured, mark)
+            expired = check(mark, history)
             if chosen.limits == "yes":
-                add_limits(measured, found, served, history, folder)
+                add_limits(measured, mark, served, history, folder)
             title = f"{size.name} over {chosen.store}: {history.firsts['end']:,} objects, {expired:,} expire, as known"
             show(measured, title, chosen.report)
 

@@ -14,11 +14,12 @@ _ALPHABET = np.frombuffer(b"0123456789abcdefghijklmnopqrstuv", dtype=np.uint8)
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _YEAR_4000, _WRAP = 64_060_588_800, 1 << 32
 ADDRESS = len("data/") + 20 + len("/") + 20
-LEAST_SIZE = 1 << 28  # sizes are all different, and all as long in a table
+LEAST_SIZE = 1 << 28  # all sizes differ, but have the same length in a table
 
 
 def xids(seconds: Numbers, makers: Numbers, counts: Numbers) -> Bytes:
-    """Names of 20 characters in rows, as lakeFS makes them: four bytes of time, five of the maker, three that count."""
+    """Names of 20 characters, one per row, as lakeFS makes them: four bytes of time, five of the creator, three of a
+    counter."""
     raw = np.zeros((len(counts), 12), dtype=np.uint8)
     for place in range(4):
         raw[:, place] = (seconds >> (8 * (3 - place))) & 0xFF
@@ -33,13 +34,14 @@ def xids(seconds: Numbers, makers: Numbers, counts: Numbers) -> Bytes:
 
 
 def slice_names(opened: Numbers) -> Bytes:
-    """Names of slices in rows, by the seconds at which they were opened: the newest sorts first."""
+    """Names of slices, one per row, by the seconds at which they were opened. The newest sorts first."""
     numbers = np.arange(len(opened))
     return xids((_YEAR_4000 - opened) % _WRAP, numbers >> 24, numbers)
 
 
 def addresses(numbers: Numbers, made: Numbers, slices: Bytes) -> Bytes:
-    """The addresses of objects in rows; `made` are their seconds, `slices` the names of their slices in rows."""
+    """The addresses of objects, one per row. `made` are their times in seconds; `slices` are the names of their slices,
+    one per row."""
     rows = np.empty((len(numbers), ADDRESS), dtype=np.uint8)
     rows[:, :5] = np.frombuffer(b"data/", dtype=np.uint8)
     rows[:, 5:25] = slices
@@ -54,7 +56,7 @@ def texts(rows: Bytes) -> list[bytes]:
 
 
 def checksums(numbers: Numbers) -> Bytes:
-    """32 hex digits in rows, which look like any MD5."""
+    """Checksums of 32 hex digits, one per row, in the form of an MD5."""
     halves = [_mixed(numbers.astype(np.uint64) * np.uint64(2) + np.uint64(half)) for half in range(2)]
     raw = np.stack(halves, axis=1).view(np.uint8).reshape(len(numbers), 16)
     return _HEX[np.stack([raw >> 4, raw & 15], axis=2).reshape(len(numbers), 32)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
 BETWEEN_LOOKS = 0.2
-LOOKS_A_WEIGHING = 5  # to add up all pages of a process takes milliseconds, of which the process itself stands still
+LOOKS_A_WEIGHING = 5  # adding up the pages of a process stops it for milliseconds
 JAVA, WORKER, REST = "JVM", "Python workers", "driver"
 
 
@@ -26,15 +26,15 @@ class Process:
 
 
 def tree(root: int) -> list[Process]:
-    """The process and its descendants, each behind its parent."""
-    everything = [found for entry in Path("/proc").iterdir() if (found := _process(entry)) is not None]
+    """The process and its descendants, each after its parent."""
+    everything = [listed for entry in Path("/proc").iterdir() if (listed := _process(entry)) is not None]
     children: dict[int, list[Process]] = {}
     for process in everything:
         children.setdefault(process.parent, []).append(process)
-    found = [process for process in everything if process.id == root]
-    for process in found:  # grows while it is gone through
-        found.extend(children.get(process.id, ()))
-    return found
+    listed = [process for process in everything if process.id == root]
+    for process in listed:  # the list grows during the loop
+        listed.extend(children.get(process.id, ()))
+    return listed
 
 
 def _process(entry: Path) -> Process | None:
@@ -42,7 +42,7 @@ def _process(entry: Path) -> Process | None:
         return None
     try:
         head, _, rest = (entry / "stat").read_text().rpartition(")")
-    except OSError:  # it ended meanwhile
+    except OSError:  # the process has ended
         return None
     fields = rest.split()
     return Process(int(entry.name), head.partition("(")[2], int(fields[1]), sum(map(int, fields[11:15])))
@@ -54,7 +54,7 @@ def processor_seconds(root: int) -> float:
 
 
 def memory(process: int) -> int:
-    """Resident bytes; what several processes share counts in parts."""
+    """Resident bytes. Memory shared by several processes is counted proportionally."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:

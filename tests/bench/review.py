@@ -34,7 +34,7 @@ SLICES, TABLES, COMMITS = 500, 400, 300
 
 
 def rows(first: int, last: int) -> pa.Table:
-    """Objects by number, as keys of their slices in order; two in three were in expired commits."""
+    """Objects by number, with keys in the order of their slices. Two in three were in expired commits."""
     numbers = np.arange(first, last)
     draw = np.random.default_rng(first)
     slices = numbers * SLICES // 2_000_000_000
@@ -83,7 +83,7 @@ def build(place: Place, *, objects: int, count: int) -> None:
 
 
 def measured(environment: dict[str, str], *command: str) -> None:
-    """Run a command, its output thrown away, and print its seconds and its peak of resident memory."""
+    """Run a command, discard its output, and print its duration and peak of resident memory."""
     begun = time.monotonic()
     lakegc = str(Path(sys.executable).with_name("lakegc"))
     program = (

@@ -34,9 +34,9 @@ from tests.bench.mark import (
     Measured,
     count_rates,
     expired_in,
+    finished_mark,
     forget_marks,
     lakegc,
-    made,
     options_of,
     run,
     show,
@@ -74,7 +74,7 @@ class Grown(History):
 
 
 def change(served: Serving, before: Made, grown: Grown, commits: int) -> None:
-    """Commit the new objects to `main`, an equal part with each commit, each to the next range."""
+    """Commit the new objects to `main`. Each commit adds an equal share to the next range."""
     state, size = served.sandbox._catalog.state, grown.size
     parts = np.array_split(np.arange(grown.more, dtype=np.int64) + grown.firsts["end"], commits)
     branch = state.branch(REPOSITORY, "main")
@@ -88,9 +88,9 @@ def change(served: Serving, before: Made, grown: Grown, commits: int) -> None:
         served.objects.fill(zip(keys, grown.sizes(objects).tolist(), [grown.at] * len(keys), strict=True))
         place = number % size.ranges
         *_, version = grown.versions(0, place)
-        held = version.objects.copy()
-        held[np.linspace(0, size.entries - 1, len(objects)).astype(np.int64)] = objects
-        ref, table = written_range(grown, [path_of(0, place, slot) for slot in range(size.entries)], held)
+        numbers = version.objects.copy()
+        numbers[np.linspace(0, size.entries - 1, len(objects)).astype(np.int64)] = objects
+        ref, table = written_range(grown, [path_of(0, place, slot) for slot in range(size.entries)], numbers)
         served.tables.put(f"_lakefs/{table.id}", table.data)
         refs = [*refs[:place], ref, *refs[place + 1 :]]
         made_at = datetime.fromtimestamp(grown.at + number, UTC)
@@ -101,13 +101,13 @@ def change(served: Serving, before: Made, grown: Grown, commits: int) -> None:
 
 
 def marked(served: Serving, folder: Path, options: Sequence[str], title: str) -> tuple[Measured, Made]:
-    """A measured mark, shown."""
+    """Run a mark, measure it, and print the result."""
     mark_id = f"since-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     measured = run(served, mark_id, options, folder / "dagster")
-    found = made(served, mark_id)
-    count_rates(measured, found)
-    show(measured, f"{title}: {found.fact('expired_set', 'expired'):,} expire")
-    return measured, found
+    mark = finished_mark(served, mark_id)
+    count_rates(measured, mark)
+    show(measured, f"{title}: {mark.fact('expired_set', 'expired'):,} expire")
+    return measured, mark
 
 
 def used(measured: Measured, kind: str, name: str) -> float:
@@ -139,13 +139,13 @@ def main() -> None:
             (folder / "swept").touch()
         grown = Grown(history.size, history.now, round(size.base * chosen.share), int(time.time()))
         change(served, before, grown, chosen.commits)
-        optimized, found = marked(served, folder, options, f"{size.name}, {grown.more:,} objects changed")
+        optimized, mark = marked(served, folder, options, f"{size.name}, {grown.more:,} objects changed")
         clean, wanted = marked(served, folder, [*options, "--full"], f"{size.name}, everything looked at")
-        if not found.mark.record.incremental or expired_in(found) != expired_in(wanted):
+        if not mark.mark.record.incremental or expired_in(mark) != expired_in(wanted):
             raise SystemExit("the optimized mark isn't one, or found another set than the clean one")
         for kind, name in (("listing", "lists"), ("ranges", "requests"), ("ranges", "bytes")):
-            ours, all_of_it = used(optimized, kind, name), used(clean, kind, name)
-            print(f"{kind}, {name}: {ours:,.0f} of {all_of_it:,.0f}, {ours / all_of_it:.1%}")
+            incremental, all_of_it = used(optimized, kind, name), used(clean, kind, name)
+            print(f"{kind}, {name}: {incremental:,.0f} of {all_of_it:,.0f}, {incremental / all_of_it:.1%}")
         print(f"seconds: {optimized.seconds:.1f} of {clean.seconds:.1f}, {optimized.seconds / clean.seconds:.1%}")
 
 

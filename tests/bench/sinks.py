@@ -1,4 +1,5 @@
-"""Where a synthetic repository is written to: a folder of files, or a bucket of SeaweedFS, by whichever way is fast."""
+"""Where a synthetic repository is written: to a folder of files or to a bucket of SeaweedFS, in the fastest way for
+each."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ CONNECTIONS = 16
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A namespace as the local block adapter lays it out. Files of objects have their size and hold nothing."""
+    """A namespace as the local block adapter lays it out. Files of objects have their size but no content."""
 
     root: Path
 
@@ -28,9 +29,9 @@ class Folder:
         path.write_bytes(data)
 
     def fill(self, objects: Iterable[tuple[str, int, int]]) -> None:
-        """Objects by key, size and seconds, in the order of their folders."""
+        """Write objects by key, size and time in seconds, in the order of their folders."""
         last = ""
-        for key, size, made in objects:
+        for key, size, written in objects:
             folder = key.rpartition("/")[0]
             if folder != last:
                 (self.root / folder).mkdir(parents=True, exist_ok=True)
@@ -38,17 +39,18 @@ class Folder:
             descriptor = os.open(self.root / key, os.O_WRONLY | os.O_CREAT, 0o644)
             try:
                 os.truncate(descriptor, size)
-                os.utime(descriptor, (made, made))
+                os.utime(descriptor, (written, written))
             finally:
                 os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A namespace in a bucket of SeaweedFS that lets anybody write. Objects are empty and as old as their writing."""
+    """A namespace in a bucket of SeaweedFS that anybody may write to. Objects are empty, and dated by when they are
+    written."""
 
     port: int
-    prefix: str  # with the bucket, without slashes at its ends
+    prefix: str  # includes the bucket, without slashes at its ends
 
     def put(self, key: str, data: bytes) -> None:
         with self._connected() as (sender, responses):
@@ -79,7 +81,7 @@ class Bucket:
 
 
 def _read_response(responses: BinaryIO) -> None:
-    """Read one response. Raises `OSError` where it isn't a success."""
+    """Read one response. Raises `OSError` if it isn't a success."""
     status, length = responses.readline(), 0
     while (line := responses.readline()) not in (b"\r\n", b""):
         name, _, value = line.partition(b":")

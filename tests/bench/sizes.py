@@ -1,4 +1,4 @@
-"""The sizes of synthetic repositories, and what follows from them by counting."""
+"""The sizes of synthetic repositories, and the numbers that follow from them."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Size:
 
     @property
     def all_commits(self) -> int:
-        """Without the empty one that each repository begins with."""
+        """The number of commits, without the empty one with which each repository begins."""
         return self.trunks * self.commits + self.forks * self.fork_commits
 
     @property
     def rewritten(self) -> int:
-        """How many ranges one trunk's commits rewrite in all."""
+        """The total number of ranges that one trunk's commits rewrite."""
         return len(self.rewriting()) * self.rewrites
 
     def rewriting(self) -> range:
@@ -55,7 +55,7 @@ class Size:
 
     @property
     def base(self) -> int:
-        """Objects that the trunks begin with; as many live ones are at their heads."""
+        """The number of objects with which the trunks begin, which is also the number of live ones at their heads."""
         return self.trunks * self.ranges * self.entries
 
     @property
@@ -82,7 +82,7 @@ class Size:
 SIZES = {
     size.name: size
     for size in (
-        # a mark of seconds, to try things with
+        # a mark of a few seconds, for trying things out
         Size("XS", 1, 4, 1_000, 40, 20, changed=20, tail=3, forks=5, fork_commits=4, staged=200, garbage=500,
              markers=5, slices=10),
         # the documented test of the reference: 103,000 objects, 15,000 to delete

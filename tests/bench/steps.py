@@ -1,9 +1,9 @@
-"""How long a mark takes, step by step, on a sandbox repository of a chosen size.
+"""How long each step of a mark takes, on a sandbox repository of a chosen size.
 
     uv run python -m tests.bench.steps --objects 100000 --commits 300 --runs 2
 
-Builds the repository once in a folder (`--folder` keeps it), then runs `lakegc mark` as a user does, in a process of
-its own. What comes before the listing is Python and Dagster; the first part of the listing is the start of Spark.
+Builds the repository once in a folder (`--folder` keeps it), then runs `lakegc mark` as a user does, in its own
+process. The time before the listing is that of Python and Dagster; the first part of the listing is the start of Spark.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ STEP = re.compile(r"\[ *([\d.]+) s\] (.*)")
 
 
 def build(sandbox: Sandbox, name: str, *, objects: int, commits: int) -> None:
-    """A commit a day, each with new paths and some of the last ones overwritten; the last 30 days are retained."""
+    """One commit per day, each with new paths and with some of the previous ones overwritten. The last 30 days are
+    retained."""
     draw, now = random.Random(1), sandbox.now()
     sandbox.set_clock(now - timedelta(days=commits + 10))
     repository = sandbox.create(name)
@@ -46,12 +47,12 @@ def build(sandbox: Sandbox, name: str, *, objects: int, commits: int) -> None:
 
 
 def timed(environment: dict[str, str], name: str) -> None:
-    """Run a mark and print when each step began."""
+    """Run a mark and print when each step started."""
     command = [str(Path(sys.executable).with_name("lakegc")), "mark", name, "--full"]
     begun = time.monotonic()
     ended = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True)
     total = time.monotonic() - begun
-    steps = [(float(found[1]), found[2]) for found in map(STEP.search, ended.stderr.splitlines()) if found]
+    steps = [(float(match[1]), match[2]) for match in map(STEP.search, ended.stderr.splitlines()) if match]
     for (at, what), after in zip(steps, [*(at for at, _ in steps[1:]), total], strict=True):
         print(f"{after - at:7.1f} s  {what}")
     print(f"{total:7.1f} s  in all\n", flush=True)

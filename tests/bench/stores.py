@@ -31,7 +31,7 @@ _ACTIONS = ["Admin", "Read", "Write", "List", "Tagging"]
 
 @dataclass(frozen=True)
 class Serving:
-    """A running sandbox and its store. `prefix` is what keys of the bucket begin with; `processes` are the store's."""
+    """A running sandbox and its store. `prefix` is the beginning of keys in the bucket; `processes` are the store's."""
 
     sandbox: Sandbox
     tables: Sink
@@ -45,13 +45,13 @@ class Serving:
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables that `lakegc` needs."""
-        found = dict(self.sandbox.environment)
+        variables = dict(self.sandbox.environment)
         if self.store is not None:
-            found |= {"LAKEGC_S3_ACCESS_KEY_ID": _KEY, "LAKEGC_S3_SECRET_ACCESS_KEY": _SECRET}
-        return found
+            variables |= {"LAKEGC_S3_ACCESS_KEY_ID": _KEY, "LAKEGC_S3_SECRET_ACCESS_KEY": _SECRET}
+        return variables
 
     def place(self) -> Place:
-        """The repository's namespace, as `lakegc` reaches it."""
+        """The repository's namespace, as `lakegc` opens it."""
         settings = Settings.load(self.environment, Path("/nonexistent"))
         lakefs = LakeFS(LakeFSSettings.of(settings))
         return place_of(lakefs.repository(REPOSITORY), "local" if self.store is None else "s3", settings.store())
@@ -76,7 +76,7 @@ def serving(folder: Path, store: str) -> Iterator[Serving]:
 
 @contextmanager
 def seaweedfs_in(folder: Path) -> Iterator[tuple[SeaweedFS, int, int, int]]:
-    """SeaweedFS over a folder, which stays; also its process, and the ports of its filer and metrics."""
+    """SeaweedFS over a folder that is kept, its process, and the ports of its filer and metrics."""
     (folder / "data").mkdir(parents=True, exist_ok=True)
     keys = [{"accessKey": _KEY, "secretKey": _SECRET}]
     identities = [
@@ -94,6 +94,6 @@ def seaweedfs_in(folder: Path) -> Iterator[tuple[SeaweedFS, int, int, int]]:
         s3_servers._until_ready(server, lambda: process.poll() is None, folder)
         yield server, process.pid, filer, metrics
     finally:
-        process.kill()  # all that it was given is with the system by then, and an orderly end takes twenty seconds
+        process.kill()  # its data has been handed to the operating system, and an orderly shutdown takes twenty seconds
         process.wait()
         s3_servers._remove_sockets(command)

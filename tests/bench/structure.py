@@ -1,4 +1,4 @@
-"""Prints how the code is laid out: modules, imports, cycles, loops that wait, and the README's lines.
+"""Prints how the code is structured: modules, imports, cycles, loops that wait, and the README's lines.
 
 uv run python -m tests.bench.structure
 """
@@ -25,13 +25,13 @@ def modules() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def top_level(package: str) -> list[str]:
-    """The modules right in a package, without `__init__`."""
+    """The modules directly in a package, without `__init__`."""
     return sorted(path.stem for path in (ROOT / package).glob("*.py") if path.stem != "__init__")
 
 
 def function_level_imports() -> dict[Path, int]:
-    """How many imports stand inside functions, by module."""
-    found = {}
+    """The number of imports inside functions, by module."""
+    imports = {}
     for path, tree in modules():
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         inside = {
@@ -41,12 +41,12 @@ def function_level_imports() -> dict[Path, int]:
             if isinstance(node, ast.Import | ast.ImportFrom)
         }
         if inside:
-            found[path] = len(inside)
-    return found
+            imports[path] = len(inside)
+    return imports
 
 
 def import_cycles() -> list[str]:
-    """Pairs of modules that import each other, directly or by way of others, imports for type checkers left out."""
+    """Pairs of modules that import each other, directly or indirectly. Imports for type checkers are ignored."""
     graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
     names = sorted(graph.modules)
     upstream = {name: graph.find_upstream_modules(name) for name in names}
@@ -56,16 +56,16 @@ def import_cycles() -> list[str]:
 
 
 def loops_that_sleep() -> list[str]:
-    """Loops that call a function named `sleep`: hand-written retries, except the shared retry policy and poll."""
-    found = []
+    """Loops that call a function named `sleep`: hand-written retries, except for the shared retry policy and poll."""
+    loops = []
     for path, tree in modules():
         for node in ast.walk(tree):
             if isinstance(node, ast.While | ast.For):
                 calls = [inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call)]
                 names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
                 if "sleep" in names:
-                    found.append(f"{path}:{node.lineno}")
-    return found
+                    loops.append(f"{path}:{node.lineno}")
+    return loops
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
     uv run python -m tests.bench.sweep --size XL --factor 0.05 --latency 0.03 --folder /tmp/bench
 
-Approves the newest mark that `mark --store inventory` made of the repository, and sweeps it as a user does; each
-response of the store comes `--latency` seconds later than it would. In the end none of the approved keys may be left.
+Approves the newest mark that `mark --store inventory` made of the repository, and sweeps it as a user does. Each
+response of the store is delayed by `--latency` seconds. In the end, none of the approved keys may be left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from spark_resources.mark_store.mark import marks
 from tests.bench.generate import built, folder_of, size_of
-from tests.bench.mark import DELETING, lakegc, made, show
+from tests.bench.mark import DELETING, finished_mark, lakegc, show
 from tests.bench.sizes import SIZES
 from tests.bench.stores import REPOSITORY
 from tests.support.store_proxy import store_proxy
@@ -33,8 +33,8 @@ def main() -> None:
     with built(folder, size, "inventory", print) as (served, _):
         assert served.store is not None
         newest = max(marks(served.place()), key=lambda record: record.start)
-        found = made(served, newest.mark_id)
-        expired = found.fact("expired_set", "expired")
+        mark = finished_mark(served, newest.mark_id)
+        expired = mark.fact("expired_set", "expired")
         approve = ["approve", REPOSITORY, newest.mark_id, "--yes", "--digest", str(newest.digest)]
         lakegc(served, approve, home)
         with store_proxy(served.store.endpoint_url) as proxy:

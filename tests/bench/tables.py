@@ -1,4 +1,4 @@
-"""Ranges of synthetic entries, written by the product's own writer from records made many at a time."""
+"""Ranges of synthetic entries, written by lakegc's own writer from records that are made many at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def path_of(trunk: int, place: int, slot: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """The value of one entry as the product writes it, and where in it size, address and checksum stand."""
+    """The value of one entry as lakegc writes it, and the positions of size, address and checksum in it."""
 
     value: Bytes
     content: Bytes
@@ -71,17 +71,17 @@ _TEMPLATE = _Template.made()
 
 
 def values(history: History, objects: Numbers) -> list[bytes]:
-    """What tables and staging hold of objects, as the server writes it."""
+    """The values of objects as the server writes them in tables and staging."""
     addresses, checksums = history.addresses(objects), names.checksums(objects)
-    found = _TEMPLATE.values(addresses, names.sizes(objects), checksums)
-    for place in np.flatnonzero(history.sizes(objects) == 0).tolist():  # few: an empty one is written otherwise
+    encoded = _TEMPLATE.values(addresses, names.sizes(objects), checksums)
+    for place in np.flatnonzero(history.sizes(objects) == 0).tolist():  # few: empty objects are encoded differently
         entry = _entry(b"", addresses[place].tobytes().decode(), 0, checksums[place].tobytes().decode())
-        found[place] = put_value(entry_identity(entry), put_entry(entry))
-    return found
+        encoded[place] = put_value(entry_identity(entry), put_entry(entry))
+    return encoded
 
 
 def written_range(history: History, paths: list[bytes], objects: Numbers) -> tuple[RangeRef, WrittenTable]:
-    """A range with these objects at these paths, which must be in the order of their bytes."""
+    """A range with these objects at these paths, which must be in byte order."""
     records = list(map(Record, paths, values(history, objects)))
     table = write_table(records, {"type": "ranges"})
     return range_ref(table.data, name=table.id), table

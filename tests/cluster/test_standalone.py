@@ -48,9 +48,9 @@ def json_output(settings: Mapping[str, str], home: Path, *arguments: str) -> Any
     known = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     environment = {**known, **settings, "DAGSTER_HOME": str(home)}
     command = [sys.executable, "-m", "lakegc_assets.cli", *arguments, "--format", "json"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
 @pytest.mark.timeout(900)

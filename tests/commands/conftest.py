@@ -19,8 +19,8 @@ from tests.support.mark_runs import target_of
 
 __all__ = ["dagster_home", "lakegc"]
 
-# Keys that no list of files, no terminal, no markup and no spreadsheet takes as they are; those that a line can hold,
-# and those that it can't.
+# Keys that lists of files, terminals, markup and spreadsheets all have to escape: first those that fit on a line, then
+# those that do not.
 ON_A_LINE = {
     "data/s/\x1b[31mred\x1b[0m",
     "data/s/bell\x07 and back\x08",
@@ -79,8 +79,8 @@ def hostile(sandbox: Sandbox, lakegc: Lakegc) -> Marked:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"garbage")
     settings = {**sandbox.settings, "s3_access_key_id": "AKIA", **SECRETS}
-    made = lakegc(settings, "mark", "hostile", "--mark-id", "m1", "--format", "json", *NO_AGE)
-    return Marked(sandbox, "hostile", settings, made)
+    outcome = lakegc(settings, "mark", "hostile", "--mark-id", "m1", "--format", "json", *NO_AGE)
+    return Marked(sandbox, "hostile", settings, outcome)
 
 
 @pytest.fixture(scope="session")
@@ -89,8 +89,8 @@ def still(sandbox: Sandbox, lakegc: Lakegc) -> Marked:
     lake = sandbox.create("still")
     lake.put("main", "a", b"a")
     lake.commit("main", "first")
-    made = lakegc(sandbox.settings, "mark", "still", "--mark-id", "m1", *NO_AGE)
-    return Marked(sandbox, "still", sandbox.settings, made)
+    outcome = lakegc(sandbox.settings, "mark", "still", "--mark-id", "m1", *NO_AGE)
+    return Marked(sandbox, "still", sandbox.settings, outcome)
 
 
 @pytest.fixture(scope="session")
@@ -108,5 +108,5 @@ def name(sandbox: Sandbox, request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def place(sandbox: Sandbox, name: str) -> Place:
     """The namespace of that repository."""
-    found: Place = target_of(sandbox.settings, name).place
-    return found
+    namespace: Place = target_of(sandbox.settings, name).place
+    return namespace

@@ -24,9 +24,9 @@ def test_a_mark_with_hostile_keys_is_approved_unless_a_byte_was_added_to_it(host
         outcome = lakegc(hostile.settings, *arguments)
         path.write_bytes(whole)
         assert outcome.code == 3, f"{path}: {outcome.err}"
-    made = lakegc(hostile.settings, *arguments)
+    approved = lakegc(hostile.settings, *arguments)
     taken_back = lakegc(hostile.settings, "revoke", hostile.repository, "m1")
 
     assert tripped == ["share"]
-    assert made.code == 0, made.err
+    assert approved.code == 0, approved.err
     assert taken_back.code == 0, taken_back.err

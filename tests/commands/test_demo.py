@@ -30,10 +30,10 @@ LIMIT_S = 240
 
 def fresh(home: Path) -> dict[str, str]:
     """The environment of somebody without settings, but with the caches that this machine has already."""
-    ours = ("LAKEGC_", "LAKECTL_", "AWS_", "DAGSTER_", "XDG_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    own_prefixes = ("LAKEGC_", "LAKECTL_", "AWS_", "DAGSTER_", "XDG_")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(own_prefixes)}
     return {
-        **kept,
+        **variables,
         "HOME": str(home),
         "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),
         "TMPDIR": str(home.parent),
@@ -49,8 +49,8 @@ class Demo:
 
     @property
     def folder(self) -> Path:
-        (found,) = re.findall(r"lakegc sandbox up --folder (.+)", self.done.stdout)
-        return Path(found)
+        (printed,) = re.findall(r"lakegc sandbox up --folder (.+)", self.done.stdout)
+        return Path(printed)
 
     def table(self, title: str) -> list[list[str]]:
         """The rows of one of its tables, cell by cell."""
@@ -65,8 +65,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     home.mkdir()
     conf = json.dumps({**QUICK_START, "spark.hadoop.fs.s3a.secret.key": SECRET})
     env = {**fresh(home), "LAKEGC_SPARK_CONF": conf}
-    done = subprocess.run([LAKEGC, "demo"], env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    return Demo(home, done)
+    completed = subprocess.run([LAKEGC, "demo"], env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return Demo(home, completed)
 
 
 def test_the_demo_expires_the_six_objects_of_the_documented_example(demo: Demo) -> None:

@@ -13,8 +13,8 @@ from tests.support.store_providers import Provider
 
 def as_settings(provider: Provider) -> dict[str, str]:
     """How a store is reached, as texts."""
-    given = {name: getattr(provider.settings, name) for name in provider.settings.model_fields_set}
-    named = {name: value for name, value in given.items() if name.startswith(("s3_", "azure_", "gcs_"))}
+    fields = {name: getattr(provider.settings, name) for name in provider.settings.model_fields_set}
+    named = {name: value for name, value in fields.items() if name.startswith(("s3_", "azure_", "gcs_"))}
     return {
         name: value.get_secret_value() if isinstance(value, SecretStr) else str(value) for name, value in named.items()
     }

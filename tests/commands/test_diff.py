@@ -59,29 +59,29 @@ def test_a_diff_reports_newly_and_no_longer_expired_objects(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
     """The diff counts objects and bytes by reason and path, and says what happened to objects that no longer expire."""
-    found = difference(lakegc, sandbox, name, "m1", "m2")
+    document = difference(lakegc, sandbox, name, "m1", "m2")
 
-    newly, no_longer = found["newly_expired"], found["no_longer_expired"]
+    newly, no_longer = document["newly_expired"], document["no_longer_expired"]
     assert (newly["objects"], newly["bytes"]) == (2, 3_000)
     assert (no_longer["objects"], no_longer["bytes"]) == (3, 700)
-    assert found["still_expired"] == {"objects": 5, "bytes": 50}
+    assert document["still_expired"] == {"objects": 5, "bytes": 50}
     assert sums(newly["by_prefix"], "prefix") == {"t/": (1, 1_000), None: (1, 2_000)}
     assert sums(newly["by_reason"], "branch", "days") == {("main", 21): (1, 1_000), (None, None): (1, 2_000)}
     assert sums(no_longer["by_prefix"], "prefix") == {"t/": (1, 200), "": (1, 400), None: (1, 100)}
     assert sums(no_longer["by_fate"], "became") == {
         "no longer in the store": (1, 100), "on hold": (1, 200), "kept: referenced again, or unclear": (1, 400)
     }  # fmt: skip
-    assert found["differ_in"] == {"rules": ["default 21 days, dev 7", "default 7 days, dev 3"]}
+    assert document["differ_in"] == {"rules": ["default 21 days, dev 7", "default 7 days, dev 3"]}
 
 
 def test_a_review_reports_the_changes_since_the_previous_mark(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
     """The review agrees with `diff`; a first mark is labelled as such."""
-    shown = lakegc.output(sandbox.settings, "review", name, "m2")
-    found = json.loads(lakegc.output(sandbox.settings, "review", name, "m2", "--format", "json"))
+    output = lakegc.output(sandbox.settings, "review", name, "m2")
+    document = json.loads(lakegc.output(sandbox.settings, "review", name, "m2", "--format", "json"))
 
-    assert found["changed"] == difference(lakegc, sandbox, name, "m1", "latest")
+    assert document["changed"] == difference(lakegc, sandbox, name, "m1", "latest")
     for words in (
         "2 objects (2.9 KiB) newly expired, 3 objects (700 B) no longer expired, 5 objects (50 B) unchanged",
         "1 object (100 B) no longer in the store; 1 object (200 B) on hold; 1 object (400 B) kept: referenced again",
@@ -89,7 +89,7 @@ def test_a_review_reports_the_changes_since_the_previous_mark(
         "Newly expired, by prefix",
         "No longer expired, by reason in mark m1",
     ):
-        assert words in shown
+        assert words in output
     assert "this is the first mark" in lakegc.output(sandbox.settings, "review", name, "m1")
 
 
@@ -100,12 +100,12 @@ def test_a_review_works_although_the_previous_mark_is_unreadable(
     folder = sandbox.local_path / name / "_lakefs/retention/gc/lakegc/m1"
     (folder / "expired_set" / "part-00000-0-000.parquet").write_bytes(b"")
 
-    shown = lakegc.output(sandbox.settings, "review", name, "m2")
-    found = json.loads(lakegc.output(sandbox.settings, "review", name, "m2", "--format", "json"))
+    output = lakegc.output(sandbox.settings, "review", name, "m2")
+    document = json.loads(lakegc.output(sandbox.settings, "review", name, "m2", "--format", "json"))
 
-    assert "are unknown: the previous mark, m1, can no longer be read" in shown
-    assert (found["objects"], found["changed"]) == (7, None)
-    assert "part-00000-0-000.parquet" in found["incomparable"]
+    assert "are unknown: the previous mark, m1, can no longer be read" in output
+    assert (document["objects"], document["changed"]) == (7, None)
+    assert "part-00000-0-000.parquet" in document["incomparable"]
     lakegc(sandbox.settings, "diff", name, "m1", "m2").stopped(3, "isn't the file that was written")
 
 

@@ -35,7 +35,7 @@ NOT_OURS = {
     "--seed", "--minutes",
 }  # fmt: skip
 
-# one process for all: what tests import is imported once
+# one process for all, so that the imports of tests are done once
 COLLECT = """
 import json, sys
 import pytest
@@ -92,8 +92,8 @@ def code(page: Path) -> Iterator[str]:
 
 def commands_named(page: Path) -> set[str]:
     """The commands of lakegc that a page's code names."""
-    found = (re.match(r"(?:\S+/)?lakegc (?:--set \S+ )?([a-z]\S*)", line.strip()) for line in code(page))
-    return {match.group(1) for match in found if match is not None}
+    matches = (re.match(r"(?:\S+/)?lakegc (?:--set \S+ )?([a-z]\S*)", line.strip()) for line in code(page))
+    return {match.group(1) for match in matches if match is not None}
 
 
 def commands() -> dict[str, typer.main.click.Command]:
@@ -109,14 +109,14 @@ def options() -> set[str]:
 
 @a_page
 def test_every_relative_link_and_anchor_has_a_target(page: Path) -> None:
-    lost = []
+    broken = []
     for link in links(page):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
         if not target.exists() or (anchor and anchor not in anchors(target)):
-            lost.append(link)
+            broken.append(link)
 
-    assert lost == []
+    assert broken == []
 
 
 @pytest.mark.parametrize("page", PAGES[1:], ids=NAMES[1:])
@@ -203,14 +203,14 @@ def test_every_documented_pytest_command_selects_tests() -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", text(ROOT / "docs" / "contributing.md"), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
     runs = [shlex.split(line.partition("run pytest ")[2]) for line in lines if "run pytest " in line]
-    found = subprocess.run(
+    collected = subprocess.run(
         [sys.executable, "-c", COLLECT], cwd=ROOT, input=json.dumps(runs), capture_output=True, text=True, check=False
     )
 
     assert len(runs) >= 5
-    assert found.returncode == 0, found.stderr
-    ended = json.loads(found.stdout.splitlines()[-1])
-    assert [shlex.join(run) for run, code in zip(runs, ended, strict=True) if code] == [], found.stdout
+    assert collected.returncode == 0, collected.stderr
+    ended = json.loads(collected.stdout.splitlines()[-1])
+    assert [shlex.join(run) for run, code in zip(runs, ended, strict=True) if code] == [], collected.stdout
 
 
 @a_page

@@ -71,14 +71,14 @@ def leave(place: Place, layout: str, mark_id: str, *files: list[str], summary_fi
         place.store().write(f"{folder.removesuffix('deleted/')}summary.json", summary_file)
 
 
-def shown(lakegc: Lakegc, settings: Mapping[str, str], *arguments: str) -> Any:
+def json_output(lakegc: Lakegc, settings: Mapping[str, str], *arguments: str) -> Any:
     outcome = lakegc(settings, *arguments, "--format", "json")
     assert outcome.code == 0, outcome.err
     return json.loads(outcome.out)
 
 
 def listed(lakegc: Lakegc, settings: Mapping[str, str], lake: str) -> dict[tuple[str, str], tuple[str, int | None]]:
-    rows = shown(lakegc, settings, "status", lake)["marks"]
+    rows = json_output(lakegc, settings, "status", lake)["marks"]
     return {(row["by"], row["mark_id"]): (row["state"], row["expired"]) for row in rows}
 
 
@@ -116,8 +116,8 @@ def test_every_address_of_a_foreign_mark_is_reviewed(lakegc: Lakegc, sandbox: Sa
     addresses = [*STORED, GONE]
     leave(place_of(sandbox, lake), layout, "m1", addresses[:2], addresses[2:], summary_file=summary(5))
 
-    totals = shown(lakegc, sandbox.settings, "review", lake, "m1")
-    every = shown(lakegc, sandbox.settings, "review", lake, f"{layout}/m1", "--list")
+    totals = json_output(lakegc, sandbox.settings, "review", lake, "m1")
+    every = json_output(lakegc, sandbox.settings, "review", lake, f"{layout}/m1", "--list")
     lines = lakegc(sandbox.settings, "review", lake, "m1", "--list", "--format", "csv").out
     people = lakegc(sandbox.settings, "review", lake, "m1")
 
@@ -219,5 +219,5 @@ def test_every_address_of_a_recorded_reference_mark_is_listed(
         summary_file=(folder / "expected" / "reference_summary.json").read_bytes(),
     )
 
-    found = shown(lakegc, sandbox.settings, "review", lake, "m1", "--list")
-    assert sorted(row["address"] for row in found) == sorted(marked)
+    document = json_output(lakegc, sandbox.settings, "review", lake, "m1", "--list")
+    assert sorted(row["address"] for row in document) == sorted(marked)

@@ -67,7 +67,7 @@ class Shell:
         cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
         (folder / "home").touch()
         places = {
-            "HOME": str(folder / "home"),  # a file, so that nobody, root included, can write below it
+            "HOME": str(folder / "home"),  # a file, so that nobody can write below it, not even root
             "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # Spark's classes, which take long to write
             "DAGSTER_HOME": str(folder / "dagster"),
         }
@@ -86,17 +86,17 @@ class Shell:
 
     def _run(self, step: str) -> None:
         arguments = [argument.format(**self._facts) for argument in STEPS[step]]
-        done = self._ended[step] = (self._here if step in AGAIN else self._separate)(arguments)
+        completed = self._ended[step] = (self._here if step in AGAIN else self._separate)(arguments)
         if step == "review":
-            self._facts["digest"] = json.loads(done.out)["digest"]
+            self._facts["digest"] = json.loads(completed.out)["digest"]
 
     def _separate(self, arguments: Sequence[str]) -> Outcome:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "lakegc_assets.cli", *arguments],
             env=self._environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
             check=False,
         )  # fmt: skip
-        return Outcome(done.returncode, done.stdout, done.stderr)
+        return Outcome(completed.returncode, completed.stdout, completed.stderr)
 
     def _here(self, arguments: Sequence[str]) -> Outcome:
         """In this process, which was called as the separate ones are."""
@@ -127,16 +127,16 @@ def test_a_command_succeeds_in_a_separate_process(shell: Shell, step: str) -> No
 
 
 @pytest.mark.parametrize("step", [step for step, arguments in STEPS.items() if "json" not in arguments])
-def test_a_command_prints_the_next_one_in_the_form_in_which_it_was_called(shell: Shell, step: str) -> None:
+def test_a_command_prints_the_next_one_as_it_was_called_itself(shell: Shell, step: str) -> None:
     """The printed command can be pasted: here lakegc is run as a module, and no shell finds `lakegc`."""
     called = f"{relative_if_inside(sys.executable, Path.cwd())} -m lakegc_assets.cli "
     ended = shell.ended(step)
-    shown = ended.out
+    output = ended.out
 
     assert ended.code == 0, ended.err
-    named = {line.rpartition(called)[2].split()[0] for line in shown.splitlines() if called in line}
-    assert named & {arguments[0] for arguments in STEPS.values()}, shown
-    assert " lakegc " not in shown.replace(called, "")
+    named = {line.rpartition(called)[2].split()[0] for line in output.splitlines() if called in line}
+    assert named & {arguments[0] for arguments in STEPS.values()}, output
+    assert " lakegc " not in output.replace(called, "")
 
 
 def test_every_command_is_run_in_a_separate_process() -> None:

@@ -72,16 +72,16 @@ def test_a_hold_is_listed_as_it_was_added_until_it_is_dropped(held: Held) -> Non
         held("add", "imported", "--prefix", "data/imported/", *WHOSE),
     ]
     listed = json.loads(held("list", "--json").out)
-    shown = held("list")
+    output = held("list")
     dropped = held("drop", "legal")
 
     assert "has no holds" in empty.out
-    assert [outcome.code for outcome in (*added, shown, dropped)] == [0] * 7
+    assert [outcome.code for outcome in (*added, output, dropped)] == [0] * 7
     assert "tags v* with their history, until 2127-01-31" in added[0].out
     assert [row["id"] for row in listed["holds"]] == ["releases", "legal", "experiments", "reports", "imported"]
     assert listed["holds"][0]["history"] == "true"
     assert {row["state"] for row in listed["holds"]} == {"in force"}
-    assert "[bold]*.pdf" in shown.out
+    assert "[bold]*.pdf" in output.out
     assert held.ids() == ["releases", "experiments", "reports", "imported"]
 
 
@@ -150,7 +150,7 @@ def test_an_expired_hold_is_listed_as_outdated(held: Held) -> None:
     ],
 )
 def test_an_invalid_hold_is_refused(held: Held, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
-    """Nothing is written."""
+    """The file of holds stays unchanged."""
     held("add", *arguments, *WHOSE).stopped(2, *words)
 
     assert not held.file.exists()

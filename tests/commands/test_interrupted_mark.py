@@ -49,20 +49,20 @@ def started(sandbox: Sandbox, folder: Path, *arguments: str, **more: str) -> sub
 def nothing_left(process: subprocess.Popen[str], folder: Path) -> None:
     """Poll until no process of its session runs and none of its temporary files is there."""
     limit = time.monotonic() + LIMIT_S
-    while (left := running_in(process.pid) or sorted((folder / "tmp").iterdir())) and time.monotonic() < limit:
+    while (remaining := running_in(process.pid) or sorted((folder / "tmp").iterdir())) and time.monotonic() < limit:
         time.sleep(0.1)  # the step of a poll with a limit
-    assert not left
+    assert not remaining
 
 
 def running_in(session: int) -> list[str]:
     """The names of a session's processes, but for those that have ended and not been waited for."""
-    found = []
+    processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
             state, _, _, its_session = rest.split()[:4]
-            found += [name] if int(its_session) == session and state != "Z" else []
-    return found
+            processes += [name] if int(its_session) == session and state != "Z" else []
+    return processes
 
 
 def test_a_refusal_does_not_wait_for_spark_to_start(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -35,11 +35,11 @@ GC = "_lakefs/retention/gc"
 
 def test_json_output_is_exactly_one_document(hostile: Marked) -> None:
     """Progress is printed on stderr."""
-    found = json.loads(hostile.made.out)
+    document = json.loads(hostile.made.out)
 
     assert hostile.made.code == 0
-    assert (found["mark_id"], found["repository"], found["state"]) == ("m1", "hostile", "marked")
-    assert (found["counts"]["expired"], found["counts"]["candidates"]) == (len(HOSTILE) + 1, len(HOSTILE) + 3)
+    assert (document["mark_id"], document["repository"], document["state"]) == ("m1", "hostile", "marked")
+    assert (document["counts"]["expired"], document["counts"]["candidates"]) == (len(HOSTILE) + 1, len(HOSTILE) + 3)
     assert all(line.startswith("lakegc: [") for line in hostile.made.err.splitlines())
     check_terminal_safe(hostile.made.out)
     check_terminal_safe(hostile.made.err)
@@ -47,15 +47,15 @@ def test_json_output_is_exactly_one_document(hostile: Marked) -> None:
 
 def test_a_mark_without_expired_objects_says_so_to_people(still: Marked) -> None:
     """The output says how many objects were listed and are live, that nothing was deleted, and what to do next."""
-    shown = still.made.out
+    output = still.made.out
 
     assert still.made.code == 0
     for words in ("Mark m1 of still", "1 object, 1 B", "1 in 1 range of 2 retained commits"):
-        assert words in shown
+        assert words in output
     assert ["expired", "nothing"] in [
-        [cell.strip() for cell in line.strip("│").split("│")] for line in shown.split("\n")
+        [cell.strip() for cell in line.strip("│").split("│")] for line in output.split("\n")
     ]
-    assert shown.endswith("Nothing was deleted. Next: lakegc review still m1\n")
+    assert output.endswith("Nothing was deleted. Next: lakegc review still m1\n")
 
 
 def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sandbox: Sandbox, lakegc: Lakegc) -> None:
@@ -64,14 +64,14 @@ def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sand
     settings = sandbox.settings | {"full_every": "2"}
     lakegc.output(settings, "mark", "late", "--mark-id", "m1", *NO_AGE)
 
-    made = lakegc.output(settings, "mark", "late", "--mark-id", "m2", "--since", "m1", *NO_AGE)
+    outcome = lakegc.output(settings, "mark", "late", "--mark-id", "m2", "--since", "m1", *NO_AGE)
     review = lakegc.output(settings, "review", "late", "m2")
 
-    assert "incremental since mark m1" in made
-    for shown in (made, review):
-        assert "Uploads that arrived more than 48 hours after their slice was created were not searched for" in shown
-        assert "a full mark is due now" in shown
-        assert "To make a full mark now: lakegc mark late --full\n" in shown
+    assert "incremental since mark m1" in outcome
+    for output in (outcome, review):
+        assert "Uploads that arrived more than 48 hours after their slice was created were not searched for" in output
+        assert "a full mark is due now" in output
+        assert "To make a full mark now: lakegc mark late --full\n" in output
 
 
 def test_no_secret_is_shown_or_stored(hostile: Marked, lakegc: Lakegc, tmp_path: Path) -> None:
@@ -100,11 +100,11 @@ def test_the_reference_collectors_layout_has_the_expired_set_and_no_summary(host
         row for path in (folder / "deleted").glob("*.parquet") for row in pq.read_table(path)["address"].to_pylist()
     }
     expired = {row["address"] for row in json.loads(lakegc_list(hostile, "json"))}
-    found = json.loads(hostile.made.out)["steps"]["expired_set"]["facts"]
+    facts = json.loads(hostile.made.out)["steps"]["expired_set"]["facts"]
 
     assert deleted == expired
     assert set(text) - {""} == expired - NOT_ON_A_LINE
-    assert found["not_in_text"] == len(NOT_ON_A_LINE)
+    assert facts["not_in_text"] == len(NOT_ON_A_LINE)
     assert {path.name for path in folder.iterdir()} == {"deleted", "deleted.text"}
 
 
@@ -135,10 +135,10 @@ def lakegc_list(marked: Marked, form: str) -> str:
 
 def test_totals_are_shown_by_reason_age_prefix_and_slice(hostile: Marked, lakegc: Lakegc) -> None:
     """The command for the list of all objects is printed, and no name is read as markup."""
-    shown = lakegc(hostile.settings, "review", "hostile", "m1").out
+    output = lakegc(hostile.settings, "review", "hostile", "m1").out
 
     count = len(HOSTILE) + 1
-    assert shown.startswith(f"Mark m1 of hostile, marked, scope unified: {count} of {count + 2} objects (")
+    assert output.startswith(f"Mark m1 of hostile, marked, scope unified: {count} of {count + 2} objects (")
     for words in (
         "By reason",
         "only expired commits refer to it (main's rule of 30 days)",
@@ -153,27 +153,27 @@ def test_totals_are_shown_by_reason_age_prefix_and_slice(hostile: Marked, lakegc
         "data/tab\\there/",
         "List every object: lakegc review hostile m1 --list",
     ):
-        assert words in shown
-    check_terminal_safe(shown)
+        assert words in output
+    check_terminal_safe(output)
 
 
 def test_totals_in_json_add_up_to_the_expired_set_in_every_grouping(hostile: Marked, lakegc: Lakegc) -> None:
     """Keys are not escaped in JSON."""
-    found = json.loads(lakegc(hostile.settings, "review", "hostile", "m1", "--format", "json").out)
+    document = json.loads(lakegc(hostile.settings, "review", "hostile", "m1", "--format", "json").out)
 
     whole = (len(HOSTILE) + 1, len(b"garbage") * len(HOSTILE) + len(b"first version"))
-    assert (found["objects"], found["bytes"], found["candidates"]) == (*whole, whole[0] + 2)
+    assert (document["objects"], document["bytes"], document["candidates"]) == (*whole, whole[0] + 2)
     for by in ("by_reason", "by_age", "by_prefix", "by_slice"):
-        assert (sum(row["objects"] for row in found[by]), sum(row["bytes"] for row in found[by])) == whole
-    assert {(row["reason"], row["branch"], row["objects"]) for row in found["by_reason"]} == {
+        assert (sum(row["objects"] for row in document[by]), sum(row["bytes"] for row in document[by])) == whole
+    assert {(row["reason"], row["branch"], row["objects"]) for row in document["by_reason"]} == {
         ("only expired commits refer to it", "main", 1),
         ("no commit and no staged change refers to it", None, len(HOSTILE)),
     }
-    assert {"data/[/", "data/tab\there/", "data/s/", ""} <= {row["slice"] for row in found["by_slice"]}
-    assert {row["prefix"]: row["objects"] for row in found["by_prefix"]} == {"": 1, None: len(HOSTILE)}
-    (expired,) = (row for row in found["sample"] if row["commit_id"])
+    assert {"data/[/", "data/tab\there/", "data/s/", ""} <= {row["slice"] for row in document["by_slice"]}
+    assert {row["prefix"]: row["objects"] for row in document["by_prefix"]} == {"": 1, None: len(HOSTILE)}
+    (expired,) = (row for row in document["sample"] if row["commit_id"])
     assert (expired["path"], expired["commit_message"]) == ("a", "first")
-    assert found["digest"] == json.loads(hostile.made.out)["digest"]
+    assert document["digest"] == json.loads(hostile.made.out)["digest"]
 
 
 def test_hostile_keys_are_escaped_one_per_line_in_the_list_for_people(hostile: Marked) -> None:
@@ -187,7 +187,7 @@ def test_hostile_keys_are_escaped_one_per_line_in_the_list_for_people(hostile: M
 
 
 def test_keys_are_exact_in_the_lists_for_scripts(hostile: Marked) -> None:
-    """Only in CSV, a key that a spreadsheet would run has a quote before it."""
+    """CSV is an exception: a key that a spreadsheet would execute is preceded by a quote."""
     as_json = json.loads(text := lakegc_list(hostile, "json"))
     as_csv = list(csv.DictReader(io.StringIO(lakegc_list(hostile, "csv"), newline="")))
 
@@ -222,14 +222,14 @@ def test_csv_is_escaped_on_a_terminal(hostile: Marked) -> None:
 def test_an_empty_expired_set_is_reported_in_every_format(still: Marked, lakegc: Lakegc) -> None:
     """No format just prints nothing."""
 
-    def shown(*options: str) -> str:
+    def review_output(*options: str) -> str:
         return lakegc(still.settings, "review", "still", *options).out
 
-    totals = json.loads(shown("--format", "json"))
-    assert shown().startswith("Mark m1 of still, marked, scope unified: none of 1 object is expired.\n")
-    assert shown("--list") == "Nothing is expired.\n"
-    assert shown("--list", "--format", "csv") == ",".join(EXPIRED_OBJECTS.names) + "\r\n"
-    assert json.loads(shown("--list", "--format", "json")) == []
+    totals = json.loads(review_output("--format", "json"))
+    assert review_output().startswith("Mark m1 of still, marked, scope unified: none of 1 object is expired.\n")
+    assert review_output("--list") == "Nothing is expired.\n"
+    assert review_output("--list", "--format", "csv") == ",".join(EXPIRED_OBJECTS.names) + "\r\n"
+    assert json.loads(review_output("--list", "--format", "json")) == []
     assert (totals["objects"], totals["bytes"], totals["candidates"]) == (0, 0, 1)
     assert [totals[by] for by in ("by_reason", "by_age", "sample")] == [[], [], []]
 
@@ -260,9 +260,9 @@ def test_the_latest_mark_is_the_finished_one_that_began_last(hostile: Marked, la
     ]
     try:
         for which in ((), ("latest",)):
-            found = json.loads(lakegc(hostile.settings, "review", "hostile", *which, "--format", "json").out)
+            document = json.loads(lakegc(hostile.settings, "review", "hostile", *which, "--format", "json").out)
 
-            assert found["mark_id"] == "a-newer"
+            assert document["mark_id"] == "a-newer"
     finally:
         for folder in folders:
             shutil.rmtree(folder)
@@ -317,8 +317,8 @@ def test_a_closed_pipe_ends_a_review_silently(hostile: Marked, options: tuple[st
     command = [sys.executable, "-m", "lakegc_assets.cli", "review", "hostile", "m1", *options]
     env = {**os.environ, **quick_environment(hostile.settings)}
     try:
-        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=env, timeout=120, check=False)
+        completed = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=env, timeout=120, check=False)
     finally:
         os.close(writing)
 
-    assert (done.stderr, done.returncode) == (b"", 1)
+    assert (completed.stderr, completed.returncode) == (b"", 1)

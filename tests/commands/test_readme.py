@@ -70,13 +70,13 @@ def test_uv_keeps_its_cache_in_the_folder_where_the_readme_installs_uv() -> None
 def test_git_ignores_what_commands_write_to_the_project_folder() -> None:
     """Without this, a sandbox's data, a history or a cache could be committed by accident."""
     sandbox = inspect.signature(sandbox_app.up).parameters["folder"].default
-    left = [
+    tracked = [
         ".uv/cache/x", ".venv/x", f"{sandbox}/server.sqlite", "lakegc-demo/dagster/x", ".dagster/x", "derby.log",
         ".tmp_dagster_home_a1b2/x", "spark-warehouse/x", "metastore_db/x", "lakegc_assets/__pycache__/x",
         ".pytest_cache/x", ".hypothesis/x", ".mypy_cache/x", ".ruff_cache/x", ".import_linter_cache/x",
     ]  # fmt: skip
     ended = subprocess.run(
-        ["git", "check-ignore", *left], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        ["git", "check-ignore", *tracked], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
 
-    assert ended.stdout.splitlines() == left
+    assert ended.stdout.splitlines() == tracked

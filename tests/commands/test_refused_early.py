@@ -35,9 +35,9 @@ def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., CommandOutcome]:
 
     def run(name: str, *arguments: str, **settings: str) -> CommandOutcome:
         lakefs, spark = LakeFSResource(), Unstartable()
-        given = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
+        resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
         with (
-            mock.patch("tests.support.command_line.resources", return_value=given),
+            mock.patch("tests.support.command_line.resources", return_value=resources),
             mock.patch("lakegc_assets.cli.commands.start_spark_ahead", side_effect=AssertionError("Spark was started")),
             mock.patch("tests.support.command_line.SharedSpark", Unstartable),
         ):
@@ -129,7 +129,7 @@ def test_undo_and_purge_without_a_quarantine_end_before_spark_starts(
 
 
 def test_a_sweep_reports_progress_from_its_start(lake: Lake, without_spark: Callable[..., CommandOutcome]) -> None:
-    """Nobody has to guess whether it works before the first object is deleted."""
+    """The first object may be deleted much later."""
     lake.add_mark()
     lake.approve()
 

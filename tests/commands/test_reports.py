@@ -65,22 +65,22 @@ MIXED = {
 def test_a_report_shows_rescued_and_failed_objects_with_their_reasons(lake: Lake, lakegc: Lakegc) -> None:
     """After the terminal is closed, it can still be read what happened to every object, and where that is recorded."""
     swept(lake, MIXED, late=("data/s/a",))
-    shown = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
-    found = json.loads(lakegc.output(lake.sandbox.settings, "report", lake.name, "latest", "--format", "json"))
+    output = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
+    document = json.loads(lakegc.output(lake.sandbox.settings, "report", lake.name, "latest", "--format", "json"))
 
     for words in (
         "it is staged on a branch", "rescued: data/s/b", "the store said no", "failed: data/s/c", "1 request.",
         "1 object became live while being deleted", "  data/s/a", f"{mark_folder('m1')}{ASSET}/",
         f"lakegc sweep {lake.name} m1", "Swept by ada@here",
     ):  # fmt: skip
-        assert words in shown
-    assert {(row["outcome"], row["reason"], row["objects"]) for row in found["reasons"]} == {
+        assert words in output
+    assert {(row["outcome"], row["reason"], row["objects"]) for row in document["reasons"]} == {
         ("rescued", "it is staged on a branch", 1), ("failed", "the store said no", 1)
     }  # fmt: skip
-    assert found["named"]["rescued"] == [
+    assert document["named"]["rescued"] == [
         {"address": "data/s/b", "size": 1, "code": "", "why": "it is staged on a branch"}
     ]
-    assert (found["late"], found["where"].endswith(f"{ASSET}/")) == (["data/s/a"], True)
+    assert (document["late"], document["where"].endswith(f"{ASSET}/")) == (["data/s/a"], True)
 
 
 def test_a_report_of_a_mark_that_was_not_swept_is_refused_with_its_state(lake: Lake, lakegc: Lakegc) -> None:
@@ -102,22 +102,22 @@ def test_a_review_of_a_swept_mark_says_that_it_was_swept(lake: Lake, lakegc: Lak
     for state in (MarkState.SWEEPING, MarkState.SWEPT):
         Mark.open(lake.place, "m1").move_to(state)
 
-    shown = lakegc.output(lake.sandbox.settings, "review", lake.name, "m1")
+    output = lakegc.output(lake.sandbox.settings, "review", lake.name, "m1")
 
-    assert "This mark was swept. The set that was approved follows" in shown
-    assert f"lakegc report {lake.name} m1" in shown
+    assert "This mark was swept. The set that was approved follows" in output
+    assert f"lakegc report {lake.name} m1" in output
 
 
 def test_a_report_says_that_a_quarantine_frees_no_space(lake: Lake, lakegc: Lakegc) -> None:
     """Quarantined objects are still paid for, and can be brought back."""
     swept(lake, {"data/s/a": (Outcome.QUARANTINED, ""), "data/s/b": (Outcome.QUARANTINED, "")})
 
-    shown = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
+    output = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
 
-    assert FREES not in shown
-    assert "2 objects (2 B) in quarantine: no space is freed until they are purged" in shown
-    assert "Quarantined objects now: 2 in quarantine." in shown
-    assert f"lakegc undo {lake.name} m1" in shown
+    assert FREES not in output
+    assert "2 objects (2 B) in quarantine: no space is freed until they are purged" in output
+    assert "Quarantined objects now: 2 in quarantine." in output
+    assert f"lakegc undo {lake.name} m1" in output
 
 
 def test_the_ui_shows_how_a_quarantine_is_undone_and_no_freed_space(lake: Lake) -> None:
@@ -134,10 +134,10 @@ def test_the_ui_shows_how_a_quarantine_is_undone_and_no_freed_space(lake: Lake) 
 def test_the_ui_names_objects_that_became_live_too_late(lake: Lake) -> None:
     """Readers miss these objects: somebody has to restore them."""
     swept(lake, MIXED, late=("data/s/a",))
-    shown = shown_in_the_ui(lake, "m1")
+    metadata = shown_in_the_ui(lake, "m1")
 
-    assert shown["came_to_life_too_late"] == 1
-    assert [record.data for record in shown["readers_miss"].records] == [{"address": "data/s/a"}]
+    assert metadata["came_to_life_too_late"] == 1
+    assert [record.data for record in metadata["readers_miss"].records] == [{"address": "data/s/a"}]
 
 
 def shown_in_the_ui(lake: Lake, mark_id: str) -> dict[str, Any]:
@@ -190,11 +190,14 @@ def test_a_report_offers_undo_and_purge_only_while_objects_are_in_quarantine(
     swept(lake, ASIDE)
     lake.place.store().write(f"{mark_folder('m1')}quarantine.json", record_bytes({"format": 1, "objects": since}))
 
-    shown = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
+    output = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
 
-    assert (f"lakegc undo {lake.name} m1" in shown, f"lakegc purge {lake.name} m1" in shown) == (bool(left), bool(left))
-    assert (left or "") in shown
-    assert ("no space is freed" in shown) == bool(left)
+    assert (f"lakegc undo {lake.name} m1" in output, f"lakegc purge {lake.name} m1" in output) == (
+        bool(left),
+        bool(left),
+    )
+    assert (left or "") in output
+    assert ("no space is freed" in output) == bool(left)
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -204,8 +207,8 @@ def test_status_shows_full_ids_on_a_terminal_of_any_width(width: int) -> None:
     row = Row(
         "a-repository", mark_id, "swept", "2026-11-21 08:50:00", 102_318, 2**40, "ada@a-host (process 7)", "undone"
     )
-    shown = io.StringIO()
+    output = io.StringIO()
 
-    EscapingConsole(file=shown, width=width).print(as_table([row]), crop=False)
+    EscapingConsole(file=output, width=width).print(as_table([row]), crop=False)
 
-    assert mark_id in shown.getvalue()
+    assert mark_id in output.getvalue()

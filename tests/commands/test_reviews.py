@@ -48,16 +48,16 @@ def test_totals_do_not_depend_on_how_rows_are_spread_over_files(
     """Objects and bytes are counted by rule, age, path and slice, and each adds up to the whole."""
     reviewable(place, tables(ROWS, per_file=per_file), commits=COMMITS)
 
-    found = review(lakegc, sandbox, name)
+    document = review(lakegc, sandbox, name)
 
-    assert (found["objects"], found["bytes"]) == WHOLE
-    assert sums(found["by_reason"], "reason", "branch", "days") == {
+    assert (document["objects"], document["bytes"]) == WHOLE
+    assert sums(document["by_reason"], "reason", "branch", "days") == {
         (ExpiredReason.EXPIRED_COMMIT.value, "main", 21): (3, 617_000),
         (ExpiredReason.EXPIRED_COMMIT.value, "dev", 7): (1, 2_000),
         (ExpiredReason.EXPIRED_COMMIT.value, None, 7): (1, 4_000),
         (ExpiredReason.NEVER_COMMITTED.value, None, None): (1, 8_000),
     }
-    assert list(sums(found["by_age"], "age").items()) == [
+    assert list(sums(document["by_age"], "age").items()) == [
         ("under a day", (1, 8_000)),
         ("a day to a week", (1, 600_000)),
         ("a week to a month", (1, 16_000)),
@@ -65,10 +65,10 @@ def test_totals_do_not_depend_on_how_rows_are_spread_over_files(
         ("3 months to a year", (1, 4_000)),
         ("over a year", (1, 2_000)),
     ]
-    assert sums(found["by_prefix"], "prefix") == {
+    assert sums(document["by_prefix"], "prefix") == {
         "tables/": (3, 603_000), "raw/": (1, 4_000), "": (1, 16_000), None: (1, 8_000)
     }  # fmt: skip
-    assert sums(found["by_slice"], "slice") == {"data/s1/": (3, 603_000), "data/s2/": (2, 12_000), "": (1, 16_000)}
+    assert sums(document["by_slice"], "slice") == {"data/s1/": (3, 603_000), "data/s2/": (2, 12_000), "": (1, 16_000)}
 
 
 def test_the_option_depth_groups_paths_by_that_many_folders(
@@ -77,9 +77,9 @@ def test_the_option_depth_groups_paths_by_that_many_folders(
     """Two tables in one folder become two groups."""
     reviewable(place, tables(ROWS))
 
-    found = sums(review(lakegc, sandbox, name, "--depth", "2")["by_prefix"], "prefix")
+    by_prefix = sums(review(lakegc, sandbox, name, "--depth", "2")["by_prefix"], "prefix")
 
-    assert {"tables/users/", "tables/orders/", "raw/", "", None} == set(found)
+    assert {"tables/users/", "tables/orders/", "raw/", "", None} == set(by_prefix)
 
 
 def test_the_share_is_of_all_listed_objects_and_bytes(
@@ -88,12 +88,12 @@ def test_the_share_is_of_all_listed_objects_and_bytes(
     """Both shares are shown."""
     reviewable(place, tables(ROWS))
 
-    found, shown = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
+    document, output = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
 
-    assert (found["candidates"], found["candidate_bytes"]) == (FACTS["candidates"], FACTS["candidate_bytes"])
-    assert (found["share_of_objects"], found["share_of_bytes"]) == (0.006, 0.631)
+    assert (document["candidates"], document["candidate_bytes"]) == (FACTS["candidates"], FACTS["candidate_bytes"])
+    assert (document["share_of_objects"], document["share_of_bytes"]) == (0.006, 0.631)
     for words in ("6 of 1,000 objects (0.6 %) are expired", "616.2 KiB of 976.6 KiB (63.1 %)"):
-        assert words in shown
+        assert words in output
 
 
 def test_costs_are_shown_only_with_a_price(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
@@ -138,19 +138,19 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
     """The id, date and message of the last commit are shown."""
     reviewable(place, tables(ROWS, per_file=2), commits=COMMITS)
 
-    found, shown = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
+    document, output = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
 
-    assert [row["address"] for row in found["largest"][:3]] == ["data/s1/a", "legacy", "data/s2/e"]
-    assert [row["address"] for row in found["newest"][:3]] == ["data/s2/e", "data/s1/a", "legacy"]
-    assert {row["address"] for row in found["sample"]} == {row["address"] for row in ROWS}
-    assert found["sample_seed"] == "m1"
-    largest = found["largest"][0]
+    assert [row["address"] for row in document["largest"][:3]] == ["data/s1/a", "legacy", "data/s2/e"]
+    assert [row["address"] for row in document["newest"][:3]] == ["data/s2/e", "data/s1/a", "legacy"]
+    assert {row["address"] for row in document["sample"]} == {row["address"] for row in ROWS}
+    assert document["sample_seed"] == "m1"
+    largest = document["largest"][0]
     assert (largest["path"], largest["commit_id"]) == ("tables/users/1.parquet", "c" * 64)
     assert (largest["commit_date"], largest["commit_message"]) == ("2026-10-12T08:50:00+00:00", "loaded users")
-    assert (found["newest"][0]["path"], found["newest"][0]["commit_message"]) == (None, None)
+    assert (document["newest"][0]["path"], document["newest"][0]["commit_message"]) == (None, None)
     for words in ("The largest", "The newest", "A random sample", "cccccccccccc 2026-10-12 loaded users"):
-        assert words in shown
-    check_terminal_safe(shown)
+        assert words in output
+    check_terminal_safe(output)
 
 
 def test_the_sample_is_drawn_evenly_and_is_reproducible_for_a_mark(place: Place) -> None:
@@ -166,7 +166,7 @@ def test_the_sample_is_drawn_evenly_and_is_reproducible_for_a_mark(place: Place)
     assert single["largest"][0]["size"] == 1_999
     drawn = [row["address"] for row in many["sample"]]
     assert drawn == [row["address"] for row in again if row["kind"] == "sample"]
-    assert drawn != [row["address"] for row in single["sample"]]  # another mark, another draw
+    assert drawn != [row["address"] for row in single["sample"]]  # another mark draws another sample
     numbers = [int(address[-5:]) for address in drawn]
     assert len(set(numbers)) == 20
     assert min(numbers) < 600
@@ -177,19 +177,19 @@ def test_each_hold_and_each_brake_is_shown_with_its_numbers(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """Brakes that did not trip are shown, too."""
-    held = {"releases": {"objects": 7, "bytes": 7_168}, "legal": {"objects": 1, "bytes": 10}}
-    reviewable(place, tables(ROWS), facts={**FACTS, "on_hold": held}, holds={"sha256": "f" * 64, "ids": [*held]})
+    on_hold = {"releases": {"objects": 7, "bytes": 7_168}, "legal": {"objects": 1, "bytes": 10}}
+    reviewable(place, tables(ROWS), facts={**FACTS, "on_hold": on_hold}, holds={"sha256": "f" * 64, "ids": [*on_hold]})
 
-    found, shown = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
+    document, output = review(lakegc, sandbox, name), lakegc.output(sandbox.settings, "review", name)
 
-    assert found["held"] == held
-    assert found["holds"] == [*held]
-    assert [brake["name"] for brake in found["brakes"]] == list(BRAKES)
-    assert {brake["name"] for brake in found["brakes"] if brake["tripped"]} >= {"share"}
-    rows = [" ".join(line.replace("│", " ").split()) for line in shown.splitlines()]
+    assert document["held"] == on_hold
+    assert document["holds"] == [*on_hold]
+    assert [brake["name"] for brake in document["brakes"]] == list(BRAKES)
+    assert {brake["name"] for brake in document["brakes"] if brake["tripped"]} >= {"share"}
+    rows = [" ".join(line.replace("│", " ").split()) for line in output.splitlines()]
     for row in ("releases 7 7.0 KiB", "legal 1 10 B"):
         assert row in rows
-    assert "tripped" in shown
+    assert "tripped" in output
 
 
 def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
@@ -198,10 +198,10 @@ def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
     """The review also shows the changes since the previous mark."""
     reviewable(place, [], facts={**FACTS, "on_hold": {"all": {"objects": 2, "bytes": 2}}})
 
-    shown = lakegc.output(sandbox.settings, "review", name)
+    output = lakegc.output(sandbox.settings, "review", name)
 
     for words in ("none of 1,000 objects is expired", "Kept by holds", "Brakes", "This is the first mark"):
-        assert words in shown
+        assert words in output
 
 
 # --- the whole list -------------------------------------------------------------------------------------------------

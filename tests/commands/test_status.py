@@ -24,16 +24,16 @@ UNIFIED = "_lakefs/retention/gc/unified"
 
 def states(lakegc: Lakegc, settings: dict[str, str], *repository: str) -> dict[str, dict[str, Any]]:
     """The marks in the JSON form, by repository and id."""
-    found = json.loads(lakegc(settings, "status", *repository, "--format", "json").out)
-    return {f"{row['repository']} {row['mark_id']}": row for row in found["marks"]}
+    document = json.loads(lakegc(settings, "status", *repository, "--format", "json").out)
+    return {f"{row['repository']} {row['mark_id']}": row for row in document["marks"]}
 
 
 @pytest.fixture
 def written(still: Marked) -> Iterator[list[Path]]:
     """Folders that a test made in the namespace; they are removed afterwards."""
-    made: list[Path] = []
-    yield made
-    for folder in made:
+    files: list[Path] = []
+    yield files
+    for folder in files:
         shutil.rmtree(folder)
 
 
@@ -60,14 +60,14 @@ def test_status_lists_the_marks_of_all_repositories_or_of_the_given_one(
 ) -> None:
     """The table for people and the JSON for scripts have the same marks."""
     every = states(lakegc, still.settings)
-    shown, of_one = (lakegc(still.settings, "status", *which).out for which in ((), ("still",)))
+    of_all, of_one = (lakegc(still.settings, "status", *which).out for which in ((), ("still",)))
 
     assert {"hostile m1", "still m1"} <= set(every)
     assert set(states(lakegc, still.settings, "still")) == {"still m1"}
     assert (every["still m1"]["state"], every["still m1"]["expired"], every["still m1"]["expired_bytes"]) == (
         "marked", 0, 0
     )  # fmt: skip
-    assert all(name in shown for name in ("Marks", "hostile", "still", "m1", "marked"))
+    assert all(name in of_all for name in ("Marks", "hostile", "still", "m1", "marked"))
     assert "hostile" not in of_one
 
 
@@ -89,17 +89,17 @@ def test_status_shows_stopped_and_interrupted_marks_as_failed(
     before = store.read(LEASE_KEY)
     store.write(LEASE_KEY, Holder("someone", "at-work", "t", store.now() + LEASE_TIME).to_json())
     try:
-        found = states(lakegc, still.settings, "still")
+        by_mark = states(lakegc, still.settings, "still")
     finally:
         store.write(LEASE_KEY, before)
 
-    assert {name: row["state"] for name, row in found.items()} == {
+    assert {name: row["state"] for name, row in by_mark.items()} == {
         "still m1": "marked",
         "still broke": "failed",
         "still killed": "failed (interrupted)",
         "still at-work": "marking",
     }
-    assert [found[f"still {name}"]["expired"] for name in ("broke", "killed", "at-work")] == [None] * 3
+    assert [by_mark[f"still {name}"]["expired"] for name in ("broke", "killed", "at-work")] == [None] * 3
 
 
 def test_foreign_marks_are_listed_beside_lakegcs_own(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
@@ -108,12 +108,12 @@ def test_foreign_marks_are_listed_beside_lakegcs_own(still: Marked, lakegc: Lake
     (finished / "summary.json").write_text('{"success":true,"num_deleted_objects":7}')
     reference(still, written, "stopped")
 
-    found = states(lakegc, still.settings, "still")
+    by_mark = states(lakegc, still.settings, "still")
 
-    assert set(found) == {"still m1", "still theirs", "still stopped"}
-    assert (found["still theirs"]["state"], found["still theirs"]["expired"]) == ("marked", 7)
-    assert "marked" not in found["still stopped"]["state"]
-    assert all("reference" in found[f"still {name}"]["by"] for name in ("theirs", "stopped"))
+    assert set(by_mark) == {"still m1", "still theirs", "still stopped"}
+    assert (by_mark["still theirs"]["state"], by_mark["still theirs"]["expired"]) == ("marked", 7)
+    assert "marked" not in by_mark["still stopped"]["state"]
+    assert all("reference" in by_mark[f"still {name}"]["by"] for name in ("theirs", "stopped"))
 
 
 def test_ids_and_names_chosen_by_others_are_escaped(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
@@ -121,11 +121,11 @@ def test_ids_and_names_chosen_by_others_are_escaped(still: Marked, lakegc: Lakeg
     reference(still, written, "\x1b[31m[bold]x")
     another(still, written, "odd", by="[/nobody]\x1b]0;title\x07")
 
-    shown = lakegc(still.settings, "status", "still").out
+    output = lakegc(still.settings, "status", "still").out
 
-    check_terminal_safe(shown)
-    assert "\\x1b[31m[bold]x" in shown
-    assert "[/nobody]\\x1b]0;title\\x07" in shown
+    check_terminal_safe(output)
+    assert "\\x1b[31m[bold]x" in output
+    assert "[/nobody]\\x1b]0;title\\x07" in output
 
 
 def test_a_repository_that_cannot_be_read_is_named_beside_the_others(
@@ -136,17 +136,17 @@ def test_a_repository_that_cannot_be_read_is_named_beside_the_others(
     folder.mkdir()
     (folder / "mark.json").write_bytes(b"\x1b[2J")
     try:
-        shown = lakegc(still.settings, "status")
-        found = json.loads(lakegc(still.settings, "status", "--format", "json").out)
+        outcome = lakegc(still.settings, "status")
+        document = json.loads(lakegc(still.settings, "status", "--format", "json").out)
         alone = lakegc(still.settings, "status", "still")
     finally:
         shutil.rmtree(folder)
 
-    check_terminal_safe(shown.out)
-    listed = {row["repository"] for row in found["marks"]}
-    assert (shown.code, listed & {"hostile", "still"}) == (0, {"hostile"})
-    assert "still: " in shown.out
-    assert "damaged/mark.json is not a valid mark record" in found["unreadable"]["still"]
+    check_terminal_safe(outcome.out)
+    listed = {row["repository"] for row in document["marks"]}
+    assert (outcome.code, listed & {"hostile", "still"}) == (0, {"hostile"})
+    assert "still: " in outcome.out
+    assert "damaged/mark.json is not a valid mark record" in document["unreadable"]["still"]
     alone.stopped(3, "damaged/mark.json is not a valid mark record")
 
 

@@ -79,5 +79,5 @@ def selection(job: dg.JobDefinition) -> Iterator[str]:
 
 def classes(resources: Mapping[str, Any]) -> Iterator[str]:
     for key, resource in resources.items():
-        made = getattr(resource, "configurable_resource_cls", type(resource))
-        yield f"{key}: {made.__module__}.{made.__qualname__}"
+        resource_class = getattr(resource, "configurable_resource_cls", type(resource))
+        yield f"{key}: {resource_class.__module__}.{resource_class.__qualname__}"

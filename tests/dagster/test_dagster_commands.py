@@ -55,7 +55,7 @@ def failures() -> list[UserFailureData]:
     """The failures of the steps of all runs in this home."""
     instance = dg.DagsterInstance.get()
     logged = [record.dagster_event for run in instance.get_runs() for record in instance.all_logs(run.run_id)]
-    found = [
+    messages = [
         event.step_failure_data.user_failure_data for event in logged if event is not None and event.is_step_failure
     ]
-    return [failure for failure in found if failure is not None]
+    return [failure for failure in messages if failure is not None]

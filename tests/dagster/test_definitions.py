@@ -13,10 +13,10 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 
-# An audit hook sees what Python's own libraries do behind one's back; a module that is imported can't be hidden.
+# An audit hook sees every import, including those that Python's own libraries make.
 LOAD = """
 import json, sys
-import dagster  # asks 'file' about the interpreter, for a reason of its own
+import dagster  # runs the program 'file' on the interpreter
 
 seen = []
 watched = ("socket.connect", "socket.bind", "socket.getaddrinfo", "subprocess.Popen", "os.system", "os.exec",
@@ -53,8 +53,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = [sys.executable, "-W", "default", "-c", LOAD]
     ended = subprocess.run(command, env=environ, cwd=home, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return {**found, "home": [path.name for path in home.iterdir()], "stderr": ended.stderr}
+    findings: dict[str, Any] = json.loads(ended.stdout)
+    return {**findings, "home": [path.name for path in home.iterdir()], "stderr": ended.stderr}
 
 
 def test_loading_the_definitions_has_no_side_effects(loaded: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ def test_loading_the_definitions_causes_no_warning_about_lakegcs_code(loaded: di
     "module", ["lakefs_sdk", "boto3", "botocore", "matplotlib", "numba", "pandas", "uvicorn", "starlette"]
 )
 def test_loading_the_definitions_imports_no_slow_library(loaded: dict[str, Any], module: str) -> None:
-    """Only some steps need these, and Dagster loads the code location in several processes."""
+    """Only some steps need these libraries, and Dagster loads the code location in several processes."""
     assert module not in loaded["modules"]
 
 

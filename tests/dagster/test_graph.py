@@ -26,11 +26,11 @@ def test_the_graph_equals_its_snapshot_in_graph_txt() -> None:
     now = snapshot.page(defs)
     if os.environ.get("UPDATE_GRAPH"):
         snapshot.SNAPSHOT.write_text(snapshot.written(now), encoding="utf-8")
-    kept = snapshot.read(snapshot.SNAPSHOT.read_text(encoding="utf-8"))
+    expected = snapshot.read(snapshot.SNAPSHOT.read_text(encoding="utf-8"))
 
-    assert list(now) == list(kept), snapshot.REFRESH
+    assert list(now) == list(expected), snapshot.REFRESH
     for section in now:  # names come first, so the first difference is the shortest
-        assert now[section] == kept[section], f"{section} changed; where that is meant: {snapshot.REFRESH}"
+        assert now[section] == expected[section], f"{section} changed; where that is meant: {snapshot.REFRESH}"
 
 
 def test_commits_are_read_after_staged_addresses() -> None:

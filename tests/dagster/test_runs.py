@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.storage.partition_status_cache import AssetPartitionStatus  # which has no public name
+from dagster._core.storage.partition_status_cache import AssetPartitionStatus  # this class has no public name
 
 from lakegc_assets.asset_checks.brakes import BRAKE_CHECKS
 from lakegc_assets.asset_checks.invariants import INVARIANTS, MARK_CHECKS
@@ -45,8 +45,8 @@ class World:
     def files(self) -> dict[str, bytes]:
         """All files of the namespace but the lease, which each run takes and gives back."""
         paths = (path for path in self.folder.rglob("*") if path.is_file())
-        found = {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in paths}
-        return {name: data for name, data in found.items() if name != LEASE_KEY}
+        contents = {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in paths}
+        return {name: data for name, data in contents.items() if name != LEASE_KEY}
 
     def events(self, run_id: str) -> list[dg.DagsterEvent]:
         return [record.dagster_event for record in self.instance.all_logs(run_id) if record.dagster_event is not None]
@@ -84,14 +84,16 @@ def ran(world: World) -> Run:
     run_mark(MARK, NO_MINIMUM_AGE, instance=world.instance, resources=resources())
     run = world.instance.get_runs()[0]
     events = world.events(run.run_id)
-    made = [event.step_materialization_data.materialization for event in events if event.is_step_materialization]
+    materializations = [
+        event.step_materialization_data.materialization for event in events if event.is_step_materialization
+    ]
     evaluated = [event for event in events if event.event_type_value == "ASSET_CHECK_EVALUATION"]
     checks = [event.asset_check_evaluation_data for event in evaluated]
     return Run(
         run,
         {
             event.asset_key.to_user_string(): {name: value.value for name, value in event.metadata.items()}
-            for event in made
+            for event in materializations
         },
         {check.asset_check_key.to_user_string(): check for check in checks},
     )
@@ -132,8 +134,8 @@ def run_without_effect(
     assert result.success
     assert not [event for event in result.all_events if event.is_step_materialization]
     assert not result.get_asset_check_evaluations()
-    [seen] = [event for event in result.all_events if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION]
-    event = seen.asset_observation_data.asset_observation
+    [observation] = [event for event in result.all_events if event.event_type is dg.DagsterEventType.ASSET_OBSERVATION]
+    event = observation.asset_observation_data.asset_observation
     return {
         "description": event.description,
         **{name: value.value for name, value in event.metadata.items()},
@@ -190,46 +192,46 @@ def test_each_asset_shows_its_rows_size_duration_preview_and_folder(
     world: World, ran: Run, asset: str, rows: int, column: str
 ) -> None:
     """The folder has Parquet files in it."""
-    shown = ran.materialized[asset]
-    folder = shown["where"].removeprefix("local://lake/")
+    metadata = ran.materialized[asset]
+    folder = metadata["where"].removeprefix("local://lake/")
 
-    assert (shown["repository"], shown["mark"], shown["dagster/row_count"]) == ("lake", "m1", rows)
-    assert shown["parquet_bytes"] > 0
-    assert shown["seconds"] >= 0
-    assert len(shown["preview"].records) == rows
-    assert column in shown["preview"].records[0].data
-    assert shown["where"] != folder
+    assert (metadata["repository"], metadata["mark"], metadata["dagster/row_count"]) == ("lake", "m1", rows)
+    assert metadata["parquet_bytes"] > 0
+    assert metadata["seconds"] >= 0
+    assert len(metadata["preview"].records) == rows
+    assert column in metadata["preview"].records[0].data
+    assert metadata["where"] != folder
     assert list((world.folder / folder).glob("*.parquet"))
 
 
 def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> None:
     """The totals that they are part of are shown, too."""
-    shown = ran.materialized["expired_set"]
+    metadata = ran.materialized["expired_set"]
 
-    assert (shown["candidates"], shown["expired"]) == (4, 2)
-    assert shown["expired_bytes"] == len(b"first") + len(b"was never committed")
-    assert shown["state"] == "marked"
+    assert (metadata["candidates"], metadata["expired"]) == (4, 2)
+    assert metadata["expired_bytes"] == len(b"first") + len(b"was never committed")
+    assert metadata["state"] == "marked"
 
 
 def test_the_expired_set_shows_plots_totals_shares_and_sample_objects(ran: Run) -> None:
     """The totals add up to it, and the objects have paths and last commits."""
-    shown = ran.materialized["expired_set"]
+    metadata = ran.materialized["expired_set"]
 
     for plot in ("bytes_by_age", "bytes_by_prefix", "bytes_by_reason"):
-        assert re.fullmatch(r"!\[Bytes by \w+\]\(data:image/png;base64,[A-Za-z0-9+/]{1000,}=*\)", shown[plot])
+        assert re.fullmatch(r"!\[Bytes by \w+\]\(data:image/png;base64,[A-Za-z0-9+/]{1000,}=*\)", metadata[plot])
     for by in ("by_reason", "by_age", "by_prefix", "by_slice"):
-        rows = [record.data for record in shown[by].records]
-        assert sum(row["objects"] for row in rows) == shown["expired"]
-        assert sum(row["bytes"] for row in rows) == shown["expired_bytes"]
-    assert (shown["share_of_objects"], "saved_a_month" in shown) == (0.5, False)
+        rows = [record.data for record in metadata[by].records]
+        assert sum(row["objects"] for row in rows) == metadata["expired"]
+        assert sum(row["bytes"] for row in rows) == metadata["expired_bytes"]
+    assert (metadata["share_of_objects"], "saved_a_month" in metadata) == (0.5, False)
     for kind in ("largest", "newest", "sample"):
-        rows = [record.data for record in shown[kind].records]
+        rows = [record.data for record in metadata[kind].records]
         assert {(row["path"], row["message"]) for row in rows} == {("overwritten", "first"), (None, None)}
 
 
 @pytest.mark.parametrize("name", [invariant.name for invariant in INVARIANTS])
 def test_every_check_shows_its_measured_values(ran: Run, name: str) -> None:
-    """All of them passed."""
+    """All checks of this mark passed."""
     [check] = [evaluation for evaluation in ran.checked.values() if evaluation.check_name == name]
 
     assert check.passed, check.description
@@ -312,7 +314,7 @@ def test_an_invalid_partition_key_is_refused_and_removed(world: World, key: str,
 
 
 def test_a_run_for_an_unknown_repository_fails_with_one_sentence(world: World) -> None:
-    """Nothing is written for a repository that the server doesn't have."""
+    """No file is written for a repository that the server doesn't have."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
     failure = failure_of(world, "nowhere|m1")
 
@@ -357,12 +359,12 @@ def test_a_tripped_brake_is_shown_as_a_warning_with_the_command_that_releases_it
     """For a mark that doesn't exist, no brake passes."""
     assert ran.run.is_success
     counts = json.loads((world.folder / RECORD).read_bytes())["counts"]
-    found = checked(world, written(world, "large", counts=counts | {"expired": counts["candidates"]}), BRAKE_CHECKS)
+    checks = checked(world, written(world, "large", counts=counts | {"expired": counts["candidates"]}), BRAKE_CHECKS)
     unknown = checked(world, "lake|never-begun", BRAKE_CHECKS)
 
-    assert {name for name, check in found.items() if not check.passed} == {"brake_share"}
-    assert found["brake_share"].severity is dg.AssetCheckSeverity.WARN
-    assert "--release share" in (found["brake_share"].description or "")
+    assert {name for name, check in checks.items() if not check.passed} == {"brake_share"}
+    assert checks["brake_share"].severity is dg.AssetCheckSeverity.WARN
+    assert "--release share" in (checks["brake_share"].description or "")
     assert not any(check.passed for check in unknown.values())
     assert all("there is no mark never-begun" in (check.description or "") for check in unknown.values())
 
@@ -373,9 +375,9 @@ def test_a_tripped_brake_is_shown_as_a_warning_with_the_command_that_releases_it
 def test_checks_of_a_missing_mark_fail_with_one_sentence(world: World) -> None:
     """Checks of a key that is no partition fail in the same way."""
     for key, words in (("lake|never-begun", "there is no mark never-begun"), ("nonsense", "not of the form")):
-        found = checked(world, key)
-        assert len(found) == len(INVARIANTS)
-        for check in found.values():
+        checks = checked(world, key)
+        assert len(checks) == len(INVARIANTS)
+        for check in checks.values():
             assert not check.passed
             assert words in (check.description or "")
 
@@ -394,11 +396,11 @@ def test_checks_of_steps_that_have_not_run_yet_fail_with_one_sentence(world: Wor
     assert ran.run.is_success
     steps = json.loads((world.folder / RECORD).read_bytes())["steps"]
     begun = {name: steps[name] for name in CHAIN[:2]}
-    found = checked(world, written(world, "begun", steps=begun, state="marking", finished=None))
+    checks = checked(world, written(world, "begun", steps=begun, state="marking", finished=None))
 
-    assert {name for name, check in found.items() if check.passed} == {"clocks_agree", "inside_only", "read_twice"}
-    assert "retained_commits of mark begun (lake) doesn't exist yet" in (found["heads_retained"].description or "")
-    assert all(check.passed or check.description for check in found.values())
+    assert {name for name, check in checks.items() if check.passed} == {"clocks_agree", "inside_only", "read_twice"}
+    assert "retained_commits of mark begun (lake) doesn't exist yet" in (checks["heads_retained"].description or "")
+    assert all(check.passed or check.description for check in checks.values())
 
 
 def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> None:
@@ -413,10 +415,10 @@ def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> N
     steps["namespace_slices"]["number"], steps["retained_commits"]["number"] = 3, 1
     clocks = {"store": record["clocks"]["store"]}
     late = "9999-01-01T00:00:00+00:00"
-    found = checked(world, written(world, "broken", steps=steps, clocks=clocks, cutoff=late))
+    checks = checked(world, written(world, "broken", steps=steps, clocks=clocks, cutoff=late))
 
-    kept = {name for name, check in found.items() if check.passed}
-    assert kept == {"inside_only", "ranges_whole"}
+    passed = {name for name, check in checks.items() if check.passed}
+    assert passed == {"inside_only", "ranges_whole"}
 
 
 def test_errors_become_dagster_failures_with_kind_and_exit_code() -> None:

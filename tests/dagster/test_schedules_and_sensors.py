@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.errors import ScheduleExecutionError  # what the daemon gets, which has no public name
+from dagster._core.errors import ScheduleExecutionError  # the daemon gets this error, which has no public name
 
 from lakegc_assets import schedules
 from lakegc_assets.definitions import defs, mark_job, sweep_job
@@ -38,16 +38,16 @@ class Night:
     def evaluate_schedule(self, at: datetime = OCCASION) -> tuple[list[dg.RunRequest], str]:
         """The runs that the schedule requests at a tick, or why it skips the tick."""
         with dg.build_schedule_context(self.instance, at, RESOURCES, LOCATION) as context:
-            found = mark_repositories.evaluate_tick(context)
-        return list(found.run_requests or []), found.skip_message or ""
+            tick = mark_repositories.evaluate_tick(context)
+        return list(tick.run_requests or []), tick.skip_message or ""
 
     def evaluate_sensor(self, cursor: str | None = None) -> tuple[list[dg.RunRequest], str, str]:
         """The runs that the sensor requests, why it skips, and its cursor. Adds the partitions, as the daemon does."""
         with daemon_context(self.instance, cursor) as context:
-            found = new_repositories.evaluate_tick(context)
-        for request in found.dynamic_partitions_requests or []:
+            tick = new_repositories.evaluate_tick(context)
+        for request in tick.dynamic_partitions_requests or []:
             self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
-        return list(found.run_requests or []), found.skip_message or "", found.cursor or ""
+        return list(tick.run_requests or []), tick.skip_message or "", tick.cursor or ""
 
     def partitions(self) -> set[str]:
         return set(self.instance.get_dynamic_partitions("repository_and_mark"))
@@ -67,8 +67,8 @@ def daemon_context(instance: dg.DagsterInstance, cursor: str | None) -> dg.Senso
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
     """One instance for all tests, since creating it takes seconds; each test finds it empty."""
-    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as made:
-        yield made
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as local:
+        yield local
 
 
 @pytest.fixture
@@ -149,13 +149,13 @@ def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_n
     """The repository gets no further run until its failure changes or is resolved."""
     fail_preflight(night, monkeypatch, "lake-b", "no rights in lake-b")
     first, _ = night.evaluate_schedule()
-    [said] = [request for request in first if PREFLIGHT_TAG in request.tags]
+    [failing] = [request for request in first if PREFLIGHT_TAG in request.tags]
     for request in first:
-        night.record_run(request, dg.DagsterRunStatus.FAILURE if request is said else dg.DagsterRunStatus.SUCCESS)
+        night.record_run(request, dg.DagsterRunStatus.FAILURE if request is failing else dg.DagsterRunStatus.SUCCESS)
     second, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
 
     assert repositories(first) == {"lake-a", "lake-b", "lake-c"}
-    assert (said.tags[REPOSITORY_TAG], said.tags[PREFLIGHT_TAG]) == ("lake-b", "no rights in lake-b")
+    assert (failing.tags[REPOSITORY_TAG], failing.tags[PREFLIGHT_TAG]) == ("lake-b", "no rights in lake-b")
     assert repositories(second) == {"lake-a", "lake-c"}
 
     fail_preflight(night, monkeypatch, "lake-b", "lake-b is read-only")
@@ -234,10 +234,10 @@ def test_schedules_and_sensors_are_off_by_default() -> None:
 @pytest.mark.parametrize("job", [mark_job.name, sweep_job.name])
 def test_every_partition_tags_its_runs_with_the_repository(job: str) -> None:
     """Dagster's queue separates runs of a repository by this tag, whoever launches them."""
-    found = defs.resolve_job_def(job)
+    job_definition = defs.resolve_job_def(job)
 
-    assert found.get_tags_for_partition_key("lake|m1", None)[REPOSITORY_TAG] == "lake"
-    assert REPOSITORY_TAG not in found.get_tags_for_partition_key("nonsense", None)
+    assert job_definition.get_tags_for_partition_key("lake|m1", None)[REPOSITORY_TAG] == "lake"
+    assert REPOSITORY_TAG not in job_definition.get_tags_for_partition_key("nonsense", None)
 
 
 # --- the sensor -----------------------------------------------------------------------------------------------------
@@ -291,18 +291,18 @@ def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
     _, _, cursor = night.evaluate_sensor()
     night.sandbox.stop()
     with environment(settings):
-        requests, skipped, kept = night.evaluate_sensor(cursor)
+        requests, skipped, new_cursor = night.evaluate_sensor(cursor)
 
     assert requests == []
     assert "could not get the repositories" in skipped
-    assert kept == cursor
+    assert new_cursor == cursor
 
 
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
 def test_patterns_can_be_separated_by_commas_or_spaces(tmp_path: Path) -> None:
-    """All of them are in one variable."""
+    """One variable contains all patterns."""
     settings = Settings.load({"LAKEGC_REPOSITORIES_INCLUDE": " lake-*,archive  x-? "}, tmp_path)
 
     assert settings.repositories_include == ("lake-*", "archive", "x-?")

@@ -33,8 +33,8 @@ def test_a_repository_that_cannot_be_read_does_not_hide_the_marks_of_others(
         broken.write_text('{"cut off')
         show_status(None, as_json=False)
 
-    shown = capsys.readouterr().out
-    assert "of-lake-a" in shown
-    assert "of-lake-c" in shown
-    assert [line for line in shown.splitlines() if line.startswith("lake-b: ")]
-    assert shown.count("lake-b: ") == 1
+    output = capsys.readouterr().out
+    assert "of-lake-a" in output
+    assert "of-lake-c" in output
+    assert [line for line in output.splitlines() if line.startswith("lake-b: ")]
+    assert output.count("lake-b: ") == 1

@@ -80,10 +80,10 @@ class Collector(Marking):
         ]  # fmt: skip
 
     def begin_verification(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
-        rules, held, now = answer
+        rules, on_hold, now = answer
         absence = begun(memory.absence, now, Since.VERIFICATION, Since.STAGED)
         return Memory(absence=absence, earlier=memory.earlier, candidates=memory.candidates, young=memory.young,
-                      rules=rules, held=held, proven=memory.proven, sweeping=1), NEXT  # fmt: skip
+                      rules=rules, held=on_hold, proven=memory.proven, sweeping=1), NEXT  # fmt: skip
 
     def read_commits_only(self) -> None:
         """Without a re-verification, a watch still needs to know which commits were retained."""
@@ -129,8 +129,8 @@ class Collector(Marking):
 
     def find_live_in_dump(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         commits, watch = self.retention.by_dump(self.value(memory.watch), answer)
-        left = memory.candidates & ~self.reached(commits)
-        return memory._replace(candidates=left, watch=self.number(watch)), NEXT
+        remaining = memory.candidates & ~self.reached(commits)
+        return memory._replace(candidates=remaining, watch=self.number(watch)), NEXT
 
     def refuse_changed(self, field: str) -> Take:
         def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
@@ -153,8 +153,8 @@ class Collector(Marking):
         commits, after = self.retention.by_branches(watch, heads)
         if not self.has("the rule behind new heads"):
             commits = frozenset(head for head in heads if head >= 0)
-        left = memory.candidates & ~self.reached(commits)
-        return memory._replace(candidates=left, watch=self.number(after), before=0), NEXT
+        remaining = memory.candidates & ~self.reached(commits)
+        return memory._replace(candidates=remaining, watch=self.number(after), before=0), NEXT
 
     # --- a delete ---------------------------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class Collector(Marking):
             if answer[0] == KILLED:
                 after = memory._replace(late=1)
                 return after, "sweep: re-verification" if self.has("a resumed sweep re-verifies") else this
-            left = memory._replace(candidates=memory.candidates & ~bit(address), kind_then=0, late=0)
-            return left, "sweep: permit" if left.candidates else DONE
+            remaining = memory._replace(candidates=memory.candidates & ~bit(address), kind_then=0, late=0)
+            return remaining, "sweep: permit" if remaining.candidates else DONE
 
         return take

@@ -80,8 +80,8 @@ def inside(entry: Entry, *, all_spellings: bool = True) -> int:
         return 0
     spelled = f"local:///srv/lake/{key(entry.address)}" if entry.spelling == FULL else key(entry.address)
     kind = AddressType.FULL if entry.spelling == FULL else AddressType.RELATIVE
-    where, found = (NAMESPACE if all_spellings else ONE_SPELLING).locate(spelled, kind)
-    return bit(entry.address) if where is Location.INSIDE and found == key(entry.address) else 0
+    where, location = (NAMESPACE if all_spellings else ONE_SPELLING).locate(spelled, kind)
+    return bit(entry.address) if where is Location.INSIDE and location == key(entry.address) else 0
 
 
 # --- commits --------------------------------------------------------------------------------------------------------
@@ -102,14 +102,14 @@ class CommitNames:
         self._numbers: dict[str, int] = {}
 
     def commit(self, number: int) -> Commit:
-        found = self._commits.get(number)
-        if found is None:
+        known = self._commits.get(number)
+        if known is None:
             parents, _, date = self.universe.commits[number]
             created = EPOCH + timedelta(microseconds=date)
-            found = Commit("", tuple(map(self.name, parents)), created, f"metarange-{number}")
-            found = self._commits[number] = replace(found, id=content_id(found))
-            self._numbers[found.id] = number
-        return found
+            known = Commit("", tuple(map(self.name, parents)), created, f"metarange-{number}")
+            known = self._commits[number] = replace(known, id=content_id(known))
+            self._numbers[known.id] = number
+        return known
 
     def name(self, number: int) -> str:
         return self.commit(number).id
@@ -125,13 +125,13 @@ class CommitNames:
         return {BRANCHES[OURS][number]: self.name(head) for number, head in enumerate(answer) if head >= 0}
 
     def with_ancestors(self, numbers: Iterable[int]) -> frozenset[int]:
-        found, waiting = set[int](), list(numbers)
+        ancestors, waiting = set[int](), list(numbers)
         while waiting:
             commit = waiting.pop()
-            if commit not in found:
-                found.add(commit)
+            if commit not in ancestors:
+                ancestors.add(commit)
                 waiting.extend(self.universe.commits[commit].parents)
-        return frozenset(found)
+        return frozenset(ancestors)
 
 
 class Read(NamedTuple):
@@ -175,7 +175,7 @@ class Retention:
         self.by_dump = cache(self._by_dump)
 
     def _decide(self, read: Read, *, the_rule: bool = True, heads_before: bool = True) -> Decided:
-        """As `decide_commits`. Without the rule, the server's list and the heads are believed alone."""
+        """Decide as `decide_commits` does. Without the rule, only the server's list and the heads count."""
         names, before = self.names, read.before if heads_before else ()
         heads = {head for head in (*before, *read.after, *read.tags) if head >= 0}
         known = names.with_ancestors(heads | read.listed | (read.dumped or set()))
@@ -187,8 +187,8 @@ class Retention:
                   for commit_name in [names.name(number)]]  # fmt: skip
         verdicts = with_server_list(verdicts, listed)
         verdicts = with_earlier_heads(verdicts, names.heads(before), commits)
-        seen = References((names.heads(before), now_heads), self.tagged(read.tags))
-        on_hold = commits_on_hold([HOLD_OF_TAGS], commits, seen, rules(read.rule), now=SERVER_NOW)
+        references = References((names.heads(before), now_heads), self.tagged(read.tags))
+        on_hold = commits_on_hold([HOLD_OF_TAGS], commits, references, rules(read.rule), now=SERVER_NOW)
         verdicts = with_holds(verdicts, on_hold)
         retained = names.numbers(verdict.commit_id for verdict in verdicts if verdict.retained)
         return Decided(retained, known)
@@ -249,8 +249,8 @@ def must_repeat(kind: str, changed: int) -> bool:
 def unreferenced(candidates: int, young: int, live: int, *, young_is_kept: bool = True) -> int:
     """The listed candidates that nothing refers to, by the definition of garbage."""
     inputs = {**_listed(candidates, young), garbage.COMMITTED: _rows(live), garbage.UNCOMMITTED: _rows(0)}
-    found, _ = garbage.reference_status(inputs, _cutoff(young_is_kept), timedelta(seconds=1))
-    return _unreferenced(found)
+    status, _ = garbage.reference_status(inputs, _cutoff(young_is_kept), timedelta(seconds=1))
+    return _unreferenced(status)
 
 
 @cache
@@ -269,8 +269,8 @@ def unreferenced_since(
         ),
     }  # fmt: skip
     folders = pa.array([folder(number) for number in range(1, SLICES)])
-    found, _ = garbage.incremental_reference_status(inputs, _cutoff(young_is_kept), timedelta(seconds=1), folders)
-    return _unreferenced(found)
+    status, _ = garbage.incremental_reference_status(inputs, _cutoff(young_is_kept), timedelta(seconds=1), folders)
+    return _unreferenced(status)
 
 
 def _cutoff(young_is_kept: bool) -> datetime:
@@ -288,8 +288,8 @@ def _listed(candidates: int, young: int) -> dict[str, pa.Table]:
 
 
 def _unreferenced(found: pa.Table) -> int:
-    kept = found.filter(pc.equal(found["status"], garbage.Status.UNREFERENCED.value))
-    return sum(bit(int(key.rpartition("-")[2])) for key in kept["address"].to_pylist())
+    unreferenced_rows = found.filter(pc.equal(found["status"], garbage.Status.UNREFERENCED.value))
+    return sum(bit(int(key.rpartition("-")[2])) for key in unreferenced_rows["address"].to_pylist())
 
 
 @cache

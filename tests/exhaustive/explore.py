@@ -93,7 +93,7 @@ State = tuple[int, int, Memory, int, int, History, int]
 
 
 class Exploration:
-    """All that can happen in one scenario."""
+    """The search through everything that can happen in one scenario."""
 
     def __init__(
         self, scenario: Scenario, scope: Scope, without: Collection[str] = (), *, everywhere: bool = False
@@ -133,9 +133,9 @@ class Exploration:
 
     def first_events(self) -> list[State]:
         """The states right after each first event."""
-        found: list[State] = []
-        self.follow((self.start, 0, self.beginning(), 0, 0, None, 0), found)
-        return found
+        states: list[State] = []
+        self.follow((self.start, 0, self.beginning(), 0, 0, None, 0), states)
+        return states
 
     def run_from(self, state: State) -> None:
         """Explore everything that follows a state, in depth: little has to be remembered but the states seen."""
@@ -169,7 +169,7 @@ class Exploration:
     def follow(self, state: State, following: list[State]) -> None:
         """Take the steps from a state to the end of the program; note every state in which something else happens."""
         world, position, memory, operations, faults, history, steps = state
-        program, labels, seen = self.collector.steps, self.collector.labels, self._seen
+        program, labels, visited = self.collector.steps, self.collector.labels, self._seen
         more, wrong = self.scope.operations - operations, self.scope.faults - faults
         budget = operations * 16 + faults
         while position < len(program):
@@ -179,9 +179,9 @@ class Exploration:
                 position += 1
                 continue
             key = hash((world, position, budget, memory))
-            if key in seen:
+            if key in visited:
                 return
-            seen.add(key)
+            visited.add(key)
             self.found.states += 1
             if more:
                 for successor in self.relevant(question, world, more):
@@ -215,7 +215,7 @@ class Exploration:
         so_far: tuple[int, int, History, int], following: list[State],
     ) -> None:  # fmt: skip
         operations, faults, history, steps = so_far
-        if step.deletes >= 0:  # it is deleted all the same
+        if step.deletes >= 0:  # the object is deleted in any case
             self.measure(step, world, memory, answer[1], history, steps)
             world = self.without_object(world, step.deletes)
         after, label = step.take(memory, answer)
@@ -230,7 +230,7 @@ class Exploration:
         absence = memory.absence | self.universe.absence(successor.world)
         if (
             successor.operation.name == "change_rules"
-        ):  # what other rules retain behind heads is live for another reason
+        ):  # commits that other rules retain behind heads are live for another reason
             absence |= ((1 << BITS) - 1) << BITS * Since.BEHIND
         moved = memory.moved
         if successor.moved:
@@ -239,10 +239,10 @@ class Exploration:
         return tuple.__new__(Memory, (absence, moved, before, *rest))
 
     def successors(self, world: int) -> list[Successor]:
-        found = self._successors.get(world)
-        if found is None:
-            found = self._successors[world] = successors(self.universe, world, self.scope.of)
-        return found
+        known = self._successors.get(world)
+        if known is None:
+            known = self._successors[world] = successors(self.universe, world, self.scope.of)
+        return known
 
     def relevant(self, question: Question, world: int, more: int) -> list[Successor]:
         """The operations that change the response to a request, or without which a later operation could not change it
@@ -250,12 +250,12 @@ class Exploration:
         if self.everywhere:
             return self.successors(world)
         key = (question, world, more)
-        found = self._relevant.get(key)
-        if found is None:
-            found = self._relevant[key] = [
+        known = self._relevant.get(key)
+        if known is None:
+            known = self._relevant[key] = [
                 successor for successor in self.successors(world) if self.is_relevant(question, world, successor, more)
             ]
-        return found
+        return known
 
     def is_relevant(self, question: Question, world: int, successor: Successor, more: int) -> bool:
         answer = self.server.answer(question, successor.world)
@@ -287,25 +287,25 @@ class Exploration:
 
     def without_object(self, world: int, address: int) -> int:
         key = (world, address)
-        found = self._after_delete.get(key)
-        if found is None:
+        known = self._after_delete.get(key)
+        if known is None:
             before = self.universe.worlds[world]
             stored = (*before.stored[:address], DELETED, *before.stored[address + 1 :])
-            found = self._after_delete[key] = self.universe.world(before._replace(stored=stored))
-        return found
+            known = self._after_delete[key] = self.universe.world(before._replace(stored=stored))
+        return known
 
     # --- losses -----------------------------------------------------------------------------------------------------
 
     def measure(self, step: Step, world: int, memory: Memory, answer: Answer, history: History, steps: int) -> None:
-        lost = 0
+        loss = 0
         for address, why in self.judge(step, memory, answer).items():
             if why == LOST:
-                lost |= bit(address)
+                loss |= bit(address)
             else:
                 self.found.excused[why] += 1
-        if lost:
+        if loss:
             self.found.losses.append(
-                Loss(self.scenario.name, lost, tuple(events_of(history)), step.name, steps, self.without)
+                Loss(self.scenario.name, loss, tuple(events_of(history)), step.name, steps, self.without)
             )
 
     def judge(self, step: Step, memory: Memory, answer: Answer) -> dict[int, str]:
@@ -317,11 +317,11 @@ class Exploration:
 
 
 def events_of(history: History) -> Iterator[Event]:
-    found: list[Event] = []
+    events: list[Event] = []
     while history is not None:
         history, event = history
-        found.append(event)
-    return reversed(found)
+        events.append(event)
+    return reversed(events)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -401,11 +401,11 @@ def main(arguments: Sequence[str]) -> int:
         total.states = sum(part.states for part in parts)
         total.losses = [loss for part in parts for loss in part.losses]
         names = []
-    for name, found in _each(names, scope, options.without, options.processes, options.progress):
-        print(f"{name}: {found.states:,} states, {found.worlds:,} worlds, {found.seconds:.1f} s, "
-              f"{len(found.losses)} losses", flush=True)  # fmt: skip
-        total.states += found.states
-        total.losses += found.losses
+    for name, result in _each(names, scope, options.without, options.processes, options.progress):
+        print(f"{name}: {result.states:,} states, {result.worlds:,} worlds, {result.seconds:.1f} s, "
+              f"{len(result.losses)} losses", flush=True)  # fmt: skip
+        total.states += result.states
+        total.losses += result.losses
     minutes = (time.monotonic() - began) / 60
     print(f"{total.states:,} states with up to {scope.operations} operations and {scope.faults} faults in "
           f"{minutes:.1f} minutes: {len(total.losses)} losses")  # fmt: skip

@@ -67,10 +67,10 @@ def part_of(step: str, question: Question) -> Asked | None:
 
 def asked_over_http(method: str, path: str, query: Mapping[str, str]) -> Asked | None:
     """The same for a request of lakegc."""
-    found = re.fullmatch(r"/api/v1/repositories/(\w+)/(.*)", path)
-    if found is None or found[1] not in REPOSITORIES:
+    match = re.fullmatch(r"/api/v1/repositories/(\w+)/(.*)", path)
+    if match is None or match[1] not in REPOSITORIES:
         return None
-    repository, rest = REPOSITORIES.index(found[1]), found[2]
+    repository, rest = REPOSITORIES.index(match[1]), match[2]
     if (method, rest) == ("POST", "gc/prepare_uncommited"):
         return Asked(LIST)
     if (method, rest) == ("GET", "branches"):
@@ -113,8 +113,8 @@ def with_heads(heads: Mapping[str, str], right: Response) -> Response:
 
 def with_body(right: Response, body: Mapping[str, Any]) -> Response:
     """The response with another body."""
-    sent = {name: value for name, value in right.headers.items() if name != "content-length"}
-    return Response(json.dumps(body), right.status_code, sent)
+    headers = {name: value for name, value in right.headers.items() if name != "content-length"}
+    return Response(json.dumps(body), right.status_code, headers)
 
 
 class FaultyServer(TamperingProxy):
@@ -159,7 +159,7 @@ class FaultyServer(TamperingProxy):
 
 @contextmanager
 def faulty_server(upstream: str) -> Iterator[FaultyServer]:
-    found: Any = FaultyServer(upstream)
-    with serving(found) as endpoint:
-        found.endpoint = endpoint
-        yield found
+    server: Any = FaultyServer(upstream)
+    with serving(server) as endpoint:
+        server.endpoint = endpoint
+        yield server

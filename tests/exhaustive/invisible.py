@@ -101,16 +101,16 @@ def judge_mark(memory: Memory, answer: Answer, recorded: int) -> dict[int, str]:
         promised &= recorded
     if memory.forged:
         promised = 0
-    found = {}
+    reasons = {}
     for address in addresses(promised):
         here = bit(address)
         if memory.moved >> BITS & here:
-            found[address] = "moved twice"
+            reasons[address] = "moved twice"
         elif new & ~memory.young & here:
-            found[address] = "overwritten right after its lookup"
+            reasons[address] = "overwritten right after its lookup"
         else:
-            found[address] = LOST
-    return found
+            reasons[address] = LOST
+    return reasons
 
 
 def judge_delete(address: int, memory: Memory, answer: Answer) -> str | None:

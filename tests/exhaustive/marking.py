@@ -47,8 +47,8 @@ class Marking(ReasonsToKeep):
             self.step("is approved", ("begin",), self.approve)
 
     def begin_mark(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
-        rules, held, absence = answer
-        return Memory(absence=begun(0, absence, Since.MARK), earlier=memory.earlier, rules=rules, held=held), NEXT
+        rules, on_hold, absence = answer
+        return Memory(absence=begun(0, absence, Since.MARK), earlier=memory.earlier, rules=rules, held=on_hold), NEXT
 
     def list_store(self) -> None:
         if self.incremental:
@@ -57,8 +57,8 @@ class Marking(ReasonsToKeep):
 
             def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
                 old, young = answer & (1 << BITS) - 1, answer >> BITS
-                found = memory.candidates | old | young
-                return memory._replace(candidates=found, young=memory.young | young), NEXT
+                candidates = memory.candidates | old | young
+                return memory._replace(candidates=candidates, young=memory.young | young), NEXT
 
             self.step(f"lists slice {folder} of the store", ("listing", folder), take, self.wrong_listing(folder))
         if self.incremental:
@@ -127,8 +127,8 @@ class Marking(ReasonsToKeep):
 
     def approve(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
         """By the rules and holds that the mark was made with; nobody releases an unread repository here."""
-        rules, held, _ = answer
-        same = (rules, held) == (memory.rules, memory.held) or not self.has("rules and holds stay the same")
+        rules, on_hold, _ = answer
+        same = (rules, on_hold) == (memory.rules, memory.held) or not self.has("rules and holds stay the same")
         if not same or (memory.unread and self.has("an unread repository counts")):
             return memory, STOPPED
         return memory, NEXT

@@ -44,25 +44,25 @@ class Memory(NamedTuple):
     earlier: int = -1
 
     sweeping: int = 0  # whether a sweep has begun
-    candidates: int = 0  # that may still expire, or be deleted
-    young: int = 0  # those of them that were listed as young
-    live: int = 0  # whatever any reading found
-    compared: int = 0  # of an incremental mark: that it looked up one by one
-    known_live: int = 0  # of an incremental mark: by its base mark's record of ranges that count now
-    forged: int = 0  # left out of that record by somebody who may write to the namespace
-    rules: int = 0  # as when the mark or re-verification began
+    candidates: int = 0  # objects that may still expire or be deleted
+    young: int = 0  # candidates that were listed as young
+    live: int = 0  # objects that any reading found
+    compared: int = 0  # objects that an incremental mark looked up one by one
+    known_live: int = 0  # objects live by the base mark's record of ranges that count now
+    forged: int = 0  # objects that somebody who may write to the namespace removed from that record
+    rules: int = 0  # the rules when the mark or re-verification began
     held: int = 0
     unread: int = 0  # whether the other repository could not be read
 
-    page: int = 0  # of the server's list so far
+    page: int = 0  # pages of the server's list so far
     kind: int = 0  # how the list ended: see LISTS
-    repeats: int = 0  # of the list
-    todo: int = 0  # the branches that are read
-    changed: int = 0  # the paths of the branch that are changed
-    found: int = 0  # by the diffs of this reading
-    tries: int = 0  # of the branch
+    repeats: int = 0  # repeated requests of the list
+    todo: int = 0  # the branches still to be read
+    changed: int = 0  # the changed paths of the branch
+    found: int = 0  # paths found by the diffs of this reading
+    tries: int = 0  # attempts to read the branch
 
-    before: int = 0  # heads: this and the next ones are numbers of values in the collector's table
+    before: int = 0  # heads; this and the next fields are indexes into the collector's table
     after: int = 0
     tags: int = 0
     dumped: int = 0
@@ -74,7 +74,7 @@ class Memory(NamedTuple):
     watch: int = 0
 
     late: int = 0  # whether the last lookup is too old to be relied on
-    kind_then: int = 0  # what was stored at the key when it was looked up, or should have been again
+    kind_then: int = 0  # the object at the key at its lookup, or when the lookup was due again
 
 
 LISTS = ("whole", "empty", "none")

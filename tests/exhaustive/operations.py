@@ -64,7 +64,7 @@ def operation(function: Operator) -> Operator:
 
 def successors(universe: Universe, number: int, names: Iterable[str]) -> list[Successor]:
     """Every operation of these names that changes a world, with the world after it."""
-    found = []
+    results = []
     world, places = universe.worlds[number], universe.places(number)
     for name in names:
         for arguments, after in OPERATIONS[name](universe, world):
@@ -72,17 +72,17 @@ def successors(universe: Universe, number: int, names: Iterable[str]) -> list[Su
                 there = universe.world(after)
                 moved = moved_between(places, universe.places(there))
                 moved |= universe.reasons(number).committed & universe.reasons(there).staged_only
-                found.append(Successor(Operation(name, arguments), there, moved))
-    return found
+                results.append(Successor(Operation(name, arguments), there, moved))
+    return results
 
 
 def moved_between(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     """The addresses that left a place but are still at another one."""
-    found = 0
+    moved = 0
     for was, now in zip(before, after, strict=True):
         if was != now and was in after:
-            found |= bit(was)
-    return found
+            moved |= bit(was)
+    return moved
 
 
 # --- changes of a world ---------------------------------------------------------------------------------------------
@@ -90,9 +90,9 @@ def moved_between(before: tuple[int, ...], after: tuple[int, ...]) -> int:
 
 def _changed(world: World, repository: int, branch: int, new: Branch | None, *, commit: int | None = None) -> World:
     """The world with a branch replaced, and a commit added."""
-    found = world.repositories[repository]
-    branches = (*found.branches[:branch], new, *found.branches[branch + 1 :])
-    commits = found.commits if commit is None else found.commits | {commit}
+    repository_state = world.repositories[repository]
+    branches = (*repository_state.branches[:branch], new, *repository_state.branches[branch + 1 :])
+    commits = repository_state.commits if commit is None else repository_state.commits | {commit}
     return _replaced(world, repository, Repository(branches, commits))
 
 
@@ -102,17 +102,17 @@ def _replaced(world: World, number: int, repository: Repository) -> World:
 
 
 def _staged(world: World, repository: int, branch: int, path: int, entry: Entry | None) -> World:
-    found = world.repositories[repository].branches[branch]
-    assert found is not None
-    staged = (*found.staged[:path], entry, *found.staged[path + 1 :])
-    return _changed(world, repository, branch, found._replace(staged=staged))
+    branch_state = world.repositories[repository].branches[branch]
+    assert branch_state is not None
+    staged = (*branch_state.staged[:path], entry, *branch_state.staged[path + 1 :])
+    return _changed(world, repository, branch, branch_state._replace(staged=staged))
 
 
 def _deleted(universe: Universe, world: World, repository: int, branch: int, path: int) -> World:
     """The entry after a delete: a tombstone where something is committed."""
-    found = world.repositories[repository].branches[branch]
-    assert found is not None
-    committed = universe.commits[found.head].tree[path]
+    branch_state = world.repositories[repository].branches[branch]
+    assert branch_state is not None
+    committed = universe.commits[branch_state.head].tree[path]
     return _staged(world, repository, branch, path, None if committed is None else TOMBSTONE)
 
 
@@ -221,8 +221,11 @@ def commit(universe: Universe, world: World) -> Found:
         if any(changed):
             before = universe.commits[branch.head].tree
             tree = tuple(universe.served(branch, path) if changed[path] else before[path] for path in range(len(PATHS)))
-            made = universe.commit(Commit((branch.head,), tree, LATELY))
-            yield (repository, number), _changed(world, repository, number, Branch(made, _nothing()), commit=made)
+            tip = universe.commit(Commit((branch.head,), tree, LATELY))
+            yield (
+                (repository, number),
+                _changed(world, repository, number, Branch(tip, _nothing()), commit=tip),
+            )
 
 
 @operation
@@ -240,8 +243,8 @@ def import_object(universe: Universe, world: World) -> Found:
                 identical = committed is not None and committed.content == entry.content
                 if kind in STORED and committed != entry and not (identical and repository == OURS):
                     tree = (*before[:path], entry, *before[path + 1 :])
-                    made = universe.commit(Commit((branch.head,), tree, LATELY))
-                    after = _changed(world, repository, number, Branch(made, _nothing()), commit=made)
+                    tip = universe.commit(Commit((branch.head,), tree, LATELY))
+                    after = _changed(world, repository, number, Branch(tip, _nothing()), commit=tip)
                     yield (repository, number, path, address), after
 
 
@@ -284,8 +287,11 @@ def revert(universe: Universe, world: World) -> Found:
     for repository, number, branch in _branches(world):
         parents = universe.commits[branch.head].parents
         if parents and not any(universe.is_changed(branch, path) for path in range(len(PATHS))):
-            made = universe.commit(Commit((branch.head,), universe.commits[parents[0]].tree, LATELY))
-            yield (repository, number), _changed(world, repository, number, Branch(made, _nothing()), commit=made)
+            tip = universe.commit(Commit((branch.head,), universe.commits[parents[0]].tree, LATELY))
+            yield (
+                (repository, number),
+                _changed(world, repository, number, Branch(tip, _nothing()), commit=tip),
+            )
 
 
 @operation
@@ -298,12 +304,12 @@ def merge(universe: Universe, world: World) -> Found:
                 continue
             if not any(universe.is_changed(branch, path) for path in range(len(PATHS))):
                 base = merge_base(universe, source.head, branch.head)
-                mine, theirs = universe.commits[branch.head].tree, universe.commits[source.head].tree
-                if theirs != base:
-                    made = universe.commit(Commit((branch.head, source.head), merged(theirs, mine, base), LATELY))
+                mine, other = universe.commits[branch.head].tree, universe.commits[source.head].tree
+                if other != base:
+                    tip = universe.commit(Commit((branch.head, source.head), merged(other, mine, base), LATELY))
                     yield (
                         (repository, number, into),
-                        _changed(world, repository, into, Branch(made, _nothing()), commit=made),
+                        _changed(world, repository, into, Branch(tip, _nothing()), commit=tip),
                     )
 
 
@@ -333,8 +339,8 @@ def merged(source: Tree, into: Tree, base: Tree) -> Tree:
     if base in (into, source):
         return source if into == base else into
     return tuple(
-        theirs if _same(theirs, mine) or _same(mine, before) or not _same(theirs, before) else mine
-        for theirs, mine, before in zip(source, into, base, strict=True)
+        other if _same(other, mine) or _same(mine, before) or not _same(other, before) else mine
+        for other, mine, before in zip(source, into, base, strict=True)
     )
 
 
@@ -419,8 +425,8 @@ def sentence(operation: Operation) -> str:
         case "sweep_by_another_tool":
             return f"another tool deletes object {arguments[0]}"
         case "commit" | "reset" | "revert":
-            done = {"commit": "commits", "reset": "is reset", "revert": "reverts its last commit"}[name]
-            return f"{branch(0)} {done}"
+            verb = {"commit": "commits", "reset": "is reset", "revert": "reverts its last commit"}[name]
+            return f"{branch(0)} {verb}"
         case "create_branch":
             return f"{branch(0)} is created at commit {arguments[2]}"
         case "delete_branch":

@@ -53,7 +53,7 @@ class Player:
                 break
             position = position + 1 if label == NEXT else collector.labels[label]
         if self.outcome.expired is None and not self.outcome.stopped:
-            self.outcome.expired = 0  # nothing is left before the mark's end
+            self.outcome.expired = 0  # no expired object is left before the mark ends
         self.outcome.left = self.waiting
         self.outcome.world = self.exploration.universe.worlds[self.world]
         return self.outcome

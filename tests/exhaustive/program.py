@@ -40,8 +40,8 @@ GoWrong = Callable[[Memory, Answer], Sequence[Wrong]]
 class Step(NamedTuple):
     """One request or effect. `ask` returns None if the step has nothing to request and is skipped.
 
-    `take` returns the memory after the response, and where to continue. `deletes` is the object that the step deletes,
-    and `ends` says whether a mark is finished here: at these, the search measures what is lost.
+    `take` returns the memory after the response, and where to continue. `deletes` is the object that the step deletes.
+    `ends` says whether a mark is finished here; at such steps, the search measures losses.
     """
 
     name: str
@@ -74,17 +74,17 @@ class Program:
         self.part = ""
         self._values: list[Hashable] = []
         self._numbers: dict[Hashable, int] = {}
-        self.number(frozenset())  # is 0, which memory begins with
+        self.number(frozenset())  # gets number 0, the initial value of memory
 
     # --- building ---------------------------------------------------------------------------------------------------
 
     def number(self, value: Hashable) -> int:
         """A value as a number, for memory."""
-        found = self._numbers.get(value)
-        if found is None:
-            found = self._numbers[value] = len(self._values)
+        known = self._numbers.get(value)
+        if known is None:
+            known = self._numbers[value] = len(self._values)
             self._values.append(value)
-        return found
+        return known
 
     def value(self, number: int) -> Any:
         return self._values[number]
@@ -126,18 +126,18 @@ class Program:
         return 0 if entry is None else inside(entry, all_spellings=self.has("every spelling of an address"))
 
     def reached(self, commits: Collection[int]) -> int:
-        found = 0
+        objects = 0
         for commit in commits:
             for entry in self.universe.commits[commit].tree:
-                found |= self.inside(entry)
-        return found
+                objects |= self.inside(entry)
+        return objects
 
     def in_trees(self, trees: Iterable[Tree]) -> int:
-        found = 0
+        objects = 0
         for tree in trees:
             for entry in tree:
-                found |= self.inside(entry)
-        return found
+                objects |= self.inside(entry)
+        return objects
 
     @cached_property
     def base_trees(self) -> frozenset[Tree]:
@@ -165,13 +165,13 @@ class Program:
         """Stale branches, or none: another repository that can't be read."""
 
         def wrong(memory: Memory, answer: Answer) -> Sequence[Wrong]:
-            found = []
+            wrong_ones = []
             if memory.earlier >= 0:
                 before = self.server.answer(("branches", repository), memory.earlier)
                 if before != answer:
-                    found.append(Wrong("stale listing", "branches are listed as they were before", before))
+                    wrong_ones.append(Wrong("stale listing", "branches are listed as they were before", before))
             if repository == OTHER:
-                found.append(Wrong("unreadable", "the other repository can't be read", NO_ANSWER))
-            return found
+                wrong_ones.append(Wrong("unreadable", "the other repository can't be read", NO_ANSWER))
+            return wrong_ones
 
         return wrong

@@ -31,30 +31,32 @@ class ReasonsToKeep(CommitReadings):
         if self.has("the closing reading"):
             self.read_at_the_end()
         self.label(decides)
-        if not self.part.startswith("sweep"):  # a re-verification has no step for it: the watch compares holds
+        if not self.part.startswith("sweep"):  # a re-verification has no such step: the watch compares holds
             self.step("holds, at the end", ("holds",), self.same_as("held"))
         self.local("decides", self.decide)
 
     def compare(self, memory: Memory, decides: str) -> tuple[Memory, str]:
-        kept = self.has("young is kept")
+        young_is_kept = self.has("young is kept")
         if self.incremental and not memory.sweeping:
-            left = decisions.unreferenced_since(
+            unreferenced = decisions.unreferenced_since(
                 memory.candidates, memory.young, memory.live, known=self.in_trees(self.base_trees) & ~memory.forged,
-                known_live=memory.known_live, compared=memory.compared, young_is_kept=kept,
+                known_live=memory.known_live, compared=memory.compared, young_is_kept=young_is_kept,
             )  # fmt: skip
         else:
-            left = decisions.unreferenced(memory.candidates, memory.young, memory.live, young_is_kept=kept)
-        return memory._replace(candidates=left, compared=0, known_live=0), NEXT if left else decides
+            unreferenced = decisions.unreferenced(
+                memory.candidates, memory.young, memory.live, young_is_kept=young_is_kept
+            )
+        return memory._replace(candidates=unreferenced, compared=0, known_live=0), NEXT if unreferenced else decides
 
     def decide(self, memory: Memory) -> tuple[Memory, str]:
         """Expire the objects that nothing keeps. Everything else that was read is forgotten, except what the watch of a
         round needs."""
-        held = memory.held if self.has("holds") else 0
-        left = memory.candidates & ~memory.live & ~held
-        kept = Memory(memory.absence, memory.moved, memory.earlier, candidates=left, young=memory.young & left,
+        on_hold = memory.held if self.has("holds") else 0
+        expiring = memory.candidates & ~memory.live & ~on_hold
+        kept = Memory(memory.absence, memory.moved, memory.earlier, candidates=expiring, young=memory.young & expiring,
                       rules=memory.rules, held=memory.held, unread=memory.unread, proven=memory.proven,
                       forged=memory.forged)  # fmt: skip
-        if not left:
+        if not expiring:
             return kept, DONE
         return kept._replace(decided=memory.decided, sweeping=1) if memory.sweeping else kept, NEXT
 
@@ -80,15 +82,15 @@ class ReasonsToKeep(CommitReadings):
         def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             if answer == NO_ANSWER:
                 return self.unreadable(memory, NEXT, repository)
-            seen = set(self.value(memory.heads)) if memory.heads else set()
+            seen_heads = set(self.value(memory.heads)) if memory.heads else set()
             if repository == OURS:
                 read = self.value(memory.decided)[1]
                 answers = (read.before, read.after, answer)
             else:
                 answers = (answer,)
             for heads in answers:
-                seen |= {(repository, branch, head) for branch, head in enumerate(heads) if head >= 0}
-            return memory._replace(heads=self.number(frozenset(seen))), NEXT
+                seen_heads |= {(repository, branch, head) for branch, head in enumerate(heads) if head >= 0}
+            return memory._replace(heads=self.number(frozenset(seen_heads))), NEXT
 
         return take
 
@@ -110,7 +112,7 @@ class ReasonsToKeep(CommitReadings):
         def is_gone(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             if not self.has("a deletion is confirmed") or answer[branch] < 0:
                 return memory._replace(tries=0), after
-            if memory.tries:  # the server contradicts itself: nothing is clear at this branch
+            if memory.tries:  # the server contradicts itself: all results for this branch are unclear
                 return self.keep_unclear(memory._replace(tries=0), repository, branch), after
             return memory._replace(tries=1), this
 

@@ -80,11 +80,11 @@ from tests.exhaustive.world import (
 )
 from tests.support.mark_runs import Marker, Sweeper
 
-MOST_TRIED = 400  # runs of the model, among which are some of each kind of fault
+MOST_TRIED = 400  # runs of the model, which include some with each kind of fault
 CONTENTS = (b"same", b"size", b"another size")
 OPTIONS = MarkOptions(min_age=timedelta(hours=1), allow_young=True)
 BASE, MARKED = "base", "m1"  # the ids of marks
-SINCE = timedelta(days=30)  # before a run: the time of what was long ago, and of an incremental mark's base
+SINCE = timedelta(days=30)  # before a run: when old objects were written and an incremental mark's base was made
 MARK = {
     "mark: begins": "",
     "mark: lists slice 0 of the store": "listing ",
@@ -222,8 +222,8 @@ class RandomPlayer(Player):
         return answer
 
     def fault(self, step: Step, question: Question, what: Wrong) -> Fault:
-        asked = part_of(step.name, question)
-        at = None if asked is None else Nth(asked, self.counted[asked])
+        part = part_of(step.name, question)
+        at = None if part is None else Nth(part, self.counted[part])
         return Fault(step.name, what, question, step.name.startswith("sweep"), at)
 
     def can_happen(self, fault: Fault) -> bool:
@@ -385,8 +385,8 @@ class SandboxWorld:
             if entry != before[path]:
                 self.stage(repository, "making", path, TOMBSTONE if entry is None else entry)
         date = self.now - (SINCE if commit.date == LONG_AGO else timedelta(hours=1))
-        made = target.commit("making", f"commit {number}", date=date, allow_empty=True)
-        self.commits[repository, number] = made.id
+        new_commit = target.commit("making", f"commit {number}", date=date, allow_empty=True)
+        self.commits[repository, number] = new_commit.id
         target.delete_branch("making")
 
     def make_branch(self, repository: int, place: int, branch: Branch) -> None:
@@ -421,11 +421,11 @@ class SandboxWorld:
         method = self.stage_object if name == "stage" else getattr(self, name)
         method(repository, self.branch(repository, place), *more)
         place = more[0] if name == "merge" else place
-        made = after.repositories[repository].branches[place]
-        if made is not None:
+        branch_state = after.repositories[repository].branches[place]
+        if branch_state is not None:
             head = next(branch.commit_id for branch in self.repositories[repository].branches(hidden=True)
                         if branch.id == self.branch(repository, place))  # fmt: skip
-            self.commits[repository, made.head] = head
+            self.commits[repository, branch_state.head] = head
 
     def upload(self, repository: int, branch: str, path: int, content: int) -> None:
         self.stage(repository, branch, path, Entry(-1, content))
@@ -448,7 +448,7 @@ class SandboxWorld:
         self.repositories[repository].commit(branch, "during the run")
 
     def import_object(self, repository: int, branch: str, path: int, address: int) -> None:
-        """Here, what was staged and held to be no change is dropped by the commit, as by an import."""
+        """Import an object. Staged entries that count as no change are dropped by the commit here, as by an import."""
         self.repositories[repository].reset(branch)
         self.stage_object(repository, branch, path, address)
         self.repositories[repository].commit(branch, "an import")
@@ -586,8 +586,8 @@ def real_run(run: ModelRun, where: Path) -> RealRun:
         except LakegcError:
             pass
         stored = sum(bit(address) for address in range(len(run.start.stored)) if there.file(address).exists())
-        left = [event.step for event, _ in script.waiting] + [str(request) for request in server.planned]
-        return RealRun(expired, stored, left, script.asked)
+        unused = [event.step for event, _ in script.waiting] + [str(request) for request in server.planned]
+        return RealRun(expired, stored, unused, script.asked)
 
 
 def marked(run: ModelRun, script: Script, settings: dict[str, str]) -> tuple[int, bool]:
@@ -597,13 +597,13 @@ def marked(run: ModelRun, script: Script, settings: dict[str, str]) -> tuple[int
     options = replace(OPTIONS, since=BASE) if run.incremental else OPTIONS
     try:
         with script.listening(INCREMENTAL_MARK if run.incremental else MARK):
-            found = Marker().mark(settings, REPOSITORIES[OURS], MARKED, options)
+            mark = Marker().mark(settings, REPOSITORIES[OURS], MARKED, options)
     finally:
         script.there.readable()
-    assert found.record.incremental == run.incremental, found.record.basis
+    assert mark.record.incremental == run.incremental, mark.record.basis
     numbers = {key(address): address for address in range(len(run.start.stored))}
-    expired = sum(bit(numbers[expired_key]) for expired_key in found.expired if expired_key in numbers)
-    return expired, not unread_in(found.record)
+    expired = sum(bit(numbers[expired_key]) for expired_key in mark.expired if expired_key in numbers)
+    return expired, not unread_in(mark.record)
 
 
 def swept(script: Script, settings: dict[str, str]) -> None:
@@ -702,9 +702,9 @@ def varied_runs(number: int) -> Iterator[ModelRun]:
     """A few runs, each with another kind of fault."""
     kinds = set[tuple[str, str]]()
     for run in random_runs(0, MOST_TRIED):
-        found = {fault.kind for fault in run.faults} - kinds
-        if found and len(kinds) < number:
-            kinds |= found
+        kinds_of_run = {fault.kind for fault in run.faults} - kinds
+        if kinds_of_run and len(kinds) < number:
+            kinds |= kinds_of_run
             yield run
 
 

@@ -291,8 +291,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"\n{safeguard.name}")
         if everywhere:
             for name in SCENARIOS:
-                found = smallest_loss(safeguard, name)
-                print(f"  {name}: {'-' if found is None else f'{len(found.events)} events, {found.steps} steps'}")
+                smallest = smallest_loss(safeguard, name)
+                print(
+                    f"  {name}: {'-' if smallest is None else f'{len(smallest.events)} events, {smallest.steps} steps'}"
+                )
         missing += loss is None
         print("NOTHING IS LOST" if loss is None else table(loss))
     return missing

@@ -25,7 +25,7 @@ from tests.exhaustive.world import (
     World,
 )
 
-X = Entry(ELSEWHERE, 0)  # an object that is in no danger
+X = Entry(ELSEWHERE, 0)  # an object that no sweep can delete
 NOTHING = (None, None)
 
 
@@ -225,8 +225,8 @@ def another_repository_stages_it() -> tuple[Universe, World]:
     """Object 0 is staged in another repository, by its full address."""
     universe = _universe((0,))
     root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
-    theirs = universe.commit(Commit((), NOTHING, LONG_AGO))
-    other = _repository(universe, Branch(theirs, at_p(Entry(0, 0, FULL))))
+    other_head = universe.commit(Commit((), NOTHING, LONG_AGO))
+    other = _repository(universe, Branch(other_head, at_p(Entry(0, 0, FULL))))
     return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING)), other))
 
 
@@ -234,11 +234,11 @@ def another_repository_stages_it() -> tuple[Universe, World]:
 def another_repository_stages_it_at_the_other_path() -> tuple[Universe, World]:
     """Object 0 is staged at q in another repository, by its full address."""
     universe, world = another_repository_stages_it()
-    ours, other = world.repositories
+    own, other = world.repositories
     main, dev = other.branches
     assert main is not None
     moved = other._replace(branches=(main._replace(staged=main.staged[::-1]), dev))
-    return universe, world._replace(repositories=(ours, moved))
+    return universe, world._replace(repositories=(own, moved))
 
 
 @scenario
@@ -246,8 +246,8 @@ def another_repository_committed_it() -> tuple[Universe, World]:
     """Object 0 is in a commit of another repository."""
     universe = _universe((0,))
     root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
-    theirs = universe.commit(Commit((), at_p(Entry(0, 0, FULL)), LONG_AGO))
-    other = _repository(universe, Branch(theirs, NOTHING))
+    other_head = universe.commit(Commit((), at_p(Entry(0, 0, FULL)), LONG_AGO))
+    other = _repository(universe, Branch(other_head, NOTHING))
     return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING)), other))
 
 
@@ -272,8 +272,8 @@ def another_repository_has_identical_content_at_one_path() -> tuple[Universe, Wo
     """Another repository has a separate object at p; object 0, with the same content, is staged at p."""
     universe = _universe((0,))
     root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
-    theirs = universe.commit(Commit((), at_p(X), LONG_AGO))
-    other = _repository(universe, Branch(theirs, at_p(Entry(0, 0, FULL))))
+    other_head = universe.commit(Commit((), at_p(X), LONG_AGO))
+    other = _repository(universe, Branch(other_head, at_p(Entry(0, 0, FULL))))
     return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING)), other))
 
 
@@ -282,8 +282,8 @@ def another_repository_has_identical_content() -> tuple[Universe, World]:
     """Another repository has a separate object at p and q; object 0, with the same content, is staged at p."""
     universe = _universe((0,))
     root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
-    theirs = universe.commit(Commit((), (X, X), LONG_AGO))
-    other = _repository(universe, Branch(theirs, at_p(Entry(0, 0, FULL))))
+    other_head = universe.commit(Commit((), (X, X), LONG_AGO))
+    other = _repository(universe, Branch(other_head, at_p(Entry(0, 0, FULL))))
     return universe, World((OLD,), (_repository(universe, Branch(root, NOTHING)), other))
 
 
@@ -292,6 +292,6 @@ def garbage_beside_another_repository() -> tuple[Universe, World]:
     """Nothing refers to object 0; there is another repository."""
     universe = _universe((0,))
     root = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
-    theirs = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
-    ours, other = (_repository(universe, Branch(head, NOTHING)) for head in (root, theirs))
-    return universe, World((OLD,), (ours, other))
+    other_head = universe.commit(Commit((), at_p(X._replace(content=2)), LONG_AGO))
+    own, other = (_repository(universe, Branch(head, NOTHING)) for head in (root, other_head))
+    return universe, World((OLD,), (own, other))

@@ -50,11 +50,11 @@ class Server:
 @answers
 def listing(server: Server, world: World, folder: int) -> Answer:
     """The objects of a slice: old ones, and above them the young ones."""
-    found = 0
+    objects = 0
     for address, kind in enumerate(world.stored):
         if kind in STORED and decisions.slice_of(address) == folder:
-            found |= bit(address) << (BITS if kind == NEW else 0)
-    return found
+            objects |= bit(address) << (BITS if kind == NEW else 0)
+    return objects
 
 
 @answers
@@ -80,27 +80,27 @@ def branches(server: Server, world: World, repository: int) -> Answer:
 @answers
 def listed(server: Server, world: World, branch: int, path: int) -> Answer:
     """The server's list of staged objects at one path: by content, and relative addresses only (formats §2)."""
-    found = world.repositories[OURS].branches[branch]
-    if found is None or not server.universe.is_changed(found, path):
+    branch_state = world.repositories[OURS].branches[branch]
+    if branch_state is None or not server.universe.is_changed(branch_state, path):
         return 0
-    staged = found.staged[path]
+    staged = branch_state.staged[path]
     return bit(staged.address) if staged is not None and staged.spelling == RELATIVE else 0
 
 
 @answers
 def change(server: Server, world: World, repository: int, branch: int, path: int) -> Answer:
     """Whether the diff of a branch shows something added or changed at a path."""
-    found = world.repositories[repository].branches[branch]
-    if found is None:
+    branch_state = world.repositories[repository].branches[branch]
+    if branch_state is None:
         return NOT_FOUND
-    return server.universe.is_changed(found, path) and found.staged[path] != TOMBSTONE
+    return server.universe.is_changed(branch_state, path) and branch_state.staged[path] != TOMBSTONE
 
 
 @answers
 def stat(server: Server, world: World, repository: int, branch: int, path: int) -> Answer:
     """The entry that a branch serves at a path; None if it serves nothing."""
-    found = world.repositories[repository].branches[branch]
-    return NOT_FOUND if found is None else server.universe.served(found, path)
+    branch_state = world.repositories[repository].branches[branch]
+    return NOT_FOUND if branch_state is None else server.universe.served(branch_state, path)
 
 
 # --- commits, rules, holds ------------------------------------------------------------------------------------------
@@ -118,10 +118,10 @@ def server_list(server: Server, world: World) -> Answer:
     graph = names.graph(world.repositories[OURS].commits)
     heads = names.heads([-1 if branch is None else branch.head for branch in world.repositories[OURS].branches])
     records = [BranchRecord(branch, head) for branch, head in heads.items()]
-    found = listed_commits(
+    commits = listed_commits(
         graph, records, decisions.rules(world.rules), now=decisions.SERVER_NOW, oversights={Oversight.VISITED_COMMITS}
     )
-    return names.numbers(found)
+    return names.numbers(commits)
 
 
 @answers

@@ -84,7 +84,7 @@ def test_a_quiet_mark_and_sweep_send_the_requests_of_the_model(tmp_path: Path) -
 
     assert difference(run, real) == ""
     assert len(run.asked) == 2
-    assert real.asked[:2] == run.asked  # then comes the closing re-verification
+    assert real.asked[:2] == run.asked  # the closing re-verification follows
 
 
 PLACES = [None, Entry(0, 0), Entry(1, 0), Entry(2, 2)]  # the second and third have the same content
@@ -95,23 +95,23 @@ def test_merges_of_the_model_are_those_of_the_server(tmp_path: Path) -> None:
     rng, universe = Random(3), Universe(contents=OBJECTS)
     for number in range(MERGES):
         base = rng.choice(PLACES), rng.choice(PLACES)
-        mine, theirs = (tuple(changed(before, rng.choice(PLACES)) for before in base) for _ in range(2))
+        mine, other = (tuple(changed(before, rng.choice(PLACES)) for before in base) for _ in range(2))
         root = universe.commit(Commit((), base, LONG_AGO))
-        heads = [universe.commit(Commit((root,), tree, LATELY)) for tree in (mine, theirs)]
+        heads = [universe.commit(Commit((root,), tree, LATELY)) for tree in (mine, other)]
         main, dev = (Branch(head, (None, None)) for head in heads)
         world = World((OLD, OLD, OLD), (Repository((main, dev), frozenset((root, *heads))),))
-        found = [
+        results = [
             successor
             for successor in successors(universe, universe.world(world), ["merge"])
             if successor.operation.arguments[1]
         ]
-        if found:
-            after = universe.worlds[found[0].world]
+        if results:
+            after = universe.worlds[results[0].world]
             with Sandbox(tmp_path / f"{number}") as sandbox:
                 there = SandboxWorld(sandbox, universe, world)
-                there.do(found[0].operation, after)
+                there.do(results[0].operation, after)
 
-                assert served(there) == tree_of(universe, after), (base, mine, theirs)
+                assert served(there) == tree_of(universe, after), (base, mine, other)
 
 
 def changed(before: Entry | None, entry: Entry | None) -> Entry | None:
@@ -127,8 +127,8 @@ def tree_of(universe: Universe, world: World) -> list[str | None]:
 
 def served(there: SandboxWorld) -> list[str | None]:
     listed, _ = there.lake.listing("main")
-    found = {entry.path.decode(): entry.address for entry in listed if isinstance(entry, StoredEntry)}
-    return [found.get(path) for path in PATHS]
+    addresses = {entry.path.decode(): entry.address for entry in listed if isinstance(entry, StoredEntry)}
+    return [addresses.get(path) for path in PATHS]
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def spark() -> SparkSession:
         return SharedSpark().spark_session
 
 
-OBJECTS = (0, 1, 2)  # of contents 0, 1 and 2: two have one size
+OBJECTS = (0, 1, 2)  # with contents 0, 1 and 2, two of which have equal sizes
 TREES = ((Entry(-1, 0), None), (None, Entry(-1, 2)), (Entry(-1, 1), Entry(-1, 2)), (None, None))
 
 
@@ -152,11 +152,11 @@ def test_the_paths_that_the_model_probes_are_those_of_the_rule(spark: SparkSessi
         sizes = decisions.sizes_of(universe, sum(map(bit, objects)))
         expected = {(commit, path) for commit in commits for path in decisions.paths_to_probe(universe, commit, sizes)}
 
-        found = path_probes.probes(*frames(spark, universe, commits, objects)).collect()
+        probes = path_probes.probes(*frames(spark, universe, commits, objects)).collect()
 
-        assert {(int(row["branch"]), int(row["path"])) for row in found} == expected
+        assert {(int(row["branch"]), int(row["path"])) for row in probes} == expected
         for commit in commits:
-            probed = {row["size"] for row in found if int(row["branch"]) == commit}
+            probed = {row["size"] for row in probes if int(row["branch"]) == commit}
             assert probed == decisions.probed_sizes(universe, [commit], sizes)
 
 
@@ -189,10 +189,10 @@ def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule() -> N
 
             results = pa.Table.from_pylist([dict(zip(SERVED.names, row, strict=True)) for row in probed], SERVED)
             rule = keep_reasons.served("served", keep_reasons.inconclusive_sizes(results))
-            found = rule(objects, {"served": results.filter(results["address"].is_valid())})
+            reasons = rule(objects, {"served": results.filter(results["address"].is_valid())})
 
-            kept = objects.filter(found.is_valid())["address"].to_pylist()
-            assert set(kept) == {decisions.key(address) for address in addresses(expected)}
+            kept_addresses = objects.filter(reasons.is_valid())["address"].to_pylist()
+            assert set(kept_addresses) == {decisions.key(address) for address in addresses(expected)}
 
 
 def test_the_model_reads_in_the_order_of_the_code() -> None:
@@ -200,13 +200,13 @@ def test_the_model_reads_in_the_order_of_the_code() -> None:
     assert CHAIN[1:] == ("uncommitted_addresses", "retained_commits", "committed_addresses", "expired_set")
     assert [reason.name for reason in KEEP_REASONS] == ["other_repository", "branch", "meanwhile", "hold"]
     steps = [step.name for step in program("another repository stages it").steps]
-    found = [
+    order = [
         next(number for number, name in enumerate(steps) if words in name)
         for words in ("lists slice", "first reading", "dump of all commits", "tables of the other", "compares",
                       "path probes, pass 1", "path probes, pass 2", "at the end", "decides", "is approved",
                       "re-verification begins", "the watch", "is looked up", "is deleted")
     ]  # fmt: skip
-    assert found == sorted(found)
+    assert order == sorted(order)
 
 
 def program(name: str) -> Collector:

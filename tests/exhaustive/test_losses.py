@@ -21,18 +21,18 @@ OVERLAPPING = [safeguard for safeguard in SAFEGUARDS if safeguard.overlap]
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_is_lost_by_one_operation_and_one_fault(name: str, mark: str) -> None:
     """At any moment of a mark, its approval and a sweep. With more of both: `tests.exhaustive.explore`."""
-    found = Exploration(SCENARIOS[name], Scope(1, 1, mark)).run()
+    result = Exploration(SCENARIOS[name], Scope(1, 1, mark)).run()
 
-    assert [table(loss) for loss in found.losses] == []
-    assert found.states > 1000
+    assert [table(loss) for loss in result.losses] == []
+    assert result.states > 1000
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_is_lost_without_the_permission_to_dump_commits(name: str) -> None:
     """Except a commit that no branch shows: nobody sees it then until the next mark."""
-    found = Exploration(SCENARIOS[name], Scope(1, 0, dump=False)).run()
+    result = Exploration(SCENARIOS[name], Scope(1, 0, dump=False)).run()
 
-    assert [table(loss) for loss in found.losses] == []
+    assert [table(loss) for loss in result.losses] == []
 
 
 @pytest.mark.parametrize("safeguard", EACH, ids=[safeguard.name for safeguard in EACH])
@@ -44,17 +44,17 @@ def test_without_a_safeguard_something_is_lost(safeguard: Safeguard) -> None:
 
 
 @pytest.mark.parametrize("safeguard", OVERLAPPING, ids=[safeguard.name for safeguard in OVERLAPPING])
-def test_without_a_safeguard_that_others_overlap_nothing_is_lost(safeguard: Safeguard) -> None:
-    """If this fails, it is needed after all: say by which loss."""
+def test_without_a_redundant_safeguard_nothing_is_lost(safeguard: Safeguard) -> None:
+    """If this fails, the safeguard is needed after all: document the loss that it prevents."""
     assert smallest_loss(safeguard) is None
 
 
 @pytest.mark.parametrize("name", PAST)
-def test_losses_of_earlier_versions_are_found_again_without_their_corrections(name: str) -> None:
+def test_losses_of_earlier_versions_are_found_if_their_fixes_are_removed(name: str) -> None:
     assert PAST[name].losses()
 
 
-def test_each_invisible_loss_comes_about_and_no_other() -> None:
+def test_exactly_the_listed_invisible_losses_occur() -> None:
     """Each excuse for deleting a live object is on the list, and each excuse on the list occurs."""
     excused: Counter[str] = Counter()
     for name in ("an expired commit", "garbage beside another repository", "identical content at one path"):
@@ -77,25 +77,25 @@ def test_each_invisible_loss_comes_about_and_no_other() -> None:
         ("an expired commit", ("heads are watched",), 1),
     ],
 )
-def test_operations_that_cannot_change_an_answer_need_not_be_tried_before_it(
+def test_skipping_operations_that_cannot_change_an_answer_hides_no_loss(
     name: str, without: tuple[str, ...], operations: int
 ) -> None:
-    """Each loss by operations that are tried before every question is one by some of them where they matter."""
+    """If operations are tried before every question, each loss is also found by trying them only where they matter."""
     scope = Scope(operations, sweep=operations == 1)
     few, all_of_them = (
         Exploration(SCENARIOS[name], scope, without, everywhere=everywhere).run(first=False)
         for everywhere in (False, True)
     )
-    found = [(loss.at, loss.objects, {event.what for event in loss.events}) for loss in few.losses]
+    losses = [(loss.at, loss.objects, {event.what for event in loss.events}) for loss in few.losses]
 
     assert few.states < all_of_them.states
     assert all_of_them.losses
     for loss in all_of_them.losses:
         events = {event.what for event in loss.events}
-        assert any((at, objects) == (loss.at, loss.objects) and some <= events for at, objects, some in found)
+        assert any((at, objects) == (loss.at, loss.objects) and some <= events for at, objects, some in losses)
 
 
-def test_an_exploration_for_a_given_time_goes_through_the_same_states_if_the_time_suffices() -> None:
+def test_an_exploration_with_enough_time_visits_the_same_states() -> None:
     name, scope = "identical content", Scope(1, 1)
     whole = Exploration(SCENARIOS[name], scope).run()
 
@@ -107,15 +107,15 @@ def test_an_exploration_for_a_given_time_goes_through_the_same_states_if_the_tim
     assert all(half.done == half.all for half in halves)
 
 
-def test_an_exploration_for_a_given_time_ends_with_it_and_finds_losses() -> None:
+def test_an_exploration_with_a_time_limit_ends_in_time_and_finds_losses() -> None:
     ticks = iter(range(100))
-    found = explored_for(3, ["identical content"], Scope(1), ("path probes",), clock=lambda: next(ticks))
+    explored = explored_for(3, ["identical content"], Scope(1), ("path probes",), clock=lambda: next(ticks))
 
-    assert found.done == 2 < found.all
-    assert found.losses
+    assert explored.done == 2 < explored.all
+    assert explored.losses
 
 
-def test_a_mark_does_not_lose_what_another_tool_deleted_before() -> None:
+def test_objects_that_another_tool_deleted_before_a_mark_are_not_its_losses() -> None:
     """A stale listing still shows it, and a new branch makes it live: a sweep then finds nothing to delete."""
     scope = Scope(2, 1, of=("sweep_by_another_tool", "create_branch"), kinds=("stale listing",))
 
@@ -123,14 +123,14 @@ def test_a_mark_does_not_lose_what_another_tool_deleted_before() -> None:
 
 
 def test_every_operation_is_tried() -> None:
-    tried = {
+    names_tried = {
         successor.operation.name
         for name in SCENARIOS
         for exploration in [Exploration(SCENARIOS[name], Scope(1, of=tuple(OPERATIONS)))]
         for successor in exploration.successors(exploration.start)
     }
 
-    assert tried == OPERATIONS.keys()
+    assert names_tried == OPERATIONS.keys()
 
 
 def test_the_page_of_safety_is_up_to_date() -> None:

@@ -43,8 +43,8 @@ def steps(loss: Loss) -> Iterator[str]:
         else:
             yield f"{operations.sentence(event.what)} *(before {event.step})*"
     objects = " and ".join(f"object {address}" for address in addresses(loss.objects))
-    done = "expires, and is live" if loss.at.endswith("is finished") else "is deleted, and is live"
-    yield f"{objects} {done}"
+    consequence = "expires, and is live" if loss.at.endswith("is finished") else "is deleted, and is live"
+    yield f"{objects} {consequence}"
 
 
 # --- the page -------------------------------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ STORED = (OLD, NEW)
 
 OURS, OTHER = 0, 1
 ELSEWHERE = -1  # the address of an object that no sweep can reach: too young, or of another namespace
-RELATIVE, FULL = 0, 1  # how an entry spells its address; FULL is a form that the server's list leaves out
+RELATIVE, FULL = 0, 1  # the form of an entry's address; the server's list leaves out FULL ones
 PATHS = ("p", "q")
 BRANCHES = (("main", "dev"), ("other/main", "other/dev"))
-SIZES = (1, 1, 2)  # bytes, by content: two contents of one size, and another one
-BITS = 8  # the most objects of a world
+SIZES = (1, 1, 2)  # in bytes, by content: two are equal
+BITS = 8  # the maximum number of objects
 DAY = oracle.DAY
 NOW = 100 * DAY
 LONG_AGO, LATELY = NOW - 30 * DAY - 1, NOW - 1  # the two dates of commits
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 TOMBSTONE = Entry(-2, -1)
-Tree = tuple[Entry | None, ...]  # an entry a path
+Tree = tuple[Entry | None, ...]  # one entry per path
 
 
 class Branch(NamedTuple):
@@ -82,11 +82,11 @@ def addresses(mask: int) -> Iterator[int]:
 
 
 def mask_of(entries: Iterable[Entry | None]) -> int:
-    found = 0
+    mask = 0
     for entry in entries:
         if entry is not None:
-            found |= bit(entry.address)
-    return found
+            mask |= bit(entry.address)
+    return mask
 
 
 class Reasons(NamedTuple):
@@ -127,18 +127,18 @@ class Universe:
     _places: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def commit(self, commit: Commit) -> int:
-        found = self._commit_ids.get(commit)
-        if found is None:
-            found = self._commit_ids[commit] = len(self.commits)
+        known = self._commit_ids.get(commit)
+        if known is None:
+            known = self._commit_ids[commit] = len(self.commits)
             self.commits.append(commit)
-        return found
+        return known
 
     def world(self, world: World) -> int:
-        found = self._world_ids.get(world)
-        if found is None:
-            found = self._world_ids[world] = len(self.worlds)
+        known = self._world_ids.get(world)
+        if known is None:
+            known = self._world_ids[world] = len(self.worlds)
             self.worlds.append(world)
-        return found
+        return known
 
     # --- what readers see -------------------------------------------------------------------------------------------
 
@@ -161,37 +161,37 @@ class Universe:
 
     def places(self, number: int) -> tuple[int, ...]:
         """The address that is served at each place of a world: path by path of all branches; ELSEWHERE at others."""
-        found = self._places.get(number)
-        if found is None:
-            found = self._places[number] = tuple(
+        known = self._places.get(number)
+        if known is None:
+            known = self._places[number] = tuple(
                 ELSEWHERE if branch is None or (entry := self.served(branch, path)) is None else entry.address
                 for repository in self.worlds[number].repositories
                 for branch in repository.branches
                 for path in range(len(PATHS))
             )
-        return found
+        return known
 
     # --- what is live -----------------------------------------------------------------------------------------------
 
     def reasons(self, number: int) -> Reasons:
         """Why which addresses are live in a world: the truth, by rules that are not lakegc's."""
-        found = self._reasons.get(number)
-        if found is None:
-            found = self._reasons[number] = self._why_live(self.worlds[number])
-        return found
+        known = self._reasons.get(number)
+        if known is None:
+            known = self._reasons[number] = self._why_live(self.worlds[number])
+        return known
 
     def absence(self, number: int) -> int:
         """The objects that aren't live in a world, in the form of `Memory.absence`."""
-        found = self._absence.get(number)
-        if found is None:
+        known = self._absence.get(number)
+        if known is None:
             why, dead = self.reasons(number), self.dead(number)
             everything = (1 << len(self.contents)) - 1
             lacking = [everything & ~reason for reason in why]
-            found = 0
+            known = 0
             for place, mask in enumerate((dead, dead, *lacking)):
-                found |= mask << BITS * place
-            self._absence[number] = found
-        return found
+                known |= mask << BITS * place
+            self._absence[number] = known
+        return known
 
     def dead(self, number: int) -> int:
         """The stored addresses that nothing refers to."""
@@ -199,22 +199,25 @@ class Universe:
         return stored & ~self.reasons(number).live
 
     def _why_live(self, world: World) -> Reasons:
-        ours, *others = world.repositories
+        own, *others = world.repositories
         heads = {
-            BRANCHES[OURS][number]: branch.head for number, branch in enumerate(ours.branches) if branch is not None
+            BRANCHES[OURS][number]: branch.head for number, branch in enumerate(own.branches) if branch is not None
         }
         graph = {str(commit): oracle.C(tuple(map(str, self.commits[commit].parents)), self.commits[commit].date)
-                 for commit in ours.commits}  # fmt: skip
+                 for commit in own.commits}  # fmt: skip
         default_days, branch_days = RULES[world.rules]
         claims = oracle.claims(graph, {name: str(head) for name, head in heads.items()}, default_days, branch_days)
         retained = {int(commit) for commit in oracle.retained(claims, NOW)}
-        by_branch = {name: [claim for claim in found if claim.branch is not None] for name, found in claims.items()}
+        by_branch = {
+            name: [claim for claim in claims_of_commit if claim.branch is not None]
+            for name, claims_of_commit in claims.items()
+        }
         behind_heads = {int(commit) for commit in oracle.retained(by_branch, NOW)}
         staged = mask_of(entry for repository in world.repositories for entry in self._staged(repository))
         tagged = mask_of(self.commits[world.tag].tree) if world.tag >= 0 else 0
         return Reasons(
             staged=staged,
-            heads=self.reached(branch.head for branch in ours.branches if branch is not None),
+            heads=self.reached(branch.head for branch in own.branches if branch is not None),
             behind=self.reached(behind_heads - {int(commit) for commit in heads.values()}),
             dangling=self.reached(retained - behind_heads),
             other_repositories=self.reached(commit for repository in others for commit in repository.commits),
@@ -228,7 +231,7 @@ class Universe:
 
     def reached(self, commits: Iterable[int]) -> int:
         """The addresses in the trees of commits."""
-        found = 0
+        objects = 0
         for commit in commits:
-            found |= mask_of(self.commits[commit].tree)
-        return found
+            objects |= mask_of(self.commits[commit].tree)
+        return objects

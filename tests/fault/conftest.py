@@ -82,10 +82,10 @@ def lake(sandbox: Sandbox) -> Iterator[Lake]:
     set_rules(repository, Rules(7))
     now = sandbox.now()
     with tampering_proxy(sandbox.endpoint_url) as server:
-        found = Lake(sandbox, repository, server)
+        damaged_lake = Lake(sandbox, repository, server)
         repository.put_many("main", [("a", b"first a"), ("b", b"b"), ("c", b"c")])
-        found.commits.append(repository.commit("main", "first", date=now - timedelta(days=30)))
+        damaged_lake.commits.append(repository.commit("main", "first", date=now - timedelta(days=30)))
         repository.put("main", "a", b"second a")
-        found.commits.append(repository.commit("main", "second", date=now - timedelta(days=20)))
+        damaged_lake.commits.append(repository.commit("main", "second", date=now - timedelta(days=20)))
         repository.put("main", "staged", b"staged")
-        yield found
+        yield damaged_lake

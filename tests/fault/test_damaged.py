@@ -73,7 +73,7 @@ def test_a_range_replaced_by_one_with_other_keys_stops_the_mark(lakegc: Lakegc, 
 
 
 def test_a_range_replaced_by_one_with_the_same_keys_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """Its keys and counts agree; only the addresses differ."""
+    """The keys and counts of both ranges agree; only the addresses differ."""
     swap_ranges(lake)
 
     mark(lakegc, lake).stopped(3, range_ids(lake, lake.commits[-1])[0])

@@ -148,10 +148,10 @@ def stored(seaweedfs: SeaweedFS) -> Stored:
     recording = Moved(PROJECT_RECORDINGS / "random-1", bucket=f"fsck-{next(_serial)}")
     client = seaweedfs.client()
     client.create_bucket(Bucket=recording.bucket)
-    found = Stored(recording, client, seaweedfs)
+    copy = Stored(recording, client, seaweedfs)
     for key, data in recording.objects():
-        found.write(key, data)
-    return found
+        copy.write(key, data)
+    return copy
 
 
 def test_fsck_finds_every_kind_of_damage_and_none_in_an_intact_recording(lakegc: Lakegc, stored: Stored) -> None:
@@ -165,14 +165,14 @@ def test_fsck_finds_every_kind_of_damage_and_none_in_an_intact_recording(lakegc:
     expected, branches, forged = damage_everything(stored)
     changed = replace(stored, recording=replace(stored.recording, forged={forged: {"message": "another"}}))
     with changed.settings() as settings:
-        code, found = document(lakegc, settings, stored.recording.repository)
+        code, report = document(lakegc, settings, stored.recording.repository)
 
     assert code == 1
-    assert expected == problems(found)
-    for finding in found["findings"]:
+    assert expected == problems(report)
+    for finding in report["findings"]:
         assert branches.get(finding["id"], set()) <= {*finding["needs"]["branches"]}
-    assert {"_lakefs/notes.txt", "_lakefs/retention/mine/x"} == {*found["alien"]["files"]}
-    assert any("live metarange" in sentence and "can't be read" in sentence for sentence in found["not_verified"])
+    assert {"_lakefs/notes.txt", "_lakefs/retention/mine/x"} == {*report["alien"]["files"]}
+    assert any("live metarange" in sentence and "can't be read" in sentence for sentence in report["not_verified"])
 
 
 def damage_everything(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
@@ -181,7 +181,7 @@ def damage_everything(stored: Stored) -> tuple[dict[str, str], dict[str, set[str
     by_head = {branch: stored.metaranges[head] for branch, head in heads.items() if stored.metaranges[head]}
     branch, metarange = sorted(by_head.items())[0]
     distinct = [candidate for candidate in dict.fromkeys(metaranges) if candidate and candidate != metarange]
-    flip, cut, lost, left, right = distinct[:5]
+    flip, cut, missing, left, right = distinct[:5]
     ranges = list(dict.fromkeys(r for candidate in distinct[5:] for r in stored.ranges(candidate)))
     ranges = [range_id for range_id in ranges if range_id not in stored.ranges(metarange)]
     first, second = equally_described_ranges(stored, ranges)
@@ -189,7 +189,7 @@ def damage_everything(stored: Stored) -> tuple[dict[str, str], dict[str, set[str
     head_range = stored.ranges(metarange)[0]
     stored.change(flip, flipped)
     stored.change(cut, lambda data: data[:-10])
-    stored.delete(f"_lakefs/{lost}")
+    stored.delete(f"_lakefs/{missing}")
     for here, there in ((first, second), (second, first), (left, right), (right, left)):
         stored.change(here, lambda _, there=there: stored.table(there))  # type: ignore[misc]
     stored.change(third, flipped)
@@ -207,15 +207,15 @@ def damage_everything(stored: Stored) -> tuple[dict[str, str], dict[str, set[str
     expected = dict.fromkeys(
         [flip, cut, left, right, first, second, third, fourth, fifth, tag_dump, part, forged], "damaged"
     )
-    return expected | dict.fromkeys([lost, head_range], "missing"), {head_range: {branch}}, forged
+    return expected | dict.fromkeys([missing, head_range], "missing"), {head_range: {branch}}, forged
 
 
 def equally_described_ranges(stored: Stored, ranges: list[str]) -> tuple[str, str]:
     """Two ranges that metaranges describe equally: they differ only in their content."""
-    seen: dict[tuple[int, bytes, bytes], str] = {}
+    described: dict[tuple[int, bytes, bytes], str] = {}
     for range_id in ranges:
         response = read_properties(stored.table(range_id), name=range_id)
-        other = seen.setdefault((response.count, response.min_key, response.max_key), range_id)
+        other = described.setdefault((response.count, response.min_key, response.max_key), range_id)
         if other != range_id:
             return other, range_id
     raise AssertionError("no two ranges look alike")
@@ -229,19 +229,19 @@ def test_without_the_dump_all_tables_are_verified_and_gaps_are_reported(lakegc: 
     )
     stored.change(stray, flipped)
     stored.write(f"_lakefs/{JUNK}", b"somebody's own")
-    branch, lost = lost_object(stored)
-    stored.delete(lost)
+    branch, missing = lost_object(stored)
+    stored.delete(missing)
     forged = next(iter(stored.heads.values()))
     recording = replace(recording, forged={forged: {"creation_date": 1}})
     with replace(stored, recording=recording).settings() as settings:
-        code, found = document(lakegc, settings, recording.repository)
+        code, report = document(lakegc, settings, recording.repository)
 
     assert code == 1
-    assert problems(found) == {stray: "damaged", JUNK: "damaged", forged: "damaged"}
-    assert [lost_object["address"] for lost_object in found["missing"]["objects"]] == [lost]
-    assert branch in found["missing"]["branches"]
-    assert len(found["missing"]["objects"][0]["needs"]["commits"]) > 0
-    assert any("fs:ListCommits" in sentence for sentence in found["not_verified"])
+    assert problems(report) == {stray: "damaged", JUNK: "damaged", forged: "damaged"}
+    assert [lost_object["address"] for lost_object in report["missing"]["objects"]] == [missing]
+    assert branch in report["missing"]["branches"]
+    assert len(report["missing"]["objects"][0]["needs"]["commits"]) > 0
+    assert any("fs:ListCommits" in sentence for sentence in report["not_verified"])
 
 
 def all_ranges(stored: Stored) -> set[str]:
@@ -275,11 +275,11 @@ def test_lost_live_objects_are_listed_in_the_form_that_a_mark_accepts(
     for key in (committed, staged):
         (lake.folder / key).unlink()
 
-    code, found = document(lakegc, lake.settings, lake.name, "--write-missing", str(listed))
+    code, report = document(lakegc, lake.settings, lake.name, "--write-missing", str(listed))
 
-    assert (code, found["findings"], found["missing"]["count"]) == (1, [], 2)
+    assert (code, report["findings"], report["missing"]["count"]) == (1, [], 2)
     assert listed.read_text() == "".join(f"{key}\n" for key in sorted([committed, staged]))
-    objects = {lost_object["address"]: lost_object for lost_object in found["missing"]["objects"]}
+    objects = {lost_object["address"]: lost_object for lost_object in report["missing"]["objects"]}
     assert {key: lost_object["path"] for key, lost_object in objects.items()} == {committed: "b", staged: "staged"}
     assert {lost_object["needs"]["branches"][0] for lost_object in objects.values()} == {"main"}
     assert (objects[staged]["staged"], objects[staged]["committed"]) == (True, False)
@@ -324,11 +324,11 @@ def test_alien_files_under_lakefs_prefix_reported_not_fatal(lakegc: Lakegc, lake
         alien.parent.mkdir(parents=True, exist_ok=True)
         alien.write_bytes(b"somebody's own")
 
-    code, found = document(lakegc, lake.settings, lake.name)
+    code, report = document(lakegc, lake.settings, lake.name)
     mark = Marker().mark(lake.settings, lake.name, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
 
-    assert (code, found["findings"]) == (0, [])
-    assert [file["id"] for file in found["named_like_tables"]] == [JUNK]
+    assert (code, report["findings"]) == (0, [])
+    assert [file["id"] for file in report["named_like_tables"]] == [JUNK]
     assert mark.record.counts["expired"] == 1
 
 
@@ -336,10 +336,10 @@ def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, l
     """lakeFS refuses to make lists there; what couldn't be verified is reported."""
     lake.server.after(f"/repositories/{lake.name}", lambda response: response.update(read_only=True))
 
-    code, found = document(lakegc, lake.settings, lake.name)
+    code, report = document(lakegc, lake.settings, lake.name)
 
-    assert (code, found["findings"], found["verified"]["live_staged"]) == (0, [], 1)
-    assert any("read-only" in sentence for sentence in found["not_verified"])
+    assert (code, report["findings"], report["verified"]["live_staged"]) == (0, [], 1)
+    assert any("read-only" in sentence for sentence in report["not_verified"])
 
 
 def test_a_file_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:

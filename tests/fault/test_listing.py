@@ -27,7 +27,7 @@ def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc,
 
 
 def test_a_repository_without_any_object_is_marked(lake: Lake) -> None:
-    """Nothing is stored, committed or staged, so nothing is missing or expired: in full and incremental marks."""
+    """No object is stored, committed or staged, so none is missing or expired, in full and incremental marks."""
     lake.sandbox.create(empty := f"{lake.name}-empty")
     options = MarkOptions(min_age=timedelta(0), allow_young=True)
 
@@ -61,23 +61,23 @@ def test_metadata_and_listing_disagreement_stops_the_run(lakegc: Lakegc, lake: L
 
     HUDI-6339 (issues.apache.org)
     """
-    lost = [lake.repository.stat("main", path).address for path in ("a", "b")]
-    for address in lost:
+    missing = [lake.repository.stat("main", path).address for path in ("a", "b")]
+    for address in missing:
         (lake.folder / address).unlink()
     lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE).stopped(
-        3, "2 of 4 live addresses", *lost, "--accept-missing"
+        3, "2 of 4 live addresses", *missing, "--accept-missing"
     )
     lake.has_no_finished_mark()
     known = tmp_path / "known"
-    known.write_text(f"{lost[0]}\n")
+    known.write_text(f"{missing[0]}\n")
     arguments = ["mark", lake.name, *NO_AGE, "--accept-missing", str(known)]
-    lakegc(lake.settings, *arguments, "--mark-id", "m2").stopped(3, lost[1])
+    lakegc(lake.settings, *arguments, "--mark-id", "m2").stopped(3, missing[1])
     lake.has_no_finished_mark()
-    known.write_text("".join(f"{address}\n" for address in lost))
+    known.write_text("".join(f"{address}\n" for address in missing))
 
     assert lakegc(lake.settings, *arguments, "--mark-id", "m3").code == 0
     record = lake.records()[-1]
-    assert record.accepted_missing == tuple(lost)
+    assert record.accepted_missing == tuple(missing)
     assert record.counts["expired"] == 1
 
 

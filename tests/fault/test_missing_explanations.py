@@ -14,12 +14,12 @@ def test_the_reason_is_unknown_if_a_damaged_commit_may_refer_to_the_object(lakeg
     (only_expired,) = set(range_ids(lake, lake.commits[0])) - set(range_ids(lake, lake.commits[1]))
     lake.server.after("/prepare_commits/status", lambda _: truncate(table(lake, only_expired)))
 
-    made = lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
-    found = json.loads(lakegc(lake.settings, "review", lake.name, "m1", "--format", "json").out)
-    shown = lakegc(lake.settings, "review", lake.name, "m1").out
+    outcome = lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
+    document = json.loads(lakegc(lake.settings, "review", lake.name, "m1", "--format", "json").out)
+    output = lakegc(lake.settings, "review", lake.name, "m1").out
 
-    assert made.code == 0, made.err
-    assert [(row["reason"], row["objects"]) for row in found["by_reason"]] == [(ExpiredReason.UNKNOWN.value, 1)]
-    assert only_expired in found["unexplained"]
-    assert only_expired in shown.replace("\n", "")
-    assert "not known" in shown
+    assert outcome.code == 0, outcome.err
+    assert [(row["reason"], row["objects"]) for row in document["by_reason"]] == [(ExpiredReason.UNKNOWN.value, 1)]
+    assert only_expired in document["unexplained"]
+    assert only_expired in output.replace("\n", "")
+    assert "not known" in output

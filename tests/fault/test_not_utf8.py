@@ -34,19 +34,19 @@ def test_objects_as_large_as_one_served_at_a_non_utf8_path_are_kept(lake: Lake, 
     again = repository.put("main", "elsewhere", b"SIZE OF 10")
     repository.delete("main", ["elsewhere"])
     repository.stage("main", [replace(staged, path=b"\xfe"), replace(again, path=b"a\xff")])
-    kept, free = garbage(lake, b"0123456789"), garbage(lake, b"no entry has this size")
+    equal_size, free = garbage(lake, b"0123456789"), garbage(lake, b"no entry has this size")
 
-    shown = lakegc.output(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
-    found = marked(lake.settings, lake.name, "m2")
+    output = lakegc.output(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
+    mark = marked(lake.settings, lake.name, "m2")
     Sweeper().approve(lake.settings, lake.name, "m2")
     report = Sweeper().sweep(lake.settings, lake.name, "m2", SweepOptions())
 
-    assert free in found.expired
-    assert not {kept, entry.address, staged.address, again.address} & found.expired
-    assert found.facts("expired_set")["probes_failed"] == 1
-    assert "not UTF-8" in shown
-    assert report.objects == {"deleted": len(found.expired)}
-    for address in (kept, entry.address, staged.address, again.address):
+    assert free in mark.expired
+    assert not {equal_size, entry.address, staged.address, again.address} & mark.expired
+    assert mark.facts("expired_set")["probes_failed"] == 1
+    assert "not UTF-8" in output
+    assert report.objects == {"deleted": len(mark.expired)}
+    for address in (equal_size, entry.address, staged.address, again.address):
         assert repository.objects.file(address).exists()
 
 
@@ -57,13 +57,13 @@ def test_the_repository_and_branch_of_a_non_utf8_path_are_named(tmp_path: Path) 
         entry = neighbour.put("main", "moved", b"size of 10")
         neighbour.stage("main", [replace(entry, path=b"a\xff")])
         neighbour.commit("main", "a path that is not UTF-8")
-        kept = lake.put("main", "over", b"0123456789").address
+        equal_size = lake.put("main", "over", b"0123456789").address
         lake.put("main", "over", b"overwritten")
 
-        found = marked(sandbox.settings, "lake")
+        mark = marked(sandbox.settings, "lake")
 
-    assert kept not in found.expired
-    (why,) = found.facts("expired_set")["unclear"]
+    assert equal_size not in mark.expired
+    (why,) = mark.facts("expired_set")["unclear"]
     assert "branch 'main' of repository 'neighbour'" in why
 
 
@@ -85,6 +85,6 @@ def test_all_changes_after_a_non_utf8_path_are_read(lake: Lake) -> None:
         mock.patch("spark_resources.lakefs.client.MAX_PAGE_SIZE", 3),
         mock.patch("lakegc_assets.mark.path_probes.PATHS_AT_ONCE", 3),
     ):
-        found = set(staged_addresses(lakefs, lake.name, "main"))
+        addresses = set(staged_addresses(lakefs, lake.name, "main"))
 
-    assert wanted <= found
+    assert wanted <= addresses

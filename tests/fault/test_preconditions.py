@@ -24,7 +24,7 @@ from tests.support.tampering_proxy import tampering_proxy
     ],
 )
 def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake: Lake, other_namespace: str) -> None:
-    """Both repositories are named.
+    """The error names both repositories.
 
     projectnessie/nessie#12363
     """
@@ -42,7 +42,7 @@ def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake
 
 
 def test_a_namespace_owned_by_another_repository_is_refused(lakegc: Lakegc, lake: Lake) -> None:
-    """Its owner file stays as it is."""
+    """The owner file stays unchanged."""
     created = datetime(2026, 1, 1, tzinfo=UTC)
     claim_namespace(lake.target.place, "somebody-else", created)
     before = (lake.folder / OWNER_KEY).read_bytes()
@@ -64,7 +64,7 @@ def test_an_unreadable_owner_file_is_refused(lakegc: Lakegc, lake: Lake, owner: 
 
 @pytest.mark.parametrize("later", [timedelta(hours=3), timedelta(hours=-3)])
 def test_clocks_that_differ_by_more_than_the_bound_stop_the_mark(lakegc: Lakegc, lake: Lake, later: timedelta) -> None:
-    """All clocks are shown, with the setting of the bound."""
+    """The error shows all clocks and the setting of the bound."""
     lake.server.date_offset = later
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, "clocks", "the lakeFS server", "LAKEGC_MAX_CLOCK_SKEW")
@@ -83,8 +83,8 @@ def test_a_mark_is_refused_while_another_run_holds_the_lease(lakegc: Lakegc, lak
     """The message names the holder and the lease's expiry."""
     store = lake.target.place.store()
     lease = take_lease(store, who="anna@laptop", mark_id="m-anna", token="anna's", single_deployment=False)
-    held = store.read(LEASE_KEY)
-    until = datetime.fromisoformat(json.loads(held)["until"])
+    lease_file = store.read(LEASE_KEY)
+    until = datetime.fromisoformat(json.loads(lease_file)["until"])
     try:
         outcome = lakegc(lake.settings, "mark", lake.name, *NO_AGE)
     finally:

@@ -72,16 +72,16 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    with lake_in(tmp_path) as made:
-        yield made
+    with lake_in(tmp_path) as new_lake:
+        yield new_lake
 
 
 @pytest.fixture
 def lake_in_s3(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
     """For addresses that only servers with a bucket accept."""
     seaweedfs.make_bucket("staged")
-    with lake_in(tmp_path, StorePlace(f"s3://staged/{tmp_path.name}", seaweedfs.settings())) as made:
-        yield made
+    with lake_in(tmp_path, StorePlace(f"s3://staged/{tmp_path.name}", seaweedfs.settings())) as new_lake:
+        yield new_lake
 
 
 @contextmanager
@@ -89,12 +89,12 @@ def lake_in(folder: Path, place: StorePlace | None = None) -> Iterator[Lake]:
     requests: list[str] = []
     with Sandbox(folder, place=place, uncommitted_page=3, request_log=requests.append) as sandbox:
         repository = sandbox.create("lake")
-        made = Lake(sandbox, requests, repository, target_of(sandbox.settings, "lake").place.store())
+        new_lake = Lake(sandbox, requests, repository, target_of(sandbox.settings, "lake").place.store())
         repository.put("main", "committed", b"what is committed")
         repository.commit("main", "first")
-        made.garbage.add(made.add_garbage("garbage"))
-        made.staged.update(repository.put("main", path, path.encode()).address for path in STAGED)
-        yield made
+        new_lake.garbage.add(new_lake.add_garbage("garbage"))
+        new_lake.staged.update(repository.put("main", path, path.encode()).address for path in STAGED)
+        yield new_lake
 
 
 @pytest.mark.parametrize("branch_behind", [True, False], ids=["empty page", "branch not found"])
@@ -147,11 +147,11 @@ def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:
 def test_only_objects_staged_on_the_deleted_branch_expire(lake: Lake) -> None:
     """Objects staged on other branches are kept."""
     lake.repository.create_branch("gone", "main")
-    gone = lake.repository.put("gone", "staged/on a branch", b"of a branch that is gone").address
+    on_deleted_branch = lake.repository.put("gone", "staged/on a branch", b"of a branch that is gone").address
     lake.repository.delete_branch("gone")
     lake.sandbox.faults.followed_by_deleted = ("main",)
 
-    assert lake.mark().expired == {*lake.garbage, gone}
+    assert lake.mark().expired == {*lake.garbage, on_deleted_branch}
 
 
 def test_an_empty_list_is_accepted_if_nothing_is_staged(lake: Lake) -> None:
@@ -199,7 +199,7 @@ def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_
 
 
 def test_the_mark_stops_if_neither_list_nor_diffs_are_complete(lake: Lake) -> None:
-    """Nothing is collected."""
+    """No object expires."""
     lake.sandbox.faults.followed_by_deleted = ("main",)
     lake.sandbox.faults.broken = {("main", "staged/2")}
 

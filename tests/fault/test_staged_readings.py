@@ -81,14 +81,14 @@ def test_objects_that_only_one_reading_finds_staged_are_live(lake: Lake) -> None
         full.append(entry)
     garbage = unstaged(lake, "garbage")
     lake.server.after("/gc/prepare_uncommited", scans.page)
-    for shown in watched:
-        lake.server.after("/objects/stat", shown.stat)
-        lake.server.after("/objects/ls", shown.stat)
+    for reading in watched:
+        lake.server.after("/objects/stat", reading.stat)
+        lake.server.after("/objects/ls", reading.stat)
 
     expired = Marker().mark(lake.settings, lake.name, "m1", OPTIONS).expired
 
     assert scans.readings >= 2
-    assert all(shown.responses >= 2 for shown in watched)
+    assert all(reading.responses >= 2 for reading in watched)
     assert garbage.address in expired
     assert not expired & {entry.address for entry in (*during, *full)}
 
@@ -102,7 +102,7 @@ def test_objects_that_a_coarse_clock_may_date_too_early_are_kept(lake: Lake) -> 
     dated: list[datetime] = []
 
     def date(_: object) -> None:
-        for record in [] if dated else lake.records():  # the mark has begun, and not listed yet
+        for record in [] if dated else lake.records():  # the mark has begun but hasn't listed yet
             for entry, before in zip(entries, short_of, strict=True):
                 at = record.cutoff - before
                 os.utime(lake.folder / entry.address, ns=(0, round(at.timestamp() * 1_000_000) * 1000))

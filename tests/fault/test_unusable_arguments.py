@@ -31,7 +31,7 @@ def test_an_unreachable_server_is_named_with_advice(lakegc: Lakegc, lake: Lake) 
 
 
 def test_a_server_that_is_not_lakefs_is_reported_as_such(lakegc: Lakegc, lake: Lake) -> None:
-    """Its response is a web page."""
+    """The server's response is a web page."""
     with replying(200, b"<html>Welcome</html>", {"Content-Type": "text/html"}) as server:
         settings = {**lake.settings, "endpoint_url": server.url}
 
@@ -133,10 +133,10 @@ def test_a_mark_that_exceeds_the_bound_on_path_probes_finishes_and_keeps_unprobe
     lake.repository.put("main", "seven", b"7 bytes")
     lake.repository.commit("main", "third")
     settings = {**lake.settings, "max_probes": "0"}
-    made = lakegc(settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
+    outcome = lakegc(settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE)
     [record] = lake.records()
     approved = lakegc(settings, "approve", lake.name, "m1", "--by", "Ada", "--yes", "--digest", str(record.digest))
 
-    assert (made.code, approved.code) == (0, 0), made.err + approved.err
+    assert (outcome.code, approved.code) == (0, 0), outcome.err + approved.err
     assert record.steps["expired_set"].facts["not_probed"] == 1
     assert record.counts["expired"] == 0

@@ -54,7 +54,7 @@ def test_marks_are_listed_with_their_states(lakegc: Lakegc, sandbox: Sandbox) ->
 
 @pytest.mark.parametrize("mark_id", MARKS)
 def test_a_record_of_format_1_is_rewritten_unchanged(sandbox: Sandbox, mark_id: str) -> None:
-    """Its names and its digest are those of its format, so that an approval can still be compared with it."""
+    """The record keeps the names and the digest of its format, so that an approval can still be compared with it."""
     data = record_file(sandbox, f"{mark_id}/mark.json").read_bytes()
     record = MarkRecord.from_json(data, mark_id)
 
@@ -65,7 +65,7 @@ def test_a_record_of_format_1_is_rewritten_unchanged(sandbox: Sandbox, mark_id: 
 
 
 def test_approving_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """Nothing is written. An approval given by that version can still be revoked."""
+    """No file is written. An approval given by that version can still be revoked."""
     digest = target_record(sandbox, "marked").digest or ""
     outcome = lakegc(sandbox.settings, "approve", REPOSITORY, "marked", "--yes", "--digest", digest)
 
@@ -79,7 +79,8 @@ def test_approving_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, san
 
 @pytest.mark.parametrize("mark_id", ["approved", "swept"])
 def test_sweeping_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, mark_id: str) -> None:
-    """Nothing is deleted although the mark was approved. For objects in quarantine, undo and purge are named."""
+    """No object is deleted, although the mark was approved. If objects are in quarantine, the error names undo and
+    purge."""
     before = objects(sandbox)
     outcome = lakegc(sandbox.settings, "sweep", REPOSITORY, mark_id)
 
@@ -98,7 +99,7 @@ def test_an_unfinished_sweep_of_an_earlier_format_is_not_resumed(lakegc: Lakegc,
 
 
 def test_an_unfinished_mark_of_an_earlier_format_is_not_resumed(sandbox: Sandbox) -> None:
-    """Its steps have earlier names."""
+    """The mark's steps have other names."""
     alter(record_file(sandbox, "marked/mark.json"), lambda plain: {**plain, "state": "failed", "finished": None})
     mark = Mark.open(target_of(sandbox.settings, REPOSITORY).place, "marked")
 

@@ -68,8 +68,8 @@ def live() -> Iterator[Live]:
         why = f"no mark was made on a real lakeFS: {', '.join(missing)} not set"
         warnings.warn(pytest.PytestWarning(why), stacklevel=1)
         pytest.skip(why)
-    given = {name.removeprefix("LAKEGC_").lower(): value for name, value in os.environ.items()}
-    settings = {name: given[name] for name in Settings.model_fields if f"LAKEGC_{name.upper()}" in os.environ}
+    variables = {name.removeprefix("LAKEGC_").lower(): value for name, value in os.environ.items()}
+    settings = {name: variables[name] for name in Settings.model_fields if f"LAKEGC_{name.upper()}" in os.environ}
     settings |= {name: os.environ[variable] for name, variable in VARIABLES.items()}
     endpoint = settings["endpoint_url"].rstrip("/").removesuffix("/api/v1")
     login = {"username": settings["access_key_id"], "password": settings["secret_access_key"]}

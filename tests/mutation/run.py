@@ -1,9 +1,9 @@
-"""Mutation testing: change the rules and readings in thousands of ways, and name each change that no test notices.
+"""Mutation testing: change the rules and readings in thousands of ways, and name each change that no test detects.
 
 `python -m tests.mutation.run [pattern …]` tests all mutants, or those whose names match a pattern, and prints a table
-by module. It fails if a mutant survives that `survivors.toml` doesn't explain, or if an explained one no longer does.
-What is mutated, and by which tests, is configured in `pyproject.toml`. Results are kept in `mutants/`: a run continues
-where the last one was interrupted.
+by module. It fails if a mutant survives that `survivors.toml` doesn't explain, or if an explained one no longer
+survives. `pyproject.toml` configures what is mutated, and which tests run. Results are kept in `mutants/`, so an
+interrupted run continues where it stopped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Mutant:
 
 
 def mutants() -> Iterator[Mutant]:
-    """Every mutant of the last run. Only those that no test noticed have `change`."""
+    """Every mutant of the last run. Only those that no test detected have a `change`."""
     for path in walk_mutatable_files():
         results = SourceFileMutationData(path=path)
         results.load()
@@ -54,7 +54,7 @@ def mutants() -> Iterator[Mutant]:
 
 
 def change_of(name: str, path: Path) -> str:
-    """The changed lines of a mutant, or those that it removes."""
+    """The lines that a mutant changes, or those that it removes."""
     lines = get_diff_for_mutant(name, path=path).splitlines()[2:]
     added, removed = ([line[1:].strip() for line in lines if line.startswith(sign)] for sign in "+-")
     return " ".join(added) or f"without {' '.join(removed)}"
@@ -82,7 +82,7 @@ class Explanations:
 
 
 def report(found: Sequence[Mutant], explanations: Explanations) -> list[str]:
-    """Print the table by module. Returns what is wrong with the explanations, as lines."""
+    """Print the table by module. Returns the mistakes in the explanations, one per line."""
     by_module: dict[str, Counter[str]] = {}
     for mutant in found:
         counts = by_module.setdefault(mutant.module, Counter())
@@ -107,7 +107,7 @@ def report(found: Sequence[Mutant], explanations: Explanations) -> list[str]:
 
 
 def main(patterns: Sequence[str]) -> int:
-    run = [sys.executable, "-m", "mutmut", "run", "--max-children", "1", *patterns]  # Spark has two processes already
+    run = [sys.executable, "-m", "mutmut", "run", "--max-children", "1", *patterns]  # Spark itself uses two processes
     if (code := subprocess.run(run, check=False).returncode) != 0:
         return code
     wrong = report(list(mutants()), Explanations.load())

@@ -55,7 +55,7 @@ class Lake:
             self.garbage.add(repository.put("main", f"a/{number}", b"overwritten").address)
             self._put("main", f"a/{number}", f"new {number}".encode())
         repository.commit("main", "new", date=LONG_AGO + timedelta(days=1))
-        for branch in ("aa-first", "zz-last"):  # on both sides of those that come and go
+        for branch in ("aa-first", "zz-last"):  # they sort before and after the branches that come and go
             repository.create_branch(branch, "main")
             self._put(branch, "staged", branch.encode())
 
@@ -195,7 +195,7 @@ class Churn:
     def _run(self) -> None:
         repository = self.lake.repository
         try:
-            while not self._stop.wait(0.01):  # a pace at which the server still has time for the mark
+            while not self._stop.wait(0.01):  # slow enough that the server has time for the mark
                 branch, data = f"churn-{self.turns}", f"staged {self.turns}".encode()
                 repository.create_branch(branch, "main")
                 if self.turns % 2:

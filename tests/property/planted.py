@@ -1,6 +1,6 @@
 """Does the model find faults? Plants one fault at a time in a copy of the code, and runs the model on it.
 
-    uv run python -m tests.property.planted            # all of them, a line each
+    uv run python -m tests.property.planted            # all faults, one line each
     uv run python -m tests.property.planted "same bytes"
 
 A fault that has to get past a second safeguard is planted in both, and its comment says so. The run is that of
@@ -36,7 +36,7 @@ NO_CLOSING_READ = Edit(
     "    live = []\n",
 )
 FAULTS: Mapping[str, tuple[Edit, ...]] = {
-    # commits before what is staged; nor are lists read once more at the end
+    # commits are read before staged objects, and lists aren't read again at the end
     "order of reads": (
         Edit(
             "spark_resources/mark_store/record.py",
@@ -45,7 +45,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
         ),
         NO_CLOSING_READ,
     ),
-    # the graph holds what branches reach
+    # the graph has only the commits that branches reach
     "dangling commits": (
         Edit(
             "lakegc_assets/mark/retained_commits.py",
@@ -59,7 +59,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
             "    return reached\n",
         ),
     ),
-    # the namespace as it is configured only, and what looks like another spelling of it is taken to be elsewhere
+    # only the configured spelling of the namespace counts; other spellings are taken for another place
     "path forms": (
         Edit(
             "spark_resources/lakefs/ranges.py",
@@ -72,7 +72,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
             "for address in ():",
         ),
     ),
-    # one reading of what is staged: not a second, no diff, none at the end
+    # staged objects are read only once: no second list, no diff, no reading at the end
     "double reading": (
         Edit(
             "lakegc_assets/mark/uncommitted_addresses.py",
@@ -99,7 +99,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
             "    return None\n",
         ),
     ),
-    # what the server lists is retained, and nothing that only the rule retains
+    # only commits that the server lists are retained, not those that only the rule retains
     "union rule": (
         Edit(
             "lakegc_assets/rules/retention.py",
@@ -108,7 +108,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
             "    return sorted(found, key=lambda verdict: verdict.commit_id)\n\n\n# --- the rule",
         ),
     ),
-    # what moves at the end of a mark
+    # objects that move at the end of a mark are missed
     "closing read": (NO_CLOSING_READ,),
 }
 
@@ -142,8 +142,8 @@ def run(edits: tuple[Edit, ...]) -> str:
             plant(Path(copy, edit.file), edit)
         command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "--timeout=0", "tests/property/test_model.py"]
         variables = {"LAKEGC_MODEL_STEPS": "2000", **os.environ, "PYTHONPATH": copy}
-        done = subprocess.run(command, cwd=copy, env=variables, capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr
+        completed = subprocess.run(command, cwd=copy, env=variables, capture_output=True, text=True, check=False)
+        return completed.stdout + completed.stderr
 
 
 def plant(file: Path, edit: Edit) -> None:
@@ -154,8 +154,8 @@ def plant(file: Path, edit: Edit) -> None:
 
 
 def found_after(output: str, what: str) -> str | None:
-    found = re.search(rf"([\d,]+) {what} to the first find", output)
-    return found.group(1) if found else None
+    match = re.search(rf"([\d,]+) {what} to the first find", output)
+    return match.group(1) if match else None
 
 
 if __name__ == "__main__":

@@ -47,10 +47,10 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
     metadata = data.draw(st.dictionaries(known, st.fixed_dictionaries({}, optional={"legal": values, "who": values})))
     several = data.draw(st.lists(st.tuples(plain_holds, ends), min_size=1, max_size=3))
     commits = {commit.id: replace(commit, metadata=metadata.get(commit.id, {})) for commit in history.product_commits()}
-    seen = References([history.heads], set(tags.items()))
+    references = References([history.heads], set(tags.items()))
     holds = [product_hold(number, hold, end) for number, (hold, end) in enumerate(several)]
 
-    on_hold = commits_on_hold(holds, commits, seen, history.rules(), now=moment(history.now))
+    on_hold = commits_on_hold(holds, commits, references, history.rules(), now=moment(history.now))
     judged = with_holds(history.verdicts().values(), on_hold)
 
     by_rules = oracle.retained(history.claims(), history.now)
@@ -68,10 +68,10 @@ def test_each_hold_retains_exactly_the_commits_that_it_names(history: History, d
         for number, (hold, end) in enumerate(several)
     }
     for number, (hold, _) in enumerate(several):
-        found = {commit for commit, ids in on_hold.items() if f"h{number}" in ids}
-        # a hold of branches retains what the rules retain, too, whatever they do it by
-        assert found - by_rules == expected[f"h{number}"] - by_rules
-        event(f"{hold.kind}: {'more than the rules' if found - by_rules else 'nothing more'}")
+        by_this_hold = {commit for commit, ids in on_hold.items() if f"h{number}" in ids}
+        # a hold on branches also retains all commits that the rules retain, for whatever reason
+        assert by_this_hold - by_rules == expected[f"h{number}"] - by_rules
+        event(f"{hold.kind}: {'more than the rules' if by_this_hold - by_rules else 'nothing more'}")
     assert {verdict.commit_id for verdict in judged if verdict.retained} == by_rules.union(*expected.values())
     for verdict in judged:
         alone = {name for name, commits_held in expected.items() if verdict.commit_id in commits_held}

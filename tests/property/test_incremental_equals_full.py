@@ -135,8 +135,8 @@ class RepeatedMarks(ChangingRepository):
     def mark(self, mark_id: str, *, since: str, min_age: timedelta = timedelta(0)) -> Marked:
         self.sandbox.set_clock(self.sandbox.now() + SOON)
         self.last = self.last or mark_id
-        gone = tuple(sorted(self.lost & self.model.live(self.sandbox.now())))
-        options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=gone, since=since, full=not since)
+        missing = tuple(sorted(self.lost & self.model.live(self.sandbox.now())))
+        options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=missing, since=since, full=not since)
         return Marker().mark(self.settings, "lake", mark_id, options)
 
 

@@ -81,18 +81,18 @@ def test_released_hold_becomes_collectable_in_optimized_run(lake: Lake) -> None:
     apache/hudi#10651, lance-format/lance#8705
     """
     lake.file(HOLDS_KEY).write_text(HOLD)
-    held = lake.mark("m1")
+    with_hold = lake.mark("m1")
     lake.file(HOLDS_KEY).unlink()
     lake.days(5)
 
     freed = lake.mark("m2")
 
-    assert (held.expired, freed.expired) == (set(), {lake.old})
+    assert (with_hold.expired, freed.expired) == (set(), {lake.old})
     assert freed.record.incremental
     assert freed.record.basis["chain"] == ["m1"]
     assert freed.facts("namespace_slices")["slices"] == 0  # no slice is open any more
     assert freed.facts("expired_set")["compared"] == 1
-    assert freed.facts("expired_set")["candidates"] == held.facts("expired_set")["candidates"] == 3
+    assert freed.facts("expired_set")["candidates"] == with_hold.facts("expired_set")["candidates"] == 3
 
 
 def test_lost_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None:
@@ -100,14 +100,14 @@ def test_lost_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None
     first = lake.mark("m1")
     lake.days(5)
     parts = ("forged", "committed_addresses/addresses/", "expired_set/not_retained/", "mark.json")
-    for number, lost in enumerate(parts):
+    for number, part in enumerate(parts):
         lake.mark(f"base{number}", FULL_MARK)
-        spoil(lake, f"_lakefs/retention/gc/lakegc/base{number}/", lost)
+        spoil(lake, f"_lakefs/retention/gc/lakegc/base{number}/", part)
 
         again = lake.mark(f"m2-{number}")
 
         assert again.expired == first.expired == {lake.old}
-        if lost != "mark.json":
+        if part != "mark.json":
             assert not again.record.incremental
             assert f"base{number}" in again.record.basis["why"]
 
@@ -117,13 +117,13 @@ def spoil(lake: Lake, mark: str, part: str) -> None:
         record = lake.file(mark + "mark.json")
         record.write_text(record.read_text().replace('"candidates": 3', '"candidates": 9'))
         return
-    found = lake.file(mark + part)
-    for file in found.glob("*.parquet") if found.is_dir() else [found]:
+    spoiled = lake.file(mark + part)
+    for file in spoiled.glob("*.parquet") if spoiled.is_dir() else [spoiled]:
         file.write_bytes(b"something else")
 
 
 def test_every_nth_mark_is_full_and_names_objects_that_incremental_ones_missed(lake: Lake) -> None:
-    """Here that is an object written to an old slice; the check in the UI then fails."""
+    """The missed object was written to an old slice. The check in the UI fails."""
     lake.mark("m1")
     lake.days(5)
     stray = f"{lake.old.rpartition('/')[0]}/stray"
@@ -221,25 +221,25 @@ def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(la
 
 def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(lake: Lake) -> None:
     """A staged object with the same content as the committed one is kept."""
-    for number, lost in enumerate(("damaged", "gone", "never written")):
+    for number, damage in enumerate(("damaged", "gone", "never written")):
         lake.mark(f"base{number}", FULL_MARK)
         lake.days(5)
-        again = lake.put("kept", b"kept")  # on no list, since the bytes are the same
+        again = lake.put("kept", b"kept")  # on no list, because the bytes are the same
         lake.days(1)
         sizes = lake.file(f"_lakefs/retention/gc/lakegc/base{number}/committed_addresses/sizes/")
         for file in sizes.glob("part*"):
-            file.unlink() if lost == "gone" else file.write_bytes(bytes(file.stat().st_size))
-        if lost == "never written":
+            file.unlink() if damage == "gone" else file.write_bytes(bytes(file.stat().st_size))
+        if damage == "never written":
             record = lake.file(f"_lakefs/retention/gc/lakegc/base{number}/mark.json")
             text = json.loads(record.read_text())
             del text["steps"]["committed_addresses"]["datasets"]["sizes"]
             record.write_text(json.dumps(text))
 
-        found = lake.mark(f"m{number}")
+        mark = lake.mark(f"m{number}")
 
-        assert found.record.incremental == (lost != "never written")  # that is another mark than the one that was made
-        assert again not in found.expired
-        assert lake.old in found.expired
+        assert mark.record.incremental == (damage != "never written")  # this mark isn't the one that was made
+        assert again not in mark.expired
+        assert lake.old in mark.expired
 
 
 def test_a_mark_of_another_scope_is_never_a_base(lake: Lake) -> None:
@@ -320,11 +320,11 @@ def test_a_resumed_mark_whose_base_was_replaced_becomes_full(lake: Lake) -> None
         shutil.rmtree(lake.file(f"_lakefs/retention/gc/{folder}/monday"))
     lake.mark("monday")
 
-    found = lake.mark("tuesday")
+    resumed = lake.mark("tuesday")
 
-    assert live not in found.expired
-    assert not found.record.incremental
-    assert "monday" in found.record.basis["why"]
+    assert live not in resumed.expired
+    assert not resumed.record.incremental
+    assert "monday" in resumed.record.basis["why"]
 
 
 def test_a_mark_is_not_resumed_with_a_base_other_than_its_first(lake: Lake) -> None:
@@ -339,7 +339,7 @@ def test_a_mark_is_not_resumed_with_a_base_other_than_its_first(lake: Lake) -> N
 
 
 def test_contradictory_bases_are_refused(lake: Lake) -> None:
-    """Nothing is read before."""
+    """The refusal comes before any reading."""
     with pytest.raises(WrongUsage, match="--since or --full"):
         lake.mark("m1", MarkOptions(since="m0", full=True))
     with pytest.raises(WrongUsage, match="--since"):

@@ -116,29 +116,29 @@ def spellings(lake: SandboxRepository, configured: Path, where: str) -> dict[str
     """Objects that are staged by one form of address each: the form by the key."""
     roots = ("", "local://lake/", f"local://{configured}/lake/")
     forms = [(root, kind) for root in roots for kind in (AddressType.BY_PREFIX, AddressType.FULL) if root or not kind]
-    found = {}
+    by_name = {}
     for root, kind in [*forms, ("", AddressType.RELATIVE)]:
         entry = garbage(lake, f"{where} {kind} {root}")
         lake.stage("main", [replace(entry, address=root + entry.address, address_type=kind)])
-        found[entry.address] = f"{where}, {kind.name}, {root or 'relative'}"
-    return found
+        by_name[entry.address] = f"{where}, {kind.name}, {root or 'relative'}"
+    return by_name
 
 
 def killed_at(settings: dict[str, str], last: str) -> list[tuple[str, MarkState, str]]:
     """The state in the namespace at each message of a mark m0 that is killed at its last one."""
-    found: list[tuple[str, MarkState, str]] = []
+    states: list[tuple[str, MarkState, str]] = []
     place = target_of(settings, "lake").place
 
     def look(sentence: str) -> None:
         with pytest.raises(LakegcError) as refused:
             Sweeper().approve(settings, "lake", "m0")
-        found.append((sentence, Mark.open(place, "m0").record.state, str(refused.value)))
+        states.append((sentence, Mark.open(place, "m0").record.state, str(refused.value)))
         if sentence == last:
             raise Killed
 
     with listening(look), pytest.raises(Killed):
         Marker().mark(settings, "lake", "m0", NO_AGE)
-    return found
+    return states
 
 
 def test_delete_and_readd_same_address_stays_live(quiet: Quiet) -> None:
@@ -206,8 +206,8 @@ def test_a_mark_killed_between_any_two_steps_stays_unfinished_and_blocks_no_late
     assert len(quiet.killed) > 10
     assert {state for _, state, _ in quiet.killed} == {MarkState.MARKING}
     assert [why for _, _, why in quiet.killed if "not finished" not in why] == []
-    left = Mark.open(quiet.mark.target.place, "m0").record
-    assert (left.state, left.finished, left.digest) == (MarkState.MARKING, None, None)
+    record = Mark.open(quiet.mark.target.place, "m0").record
+    assert (record.state, record.finished, record.digest) == (MarkState.MARKING, None, None)
     assert quiet.mark.record.state is MarkState.MARKED
     assert quiet.mark.expired == quiet.garbage
 
@@ -341,14 +341,14 @@ def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter
     """
     (tmp_path / "lake").mkdir()
     place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
-    parts = ["0a1b2c-00001"]  # of an unfinished upload, where the local adapter keeps them
+    parts = ["0a1b2c-00001"]  # parts of an unfinished upload, where the local adapter stores them
     for key in [*ALIEN, *KNOWN, *parts]:
         place.store().write(key, b"x")
     listed = split_parts(place.store(), all_parts(place.store()), wanted=8)
     batches = candidates_in(place, listed, TaskReport(), local_adapter=local_adapter)
-    found = [address for batch in batches for address in batch.column("address").to_pylist()]
+    candidates = [address for batch in batches for address in batch.column("address").to_pylist()]
 
-    assert sorted(found) == sorted([*KNOWN, *([] if local_adapter else parts)])
+    assert sorted(candidates) == sorted([*KNOWN, *([] if local_adapter else parts)])
 
 
 def test_commits_of_an_unknown_version_stop_the_mark() -> None:
@@ -404,9 +404,9 @@ def test_cutoff_with_whole_second_last_modified() -> None:
     grain, nothing = Capabilities().time_resolution, ADDRESSES.empty_table()
     stored = {rule.STORED: pa.Table.from_pylist(rows, schema=STORED_OBJECTS)}
     live = dict.fromkeys((rule.COMMITTED, rule.MAYBE_GONE, rule.UNCOMMITTED), nothing)
-    found, counts = rule.reference_status(stored | live, cutoff, grain)
+    status, counts = rule.reference_status(stored | live, cutoff, grain)
 
-    old = found.filter(pc.equal(found["status"], rule.Status.UNREFERENCED.value))
+    old = status.filter(pc.equal(status["status"], rule.Status.UNREFERENCED.value))
     assert old["address"].to_pylist() == ["surely before"]
     assert (counts["unreferenced"], counts["young"]) == (1, 2)
 
@@ -422,5 +422,5 @@ def test_object_written_after_listing_survives(task: Task) -> None:
     counted = task.run(rows, task.config())
 
     assert counted == {"deleted": 1, "changed": 1}
-    assert task.left() == {"replaced", "beside"}
+    assert task.remaining() == {"replaced", "beside"}
     assert task.store.read("data/s/replaced") == b"written when it was listed already"

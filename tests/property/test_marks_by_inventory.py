@@ -59,16 +59,16 @@ def test_a_mark_from_an_inventory_expires_the_garbage_of_the_inventorys_time(san
     lake.commit("main", "three")
     sandbox.set_clock(sandbox.now() + timedelta(seconds=5))
     inventory(store, file)
-    taken = sandbox.now()
-    sandbox.set_clock(taken + timedelta(hours=12))
+    inventory_time = sandbox.now()
+    sandbox.set_clock(inventory_time + timedelta(hours=12))
     garbage(lake, "later")
     lake.commit("main", "later")
     store.delete_many([addresses["b"]])
     store.write(addresses["c"], b"something else")
-    marked = Marker().mark(sandbox.settings, "lake", "m1", options(file, taken))
+    marked = Marker().mark(sandbox.settings, "lake", "m1", options(file, inventory_time))
 
     assert marked.expired == set(addresses.values())
-    assert marked.record.start == taken + timedelta(seconds=1)
+    assert marked.record.start == inventory_time + timedelta(seconds=1)
     Sweeper().approve(sandbox.settings, "lake", "m1")
     report = Sweeper().sweep(sandbox.settings, "lake", "m1", SweepOptions())
     assert report.objects == {"deleted": 1, "already gone": 1, "changed": 1}
@@ -84,11 +84,11 @@ def test_a_mark_from_an_inventory_is_compared_with_the_last_finished_mark(sandbo
     lake.commit("main", "one")
     sandbox.set_clock(sandbox.now() + timedelta(seconds=5))
     inventory(target_of(sandbox.settings, "lake").place.store(), file)
-    taken = sandbox.now()
-    sandbox.set_clock(taken + timedelta(days=8))
+    inventory_time = sandbox.now()
+    sandbox.set_clock(inventory_time + timedelta(days=8))
     Marker().mark(sandbox.settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
     sandbox.set_clock(sandbox.now() + timedelta(seconds=5))
-    record = Marker().mark(sandbox.settings, "lake", "m2", options(file, taken)).record
+    record = Marker().mark(sandbox.settings, "lake", "m2", options(file, inventory_time)).record
 
     assert record.previous is not None
     assert record.previous["mark_id"] == "m1"

@@ -78,7 +78,7 @@ def test_a_branch_created_at_an_expired_commit_during_the_mark_keeps_its_objects
     lake.commit("main", "newer", date=days_ago(20))
 
     with on_first_message("probing branches", lambda: lake.create_branch("rescue", expired.id)):
-        lake.put("main", "staged", b"...")  # as long as the old object, so that there is a question
+        lake.put("main", "staged", b"...")  # of the old object's size, so that its path is probed
         lake.commit("main", "a question", date=days_ago(10))
         lake.put("main", "staged", b"+++")
         mark = marked(sandbox.settings, "lake")
@@ -88,7 +88,7 @@ def test_a_branch_created_at_an_expired_commit_during_the_mark_keeps_its_objects
 
 
 def test_a_commit_that_is_created_and_becomes_dangling_during_a_mark_is_live(sandbox: Sandbox) -> None:
-    """Its object was invisible while it was staged; the commit is young like any new one."""
+    """The commit's object was invisible while it was staged. The commit is young like any new one."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
     lake.put("main", "_SUCCESS", b"done")
@@ -110,12 +110,12 @@ def test_without_rules_and_dump_the_objects_of_every_range_are_live(sandbox: San
     """Old ranges count, too; tables of an earlier dump of references are not mistaken for ranges."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
-    kept = {lake.put("main", "a", b"one").address}
+    live = {lake.put("main", "a", b"one").address}
     lake.commit("main", "one", date=days_ago(400))
-    kept.add(lake.put("main", "a", b"two").address)
+    live.add(lake.put("main", "a", b"two").address)
     lake.commit("main", "two", date=days_ago(300))
     lake.create_branch("dev", "main")
-    kept.add(lake.put("dev", "b", b"three").address)
+    live.add(lake.put("dev", "b", b"three").address)
     lake.commit("dev", "dangling soon")
     lake.delete_branch("dev")
     dump_refs(lake)
@@ -124,7 +124,7 @@ def test_without_rules_and_dump_the_objects_of_every_range_are_live(sandbox: San
         mark = marked(sandbox.settings, "lake")
 
     assert mark.expired == {garbage}
-    assert not kept & mark.expired
+    assert not live & mark.expired
 
 
 def test_a_range_replaced_by_a_metarange_stops_a_mark_without_a_dump(sandbox: Sandbox) -> None:
@@ -137,11 +137,11 @@ def test_a_range_replaced_by_a_metarange_stops_a_mark_without_a_dump(sandbox: Sa
     lake.put("dev", "a", b"two")
     dangling = lake.commit("dev", "dangling soon")
     lake.delete_branch("dev")
-    (found,) = lake.committed.ranges(dangling.metarange_id)
+    (table,) = lake.committed.ranges(dangling.metarange_id)
     metarange = lake.objects.file(f"_lakefs/{dangling.metarange_id}").read_bytes()
-    lake.objects.file(f"_lakefs/{found.id}").write_bytes(metarange)
+    lake.objects.file(f"_lakefs/{table.id}").write_bytes(metarange)
 
-    with no_dump(), pytest.raises(DamagedData, match=f"{found.id}.*{dangling.metarange_id}"):
+    with no_dump(), pytest.raises(DamagedData, match=f"{table.id}.*{dangling.metarange_id}"):
         marked(sandbox.settings, "lake")
 
 
@@ -153,11 +153,11 @@ def test_a_lost_range_of_an_old_commit_stops_a_mark_without_a_dump(sandbox: Sand
     first = lake.commit("main", "one", date=days_ago(400))
     lake.put("main", "a", b"two")
     lake.commit("main", "two", date=days_ago(300))
-    (found,) = lake.committed.ranges(first.metarange_id)
-    lost = found.id
-    lake.objects.file(f"_lakefs/{lost}").unlink()
+    (table,) = lake.committed.ranges(first.metarange_id)
+    range_id = table.id
+    lake.objects.file(f"_lakefs/{range_id}").unlink()
 
-    with no_dump(), pytest.raises(DamagedData, match=lost):
+    with no_dump(), pytest.raises(DamagedData, match=range_id):
         marked(sandbox.settings, "lake")
 
 

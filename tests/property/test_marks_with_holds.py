@@ -169,8 +169,8 @@ def test_outdated_holds_keep_nothing(world: World) -> None:
 def test_missing_objects_on_hold_are_counted_and_do_not_stop_the_mark(world: World) -> None:
     """The objects were deleted before they were put on hold."""
     world.hold(EVERY_KIND)
-    gone = next(address for address, name in world.named.items() if name == "a, second")
-    file = world.lake.objects.file(gone)
+    missing = next(address for address, name in world.named.items() if name == "a, second")
+    file = world.lake.objects.file(missing)
     data = file.read_bytes()
     file.unlink()
     try:
@@ -211,7 +211,7 @@ def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> 
 
 
 def test_an_error_in_the_file_of_holds_refuses_the_mark(world: World) -> None:
-    """Nothing is read, and no record is written."""
+    """The repository isn't read, and no record is written."""
     world.hold(EVERY_KIND.replace("reason: because", "raison: because", 1))
 
     with pytest.raises(BadHolds, match="line 3: 'raison' is unknown") as caught:

@@ -44,7 +44,7 @@ HOLDS_BEFORE = ("add_hold", "add_hold", "", "drop_hold", "let_a_hold_run_out")  
 
 
 class RepositoryInUse(ChangingRepositoryBehindProxy):
-    """One repository; every twentieth step is a mark, of a quiet repository or while somebody writes."""
+    """One repository. Every twentieth step is a mark, either of a quiet repository or during writes."""
 
     STEPS_A_TURN = STEPS_A_MARK
 
@@ -64,7 +64,7 @@ class RepositoryInUse(ChangingRepositoryBehindProxy):
     @precondition(lambda self: self.due)
     @rule(min_age_days=st.sampled_from([0, 0, 0, 1, 4]), before=st.sampled_from(HOLDS_BEFORE), a=numbers, b=numbers)
     def mark(self, min_age_days: int, before: str, a: int, b: int) -> None:
-        """All that is garbage is expired, and nothing else; between the moments before and after the mark."""
+        """The mark expires all garbage and no other object, judged by the moments before and after it."""
         self._step("mark")
         if before:
             self.model.do(before, a, b, a)
@@ -91,7 +91,7 @@ class RepositoryInUse(ChangingRepositoryBehindProxy):
     def mark_while_somebody_writes(self, planned: list[tuple[int, str, int, int, int]], uploads: list[int]) -> None:
         """An object that is live all the time never expires, whatever is moved during the mark."""
         self._step("mark while somebody writes")
-        for number in uploads:  # so that there is something to commit meanwhile, of a size that nothing else has
+        for number in uploads:  # objects to commit during the mark, each of a unique size
             self.model.do("upload", number, number, UNIQUE_SIZE)
         self.sandbox.set_clock(self.sandbox.now() + SOON)
         writers = Writers(self.model, planned)

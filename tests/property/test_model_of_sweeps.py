@@ -71,7 +71,7 @@ class SweptRepository(ChangingRepositoryBehindProxy):
         super().__init__()
         self.sweeper = Sweeper()
         self.sweeps = 0
-        self.lost: set[str] = set()  # deleted for good: who reaches for one again, as by wider rules, finds it gone
+        self.lost: set[str] = set()  # deleted for good: missing even if it is live again, e.g. by longer rules
 
     @precondition(lambda self: not self.due)
     @rule(name=st.sampled_from([*OFTEN, *OPERATIONS]), a=numbers, b=numbers, c=numbers)
@@ -120,11 +120,11 @@ class SweptRepository(ChangingRepositoryBehindProxy):
                 report = self.sweeper.sweep(self.settings, "lake", self.mark_id, QUARANTINE)
         finally:
             self.between.moment = lambda: None
-        gone = self.model.live(self.sandbox.now()) - self.lost - self.stored().keys()
+        missing = self.model.live(self.sandbox.now()) - self.lost - self.stored().keys()
         TALLY["came to life too late"] += len(report.late)
         if report.objects.get(Outcome.QUARANTINED.value):
             assert live_before_closing is not None, f"the sweep never said '{CLOSING}'"
-        assert_none("gone and not named", gone & (live_before_closing or set()) - set(report.late))
+        assert_none("gone and not named", missing & (live_before_closing or set()) - set(report.late))
         self.sweeper.undo(self.settings, "lake", self.mark_id)
         assert_none("not brought back", (self.model.live(self.sandbox.now()) - self.lost) - self.stored().keys())
         self.model.check_model()
@@ -174,16 +174,16 @@ class SweptRepository(ChangingRepositoryBehindProxy):
 
     def readable(self) -> dict[tuple[str, str], bytes]:
         """The content that branches and retained commits serve."""
-        found = {}
+        objects = {}
         commits = {commit: self.model.trees[commit] for commit in self.model.retained(self.sandbox.now())}
         refs = {**self.model.views, **commits}
         for ref, view in refs.items():
             for path in view:
                 try:
-                    found[ref, path] = self.model.repository.read(ref, path)[1]
+                    objects[ref, path] = self.model.repository.read(ref, path)[1]
                 except Problem:
-                    continue  # outside of the sandbox, or gone since an earlier sweep
-        return found
+                    continue  # outside the sandbox, or deleted by an earlier sweep
+        return objects
 
     def still_read(self, before: Mapping[tuple[str, str], bytes]) -> None:
         after = self.readable()

@@ -48,20 +48,20 @@ def test_objects_that_another_repository_imported_are_kept(sandbox: Sandbox) -> 
     names, paths = "local://lake", f"local://{sandbox.local_path}/lake"
     set_rules(other, Rules(0))
     lake.put("main", "kept", b"kept")
-    committed, by_prefix, dangling, staged, gone, nobodys = (garbage(lake, f"g{number}") for number in range(6))
+    committed, by_prefix, dangling, staged, deleted, nobodys = (garbage(lake, f"g{number}") for number in range(6))
     other.create_branch("old", "main")
     refer(other, "dangling", dangling, paths)
     other.commit("main", "soon dangling")
     other.commit("main", "an older head", allow_empty=True)
     refer(other, "committed", committed, names)
     refer(other, "by prefix", by_prefix, names, AddressType.BY_PREFIX)
-    refer(other, "gone", gone, names)
+    refer(other, "gone", deleted, names)
     other.put("main", "its own", b"its own, under the very key of one of the lake's")
     own = other.stat("main", "its own")
     lake.objects.write(own.address, b"the lake's, which nobody refers to")
     other.commit("main", "imports")
     refer(other, "staged", staged, paths)
-    lake.objects.file(gone.address).unlink()
+    lake.objects.file(deleted.address).unlink()
 
     first = marked(sandbox.settings, "lake", "m1")
 
@@ -117,22 +117,22 @@ def test_imports_of_a_repository_that_became_unreadable_are_kept(sandbox: Sandbo
     lake.put("main", "kept", b"kept")
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     refer(other, "imported", imported, "local://lake")
-    [found] = other.committed.ranges(other.commit("main", "imports").metarange_id)
+    [imported_range] = other.committed.ranges(other.commit("main", "imports").metarange_id)
     marked(sandbox.settings, "lake", "m1")
-    table = other.objects.file(f"_lakefs/{found.id}")
+    table = other.objects.file(f"_lakefs/{imported_range.id}")
     table.write_bytes(table.read_bytes()[:-1])
 
     broken = marked(sandbox.settings, "lake", "m2")
 
     assert broken.expired == {nobodys.address}
-    assert found.id in broken.facts("committed_addresses")["elsewhere"]["unread"]["other"]
+    assert imported_range.id in broken.facts("committed_addresses")["elsewhere"]["unread"]["other"]
 
     trusted = marked({**sandbox.settings, "trusted_repositories": "oth*"}, "lake", "m3")
 
     assert trusted.expired == {imported.address, nobodys.address}
     assert trusted.facts("committed_addresses")["elsewhere"]["trusted"] == ["other"]
 
-    with pytest.raises(Refused, match=f"repository other .*{found.id}.*LAKEGC_TRUSTED_REPOSITORIES"):
+    with pytest.raises(Refused, match=f"repository other .*{imported_range.id}.*LAKEGC_TRUSTED_REPOSITORIES"):
         marked({**sandbox.settings, "require_other_repositories": "true"}, "lake", "m4")
 
 

@@ -55,10 +55,10 @@ def moment(microseconds: int) -> datetime:
     return EPOCH + timedelta(microseconds=microseconds)
 
 
-patient = settings(deadline=None)  # a busy machine is no failure
+patient = settings(deadline=None)  # a busy machine must not fail a test
 
 days = st.integers(0, MOST_DAYS)
-# Around every cutoff that a rule can set: on it, and a tick or a second to either side of it and of the cut-off second.
+# Times around every cutoff of a rule: the cutoff itself, its whole second, and a tick or a second before and after.
 near_cutoffs = st.builds(
     lambda days, offset: NOW - days * DAY + offset,
     days,
@@ -76,7 +76,7 @@ def histories(draw: st.DrawFn) -> History:
     order = draw(st.permutations(NAMES))[: draw(st.integers(1, len(NAMES)))]
     commits = {}
     for place, name in enumerate(order):
-        # Mostly the one before, so that lines get long; else anything, so that they fork, merge and dangle.
+        # Mostly the previous commit, so that lines get long; otherwise any, so that lines fork, merge and dangle.
         older = st.sampled_from(order[max(0, place - 2) : place]) if place else st.nothing()
         parents = draw(st.lists(older, max_size=3, unique=True)) if place else []
         commits[name] = oracle.C(tuple(parents), draw(dates), draw(versions))
@@ -180,7 +180,7 @@ def test_a_longer_rule_or_an_earlier_now_retains_at_least_as_much(
     """The longer rule may be that of any branch, or the default."""
     before = history.retained()
     if branch is None:
-        # Spelled out, so that the default's growth is the only change.
+        # Every branch gets a rule of its own, so that only the default grows.
         longer = history._replace(default_days=history.default_days + more)
     else:
         grown = history.branch_days.get(branch, history.default_days) + more
@@ -205,9 +205,9 @@ def test_dates_of_the_api_retain_at_least_what_dates_of_the_dump_retain(history:
 @patient
 def test_the_union_with_the_servers_list_has_exactly_the_commits_of_both(history: History, names: set[str]) -> None:
     """A commit is retained if the rule retains it or the server lists it."""
-    ours = list(history.verdicts().values())
+    by_rule = list(history.verdicts().values())
 
-    both = with_server_list(ours, [(name, f"range-of-{name}") for name in names])
+    both = with_server_list(by_rule, [(name, f"range-of-{name}") for name in names])
 
     assert {verdict.commit_id for verdict in both if verdict.retained} == history.retained() | names
     assert {verdict.commit_id for verdict in both if verdict.server_listed} == names
@@ -217,7 +217,7 @@ def test_the_union_with_the_servers_list_has_exactly_the_commits_of_both(history
 @given(histories())
 @patient
 def test_without_rules_all_commits_are_retained(history: History) -> None:
-    """Their dates, heads and versions don't matter."""
+    """The dates, heads and versions of commits don't matter."""
     verdicts = retained_commits(history.product_commits(), history.heads, None, now=moment(history.now))
 
     assert {(verdict.commit_id, verdict.why) for verdict in verdicts if verdict.retained} == {
@@ -245,11 +245,11 @@ def test_the_generated_histories_cover_every_reason(reason: Reason) -> None:
     """Without this, these properties might not test every reason of the rule."""
     any_will_do = settings(patient, database=None, max_examples=1000, phases=[Phase.generate])
 
-    shown = find(
+    example = find(
         histories(), lambda history: reason in {v.why for v in history.verdicts().values()}, settings=any_will_do
     )
 
-    assert reason in {verdict.why for verdict in shown.verdicts().values()}
+    assert reason in {verdict.why for verdict in example.verdicts().values()}
 
 
 # --- large graphs ---------------------------------------------------------------------------------------------------
@@ -274,9 +274,9 @@ def test_a_line_of_100_000_commits_gets_verdicts_to_its_root() -> None:
 
     verdicts = retained_commits(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
 
-    # A day has 1440 minutes; the child on the cutoff itself may have been cut off to it, so it counts as young.
-    kept = [verdict.commit_id for verdict in verdicts if verdict.retained]
-    assert kept == [commit.id for commit in commits[-1 - 1441 :]]
+    # A day has 1440 minutes. A child dated at the cutoff may have lost its fraction of a second, so it counts as young.
+    retained = [verdict.commit_id for verdict in verdicts if verdict.retained]
+    assert retained == [commit.id for commit in commits[-1 - 1441 :]]
 
 
 def test_20_000_branches_on_a_shared_line_get_verdicts_in_one_pass() -> None:
@@ -292,7 +292,7 @@ def test_20_000_branches_on_a_shared_line_get_verdicts_in_one_pass() -> None:
 
 
 def test_a_parent_of_50_000_branches_is_retained_by_the_longest_rule() -> None:
-    """All but one of its children are too old to retain it and what stands behind it."""
+    """All but one of the parent's children are too old to retain it and its ancestors."""
     old = moment(NOW) - timedelta(days=5)
     root, parent = Commit("root", (), old, "r"), Commit("parent", ("root",), old, "p")
     children = [Commit(f"child{number:05}", ("parent",), old, "c") for number in range(50_000)]

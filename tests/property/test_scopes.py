@@ -45,7 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         def commit(branch: str, days: int) -> None:
             lake.commit(branch, f"{days} days ago", date=now - timedelta(days=days), allow_empty=True)
 
-        only_expired, lost, copied, kept = (put(name) for name in ("only", "lost", "copied", "kept"))
+        only_expired, unlinked, copied, live = (put(name) for name in ("only", "lost", "copied", "kept"))
         commit("main", 60)
         lake.create_branch("gone", "main")
         dangling = lake.put("gone", "dangling", b"dangling").address
@@ -57,7 +57,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         lake.stage("main", [replace(again, path=b"copy")])
         staged, dropped = put("staged"), put("dropped")
         lake.delete("main", ["dropped"])
-        lake.objects.file(lost).unlink()
+        lake.objects.file(unlinked).unlink()
         for key in ("data/direct", "legacy", "data/!ab/slice/id", "data/sibling", *NEVER_CANDIDATES):
             lake.objects.write(key, key.encode())
         sibling = replace(again, path=b"sibling", address="local://lake-other/data/sibling")
@@ -66,7 +66,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             sandbox.settings,
             {only_expired, dangling},
             {dropped, "data/direct", "legacy", "data/!ab/slice/id", "data/sibling"},
-            {copied, kept, staged},
+            {copied, live, staged},
         )
 
 

@@ -1,4 +1,4 @@
-"""All decoders agree about any bytes, and whatever is written is read back."""
+"""All decoders agree on any bytes, and every written table is read back."""
 
 from __future__ import annotations
 

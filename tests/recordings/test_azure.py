@@ -25,7 +25,7 @@ def test_a_sweep_in_azure_deletes_exactly_the_expired_set(azurite: Azurite, tmp_
     azurite.make_container("golden")
     store = open_store(recording.namespace, azurite.settings())
     upload_to_store(recording, store)
-    before = {found.key for page in store.pages("data/") for found in page.objects}
+    before = {entry.key for page in store.pages("data/") for entry in page.objects}
     with replaying(recording) as endpoint:
         settings = {
             "endpoint_url": endpoint,
@@ -41,7 +41,7 @@ def test_a_sweep_in_azure_deletes_exactly_the_expired_set(azurite: Azurite, tmp_
         sweeper.approve(settings, recording.repository, "m1")
         report = sweeper.sweep(settings, recording.repository, "m1", SweepOptions())
         target = target_of(settings, recording.repository)
-    after = {found.key for page in store.pages("data/") for found in page.objects}
+    after = {entry.key for page in store.pages("data/") for entry in page.objects}
 
     assert target.blockstore == "azure"
     assert marked.expired == recording.expired()

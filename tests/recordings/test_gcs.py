@@ -25,7 +25,7 @@ def test_a_sweep_in_cloud_storage_quarantines_exactly_the_expired_set(fake_gcs: 
     fake_gcs.make_bucket("golden")
     store = open_store(recording.namespace, fake_gcs.settings())
     upload_to_store(recording, store)
-    before = {found.key for page in store.pages("data/") for found in page.objects}
+    before = {entry.key for page in store.pages("data/") for entry in page.objects}
     contents = {key: store.read(key) for key in recording.expired()}
     with replaying(recording) as endpoint:
         settings = {
@@ -42,7 +42,7 @@ def test_a_sweep_in_cloud_storage_quarantines_exactly_the_expired_set(fake_gcs: 
         sweeper.approve(settings, recording.repository, "m1")
         report = sweeper.sweep(settings, recording.repository, "m1", SweepOptions(quarantine=True))
         target = target_of(settings, recording.repository)
-    after = {found.key for page in store.pages("data/") for found in page.objects}
+    after = {entry.key for page in store.pages("data/") for entry in page.objects}
 
     assert target.blockstore == "gs"
     assert marked.expired == recording.expired()

@@ -14,7 +14,7 @@ from tests.support.recording_folders import recordings
 from tests.support.replay_server import Recording, replaying, settings_over, upload_to_s3
 from tests.support.s3_servers import SeaweedFS
 
-KEPT = {"random-1": (0, 4), "random-2": (1, 2)}  # objects that only the hold keeps: without and with history
+KEPT = {"random-1": (0, 4), "random-2": (1, 2)}  # numbers of objects that only the hold keeps, without and with history
 
 
 def graph(recording: Recording) -> tuple[dict[str, oracle.C], dict[str, str]]:
@@ -58,7 +58,7 @@ def held_keys(recording: Recording, *, history: bool) -> set[str]:
 def test_a_hold_on_tags_keeps_exactly_the_objects_of_the_tagged_commits(
     recording: Recording, history: bool, seaweedfs: SeaweedFS
 ) -> None:
-    """Nothing else leaves the expired set."""
+    """No other object leaves the expired set."""
     upload_to_s3(recording, seaweedfs.client())
     text = f'holds: [{{id: tagged, tags: "t*", history: {str(history).lower()}, owner: ada, reason: because}}]'
     key = f"{recording.namespace.path}/{HOLDS_KEY}"
@@ -70,6 +70,6 @@ def test_a_hold_on_tags_keeps_exactly_the_objects_of_the_tagged_commits(
     finally:
         seaweedfs.client().delete_object(Bucket=recording.namespace.bucket, Key=key)
 
-    kept = recording.expired() & held_keys(recording, history=history)
-    assert mark.expired == recording.expired() - kept
-    assert mark.facts("expired_set")["objects_on_hold"] == len(kept) == KEPT[recording.name][history]
+    on_hold = recording.expired() & held_keys(recording, history=history)
+    assert mark.expired == recording.expired() - on_hold
+    assert mark.facts("expired_set")["objects_on_hold"] == len(on_hold) == KEPT[recording.name][history]

@@ -61,7 +61,7 @@ def _small(data: bytes) -> bool:
 
 @pytest.fixture(params=RECORDINGS, ids=lambda path: path.name)
 def recording(request: pytest.FixtureRequest) -> Path:
-    """One recording after the other."""
+    """Each recording in turn."""
     return Path(request.param)
 
 
@@ -72,7 +72,7 @@ def test_recordings_exist() -> None:
 
 @pytest.mark.parametrize("decoder", decoders(), ids=lambda decoder: decoder.name)
 def test_the_content_of_every_recorded_table_hashes_to_its_name(recording: Path, decoder: Any) -> None:
-    """Its content hashes to its file name, with every decoder."""
+    """Every decoder computes this hash."""
     tables = dict(_tables(recording))
 
     assert {name: name for name in tables} == {
@@ -126,8 +126,8 @@ def test_every_metarange_describes_its_ranges_correctly(recording: Path) -> None
     refs = [
         ref
         for name, data in tables.items()
-        if (found := read_properties(data, name=name)).type == "metaranges"
-        for ref in read_ranges(data, name=name, entity=found.entity)
+        if (properties := read_properties(data, name=name)).type == "metaranges"
+        for ref in read_ranges(data, name=name, entity=properties.entity)
     ]
 
     assert refs
@@ -208,14 +208,14 @@ def _is(data: bytes, kind: str, entity: str) -> bool:
 
 
 def _api(recording: Path, name: str) -> list[dict[str, Any]]:
-    found = json.loads((recording / "api" / f"{name}.json").read_text())
-    commits: list[dict[str, Any]] = found["commits"]
+    document = json.loads((recording / "api" / f"{name}.json").read_text())
+    commits: list[dict[str, Any]] = document["commits"]
     return commits
 
 
 def _results(recording: Path, name: str) -> list[dict[str, Any]]:
-    found = json.loads((recording / "api" / f"{name}.json").read_text())
-    results: list[dict[str, Any]] = found["body"]["results"]
+    document = json.loads((recording / "api" / f"{name}.json").read_text())
+    results: list[dict[str, Any]] = document["body"]["results"]
     return results
 
 

@@ -48,23 +48,23 @@ def recorded_file(source: History, pattern: str) -> list[bytes]:
 def test_recorded_entries_and_dates_give_the_recorded_ids(sandbox: Sandbox, name: str) -> None:
     """The ids of commits and of all their tables are compared; merges and reverts are repeated."""
     source = history(name)
-    made = rebuild_commits(source, sandbox)
+    rebuilt = rebuild_commits(source, sandbox)
 
-    assert made.commits == {commit: commit for commit in source.commits}
-    assert {branch.id: branch.commit_id for branch in made.lake.branches(hidden=True)} == source.heads
-    dumped = dump_refs(made.lake)["commits_meta_range_id"]
-    assert {commit.id for commit in _dumped_commits(made, dumped)} == source.commits.keys()
+    assert rebuilt.commits == {commit: commit for commit in source.commits}
+    assert {branch.id: branch.commit_id for branch in rebuilt.lake.branches(hidden=True)} == source.heads
+    dumped = dump_refs(rebuilt.lake)["commits_meta_range_id"]
+    assert {commit.id for commit in _dumped_commits(rebuilt, dumped)} == source.commits.keys()
 
 
 def test_rebuilt_ranges_are_the_recorded_ones(sandbox: Sandbox) -> None:
     """Every kind of path, address and operation gives identical rows. Ids of metaranges may differ, because they have
     sizes that depend on the compressor."""
     source = history("everything")
-    made = rebuild_commits(source, sandbox)
+    rebuilt_lake = rebuild_commits(source, sandbox)
 
     for commit in source.commits.values():
-        ours = made.lake.commit_of(made.commits[commit.id])
-        rebuilt = [ref.id for ref in made.lake.committed.ranges(ours.metarange_id)]
+        rebuilt_commit = rebuilt_lake.lake.commit_of(rebuilt_lake.commits[commit.id])
+        rebuilt = [ref.id for ref in rebuilt_lake.lake.committed.ranges(rebuilt_commit.metarange_id)]
         assert rebuilt == [ref.id for ref in source.ranges(commit)], commit.message
 
 
@@ -87,8 +87,8 @@ def test_the_sandbox_lists_the_recorded_commits_and_staged_addresses(sandbox: Sa
     for recorded in recorded_file(source, "retention/gc/commits/*/commits.csv"):
         assert sorted(parse_commits_csv(listed, where="here")) == sorted(parse_commits_csv(recorded, where="there"))
     folder = sandbox.local_path / name / _key(lake, page.location) if page.location else None
-    ours = [file.read_bytes() for file in folder.iterdir()] if folder else []
-    assert _addresses(ours) == _addresses(recorded_file(source, "retention/gc/uncommitted/*/uncommitted/*"))
+    files = [file.read_bytes() for file in folder.iterdir()] if folder else []
+    assert _addresses(files) == _addresses(recorded_file(source, "retention/gc/uncommitted/*/uncommitted/*"))
     root = f"{source.recording.namespace.uri}/"
     for branch, objects in source.served.items():
         served, _ = lake.listing(branch, amount=10_000)
@@ -114,23 +114,23 @@ def _addresses(files: list[bytes]) -> list[str]:
 def test_a_mark_of_a_rebuilt_history_gives_the_recorded_verdicts_and_expired_set(sandbox: Sandbox, name: str) -> None:
     """Objects were uploaded, committed, merged and staged again at the recorded times."""
     source = history(name)
-    made = rebuild(source, sandbox, uploading=True)
-    assert _stored(made) == {made.addresses[key] for key in source.recording.listing if key.startswith("data/")}
+    rebuilt = rebuild(source, sandbox, uploading=True)
+    assert _stored(rebuilt) == {rebuilt.addresses[key] for key in source.recording.listing if key.startswith("data/")}
 
     with sandbox:
         mark = marked(sandbox.settings, source.recording.repository)
 
-    assert mark.expired == {made.addresses[key] for key in source.recording.expired()}
+    assert mark.expired == {rebuilt.addresses[key] for key in source.recording.expired()}
     verdicts = {row["commit_id"]: row for row in mark.verdicts()}
     expected = retained_commits(source.commits.values(), source.heads, source.rules, now=source.recording.recorded_at)
-    assert verdicts.keys() == {made.commits[verdict.commit_id] for verdict in expected}
+    assert verdicts.keys() == {rebuilt.commits[verdict.commit_id] for verdict in expected}
     for verdict in expected:
-        got = verdicts[made.commits[verdict.commit_id]]
-        assert (got["retained"], got["reason"], got["branch"], got["days"], got["message"]) == (
+        actual = verdicts[rebuilt.commits[verdict.commit_id]]
+        assert (actual["retained"], actual["reason"], actual["branch"], actual["days"], actual["message"]) == (
             verdict.retained, verdict.why.value, verdict.branch, verdict.days, verdict.message,
         )  # fmt: skip
-        assert (got["until"] is None) == (verdict.until is None)
-        assert verdict.until is None or abs(got["until"] - verdict.until) < NEAR
+        assert (actual["until"] is None) == (verdict.until is None)
+        assert verdict.until is None or abs(actual["until"] - verdict.until) < NEAR
 
 
 def _stored(made: Rebuilt) -> set[str]:

@@ -139,8 +139,8 @@ def test_a_branch_serves_the_entries_of_its_head(lake: LakeFS) -> None:
     page = lake.list_objects("tiny", "main", amount=2)
     rest = lake.list_objects("tiny", "main", after="b/c d")
 
-    found = [(entry.path, entry.physical_address, entry.size) for entry in (*page.objects, *rest.objects)]
-    assert found == [
+    entries = [(entry.path, entry.physical_address, entry.size) for entry in (*page.objects, *rest.objects)]
+    assert entries == [
         ("a", f"{NAMESPACE}/data/s/1", 3),
         ("b/c d", "s3://elsewhere/x", 4),
         ("é", f"{NAMESPACE}/data/s/3", 5),
@@ -202,5 +202,5 @@ def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
 
 
 def test_the_expected_set_is_read_back_unchanged(recording: Recording) -> None:
-    """Its keys contain odd characters."""
+    """The keys of the set contain unusual characters."""
     assert recording.expired() == {"data/s/1,token"}

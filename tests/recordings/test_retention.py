@@ -61,8 +61,8 @@ class History:
     @property
     def server_lists(self) -> list[list[tuple[str, str]]]:
         """The list that each call of prepare commits wrote."""
-        found = sorted(self.path.glob("namespace/_lakefs/retention/gc/commits/*/commits.csv"))
-        return [parse_commits_csv(path.read_bytes(), where=str(path)) for path in found]
+        files = sorted(self.path.glob("namespace/_lakefs/retention/gc/commits/*/commits.csv"))
+        return [parse_commits_csv(path.read_bytes(), where=str(path)) for path in files]
 
     @property
     def listed(self) -> set[str]:
@@ -94,7 +94,7 @@ def project_recording(name: str) -> History:
 
 @pytest.fixture(params=RECORDINGS, ids=lambda path: path.name)
 def history(request: pytest.FixtureRequest) -> History:
-    """One recording after the other."""
+    """Each recording in turn."""
     return History(request.param)
 
 
@@ -136,7 +136,7 @@ def test_walks_that_stop_early_give_exactly_the_servers_lists(history: History) 
 
 
 def test_the_rule_retains_what_the_oracles_walks_retain(history: History) -> None:
-    """Here the histories are real."""
+    """The histories are those of recorded repositories."""
     if history.rules is None:
         assert history.retained() == {commit.id for commit in history.commits}
         return
@@ -150,12 +150,12 @@ def test_the_rule_retains_what_the_oracles_walks_retain(history: History) -> Non
 
 def test_dates_truncated_to_seconds_retain_at_least_as_many_commits(history: History) -> None:
     """The API truncates dates to whole seconds."""
-    shown = {c["id"]: c["creation_date"] for c in history.api("commits_reachable_from_branches")["commits"]}
+    dates = {c["id"]: c["creation_date"] for c in history.api("commits_reachable_from_branches")["commits"]}
     cut_off = [replace(commit, created=commit.created.replace(microsecond=0)) for commit in history.commits]
 
     verdicts = retained_commits(cut_off, history.heads, history.rules, now=history.now)
 
-    assert shown.items() <= {commit.id: int(commit.created.timestamp()) for commit in cut_off}.items()
+    assert dates.items() <= {commit.id: int(commit.created.timestamp()) for commit in cut_off}.items()
     assert {verdict.commit_id for verdict in verdicts if verdict.retained} >= history.retained()
 
 
@@ -213,15 +213,17 @@ def entries_of(history: History, commit_ids: set[str]) -> set[tuple[int, str]]:
 
 def staged_in(history: History) -> set[str]:
     """The addresses of the server's uncommitted lists, one file for every page that announces a location."""
-    found: set[str] = set()
+    addresses: set[str] = set()
     for page in history.api("prepare_uncommitted")["pages"]:
         if page["gc_uncommitted_location"]:
             folder = page["gc_uncommitted_location"].removeprefix(history.meta["storage_namespace"] + "/")
             files = list((history.path / "namespace" / folder).iterdir())
             assert files
             for file in files:
-                found |= set(read_uncommitted_file(file.read_bytes(), where=str(file))["physical_address"].to_pylist())
-    return found
+                addresses |= set(
+                    read_uncommitted_file(file.read_bytes(), where=str(file))["physical_address"].to_pylist()
+                )
+    return addresses
 
 
 def served_in(history: History) -> set[str]:

@@ -1,4 +1,4 @@
-"""Every test that uses `provider` or `store` runs once for each store that lakegc can read."""
+"""Every test that uses `provider` or `store` runs once for each kind of store that lakegc can read."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tests.support.store_providers import Provider
 
 @pytest.fixture
 def store(provider: Provider) -> Store:
-    """An empty namespace of that kind."""
+    """An empty namespace in a store of this kind."""
     return provider.open(provider.uri())

@@ -1,4 +1,4 @@
-"""Special cases of Azure: forms of a namespace, responses to batches, directories, tokens, pending copies."""
+"""Special cases of Azure: forms of a namespace, batch responses, directories, tokens, and pending copies."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ CONTAINER = "azure-tests"
 
 @pytest.fixture
 def client(azurite: Azurite) -> ContainerClient:
-    """The library's own client of the container that these tests share."""
+    """A client of Azure's own library for the container that these tests share."""
     azurite.make_container(CONTAINER)
     return azurite.client().get_container_client(CONTAINER)
 
 
 @pytest.fixture
 def name() -> str:
-    """A unique path in that container."""
+    """A unique path in the shared container."""
     return uuid.uuid4().hex
 
 
@@ -123,13 +123,13 @@ def test_a_namespace_is_read_as_lakefs_reads_it(uri: str, endpoint: str | None, 
     ],
 )
 def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
-    """lakeFS refuses it, or may read it as another place than it shows. Nothing is sent."""
+    """lakeFS refuses such a namespace, or may read it as another place than it shows. No request is sent."""
     with pytest.raises(WrongUsage, match=r"can't be a|in the domain"):
         open_store(Namespace.parse(uri), StoreSettings(azure_account_key="YW55"))
 
 
 def test_an_endpoint_of_another_account_is_refused() -> None:
-    """All objects would seem lost there."""
+    """In another account, all objects would seem to be lost."""
     for endpoint in ("https://other.blob.core.windows.net", "http://127.0.0.1:1/other", "http://127.0.0.1:1"):
         with pytest.raises(WrongUsage, match="not for the account account"):
             open_store(Namespace.parse(URI), StoreSettings(azure_endpoint_url=endpoint, azure_account_key="YW55"))
@@ -139,29 +139,29 @@ def test_an_endpoint_of_another_account_is_refused() -> None:
 
 
 def test_a_key_that_is_not_base64_is_refused() -> None:
-    """It isn't shown, and nothing is sent."""
+    """The error doesn't show the key, and no request is sent."""
     with pytest.raises(WrongUsage, match="LAKEGC_AZURE_ACCOUNT_KEY") as caught:
         open_store(Namespace.parse(URI), StoreSettings(azure_account_key="hush!"))
     assert "hush" not in str(caught.value)
 
 
 def test_a_key_is_used_only_for_its_own_account() -> None:
-    """A setting says whose key it is; for another account the machine's own identity is used."""
+    """A setting names the key's account. For any other account, the machine's own identity is used."""
     settings = StoreSettings(azure_account="Account", azure_account_key="YW55")
-    ours, other = (AzureStore(Namespace.parse(uri), settings) for uri in (URI, URI.replace("account", "other", 1)))
+    own, other = (AzureStore(Namespace.parse(uri), settings) for uri in (URI, URI.replace("account", "other", 1)))
 
-    assert hasattr(ours.client.credential, "account_key")
+    assert hasattr(own.client.credential, "account_key")
     assert hasattr(other.client.credential, "get_token")
 
 
 def test_the_default_azure_credential_is_refused_without_tls() -> None:
-    """Its token would be sent in the clear."""
+    """The credential's token would be sent unencrypted."""
     with pytest.raises(WrongUsage, match="HTTPS"):
         open_store(Namespace.parse(URI), StoreSettings(azure_endpoint_url="http://127.0.0.1:1/account"))
 
 
 def sas_token(azurite: Azurite, permission: str = "rwdlc", *, expired: bool = False) -> str:
-    """A token for the container that these tests share."""
+    """A token for the shared container."""
     return str(
         generate_container_sas(
             azurite.account,
@@ -192,7 +192,7 @@ def test_a_sas_token_for_the_container_suffices_for_marks_and_sweeps(azurite: Az
 def test_a_sas_token_that_is_expired_or_lacks_permissions_is_named_as_the_cause(
     azurite: Azurite, name: str, permission: str, expired: bool
 ) -> None:
-    """No object seems absent because of it."""
+    """A bad token never makes an object seem absent."""
     token = sas_token(azurite, permission, expired=expired)
     store = on(azurite, name, azure_account_key=None, azure_sas_token=token)
 
@@ -212,7 +212,7 @@ def unused_url() -> str:
 
 
 def test_an_error_names_the_setting_and_not_the_token() -> None:
-    """The token is in the URL of the request that failed."""
+    """The token is in the URL of the failed request."""
     settings = StoreSettings(
         azure_endpoint_url=unused_url(), azure_sas_token="sv=2020-02-10&sig=hush%2Fhush&sp=rl", retry=no_wait_policy(2)
     )
@@ -227,13 +227,13 @@ def test_an_error_names_the_setting_and_not_the_token() -> None:
 
 
 def test_the_checksum_of_a_plain_upload_is_its_md5(azurite: Azurite, name: str) -> None:
-    """Listings, lookups and copies agree about it."""
+    """Listings, lookups and copies agree on the checksum."""
     store = on(azurite, name)
     store.write("data/x", b"content")
     store.copy("data/x", "data/y")
 
     md5 = hashlib.md5(b"content").hexdigest()
-    assert [found.checksum for page in store.pages("") for found in page.objects] == [md5, md5]
+    assert [entry.checksum for page in store.pages("") for entry in page.objects] == [md5, md5]
     assert store.stat("data/x").checksum == md5
     assert not store.etag_is_md5("data/x")
     with pytest.raises(NotFound):
@@ -241,7 +241,7 @@ def test_the_checksum_of_a_plain_upload_is_its_md5(azurite: Azurite, name: str) 
 
 
 def test_the_checksum_of_an_upload_in_blocks_is_its_etag(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """Every write changes it, even one of the same bytes; a copy is compared by its bytes."""
+    """Every write changes the ETag, even if the bytes are the same. Copies are therefore compared by their bytes."""
     store, blob = on(azurite, name), client.get_blob_client(f"{name}/data/x")
 
     def in_blocks(content: bytes) -> None:
@@ -252,7 +252,7 @@ def test_the_checksum_of_an_upload_in_blocks_is_its_etag(azurite: Azurite, clien
     first = store.stat("data/x")
     assert first.checksum is not None
     assert first.checksum.startswith("etag-")
-    assert [found for page in store.pages("") for found in page.objects] == [first]
+    assert [entry for page in store.pages("") for entry in page.objects] == [first]
 
     store.copy("data/x", "data/y")
     assert store.stat("data/y").checksum != first.checksum
@@ -264,7 +264,7 @@ def test_the_checksum_of_an_upload_in_blocks_is_its_etag(azurite: Azurite, clien
 
 
 def test_directories_are_neither_listed_nor_found(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """Hierarchical accounts have blobs that stand for them."""
+    """Hierarchical accounts represent directories by blobs."""
     store = on(azurite, name)
     store.write("data/folder/x", b"x")
     for folder in ("data", "data/folder"):
@@ -274,7 +274,7 @@ def test_directories_are_neither_listed_nor_found(azurite: Azurite, client: Cont
 
     assert all_keys(store) == ["data/empty", "data/folder/x", "data/no-folder"]
     [page] = store.pages("data/", delimiter="/")
-    assert [found.key for found in page.objects] == ["data/empty", "data/no-folder"]
+    assert [entry.key for entry in page.objects] == ["data/empty", "data/no-folder"]
     assert list(page.prefixes) == ["data/folder/"]
     for look in (store.stat, store.read, lambda key: store.copy(key, "data/copy")):
         with pytest.raises(NotFound, match="directory"):
@@ -282,7 +282,7 @@ def test_directories_are_neither_listed_nor_found(azurite: Azurite, client: Cont
 
 
 def test_a_blob_is_deleted_with_its_snapshots(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """Azure would otherwise refuse to delete it. Snapshots aren't listed."""
+    """Azure refuses to delete a blob without its snapshots. Snapshots aren't listed."""
     store = on(azurite, name)
     write_all(store, ["data/x", "data/y"])
     for key in ("data/x", "data/y"):
@@ -320,7 +320,7 @@ DENIED = "<Error><Code>AuthorizationPermissionMismatch</Code><Message>no</Messag
 
 
 def batch_response(*fixed_server: tuple[str | None, int, str]) -> bytes:
-    """A response to a batch: number of the request (None: it isn't named), status, and document."""
+    """A batch response. Each part has the number of its request (None: no number), a status and a document."""
     parts = []
     for number, status, document in fixed_server:
         named = "" if number is None else f"Content-ID: {number}\r\n"
@@ -332,7 +332,7 @@ def batch_response(*fixed_server: tuple[str | None, int, str]) -> bytes:
 
 
 def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
-    """Wherever they stand; a request without a response has failed."""
+    """Parts may come in any order. A request without a part has failed."""
     body = batch_response(("3", 404, GONE), ("1", 403, DENIED), ("0", 202, ""), ("4", 202, ""), ("4", 403, DENIED))
     with replying(202, body, MIXED) as fixed_server:
         results = at(fixed_server).delete_many(["a", "b", "c", "d", "e"])
@@ -347,7 +347,7 @@ def test_responses_of_a_batch_are_matched_by_their_request_numbers() -> None:
 
 
 def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
-    """A 404 means that a blob is gone only with Azure's own code for it."""
+    """A 404 means that a blob is gone only if it has Azure's error code for that."""
     body = batch_response(
         ("0", 404, GONE.replace("BlobNotFound", "ContainerNotFound")), ("1", 404, ""), ("2", 404, GONE)
     )
@@ -373,7 +373,7 @@ def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
     ],
 )
 def test_an_unreadable_response_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
-    """Each of its keys has failed, and may be sent again."""
+    """Each key of the batch has failed, and may be sent again."""
     with replying(202, body, headers) as fixed_server:
         results = at(fixed_server).delete_many(["a", "b"])
 
@@ -382,12 +382,12 @@ def test_an_unreadable_response_to_a_batch_deletes_nothing(body: bytes, headers:
 
 
 def test_only_ascii_digits_are_a_request_number() -> None:
-    """Other characters that look like digits aren't."""
+    """Unicode has other characters that look like digits."""
     body = batch_response(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
 
-    found = sub_responses(MIXED["Content-Type"], body)
+    responses = sub_responses(MIXED["Content-Type"], body)
 
-    assert found.by_number == {
+    assert responses.by_number == {
         0: SubResponse(202, "202", ""),
         1: SubResponse(404, "BlobNotFound", "The specified blob does not exist."),
     }
@@ -395,7 +395,7 @@ def test_only_ascii_digits_are_a_request_number() -> None:
 
 @pytest.mark.parametrize("body", [batch_response(("0", 503, ""), ("1", 503, "")), batch_response((None, 503, ""))])
 def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> None:
-    """A sweep may send these keys again."""
+    """A sweep may send the keys again."""
     body = body.replace(b"x-ms-request-id: 1", b"x-ms-error-code: ServerBusy")
     with replying(202, body, MIXED) as fixed_server:
         results = at(fixed_server).delete_many(["a", "b"])
@@ -406,7 +406,7 @@ def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> N
 
 
 def test_a_busy_server_is_retried_as_often_as_configured() -> None:
-    """After that it is a transient error."""
+    """After the last attempt a transient error is raised."""
     body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
     with replying(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as fixed_server:
         store = at(fixed_server, retry=no_wait_policy(2))
@@ -427,7 +427,7 @@ PlainResponse = tuple[int, dict[str, str], bytes]
 
 @dataclass
 class Proxy:
-    """Forwards to Azurite; `before` may respond in its place, and `after` may change its response."""
+    """A proxy in front of Azurite. `before` may respond in Azurite's place, and `after` may change its response."""
 
     url: str
     before: Callable[[str, str], PlainResponse | None] = lambda *_: None
@@ -459,8 +459,8 @@ def proxy(azurite: Azurite) -> Iterator[Proxy]:
                 self.wfile.write(data)
 
         def forwarded(self, body: bytes) -> PlainResponse:
-            sent = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
-            response = pool.request(self.command, origin + self.path, body=body, headers=sent)
+            headers = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
+            response = pool.request(self.command, origin + self.path, body=body, headers=headers)
             return response.status, {name.lower(): value for name, value in response.headers.items()}, response.data
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = respond  # noqa: N815
@@ -499,7 +499,7 @@ def batches_refused(status: int, code: str) -> Callable[[str, str], PlainRespons
 def test_keys_are_deleted_one_by_one_if_batches_are_refused(
     azurite: Azurite, name: str, status: int, code: str, is_remembered: bool
 ) -> None:
-    """If the refusal is permanent, no batch is sent from then on."""
+    """After a permanent refusal no more batches are sent."""
     with proxy(azurite) as between:
         between.before = batches_refused(status, code)
         store = on(azurite, name, azure_endpoint_url=between.url)
@@ -516,7 +516,7 @@ def test_keys_are_deleted_one_by_one_if_batches_are_refused(
 
 
 def test_after_a_batch_and_one_delete_are_refused_for_permissions_no_more_are_sent(azurite: Azurite, name: str) -> None:
-    """After the first refused single delete nothing more is sent, and each key has failed."""
+    """After the first refused single delete no more requests are sent, and all keys have failed."""
 
     def before(method: str, path: str) -> PlainResponse | None:
         refused = method == "DELETE" or "comp=batch" in path
@@ -537,7 +537,7 @@ def test_after_a_batch_and_one_delete_are_refused_for_permissions_no_more_are_se
 def test_no_single_deletes_follow_a_slow_refusal_of_a_batch(
     azurite: Azurite, client: ContainerClient, name: str
 ) -> None:
-    """The time counts from when the batch was sent, so that no delete outlasts the lease."""
+    """The time starts when the batch is sent, so no delete outlasts the lease."""
     on(azurite, name)
     with proxy(azurite) as between:
         between.before = batches_refused(400, "InvalidInput")
@@ -560,7 +560,7 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch(
 def test_deleting_one_by_one_stops_before_it_could_outlast_the_lease(
     azurite: Azurite, client: ContainerClient, name: str
 ) -> None:
-    """It must not outlast the lease. Keys that were not sent may be sent again."""
+    """Keys that were not sent may be sent again."""
     on(azurite, name)
     clock = iter([0.0, 0.5, 1.0, ONE_BY_ONE_TIMEOUT_S - 0.1, ONE_BY_ONE_TIMEOUT_S, ONE_BY_ONE_TIMEOUT_S + 1])
     with proxy(azurite) as between:
@@ -585,7 +585,7 @@ def test_deleting_one_by_one_stops_before_it_could_outlast_the_lease(
 
 
 def test_a_copy_keeps_content_and_metadata(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """This holds for keys with odd characters."""
+    """The keys contain unusual characters."""
     client.upload_blob(f"{name}/é +?#&x", b"content", metadata={"owner": "me"})
     store = on(azurite, name)
 
@@ -596,7 +596,7 @@ def test_a_copy_keeps_content_and_metadata(azurite: Azurite, client: ContainerCl
 
 
 def copy_status_as(status: str) -> Callable[[str, str, dict[str, str]], None]:
-    """Changes the status that the response to a copy reports."""
+    """Change the status that the response to a copy reports."""
 
     def after(method: str, _: str, headers: dict[str, str]) -> None:
         if method == "PUT" and "x-ms-copy-status" in headers:
@@ -622,7 +622,7 @@ def test_a_pending_copy_is_polled_until_it_ends(azurite: Azurite, name: str) -> 
 
 
 def test_a_copy_that_takes_too_long_is_aborted(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """Its target doesn't count as a copy."""
+    """The target of an aborted copy doesn't count as a copy."""
 
     def after(_: str, __: str, headers: dict[str, str]) -> None:
         if "x-ms-copy-status" in headers:
@@ -665,11 +665,11 @@ def as_a_version(method: str, _: str, headers: dict[str, str]) -> None:
 
 
 def test_deletes_are_final_only_without_soft_delete_and_versions(azurite: Azurite, name: str) -> None:
-    """Where this isn't known, it is reported as unknown."""
+    """If lakegc can't find out, it reports the effect as unknown."""
     store = on(azurite, name)
     assert (
         store.delete_effect() is DeleteEffect.UNKNOWN
-    )  # nothing of lakegc's own is there to show whether versions are kept
+    )  # there is no file of lakegc that shows whether versions are kept
 
     store.write(f"{OWN_PREFIX}store.json", b"{}")
     assert store.delete_effect() is DeleteEffect.FINAL
@@ -706,7 +706,7 @@ def listing(*names: str, more: str = "<NextMarker />", encoded: bool = False) ->
 
 
 def test_an_incomplete_listing_is_an_error() -> None:
-    """It ends early, doesn't say whether more follows, or lacks what each blob has."""
+    """The listing ends early, doesn't say whether more follows, or lacks a field that every blob has."""
     whole = listing("ns/data/x")
     for body in (
         whole[:-40],
@@ -724,7 +724,7 @@ def test_an_incomplete_listing_is_an_error() -> None:
 
 
 def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
-    """The listing would otherwise never end."""
+    """Without this check the listing would never end."""
     with replying(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as fixed_server:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
             list(at(fixed_server).pages("data/"))
@@ -745,20 +745,20 @@ def test_encoded_names_are_decoded_strictly_and_others_are_left_unchanged() -> N
         [page] = at(fixed_server).pages("data/")
     [plain] = parse_listing(listing("ns/data/a%2Fb+c")).objects
 
-    assert [found.key for found in page.objects] == ["data/a+b+"]
+    assert [entry.key for entry in page.objects] == ["data/a+b+"]
     assert page.unreadable_names == 1
     assert (plain.name, plain.size, plain.checksum) == ("ns/data/a%2Fb+c", 3, "etag-0x8D")
 
 
 def test_entries_listed_as_directories_are_not_objects() -> None:
-    """Hierarchical accounts name the type of what they list."""
+    """Hierarchical accounts state the type of each listed entry."""
     body = listing("ns/data/x").replace(b"<Etag>", b"<ResourceType>directory</ResourceType><Etag>")
 
     assert parse_listing(body).objects == []
 
 
 def test_a_response_without_a_valid_date_gives_no_store_time() -> None:
-    """This machine's time isn't used instead."""
+    """The time of this machine isn't used instead."""
     with (
         replying(200, listing(), {**XML, "Date": "whenever"}) as fixed_server,
         pytest.raises(Unavailable, match="Date"),
@@ -770,7 +770,7 @@ def test_a_response_without_a_valid_date_gives_no_store_time() -> None:
 
 
 def test_a_silent_server_times_out() -> None:
-    """It accepts the connection and doesn't answer."""
+    """The server accepts the connection and never responds."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -1,4 +1,4 @@
-"""Deleting many keys: each gets exactly one result, and nothing else is deleted."""
+"""Deleting many keys: each key gets exactly one result, and no other object is deleted."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.support.store_providers import Provider, all_keys, write_all
 
 
 def missing_result(provider: Provider) -> Deletion:
-    """What a store reports of a key that wasn't there."""
+    """The result that a store reports for a key that didn't exist."""
     return Deletion.ALREADY_GONE if provider.capabilities.reports_missing_deletes else Deletion.DELETED
 
 
 def test_every_key_has_one_result_in_the_given_order(store: Store, provider: Provider) -> None:
-    """There are more than a thousand keys: present, missing, hostile and repeated ones."""
+    """More than a thousand keys are deleted: existing, missing, hostile and repeated ones."""
     present = [f"data/s/{number}" for number in range(40)]
     hostile = ["data/s/control\x01", "data/s/return\r", "data/s/&<>", "data/s/tab\t", "data/s/é %2F+"]
     hostile = [key for key in hostile if not provider.capabilities.unsupported_keys & kinds_of(key)]
@@ -34,7 +34,7 @@ def test_every_key_has_one_result_in_the_given_order(store: Store, provider: Pro
 
 
 def test_deleting_a_key_leaves_keys_that_begin_with_it(store: Store) -> None:
-    """Keys are no folders or patterns."""
+    """A key is neither a folder nor a pattern."""
     write_all(store, ["data/x/1", "data/x/2", "data/x-1", "data/xy"])
 
     store.delete_many(["data/x", "data", "da", "data/x/", "data/x/1/"])
@@ -43,7 +43,7 @@ def test_deleting_a_key_leaves_keys_that_begin_with_it(store: Store) -> None:
 
 
 def test_deleting_a_missing_object_is_not_a_failure(store: Store, provider: Provider) -> None:
-    """A killed sweep has to converge when it is run again."""
+    """A killed sweep must be able to finish when it is run again."""
     store.write("data/x", b"")
 
     assert [result.deletion for result in store.delete_many(["data/x"])] == [Deletion.DELETED]

@@ -1,4 +1,4 @@
-"""Special cases of Cloud Storage: batch responses, generations, two kinds of 404, copies in steps, accounts."""
+"""Special cases of Cloud Storage: batch responses, generations, two kinds of 404, copies in steps, and accounts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support import retry_policies
 from tests.support.fake_gcs import FakeGCS
 from tests.support.store_providers import FixedServer, all_keys, replying
 
-pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_file")  # it is the user's own file
+pytestmark = pytest.mark.filterwarnings("ignore:The load_credentials_from_file")  # the file is the user's own
 
 JSON = {"Content-Type": "application/json"}
 
@@ -44,7 +44,7 @@ def bucket(fake_gcs: FakeGCS) -> str:
 
 
 def item(name: str, **changes: object) -> dict[str, object]:
-    """An object as a listing shows it."""
+    """An object in the form in which a listing shows it."""
     known = {"kind": "storage#object", "name": name, "size": "3", "updated": "2026-03-31T10:00:00.123Z"}
     return {**known, "crc32c": "AAAAAA==", "generation": "7", **changes}
 
@@ -65,7 +65,7 @@ Request = tuple[str, str, Mapping[str, str], bytes]  # method, path with query, 
 def scripted(
     respond: Callable[[Request], tuple[int, dict[str, str], bytes]],
 ) -> Iterator[tuple[FixedServer, list[Request]]]:
-    """A server on a free loopback port with scripted responses, and the requests that it got."""
+    """A server on a free loopback port with scripted responses, and the requests that it received."""
     received: list[Request] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -100,7 +100,7 @@ def scripted(
 
 
 def parts(*fixed_server: tuple[int | str, int, str]) -> tuple[bytes, dict[str, str]]:
-    """The response to a batch: of each part whose response it is, the status, and the body."""
+    """A batch response. Each part has the number of its request, a status and a body."""
     body = "".join(
         f"--b\r\nContent-Type: application/http\r\nContent-ID: <response-lakegc+{whose}>\r\n\r\n"
         f"HTTP/1.1 {status} Said\r\nContent-Type: application/json\r\n\r\n{said}\r\n"
@@ -110,7 +110,7 @@ def parts(*fixed_server: tuple[int | str, int, str]) -> tuple[bytes, dict[str, s
 
 
 def test_each_part_of_a_batch_has_its_own_result() -> None:
-    """Responses come in any order, and a key without a response has failed."""
+    """Parts come in any order. A key without a part has failed."""
     body, headers = parts(
         (3, 204, ""),
         (1, 403, refusal(403, "retentionPolicyNotMet", "held until 2030")),
@@ -143,7 +143,7 @@ def test_each_part_of_a_batch_has_its_own_result() -> None:
     ],
 )
 def test_a_response_without_a_clear_id_and_status_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
-    """Two responses for one key delete nothing either."""
+    """Two parts for the same key don't count either."""
     with replying(200, body, headers) as fixed_server:
         [result] = at(fixed_server.settings()).delete_many(["a"])
 
@@ -152,7 +152,7 @@ def test_a_response_without_a_clear_id_and_status_deletes_nothing(body: bytes, h
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_keys_refused_by_a_busy_store_get_a_transient_code(status: int) -> None:
-    """It may refuse a single key or a whole batch; a sweep sends the keys again."""
+    """The store may refuse a single key or a whole batch. A sweep sends the keys again."""
     body, headers = parts((0, status, refusal(status, "whatever")))
     with replying(200, body, headers) as fixed_server:
         [single] = at(fixed_server.settings()).delete_many(["a"])
@@ -167,7 +167,7 @@ def test_keys_refused_by_a_busy_store_get_a_transient_code(status: int) -> None:
 
 @pytest.mark.parametrize(("reason", "passes"), [("rateLimitExceeded", True), ("forbidden", False), ("", False)])
 def test_only_a_refusal_because_of_the_rate_is_transient(reason: str, passes: bool) -> None:
-    """Another try of the others would be refused, too."""
+    """Requests that were refused for another reason would be refused again."""
     body, headers = parts((0, 403, refusal(403, reason)))
     with replying(200, body, headers) as fixed_server:
         [result] = at(fixed_server.settings()).delete_many(["a"])
@@ -178,7 +178,7 @@ def test_only_a_refusal_because_of_the_rate_is_transient(reason: str, passes: bo
 
 
 def test_a_lost_connection_gives_every_key_of_the_batch_a_transient_code(fake_gcs: FakeGCS) -> None:
-    """The deletes may or may not have happened, so the sweep checks and sends them again."""
+    """It is unknown whether the objects were deleted, so the sweep checks the keys and sends them again."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         settings = fake_gcs.settings(gcs_endpoint_url=f"http://127.0.0.1:{listener.getsockname()[1]}")
@@ -205,7 +205,7 @@ def test_a_404_means_already_gone_only_where_the_bucket_exists(fake_gcs: FakeGCS
 
 
 def test_deletes_of_dot_segments_and_reserved_names_are_never_sent(fake_gcs: FakeGCS) -> None:
-    """A URL takes `.` and `..` for folders: such a delete would delete the bucket."""
+    """A URL treats `.` and `..` as folders, so such a delete could delete the bucket."""
     fake_gcs.make_bucket("dots")
     store = at(fake_gcs.settings(), "gs://dots")
     for key in (".", "..", ".well-known/acme-challenge/x"):
@@ -227,13 +227,13 @@ def test_deletes_of_dot_segments_and_reserved_names_are_never_sent(fake_gcs: Fak
 
 @pytest.mark.parametrize("uri", ["gs://bucket/a%20b", "gs://bucket/a?b", "gs://../ns", "gs://./ns", "gs://bucket/a\nb"])
 def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
-    """lakeFS reads it as another place, or it has no bucket or an impossible path."""
+    """lakeFS reads such a namespace as another place, or it has no bucket or an impossible path."""
     with pytest.raises(WrongUsage):
         at(StoreSettings(gcs_anonymous=True), uri)
 
 
 def test_keys_with_line_ends_are_refused() -> None:
-    """Cloud Storage has no such names; a probe may find that another server has."""
+    """Cloud Storage has no such names. A probe may find that another server accepts them."""
     with replying(200, b"") as fixed_server:
         store = at(fixed_server.settings())
         for key in ("data/new\nline", "data/carriage\rreturn"):
@@ -247,7 +247,7 @@ def test_keys_with_line_ends_are_refused() -> None:
 
 
 def test_deletes_in_a_versioned_bucket_only_hide_objects(fake_gcs: FakeGCS, bucket: str) -> None:
-    """Without versions, and here without soft delete, they are final."""
+    """Without versions and soft delete, deletes are final."""
     fake_gcs.make_bucket("versioned", versioning={"enabled": True})
 
     assert at(fake_gcs.settings(), "gs://versioned/lake").delete_effect() is DeleteEffect.VERSIONED
@@ -256,7 +256,7 @@ def test_deletes_in_a_versioned_bucket_only_hide_objects(fake_gcs: FakeGCS, buck
 
 
 def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
-    """A listing has what is there now."""
+    """A listing has current objects only."""
     fake_gcs.make_bucket("versions", versioning={"enabled": True})
     store = at(fake_gcs.settings(), "gs://versions/lake")
     for data in (b"one", b"two", b"three"):
@@ -292,7 +292,7 @@ def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
     ],
 )
 def test_soft_delete_is_reported(status: int, document: object, meaning: str) -> None:
-    """Where a bucket's settings may not be read, it is reported as unknown."""
+    """If lakegc may not read the bucket's settings, it reports soft delete as unknown."""
     with replying(status, json.dumps(document).encode(), JSON) as fixed_server:
         assert at(fixed_server.settings()).delete_effect() is DeleteEffect[meaning]
 
@@ -301,17 +301,17 @@ def test_soft_delete_is_reported(status: int, document: object, meaning: str) ->
 
 
 def test_identical_bytes_written_again_get_a_new_tag(fake_gcs: FakeGCS, bucket: str) -> None:
-    """The checksum is the same, but a conditional write with the old tag is refused."""
+    """The checksum stays the same, but a conditional write with the old tag is refused."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/generations")
     first = store.write("lease", b"mine")
-    seen = store.stat("lease")
+    before = store.stat("lease")
     second = store.write("lease", b"mine")
     again = store.stat("lease")
 
     assert first != second
     crc32c = base64.b64encode(google_crc32c.value(b"mine").to_bytes(4, "big")).decode()
-    assert seen.checksum == again.checksum == f"crc32c={crc32c}"
-    assert seen.modified < again.modified
+    assert before.checksum == again.checksum == f"crc32c={crc32c}"
+    assert before.modified < again.modified
     with pytest.raises(Changed):
         store.replace_if_unchanged("lease", b"theirs", first)
     assert store.read_with_tag("lease") == (b"mine", second)
@@ -319,7 +319,7 @@ def test_identical_bytes_written_again_get_a_new_tag(fake_gcs: FakeGCS, bucket: 
 
 @pytest.mark.parametrize("tag", ["0", "", "tag", "-1", "1.5", "99999999999999"])
 def test_a_conditional_write_with_an_impossible_tag_writes_nothing(fake_gcs: FakeGCS, bucket: str, tag: str) -> None:
-    """0 would mean that no object may be there."""
+    """Generation 0 would mean that no object may exist."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/no-tag")
 
     with pytest.raises(Changed, match="replaced or deleted"):
@@ -328,7 +328,7 @@ def test_a_conditional_write_with_an_impossible_tag_writes_nothing(fake_gcs: Fak
 
 
 def test_a_large_conditional_write_keeps_its_condition(fake_gcs: FakeGCS, bucket: str) -> None:
-    """It is sent in one request, and read back whole."""
+    """The object is sent in one request, and can be read back completely."""
     store, data = at(fake_gcs.settings(), f"gs://{bucket}/large"), bytes(range(256)) * 36_000  # 9.2 MB
     tag = store.write_if_absent("large", data)
     with pytest.raises(AlreadyExists):
@@ -353,7 +353,7 @@ def test_gzip_encoded_content_is_read_as_it_is_stored(fake_gcs: FakeGCS, bucket:
 
 
 def test_content_with_a_wrong_checksum_is_an_error() -> None:
-    """Its bytes changed on the way."""
+    """The bytes were changed in transit."""
     headers = {"x-goog-hash": "crc32c=AAAAAA==", "x-goog-generation": "7", "Content-Type": "application/octet-stream"}
     with (
         replying(200, b"other bytes", headers) as fixed_server,
@@ -363,7 +363,7 @@ def test_content_with_a_wrong_checksum_is_an_error() -> None:
 
 
 def test_content_without_a_generation_is_an_error() -> None:
-    """No tag is made up."""
+    """lakegc never makes up a tag."""
     with replying(200, b"bytes") as fixed_server, pytest.raises(Unavailable, match="generation"):
         at(fixed_server.settings()).read_with_tag("data/x")
 
@@ -372,7 +372,7 @@ def test_content_without_a_generation_is_an_error() -> None:
 
 
 def test_a_copy_keeps_type_metadata_and_checksum(fake_gcs: FakeGCS, bucket: str) -> None:
-    """Its source's key contains odd characters."""
+    """The key of the source has unusual characters."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/copies")
     store.write("data/é +x", b"content")
     path = f"/storage/v1/b/{bucket}/o/copies%2Fdata%2F%C3%A9%20%2Bx"
@@ -387,19 +387,19 @@ def test_a_copy_keeps_type_metadata_and_checksum(fake_gcs: FakeGCS, bucket: str)
 
 
 def copying(*steps: Mapping[str, object]) -> Callable[[Request], tuple[int, dict[str, str], bytes]]:
-    """A store with one object, ns/data/x, whose copies take these steps."""
+    """A store with one object, ns/data/x, which is copied in these steps."""
     fine = {"done": True, "resource": item("ns/copy", size="10")}
-    left = chain(steps, repeat(fine))
+    remaining = chain(steps, repeat(fine))
 
     def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
-        document = item("ns/data/x", size="10") if request[0] == "GET" else next(left)
+        document = item("ns/data/x", size="10") if request[0] == "GET" else next(remaining)
         return 200, JSON, json.dumps(document).encode()
 
     return respond
 
 
 def test_a_copy_in_steps_continues_until_it_is_done() -> None:
-    """Each step has the token of the last one, and the generation of one and the same content."""
+    """Each step is requested with the previous step's token, and all steps with the same generation."""
     steps = (
         {"done": False, "rewriteToken": "one", "totalBytesRewritten": "4"},
         {"done": False, "rewriteToken": "two", "totalBytesRewritten": "8"},
@@ -408,10 +408,10 @@ def test_a_copy_in_steps_continues_until_it_is_done() -> None:
     with scripted(copying(*steps)) as (fixed_server, received):
         at(fixed_server.settings()).copy("data/x", "copy")
 
-    sent = [parse_qs(urlsplit(path).query) for method, path, _, _ in received if method == "POST"]
-    assert [query.get("rewriteToken") for query in sent] == [None, ["one"], ["two"]]
-    assert {query["sourceGeneration"][0] for query in sent} == {"7"}
-    assert {body for method, _, _, body in received if method == "POST"} == {b""}  # metadata in it would replace all
+    queries = [parse_qs(urlsplit(path).query) for method, path, _, _ in received if method == "POST"]
+    assert [query.get("rewriteToken") for query in queries] == [None, ["one"], ["two"]]
+    assert {query["sourceGeneration"][0] for query in queries} == {"7"}
+    assert {body for method, _, _, body in received if method == "POST"} == {b""}  # a body would replace all metadata
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_a_copy_in_steps_continues_until_it_is_done() -> None:
     ],
 )
 def test_a_copy_that_makes_no_progress_or_differs_is_an_error(last: dict[str, object]) -> None:
-    """It would otherwise never end, or lose the content."""
+    """Such a copy would never end, or would have other content."""
     first = {"done": False, "rewriteToken": "one", "totalBytesRewritten": "4"}
     with scripted(copying(first, last)) as (fixed_server, _), pytest.raises(Unavailable):
         at(fixed_server.settings()).copy("data/x", "copy")
@@ -438,7 +438,7 @@ def test_a_copy_that_makes_no_progress_or_differs_is_an_error(last: dict[str, ob
 
 
 def service_account(folder: Path, token_uri: str) -> Path:
-    """A key file of an account that nobody has."""
+    """A key file of a service account that doesn't exist."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -458,7 +458,7 @@ def service_account(folder: Path, token_uri: str) -> Path:
 
 
 def test_the_account_of_the_credentials_file_is_used(tmp_path: Path) -> None:
-    """A token is requested from it, and goes with every request."""
+    """A token is requested from the account's token server and sent with every request."""
 
     def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
         if request[1] == "/token":
@@ -476,7 +476,7 @@ def test_the_account_of_the_credentials_file_is_used(tmp_path: Path) -> None:
 
 
 def test_every_method_names_a_refused_account_as_the_cause(tmp_path: Path) -> None:
-    """It gets no token, or the store refuses the token. No object seems absent for that."""
+    """The account gets no token, or the store refuses the token. Neither makes an object seem absent."""
     with replying(400, b'{"error": "invalid_grant", "error_description": "Invalid JWT"}', JSON) as fixed_server:
         file = service_account(tmp_path, f"{fixed_server.url}/token")
         _is_forbidden(at(fixed_server.settings(gcs_anonymous=False, gcs_credentials_file=str(file))))
@@ -486,7 +486,7 @@ def test_every_method_names_a_refused_account_as_the_cause(tmp_path: Path) -> No
 
 
 def test_no_delete_is_sent_after_a_late_or_refused_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Getting a token may take longer than the permission to delete lasts."""
+    """Getting a token may take longer than the permit to delete lasts."""
 
     def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
         if request[1] == "/token":
@@ -510,7 +510,7 @@ def test_no_delete_is_sent_after_a_late_or_refused_token(tmp_path: Path, monkeyp
 
 
 def test_every_method_names_missing_credentials_as_the_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The setting is named. Opening the store requests no credentials."""
+    """The error names the setting. Opening the store doesn't request credentials."""
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
@@ -540,7 +540,7 @@ def _is_forbidden(store: Store, match: str | None = None) -> None:
 
 @pytest.mark.parametrize("content", [None, "", "hush-hush", '{"type": "service_account", "private_key": "hush-hush"}'])
 def test_a_bad_credentials_file_is_refused_without_showing_it(tmp_path: Path, content: str | None) -> None:
-    """Its name is shown, and none of its content."""
+    """The message shows only the name of the file."""
     file = tmp_path / "account.json"
     if content is not None:
         file.write_text(content)
@@ -568,7 +568,7 @@ def _is_unavailable(store: Store, match: str | None = None) -> None:
 
 
 def test_an_endpoint_without_a_response_is_named_with_the_setting(fake_gcs: FakeGCS) -> None:
-    """There is no server, or a silent one."""
+    """There is no server, or it never responds."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         settings = fake_gcs.settings(
@@ -583,14 +583,14 @@ def test_an_endpoint_without_a_response_is_named_with_the_setting(fake_gcs: Fake
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (404, b"{}"), (302, b"")])
 def test_a_response_that_is_not_from_cloud_storage_is_an_error(status: int, body: bytes) -> None:
-    """Its status doesn't matter: a web server's 404 doesn't mean that an object is absent."""
+    """The status doesn't matter: a web server's 404 doesn't mean that an object is absent."""
     with replying(status, body, {"Content-Type": "text/html", "Location": "/login"}) as fixed_server:
         _is_unavailable(at(fixed_server.settings()))
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
-    """After that it is an error. Deletes aren't retried."""
+    """After the last attempt an error is raised. Deletes aren't retried."""
     with replying(status, refusal(status, "rateLimitExceeded").encode(), JSON) as fixed_server:
         store = at(fixed_server.settings(retry=retry_policies.no_wait_policy(2)))
         with pytest.raises(Unavailable, match=str(status)):
@@ -598,7 +598,7 @@ def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
         assert len(fixed_server.seen) == 2
         [result] = store.delete_many(["data/x"])
         assert (result.deletion, result.transient) == (Deletion.FAILED, True)
-        assert len(fixed_server.seen) == 3  # repeated by the sweep, behind its checks
+        assert len(fixed_server.seen) == 3  # only the sweep repeats deletes, after its checks
 
 
 # --- responses to listings ------------------------------------------------------------------------------------------
@@ -626,7 +626,7 @@ def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
     ],
 )
 def test_an_incomplete_listing_is_an_error(body: bytes) -> None:
-    """It ends early, lacks what the store always says, or is no listing."""
+    """The listing ends early, lacks a field that the store always sends, or isn't a listing."""
     with replying(200, body, JSON) as fixed_server:
         for look in (lambda: list(at(fixed_server.settings()).pages("data/")), at(fixed_server.settings()).now):
             with pytest.raises(Unavailable):
@@ -634,7 +634,7 @@ def test_an_incomplete_listing_is_an_error(body: bytes) -> None:
 
 
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
-    """The listing would otherwise never end."""
+    """Without this check the listing would never end."""
     with replying(200, listing(item("ns/data/x"), nextPageToken="again"), JSON) as fixed_server:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
             list(at(fixed_server.settings()).pages("data/"))
@@ -660,26 +660,26 @@ def test_a_lookup_that_returns_another_object_is_refused() -> None:
 
 
 def test_names_with_a_lone_surrogate_are_counted_as_unreadable() -> None:
-    """Their neighbours are listed."""
+    """All other names are listed."""
     body = listing(item("ns/data/\ud800"), item("ns/data/é"), prefixes=["ns/data/\ud800/", "ns/data/y/"])
     with replying(200, body, JSON) as fixed_server:
         [page] = at(fixed_server.settings()).pages("data/", delimiter="/")
 
-    assert [found.key for found in page.objects] == ["data/é"]
+    assert [entry.key for entry in page.objects] == ["data/é"]
     assert (list(page.prefixes), page.unreadable_names) == (["data/y/"], 2)
 
 
 def test_an_object_whose_checksum_is_not_listed_has_none() -> None:
-    """It is encrypted with the client's own key."""
+    """The object is encrypted with a key of the client."""
     without = {name: value for name, value in item("ns/data/x").items() if name != "crc32c"}
     with replying(200, listing(without), JSON) as fixed_server:
         [page] = at(fixed_server.settings()).pages("data/")
 
-    assert [found.checksum for found in page.objects] == [None]
+    assert [entry.checksum for entry in page.objects] == [None]
 
 
 def test_a_response_without_a_valid_date_gives_no_store_time() -> None:
-    """This machine's time isn't used instead."""
+    """The time of this machine isn't used instead."""
     with (
         replying(200, listing(), {**JSON, "Date": "whenever"}) as fixed_server,
         pytest.raises(Unavailable, match="Date"),

@@ -1,4 +1,4 @@
-"""A key is stored byte for byte, or refused; never another one in its place."""
+"""A key is stored byte for byte or refused. No other key is ever stored in its place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOSTILE = [
     "data/not\ufffexml",
     "data/\u2028separator",
     "data/é",
-    "data/e\u0301",  # the same to the eye, and to a file system that normalizes
+    "data/e\u0301",  # looks the same, and is the same to a file system that normalizes
     "data/日本/語",
     "data/😀",
     "data/\u202egnp.exe",
@@ -72,7 +72,7 @@ _runs = itertools.count()
 
 @pytest.mark.parametrize("key", HOSTILE, ids=ascii)
 def test_a_hostile_key_is_stored_exactly_or_refused(store: Store, provider: Provider, key: str) -> None:
-    """Listing, lookups, reading, copying and deleting all use exactly that key."""
+    """Listing, lookups, reading, copying and deleting all use exactly the given key."""
     if provider.capabilities.unsupported_keys & kinds_of(key):
         _is_refused(store, key)
     else:
@@ -126,7 +126,7 @@ def _is_refused(store: Store, key: str) -> None:
 
 
 def test_keys_with_percent_space_unicode_are_really_deleted(store: Store) -> None:
-    """Exactly these keys are deleted, and no escaped, decoded or composed form of one.
+    """Exactly the given keys are deleted, not escaped, decoded or composed forms of them.
 
     delta-io/delta-rs#4646
     """
@@ -144,7 +144,7 @@ def test_keys_with_percent_space_unicode_are_really_deleted(store: Store) -> Non
 
 @pytest.mark.parametrize("key", ["", "half a pair \ud800"], ids=ascii)
 def test_empty_keys_and_text_that_is_not_utf8_are_refused(store: Store, key: str) -> None:
-    """Every store refuses them."""
+    """Every store refuses such keys."""
     with pytest.raises(WrongUsage):
         store.write(key, b"")
     with pytest.raises(WrongUsage):
@@ -154,7 +154,7 @@ def test_empty_keys_and_text_that_is_not_utf8_are_refused(store: Store, key: str
 
 
 def test_a_long_key_is_stored_in_full_or_refused(store: Store) -> None:
-    """It has 1,300 bytes in short segments, and is never cut."""
+    """The key has 1,300 bytes in short segments. It is never truncated."""
     key = "/".join(["x" * 99] * 13)
     try:
         store.write(key, b"long")
@@ -171,7 +171,6 @@ _keys = st.lists(_segments | _nasty_segments, min_size=1, max_size=4).map("/".jo
 
 
 def test_arbitrary_keys_are_listed_and_deleted_exactly(provider: Provider) -> None:
-    """The sets of keys are generated."""
     namespace = provider.uri()
 
     @settings(
@@ -183,19 +182,19 @@ def test_arbitrary_keys_are_listed_and_deleted_exactly(provider: Provider) -> No
     def run(wanted: set[str]) -> None:
         store = provider.open(namespace)
         prefix = f"run-{next(_runs)}/"  # a leading slash behind it is an empty segment, as in any namespace
-        held = {prefix + key for key in wanted if not provider.capabilities.unsupported_keys & kinds_of(key)}
+        supported = {prefix + key for key in wanted if not provider.capabilities.unsupported_keys & kinds_of(key)}
         if keys.OBJECT_AND_FOLDER in provider.capabilities.unsupported_keys:
-            held = {key for key in held if not any(other.startswith(key + "/") for other in held)}
-        for key in held:
+            supported = {key for key in supported if not any(other.startswith(key + "/") for other in supported)}
+        for key in supported:
             store.write(key, key.encode())
 
-        assert set(all_keys(store, prefix)) == held
-        assert all(store.read(key) == key.encode() for key in held)
+        assert set(all_keys(store, prefix)) == supported
+        assert all(store.read(key) == key.encode() for key in supported)
 
-        results = store.delete_many(sorted(held))
+        results = store.delete_many(sorted(supported))
 
         assert [(result.key, result.deletion) for result in results] == [
-            (key, Deletion.DELETED) for key in sorted(held)
+            (key, Deletion.DELETED) for key in sorted(supported)
         ]
         assert all_keys(store, prefix) == []
 

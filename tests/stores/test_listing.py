@@ -22,14 +22,14 @@ def in_bytes(wanted: object) -> list[str]:
 
 
 def test_an_empty_namespace_has_an_empty_listing(store: Store) -> None:
-    """The bucket or root exists, so it isn't an error."""
+    """The bucket or root exists, so an empty listing isn't an error."""
     assert all_keys(store) == []
     assert all_keys(store, "data/") == []
     assert all_keys(store, "data/", delimiter="/") == []
 
 
 def test_listing_a_missing_bucket_is_an_error(provider: Provider) -> None:
-    """It is never an empty listing."""
+    """A missing bucket never gives an empty listing."""
     store = provider.open(provider.nowhere())
 
     with pytest.raises(NotFound, match="no-such-place"):
@@ -39,7 +39,8 @@ def test_listing_a_missing_bucket_is_an_error(provider: Provider) -> None:
 
 
 def test_shared_bucket_other_prefix_untouched(provider: Provider) -> None:
-    """The namespace is matched with its slash: `ns-other/data/x` and `ns0` are neither listed nor deleted with `ns`.
+    """A namespace includes its final slash: keys like `ns-other/data/x` and `ns0` are neither listed nor deleted with
+    `ns`.
 
     treeverse/dvc#1300, treeverse/dvc#7610
     """
@@ -56,14 +57,14 @@ def test_shared_bucket_other_prefix_untouched(provider: Provider) -> None:
 
 
 def test_empty_prefix_namespace(provider: Provider) -> None:
-    """A namespace that is a whole bucket has everything in it, with plain keys: none begins with a slash.
+    """If the namespace is a whole bucket, its listing has every object. No key begins with a slash.
 
     earth-mover/icechunk: Changelog.python.md
     """
     uri = provider.bucket_uri()
     store = provider.open(uri)
     write_all(store, ["data/x", "dummy"])
-    below = provider.open(f"{uri}/data")  # the same keys, reached behind a prefix
+    below = provider.open(f"{uri}/data")  # the same keys, in a namespace further down
     below.write("y", b"in it")
 
     assert all_keys(store) == ["data/x", "data/y", "dummy"]
@@ -77,7 +78,7 @@ def test_empty_prefix_namespace(provider: Provider) -> None:
 
 @pytest.mark.parametrize("slashes", ["", "/", "//"])
 def test_namespace_with_double_or_missing_slash(provider: Provider, slashes: str) -> None:
-    """However many slashes a namespace ends in, its objects are the same: listed, read, and really deleted.
+    """However many slashes the namespace ends with, the same objects are listed, read and really deleted.
 
     treeverse/lakeFS#4989
     """
@@ -93,7 +94,7 @@ def test_namespace_with_double_or_missing_slash(provider: Provider, slashes: str
 
 @pytest.mark.parametrize("path", ["a//b", "/a", "a/./b"])
 def test_a_namespace_with_unusual_slashes_is_used_exactly_or_refused(provider: Provider, path: str) -> None:
-    """A store that would fold its path refuses it; elsewhere it is a namespace of its own."""
+    """A store that would normalize the path refuses it. In other stores it is a namespace of its own."""
     bucket = provider.bucket_uri()
     uri = f"{bucket}/{path}"
     provider.open(bucket).write("a/b/data/x", b"not in it")
@@ -109,11 +110,11 @@ def test_a_namespace_with_unusual_slashes_is_used_exactly_or_refused(provider: P
 
 @pytest.mark.parametrize("page_size", [1, 2, 3, 1000])
 def test_every_key_is_listed_once_for_any_page_size(store: Store, provider: Provider, page_size: int) -> None:
-    """No page has more keys than it may."""
+    """No page has more keys than requested."""
     write_all(store, TREE)
 
     pages = list(store.pages("", page_size=page_size))
-    listed = [found.key for page in pages for found in page.objects]
+    listed = [entry.key for page in pages for entry in page.objects]
 
     assert in_bytes(listed) == TREE
     assert all(len(page.objects) <= page_size for page in pages)
@@ -121,19 +122,19 @@ def test_every_key_is_listed_once_for_any_page_size(store: Store, provider: Prov
 
 
 def test_a_listing_continues_after_a_thousand_keys(store: Store) -> None:
-    """Servers end a page there."""
+    """Servers end a page after a thousand keys."""
     wanted = [f"data/slice/{number:05}" for number in range(1_050)]
     write_all(store, wanted)
 
     pages = list(store.pages("data/"))
 
-    assert [found.key for page in pages for found in page.objects] == wanted
+    assert [entry.key for page in pages for entry in page.objects] == wanted
     assert max(len(page.objects) for page in pages) <= 1_000
     assert len(pages) >= 2
 
 
 def test_keys_are_listed_in_byte_order(store: Store, provider: Provider) -> None:
-    """`a-b` comes before `a/b`, and that before `a0`."""
+    """`a-b` comes before `a/b`, which comes before `a0`."""
     provider.needs("byte_order", has=provider.capabilities.byte_order)
     write_all(store, TREE)
 
@@ -145,7 +146,7 @@ def test_keys_are_listed_in_byte_order(store: Store, provider: Provider) -> None
     "after", ["", "0", "A", "a", "a-", "a-b", "a.", "a/", "a/b", "a/bz", "a/c/", "a/c/d", "z", "😀"]
 )
 def test_start_after_lists_exactly_the_keys_after_it(store: Store, provider: Provider, after: str) -> None:
-    """The given key may exist or not."""
+    """The key may or may not exist."""
     provider.needs("byte_order", has=provider.capabilities.byte_order)
     write_all(store, TREE)
 
@@ -156,7 +157,7 @@ def test_start_after_lists_exactly_the_keys_after_it(store: Store, provider: Pro
 
 
 def test_start_after_is_refused_if_listings_are_not_in_byte_order(store: Store, provider: Provider) -> None:
-    """Keys would be lost."""
+    """In such a store, keys after the given one could be lost."""
     if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
     with pytest.raises(WrongUsage, match="order"):
@@ -164,7 +165,7 @@ def test_start_after_is_refused_if_listings_are_not_in_byte_order(store: Store, 
 
 
 def test_start_after_with_a_delimiter_is_refused(store: Store) -> None:
-    """Stores disagree about the two together."""
+    """Stores disagree about the combination."""
     with pytest.raises(WrongUsage, match="start_after or a delimiter"):
         list(store.pages("", start_after="a", delimiter="/"))
 
@@ -176,17 +177,17 @@ def test_with_a_delimiter_each_key_or_a_prefix_of_it_is_listed(store: Store, pag
 
     pages = list(store.pages("", delimiter="/", page_size=page_size))
 
-    assert in_bytes(found.key for page in pages for found in page.objects) == [key for key in TREE if "/" not in key]
+    assert in_bytes(entry.key for page in pages for entry in page.objects) == [key for key in TREE if "/" not in key]
     assert in_bytes(prefix for page in pages for prefix in page.prefixes) == ["a/", "data/"]
 
     [below] = store.pages("a/", delimiter="/")
 
-    assert in_bytes(found.key for found in below.objects) == ["a/b", "a/b-c"]
+    assert in_bytes(entry.key for entry in below.objects) == ["a/b", "a/b-c"]
     assert list(below.prefixes) == ["a/c/"]
 
 
 def test_a_prefix_may_end_within_a_name(store: Store) -> None:
-    """It is a beginning of keys, with or without a slash at its end."""
+    """Every key that begins with the prefix is listed, whether or not the prefix ends with a slash."""
     write_all(store, TREE)
 
     assert in_bytes(all_keys(store, "a")) == ["a-b", "a/b", "a/b-c", "a/c/d", "a/c/e", "a0"]
@@ -212,17 +213,17 @@ def test_listings_equal_the_plain_definition(provider: Provider) -> None:
     @given(st.sets(_names, max_size=8), st.just("") | _names, st.none() | _names, st.integers(1, 4))
     def run(names: set[str], prefix: str, after: str | None, page_size: int) -> None:
         store, root = provider.open(namespace), f"run-{next(_runs)}/"
-        held = {name for name in names if not provider.capabilities.unsupported_keys & kinds_of(name)}
-        # and SeaweedFS lists nothing of a folder when a page ends at the object of the same name
+        supported = {name for name in names if not provider.capabilities.unsupported_keys & kinds_of(name)}
+        # SeaweedFS skips a folder if a page ends at the object of the same name
         if keys.OBJECT_AND_FOLDER in provider.capabilities.unsupported_keys or provider.name == "seaweedfs":
-            held = {name for name in held if not any(other.startswith(name + "/") for other in held)}
-        for name in held:
+            supported = {name for name in supported if not any(other.startswith(name + "/") for other in supported)}
+        for name in supported:
             store.write(root + name, b"")
         if provider.capabilities.unsupported_keys & kinds_of(root + prefix + "x"):
             with pytest.raises(WrongUsage, match="can't be a key"):
                 list(store.pages(root + prefix))
             return
-        wanted = [root + name for name in in_bytes(held) if name.startswith(prefix)]
+        wanted = [root + name for name in in_bytes(supported) if name.startswith(prefix)]
 
         if provider.capabilities.byte_order:
             behind = [key for key in wanted if after is None or key.encode() > (root + after).encode()]
@@ -233,7 +234,7 @@ def test_listings_equal_the_plain_definition(provider: Provider) -> None:
 
         pages = list(store.pages(root + prefix, delimiter="/", page_size=page_size))
         cut = len(root + prefix)
-        assert in_bytes(found.key for page in pages for found in page.objects) == [
+        assert in_bytes(entry.key for page in pages for entry in page.objects) == [
             key for key in wanted if "/" not in key[cut:]
         ]
         assert in_bytes(folded for page in pages for folded in page.prefixes) == in_bytes(

@@ -1,4 +1,5 @@
-"""Special cases of a folder: paths out of its root, links, files that are no objects, and another clock."""
+"""Special cases of a local folder: paths that lead out of its root, links, files that aren't objects, and a clock that
+was set."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def opened(root: Path) -> Store:
     "key", ["../secret", "data/../../secret", "..", "/etc/passwd", "data/./x", ".lakegc-tmp/lock", "data/.lakegc-tmp/x"]
 )
 def test_a_key_that_leads_out_of_the_root_is_refused(store: Store, root: Path, key: str) -> None:
-    """Every method refuses it, and also keys among lakegc's own working files."""
+    """Every method refuses such a key, and keys of lakegc's own working files."""
     secret = root.parent / "secret"
     secret.write_bytes(b"secret")
     store.write("data/x", b"")
@@ -71,7 +72,7 @@ def test_links_are_neither_listed_nor_followed(store: Store, root: Path) -> None
 
     pages = list(store.pages(""))
 
-    assert [found.key for page in pages for found in page.objects] == []
+    assert [entry.key for page in pages for entry in page.objects] == []
     assert sum(page.unreadable_names for page in pages) == 3
     assert all_keys(store, "data/", delimiter="/") == []
     for key in ("data/folder/x", "data/file", "data/dangling", "data/folder/new"):
@@ -91,7 +92,8 @@ def test_links_are_neither_listed_nor_followed(store: Store, root: Path) -> None
 
 @pytest.mark.parametrize("name", ["linked", "outside-by/inner"])
 def test_a_namespace_behind_a_link_is_refused(root: Path, name: str) -> None:
-    """Its own folder, or one between it and the configured path, by every method."""
+    """Every method refuses a link in place of the namespace's folder or of a folder between it and the configured
+    path."""
     outside = root.parent.parent / "outside"
     (outside / "inner").mkdir(parents=True)
     (outside / "inner" / "x").write_bytes(b"secret")
@@ -114,7 +116,7 @@ def test_a_namespace_behind_a_link_is_refused(root: Path, name: str) -> None:
 
 
 def test_the_configured_path_may_be_a_link(root: Path) -> None:
-    """It is the operator's, and may lead to another disk."""
+    """The configured path is the operator's, and may lead to another disk."""
     (root.parent.parent / "by-link").symlink_to(root.parent)
     store = open_store(Namespace.parse("local://ns"), StoreSettings(local_path=str(root.parent.parent / "by-link")))
 
@@ -125,7 +127,7 @@ def test_the_configured_path_may_be_a_link(root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["lock", ""])
 def test_a_link_in_place_of_a_working_folder_or_lock_is_refused(store: Store, root: Path, name: str) -> None:
-    """Nothing is made behind it."""
+    """No file is created behind the link."""
     outside = root.parent / "outside"
     outside.mkdir()
     hidden = root / ".lakegc-tmp"
@@ -144,7 +146,7 @@ _keys = st.lists(st.sampled_from([*_SEGMENTS, *_NAMES]), min_size=1, max_size=5)
 
 
 def test_no_generated_path_leads_out_of_the_root(store: Store, root: Path) -> None:
-    """Nothing outside is read, listed, changed, made or deleted."""
+    """No file outside is read, listed, changed, created or deleted."""
     outside = root.parent / "outside"
     outside.mkdir()
     for name in ("secret", "a", "lock"):
@@ -175,18 +177,18 @@ def test_no_generated_path_leads_out_of_the_root(store: Store, root: Path) -> No
                 assert act() != b"secret"
         with contextlib.suppress(LakegcError):
             for prefix in (key, key + "/"):
-                assert all(found.startswith(prefix) for found in all_keys(store, prefix))
+                assert all(listed.startswith(prefix) for listed in all_keys(store, prefix))
         [result] = store.delete_many([key])
         assert result.key == key
 
         assert world() == before
-        assert b"secret" not in {store.read(found) for found in all_keys(store)}
+        assert b"secret" not in {store.read(listed) for listed in all_keys(store)}
 
     run()
 
 
 def test_keys_longer_than_path_max_are_stored_in_full(store: Store, root: Path) -> None:
-    """Few file descriptors suffice."""
+    """A few file descriptors suffice."""
     deep = "/".join(["data", *["d" * 200] * 25, "x"])
     many = "/".join(["data", *["d"] * 300, "x"])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -206,7 +208,7 @@ def test_keys_longer_than_path_max_are_stored_in_full(store: Store, root: Path) 
 
 
 def test_keys_that_differ_in_case_are_different_objects(store: Store) -> None:
-    """Keys are bytes."""
+    """Keys are compared by their bytes."""
     store.write("data/X", b"upper")
     for other in ("data/x", "DATA/X", "Data/X"):
         with pytest.raises(NotFound):
@@ -216,7 +218,7 @@ def test_keys_that_differ_in_case_are_different_objects(store: Store) -> None:
 
 
 def test_pipes_and_names_that_are_not_utf8_are_counted_but_not_listed(store: Store, root: Path) -> None:
-    """Objects beside them are listed."""
+    """The objects beside them are listed."""
     (root / "data").mkdir()
     for name in (b"latin-\xe9", b"b\xff"):
         Path(os.fsdecode(os.fsencode(root / "data") + b"/" + name)).write_bytes(b"")
@@ -225,7 +227,7 @@ def test_pipes_and_names_that_are_not_utf8_are_counted_but_not_listed(store: Sto
 
     pages = list(store.pages("data/", page_size=1))
 
-    assert [found.key for page in pages for found in page.objects] == ["data/x"]
+    assert [entry.key for page in pages for entry in page.objects] == ["data/x"]
     assert sum(page.unreadable_names for page in pages) == 3
     with pytest.raises(NotFound):
         store.read("data/pipe")
@@ -233,7 +235,7 @@ def test_pipes_and_names_that_are_not_utf8_are_counted_but_not_listed(store: Sto
 
 
 def test_a_key_that_would_be_both_file_and_folder_is_refused(store: Store) -> None:
-    """Nothing is changed."""
+    """The existing object stays unchanged."""
     store.write("data/x", b"object")
     store.write("data/folder/y", b"inside")
 
@@ -263,7 +265,7 @@ def test_folders_that_become_empty_are_removed_up_to_the_root(store: Store, root
 
 
 def test_empty_folders_are_not_listed_as_prefixes(store: Store, root: Path) -> None:
-    """They may be nested."""
+    """The empty folders may be nested."""
     (root / "data" / "empty" / "deeper").mkdir(parents=True)
     store.write("data/full/x", b"")
 
@@ -273,7 +275,7 @@ def test_empty_folders_are_not_listed_as_prefixes(store: Store, root: Path) -> N
 
 
 def test_unfinished_writes_are_not_listed(store: Store, root: Path) -> None:
-    """A killed writer leaves a file, which doesn't block others."""
+    """A killed writer leaves a file behind, which doesn't block other writers."""
     store.write("data/x", b"whole")
     (root / ".lakegc-tmp" / f"{os.getpid()}-1-1").write_bytes(b"half")
 
@@ -285,7 +287,7 @@ def test_unfinished_writes_are_not_listed(store: Store, root: Path) -> None:
 
 
 def test_working_files_of_an_inner_namespace_are_not_listed(store: Store, root: Path) -> None:
-    """The objects of that namespace are listed."""
+    """The objects of the inner namespace are listed."""
     (root / "inner").mkdir()
     inner = open_store(Namespace.parse("local://ns/inner"), StoreSettings(local_path=str(root.parent)))
     inner.write("data/x", b"")
@@ -309,7 +311,7 @@ def test_writes_are_dated_by_the_sandboxs_clock(root: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"offset_seconds": "soon"}', '{"offset_seconds": 1e300}'])
 def test_a_damaged_clock_file_is_an_error(root: Path, content: str) -> None:
-    """A wrong clock makes young objects look old."""
+    """A wrong clock would make young objects look old."""
     store = opened(root)
     (root.parent / ".clock").write_text(content)
 
@@ -320,7 +322,7 @@ def test_a_damaged_clock_file_is_an_error(root: Path, content: str) -> None:
 
 
 def test_listing_a_folder_without_permission_is_an_error(store: Store, root: Path) -> None:
-    """The listing is never just shorter."""
+    """Such a folder never just shortens the listing."""
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
     store.write("data/x", b"")
@@ -348,7 +350,7 @@ def _count(root: str, times: int) -> None:
 
 
 def test_conditional_replaces_are_atomic_between_processes(store: Store, root: Path) -> None:
-    """No increment of a counter is lost."""
+    """Several processes increment a counter, and no increment is lost."""
     store.write("counter", b"0")
     spawned = multiprocessing.get_context("spawn")
     processes = [spawned.Process(target=_count, args=(str(root), 20)) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Reading, writing, copying and deleting single objects; and the error of each where it can't."""
+"""Reading, writing, copying and deleting single objects, and the error if an operation fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.store_providers import Provider, all_keys, write_all
 
 
 def test_objects_are_read_back_as_written(store: Store) -> None:
-    """They are empty, binary, or larger than what a server keeps in one piece."""
+    """The objects are empty, binary, or larger than what a server stores in one piece."""
     for data in (b"", b"\x00\xff\r\n", bytes(range(256)) * 20_000):
         store.write("data/x", data)
 
@@ -24,7 +24,7 @@ def test_objects_are_read_back_as_written(store: Store) -> None:
 
 
 def test_every_method_raises_an_error_for_a_missing_object(store: Store) -> None:
-    """The error names it."""
+    """The error names the object."""
     store.write("data/folder/x", b"")
 
     for key in ("data/none", "none", "data/folder", "data/folder/x/y"):
@@ -35,7 +35,7 @@ def test_every_method_raises_an_error_for_a_missing_object(store: Store) -> None
 
 
 def test_every_method_reports_a_missing_bucket_as_missing(provider: Provider) -> None:
-    """A bucket or root, even by methods that look up one key."""
+    """Methods that look up a single key report the missing bucket or root, too."""
     store = provider.open(provider.nowhere())
 
     for act in (
@@ -53,7 +53,7 @@ def test_every_method_reports_a_missing_bucket_as_missing(provider: Provider) ->
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_every_method_names_refused_credentials_as_the_cause(provider: Provider, which: int) -> None:
-    """The setting to check is named; no object seems absent for that."""
+    """The error names the setting to check. Refused credentials never make an object seem absent."""
     provider.needs("credentials", has=which < len(provider.wrong_credentials))
     uri = provider.uri()
     provider.open(uri).write("data/x", b"")
@@ -79,7 +79,7 @@ def test_every_method_names_refused_credentials_as_the_cause(provider: Provider,
 
 
 def test_a_copy_has_the_content_of_its_source_and_replaces_its_target(store: Store) -> None:
-    """The source stays as it was; copying onto itself is refused."""
+    """The source stays unchanged. Copying an object onto itself is refused."""
     write_all(store, ["data/x", "data/y"])
 
     store.copy("data/x", "data/y")
@@ -91,7 +91,7 @@ def test_a_copy_has_the_content_of_its_source_and_replaces_its_target(store: Sto
 
 
 def test_objects_are_dated_by_the_stores_clock(store: Store, provider: Provider) -> None:
-    """The clock has a zone; here it is this machine's."""
+    """The store's clock has a time zone. In these tests it is this machine's clock."""
     before = store.now()
     store.write("data/x", b"")
     after = store.now()
@@ -101,21 +101,21 @@ def test_objects_are_dated_by_the_stores_clock(store: Store, provider: Provider)
     assert modified.utcoffset() == timedelta(0)
     assert before - provider.capabilities.time_resolution <= modified <= after + provider.capabilities.time_resolution
     assert store.clock_offset == timedelta(0)
-    assert [found.modified for page in store.pages("") for found in page.objects] == [modified]
+    assert [entry.modified for page in store.pages("") for entry in page.objects] == [modified]
 
 
 def test_a_listing_and_a_lookup_agree_about_an_object(store: Store) -> None:
-    """Size, time and checksum are the same."""
+    """Both report the same size, time and checksum."""
     store.write("data/x", b"12345")
 
-    [found] = [found for page in store.pages("") for found in page.objects]
+    [entry] = [entry for page in store.pages("") for entry in page.objects]
 
-    assert found == store.stat("data/x")
-    assert found.size == 5
+    assert entry == store.stat("data/x")
+    assert entry.size == 5
 
 
 def test_conditional_writes_never_overwrite(store: Store) -> None:
-    """One of them needs the object to be absent, the other one needs it unchanged."""
+    """One kind of write requires the object to be absent, the other requires it to be unchanged."""
     first = store.write_if_absent("lease", b"one")
     with pytest.raises(AlreadyExists, match="lease"):
         store.write_if_absent("lease", b"two")
@@ -135,7 +135,7 @@ def test_conditional_writes_never_overwrite(store: Store) -> None:
 
 
 def test_replacing_a_missing_object_is_refused(store: Store) -> None:
-    """Nothing is written."""
+    """No object is written."""
     tag = store.write("lease", b"one")
     store.delete_many(["lease"])
 

@@ -1,4 +1,4 @@
-"""Which store a namespace opens, and what the settings show and carry."""
+"""Which store is opened for a namespace, what its settings show, and what they carry to executors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = StoreSettings(
 
 
 def test_no_secret_is_printed() -> None:
-    """Settings and stores hide it, and executors still get it with the settings."""
+    """Settings and stores hide the secret. Executors still get it with the settings."""
     store = open_store(Namespace.parse("s3://bucket/ns"), SETTINGS)
 
     for text in (repr(SETTINGS), str(SETTINGS), SETTINGS.model_dump_json(), store.where, repr(store)):
@@ -32,14 +32,14 @@ def test_no_secret_is_printed() -> None:
 
 
 def test_credentials_in_the_endpoint_are_not_printed() -> None:
-    """Somebody wrote them into its URL."""
+    """The endpoint's URL may contain credentials."""
     settings = SETTINGS.model_copy(update={"s3_endpoint_url": "http://me:hush@127.0.0.1:9000"})
 
     assert open_store(Namespace.parse("s3://bucket/ns"), settings).where == "s3://bucket/ns at 127.0.0.1:9000"
 
 
 def test_settings_are_immutable_and_unknown_ones_are_refused() -> None:
-    """A misspelt one would be ignored otherwise."""
+    """If it weren't refused, a misspelt setting would have no effect."""
     with pytest.raises(ValidationError):
         SETTINGS.s3_region = "elsewhere"  # type: ignore[misc]
     with pytest.raises(ValidationError):
@@ -53,13 +53,13 @@ def test_settings_are_immutable_and_unknown_ones_are_refused() -> None:
 def test_an_endpoint_implies_path_style_unless_set_otherwise(
     endpoint: str | None, wanted: bool | None, is_path_style: bool
 ) -> None:
-    """S3-compatible stores have no host for each bucket."""
+    """S3-compatible stores usually have no host for each bucket."""
     assert StoreSettings(s3_endpoint_url=endpoint, s3_path_style=wanted).uses_path_style is is_path_style
 
 
 @pytest.mark.parametrize("uri", ["mem://bucket/ns", "abfss://c@account.dfs.core.windows.net/ns"])
 def test_an_unknown_scheme_is_refused(uri: str) -> None:
-    """The message lists the known ones."""
+    """The message lists the known schemes."""
     with pytest.raises(WrongUsage, match=r"s3://, gs://, https:// \(Azure\) and local://"):
         open_store(Namespace.parse(uri), SETTINGS)
 
@@ -77,7 +77,7 @@ def test_an_unknown_scheme_is_refused(uri: str) -> None:
     ],
 )
 def test_a_store_at_a_custom_endpoint_has_to_be_probed(uri: str, endpoint: str | None, is_one: bool) -> None:
-    """It may be a compatible one. The endpoint of the other scheme doesn't matter."""
+    """The endpoint may be that of a compatible store. The endpoint for another scheme doesn't matter."""
     other = {"s3_endpoint_url": "http://127.0.0.1:2", "gcs_endpoint_url": "http://127.0.0.1:2"}
     own = "gcs_endpoint_url" if uri.startswith("gs") else "s3_endpoint_url"
     settings = StoreSettings.model_validate(other | {own: endpoint})
@@ -86,7 +86,8 @@ def test_a_store_at_a_custom_endpoint_has_to_be_probed(uri: str, endpoint: str |
 
 
 def test_every_azure_account_has_to_be_probed() -> None:
-    """Hierarchical accounts keep other keys. A configured endpoint is named instead of the account's."""
+    """Hierarchical accounts accept other keys. If an endpoint is configured, it is named instead of the account's
+    own."""
     namespace = Namespace.parse("https://account.blob.core.windows.net/c/ns")
 
     assert endpoint_to_probe(namespace, StoreSettings()) == "https://account.blob.core.windows.net"
@@ -96,13 +97,14 @@ def test_every_azure_account_has_to_be_probed() -> None:
 
 
 def test_a_local_namespace_without_a_configured_path_is_refused() -> None:
-    """The setting is named."""
+    """The error names the setting."""
     with pytest.raises(WrongUsage, match="LAKEGC_LOCAL_PATH"):
         open_store(Namespace.parse("local://repo"), StoreSettings())
 
 
 def test_both_spellings_of_a_local_namespace_name_the_same_folder(tmp_path: Path) -> None:
-    """`local://<name>` and `local:///<configured path>/<name>`; a path elsewhere is refused."""
+    """The spellings are `local://<name>` and `local:///<configured path>/<name>`. A path outside the configured one is
+    refused."""
     settings = StoreSettings(local_path=str(tmp_path))
     (tmp_path / "repo").mkdir()
     short = open_store(Namespace.parse("local://repo"), settings)
@@ -118,6 +120,6 @@ def test_both_spellings_of_a_local_namespace_name_the_same_folder(tmp_path: Path
 
 @pytest.mark.parametrize("uri", ["local://repo/../other", "local://../other", "local://a//b", "local://./a"])
 def test_a_local_namespace_that_is_not_a_folder_of_the_configured_path_is_refused(tmp_path: Path, uri: str) -> None:
-    """It would lead out of the configured path."""
+    """Such a namespace would lead out of the configured path."""
     with pytest.raises(WrongUsage):
         open_store(Namespace.parse(uri), StoreSettings(local_path=str(tmp_path)))

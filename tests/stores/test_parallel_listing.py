@@ -1,4 +1,4 @@
-"""Listings split into ranges of keys, and several at once: each key is listed exactly once."""
+"""Listings that are split into ranges of keys and run in parallel: each key is listed exactly once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SmallPages:
 
 
 def listed_keys(store: Any, parts: Sequence[Part], **how: Any) -> list[tuple[str, str]]:
-    """Folder and key of each object, in byte order."""
+    """The folder and key of each object, in byte order."""
     pages = pages_of_parts(store, parts, **how)
     rows = [(folder, key) for folder, page in pages for key in page.objects.column("address").to_pylist()]
     return sorted(rows, key=lambda row: (row[0].encode(), row[1].encode()))
@@ -80,7 +80,7 @@ def splittable_store(store: Store, provider: Provider) -> Store:
 
 
 def test_ranges_list_every_key_once_for_any_split_of_a_folder(splittable_store: Store, provider: Provider) -> None:
-    """Nothing else is listed."""
+    """No other key is listed."""
     write_all(splittable_store, NAMES)
     wanted = {
         part: plain_listing(splittable_store, part)
@@ -102,7 +102,7 @@ def test_ranges_list_every_key_once_for_any_split_of_a_folder(splittable_store: 
 def test_a_listing_that_is_split_while_it_runs_lists_every_key_once(
     splittable_store: Store, flat: bool, at_once: int
 ) -> None:
-    """Idle threads take over a part of what another one lists, again and again."""
+    """Idle threads repeatedly take over a part of another thread's range."""
     names = [f"{a:x}{b:x}" for a in range(12) for b in range(12)]
     write_all(splittable_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
     small, part = SmallPages(splittable_store, size=6), Part("", flat=flat)
@@ -113,7 +113,6 @@ def test_a_listing_that_is_split_while_it_runs_lists_every_key_once(
 
 
 def test_folders_listed_in_parallel_give_each_row_its_folder(store: Store) -> None:
-    """This holds for every store."""
     write_all(store, [*LONG, "root", "data/right"])
     folders = sorted({key[: key.index("/", 5) + 1] for key in LONG})
     parts = [Part("", flat=True), Part("data/", flat=True), *map(Part, folders)]
@@ -125,7 +124,7 @@ def test_folders_listed_in_parallel_give_each_row_its_folder(store: Store) -> No
 
 
 def test_a_large_folder_is_split_into_about_the_requested_number_of_ranges(splittable_store: Store) -> None:
-    """Together they list each key exactly once."""
+    """Together, the ranges list each key exactly once."""
     write_all(splittable_store, [*LONG[:60], *(f"{number:02}" for number in range(60))])
 
     for part in (Part(""), Part("", flat=True), Part("data/")):
@@ -141,7 +140,7 @@ def test_a_large_folder_is_split_into_about_the_requested_number_of_ranges(split
 
 
 def test_ranges_are_refused_if_listings_are_not_in_byte_order(store: Store, provider: Provider) -> None:
-    """They would lose keys."""
+    """In such a store, ranges would lose keys."""
     if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
     for part in (Part("", after="a"), Part("", up_to="a")):
@@ -150,7 +149,7 @@ def test_ranges_are_refused_if_listings_are_not_in_byte_order(store: Store, prov
 
 
 def test_a_range_that_is_not_listed_in_the_declared_order_is_an_error(provider: Provider) -> None:
-    """The store was wrongly declared to list in byte order."""
+    """The declared capabilities wrongly say that the store lists in byte order."""
     if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
     uri = provider.uri()
@@ -166,7 +165,7 @@ def test_a_range_that_is_not_listed_in_the_declared_order_is_an_error(provider: 
 
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_one_failing_page_fails_the_whole_listing(store: Store, at_once: int) -> None:
-    """A part that just ended early would look like absent keys."""
+    """If a range just ended early, its remaining keys would seem to be absent."""
     write_all(store, LONG)
 
     class Breaking(SmallPages):
@@ -181,20 +180,20 @@ def test_one_failing_page_fails_the_whole_listing(store: Store, at_once: int) ->
 
 
 def test_an_abandoned_listing_stops_its_threads(store: Store) -> None:
-    """No more pages are requested."""
+    """The threads request no more pages."""
     write_all(store, LONG)
     small = SmallPages(store, size=1)
     pages = pages_of_parts(small, [Part(f"data/{number}") for number in range(6)], at_once=2)  # type: ignore[arg-type]
     next(pages)
     pages.close()  # type: ignore[attr-defined]
-    seen = small.pages_read
+    pages_before = small.pages_read
 
-    assert seen < 20
-    assert small.pages_read == seen
+    assert pages_before < 20
+    assert small.pages_read == pages_before
 
 
 def test_arrow_pages_agree_with_plain_pages(store: Store, provider: Provider) -> None:
-    """Keys, sizes, times and tags are the same, strange ones included."""
+    """Both have the same keys, sizes, times and tags, including unusual ones."""
     write_all(store, [*NAMES, "data/+ %2F", "data/a,b=c!d", "data/%", "data/100%25", "data/é+"])
 
     for how in ({}, {"page_size": 4}, {"delimiter": "/"}):
@@ -212,7 +211,7 @@ _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.sampled_from(["", "data/", "é"]), _texts, st.none() | _texts)
 def test_between_returns_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
-    """It is between them in byte order, and has their common beginning."""
+    """The returned key lies between the two in byte order, and begins with their common prefix."""
     low, high = shared + low, None if high is None else shared + high
     middle = key_between(low, high, len(shared))
 
@@ -223,7 +222,7 @@ def test_between_returns_a_key_between_two_keys(shared: str, low: str, high: str
 
 
 def test_halving_a_range_ends_after_a_few_steps() -> None:
-    """lakeFS's keys differ only after a long common beginning."""
+    """Keys of lakeFS have a long common prefix."""
     low, steps = "data/s/cpj2k6c8kq2h3m1v0a1g", 0
     high: str | None = None
     while (high := key_between(low, high, len("data/s/"))) is not None:

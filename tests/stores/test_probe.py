@@ -1,4 +1,4 @@
-"""The probe finds what this suite declares, and leaves nothing behind."""
+"""The probe finds the capabilities that this suite declares, and leaves no objects behind."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tests.support.store_providers import Provider, all_keys, local
 
 
 def test_the_probe_finds_exactly_the_declared_capabilities(provider: Provider) -> None:
-    """It begins without knowledge of them, and cleans up."""
+    """The probe starts without knowing them, and deletes the objects that it wrote."""
     store = provider.open(provider.uri(), capabilities=Capabilities())
     store.write("data/x", b"left alone")
 
-    found = probe(store, SCRATCH + "suite/")
+    capabilities = probe(store, SCRATCH + "suite/")
 
-    assert found == provider.capabilities
+    assert capabilities == provider.capabilities
     assert all_keys(store) == ["data/x"]
 
 
 @pytest.mark.parametrize("prefix", ["", "data/", "_lakefs/", SCRATCH, SCRATCH + "x", "_lakefs/retention/gc/unified/m/"])
 def test_a_probe_outside_its_own_folder_is_refused(store: Store, prefix: str) -> None:
-    """Nothing is written."""
+    """No object is written."""
     with pytest.raises(WrongUsage, match="probe"):
         probe(store, prefix)
     assert all_keys(store) == []
 
 
 def test_recorded_capabilities_that_are_impossible_are_probed_again(store: Store) -> None:
-    """With a negative time resolution, young objects would look old."""
+    """With a negative time resolution, for example, young objects would look old."""
     probed = recorded_capabilities(store, "here", token="one")
     damage_record(store, {"time_resolution": -3600.0})
 

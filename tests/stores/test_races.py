@@ -16,7 +16,7 @@ TURNS = 3
 
 
 def winners(act: Callable[[bytes], object]) -> list[bytes]:
-    """The contents whose writers were not refused; all start at once, and no two write the same."""
+    """The contents of the writers that were not refused. All writers start at the same time with different contents."""
     start = threading.Barrier(WRITERS)
 
     def wins(number: int) -> bytes | None:
@@ -33,7 +33,7 @@ def winners(act: Callable[[bytes], object]) -> list[bytes]:
 
 
 def test_exactly_one_of_many_writes_if_absent_wins(store: Store, provider: Provider) -> None:
-    """The content of the winner is what is stored."""
+    """The stored content is the winner's."""
     provider.needs("conditional_writes", has=provider.capabilities.conditional_writes)
     for turn in range(TURNS):
         won = winners(partial(store.write_if_absent, f"lease-{turn}"))
@@ -43,7 +43,7 @@ def test_exactly_one_of_many_writes_if_absent_wins(store: Store, provider: Provi
 
 
 def test_exactly_one_of_many_conditional_replaces_wins(store: Store, provider: Provider) -> None:
-    """The content of the winner is what is stored."""
+    """The stored content is the winner's."""
     provider.needs("conditional_writes", has=provider.capabilities.conditional_writes)
     store.write("lease", b"nobody's")
     for turn in range(TURNS):
@@ -59,7 +59,7 @@ def test_exactly_one_of_many_conditional_replaces_wins(store: Store, provider: P
 
 
 def test_no_increment_by_conditional_replace_is_lost(store: Store, provider: Provider) -> None:
-    """Several threads count by reading and replacing."""
+    """Several threads count by reading and replacing an object."""
     provider.needs("conditional_writes", has=provider.capabilities.conditional_writes)
     store.write("counter", b"0")
 

@@ -1,4 +1,4 @@
-"""Special cases of S3: invalid responses, tags that are no MD5, copies in parts, a server that isn't there."""
+"""Special cases of S3: invalid responses, tags that aren't an MD5, copies in parts, and unreachable servers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def at(settings: StoreSettings, uri: str = "s3://bucket/ns") -> Store:
 
 
 def listing(*keys: str, more: str = "<IsTruncated>false</IsTruncated>", encoding: str = "url") -> bytes:
-    """A listing of these (encoded) keys."""
+    """A listing with these (encoded) keys."""
     contents = "".join(
         f"<Contents><Key>{key}</Key><LastModified>2026-03-31T10:00:00.123Z</LastModified><ETag>&quot;e&quot;</ETag>"
         "<Size>3</Size></Contents>"
@@ -69,7 +69,7 @@ def listing(*keys: str, more: str = "<IsTruncated>false</IsTruncated>", encoding
 
 
 def test_the_tag_of_a_plain_upload_is_an_md5_if_the_store_is_known_for_it(server: S3Server) -> None:
-    """It is unknown what the ETags of other stores are."""
+    """The meaning of other stores' ETags is unknown."""
     store = on(server, "plain")
     store.write("data/x", b"content")
 
@@ -81,7 +81,7 @@ def test_the_tag_of_a_plain_upload_is_an_md5_if_the_store_is_known_for_it(server
 
 
 def test_the_tag_of_a_multipart_upload_is_not_an_md5(server: S3Server) -> None:
-    """This holds even for an upload in a single part."""
+    """An upload in a single part has such a tag, too."""
     client = server.client()
     place = {"Bucket": "s3-tests", "Key": "parts/data/x"}
     upload = client.create_multipart_upload(**place)["UploadId"]
@@ -94,7 +94,7 @@ def test_the_tag_of_a_multipart_upload_is_not_an_md5(server: S3Server) -> None:
 
 
 def test_the_tag_of_a_kms_encrypted_object_is_not_an_md5(moto_server: S3Server) -> None:
-    """It only looks like one."""
+    """The tag only looks like an MD5."""
     moto_server.make_bucket("s3-tests")
     moto_server.client().put_object(
         Bucket="s3-tests", Key="kms/data/x", Body=b"content", ServerSideEncryption="aws:kms", SSEKMSKeyId="key"
@@ -121,7 +121,7 @@ def test_the_tag_of_a_kms_encrypted_object_is_not_an_md5(moto_server: S3Server) 
 def test_a_tag_is_an_md5_only_in_an_ordinary_bucket_without_customer_keys_or_kms(
     headers: dict[str, str], bucket: str, is_md5: bool
 ) -> None:
-    """32 hex digits, of an object that isn't encrypted or is encrypted by S3 itself."""
+    """The tag must have 32 hex digits, and the object must be unencrypted or encrypted by S3 itself."""
     known = {"ETag": '"0123456789abcdef0123456789abcdef"', "Last-Modified": "Thu, 31 Mar 2022 10:00:00 GMT"}
     with replying(200, b"", known | headers) as fixed_server:
         store = open_store(Namespace.parse(f"s3://{bucket}/ns"), fixed_server.settings(), capabilities=MD5)
@@ -130,7 +130,7 @@ def test_a_tag_is_an_md5_only_in_an_ordinary_bucket_without_customer_keys_or_kms
 
 
 def test_the_tag_is_not_an_md5_if_the_head_request_is_refused() -> None:
-    """An object under a key of the client's own can't be looked up (400). That is no error."""
+    """An object encrypted with a key of the client can't be looked up (400). That is no error."""
     with replying(400, b"") as fixed_server:
         store = open_store(Namespace.parse("s3://bucket/ns"), fixed_server.settings(), capabilities=MD5)
 
@@ -143,7 +143,7 @@ def test_the_tag_is_not_an_md5_if_the_head_request_is_refused() -> None:
 def test_a_copy_keeps_content_type_and_metadata(server: S3Server) -> None:
     """Large objects are copied in parts."""
     client = server.client()
-    data = bytes(range(256)) * 4 * 6 * 1024  # 6 MiB: two parts of at most 5
+    data = bytes(range(256)) * 4 * 6 * 1024  # 6 MiB: two parts of at most 5 MiB
     client.put_object(
         Bucket="s3-tests", Key="copies/é +x", Body=data, Metadata={"owner": "me"}, ContentType="text/x-own"
     )
@@ -163,7 +163,7 @@ def test_a_copy_keeps_content_type_and_metadata(server: S3Server) -> None:
 
 
 def test_an_endpoint_without_a_server_is_named_with_the_setting() -> None:
-    """It is named as the cause."""
+    """The error names the endpoint as the cause."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -174,7 +174,7 @@ def test_an_endpoint_without_a_server_is_named_with_the_setting() -> None:
 
 
 def test_a_silent_server_times_out() -> None:
-    """It accepts the connection and doesn't answer."""
+    """The server accepts the connection and never responds."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -189,7 +189,7 @@ def test_a_silent_server_times_out() -> None:
 
 
 def test_a_busy_server_is_retried_as_often_as_configured() -> None:
-    """After that it is an error."""
+    """After the last attempt an error is raised."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with replying(503, body, XML) as fixed_server:
         store = at(fixed_server.settings(retry=no_wait_policy(2)))
@@ -213,7 +213,7 @@ REQUESTS: dict[str, Callable[[Store], object]] = {
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("body", [b"", b"<html>moved</html>"])
 def test_a_redirect_is_reported_in_one_sentence_and_not_followed(status: int, body: bytes) -> None:
-    """Credentials are never sent to another host, and botocore would look for a region without end."""
+    """Credentials are never sent to another host. botocore itself would look for a region without end."""
     with replying(200, b"hello", {"ETag": '"x"'}) as elsewhere:
         location = f"{elsewhere.url.replace('//', '//user:secret@')}/bucket/ns/data/x?token=secret"
         with replying(status, body, {"Location": location}) as fixed_server:
@@ -222,13 +222,13 @@ def test_a_redirect_is_reported_in_one_sentence_and_not_followed(status: int, bo
                 fixed_server.seen.clear()
                 with pytest.raises(Unavailable) as raised:
                     act(store)
-                said = str(raised.value)
-                assert "LAKEGC_S3_ENDPOINT_URL" in said
-                assert "\n" not in said
-                assert "secret" not in said
-                if status != 303:  # botocore doesn't come as far as to tell it
-                    assert f"redirect (HTTP {status}) to {elsewhere.url}" in said
-                assert len(fixed_server.seen) <= 2  # not repeated; the fast path comes first
+                message = str(raised.value)
+                assert "LAKEGC_S3_ENDPOINT_URL" in message
+                assert "\n" not in message
+                assert "secret" not in message
+                if status != 303:  # botocore never gets to report it
+                    assert f"redirect (HTTP {status}) to {elsewhere.url}" in message
+                assert len(fixed_server.seen) <= 2  # one by the fast path, one by boto3, neither repeated
             [result] = store.delete_many(["data/x"])
             assert (result.deletion, result.transient) == (Deletion.FAILED, False)
         assert elsewhere.seen == []
@@ -236,12 +236,12 @@ def test_a_redirect_is_reported_in_one_sentence_and_not_followed(status: int, bo
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_all_requests_but_deletes_are_retried(name: str) -> None:
-    """A sweep repeats a delete itself, after the same checks as before the first one: the store must not repeat it
-    unseen."""
+    """A sweep repeats a delete itself, after the same checks as before the first attempt. The store must not repeat it
+    unnoticed."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with replying(503, body, XML) as fixed_server:
         store = at(fixed_server.settings(retry=no_wait_policy(3)))
-        for _ in range(3):  # the fast paths have given up then
+        for _ in range(3):  # after that the fast paths have given up
             fixed_server.seen.clear()
             with pytest.raises(Unavailable, match=r"Tried 3 times"):
                 REQUESTS[name](store)
@@ -284,11 +284,10 @@ def test_a_response_that_is_not_from_s3_is_an_error(status: int, body: bytes) ->
 
 
 def test_a_response_that_boto3_cannot_parse_is_unavailable() -> None:
-    """For example an invalid time in a header or a body. People read what to check, and a delete whose response
-    can't be read counts as failed, not as done.
-    """
-    said = {"Last-Modified": "yesterday"}
-    with replying(200, b"", said) as fixed_server, pytest.raises(Unavailable, match="invalid S3 response"):
+    """An example is an invalid time in a header or body. The error says what to check. A delete with an unreadable
+    response counts as failed, not as done."""
+    headers = {"Last-Modified": "yesterday"}
+    with replying(200, b"", headers) as fixed_server, pytest.raises(Unavailable, match="invalid S3 response"):
         at(fixed_server.settings()).stat("data/x")
     with replying(200, b"<" * 20_000, XML) as fixed_server:
         [result] = at(fixed_server.settings()).delete_many(["data/x"])
@@ -299,7 +298,7 @@ def test_a_response_that_boto3_cannot_parse_is_unavailable() -> None:
 
 
 def test_an_incomplete_listing_is_an_error() -> None:
-    """It ends early, or doesn't say whether more follows, or where."""
+    """The listing ends early, or doesn't say whether more follows or where to continue."""
     whole = listing("ns/data/x")
     for body in (
         whole[:-40],
@@ -315,7 +314,7 @@ def test_an_incomplete_listing_is_an_error() -> None:
 
 
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
-    """The listing would otherwise never end."""
+    """Without this check the listing would never end."""
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
     with replying(200, listing("ns/data/x", more=more), XML) as fixed_server:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
@@ -332,24 +331,24 @@ def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
 
 
 def test_keys_that_are_not_utf8_are_counted_as_unreadable() -> None:
-    """Their neighbours are listed."""
+    """All other keys are listed."""
     with replying(200, listing("ns/data/%FFx", "ns/data/a+b", "ns/data/a%2Bb", "ns/data/%C3%A9"), XML) as fixed_server:
         [page] = at(fixed_server.settings()).pages("data/")
 
-    assert [found.key for found in page.objects] == ["data/a b", "data/a+b", "data/é"]
+    assert [entry.key for entry in page.objects] == ["data/a b", "data/a+b", "data/é"]
     assert page.unreadable_names == 1
 
 
 def test_keys_are_decoded_only_if_the_server_encoded_them() -> None:
-    """Otherwise they are taken as they are."""
-    [found] = parse_listing(listing("ns/data/a%2Fb+c", encoding="")).objects.to_pylist()
+    """Keys that the server didn't encode are used unchanged."""
+    [entry] = parse_listing(listing("ns/data/a%2Fb+c", encoding="")).objects.to_pylist()
 
-    assert (found["address"], found["size"], found["checksum"]) == ("ns/data/a%2Fb+c", 3, "e")
+    assert (entry["address"], entry["size"], entry["checksum"]) == ("ns/data/a%2Fb+c", 3, "e")
 
 
 @pytest.mark.parametrize("lacking", ["ETag", "Size", "LastModified", "Key"])
 def test_a_field_that_one_object_lacks_is_not_taken_from_the_next(lacking: str) -> None:
-    """Only a tag may be missing; another missing field is an error."""
+    """Only the tag may be missing; any other missing field is an error."""
     body = "".join(
         f"<Contents><Key>ns/data/{name}</Key><LastModified>2026-03-31T10:00:0{size}Z</LastModified><ETag>{name}</ETag>"
         f"<Size>{size}</Size></Contents>"
@@ -406,7 +405,8 @@ _OBJECT = [
 )
 @example(_OBJECT, [], "")
 def test_both_parsers_of_a_listing_agree(fields: list[str], more: list[tuple[int, str]], before: str) -> None:
-    """One cuts the objects out of the document, the other one parses it: they give the same objects, or an error."""
+    """The fast parser cuts objects out of the document, and the other one parses the XML. Both return the same objects,
+    or an error."""
     strange = list(fields)
     for place, piece in more:
         strange.insert(place, piece)
@@ -426,16 +426,16 @@ def test_both_parsers_of_a_listing_agree(fields: list[str], more: list[tuple[int
 def outcome(document: bytes) -> object:
     """The content of a document, or the error of reading it."""
     try:
-        found = parse_listing(document)
+        parsed = parse_listing(document)
     except (ValueError, ElementTree.ParseError):
         return "unreadable"
-    return found.objects.to_pylist(), found.unreadable, found.prefixes, found.next_token
+    return parsed.objects.to_pylist(), parsed.unreadable, parsed.prefixes, parsed.next_token
 
 
 @settings(deadline=None)
 @given(st.text(min_size=1), st.sampled_from(["", "/", "/ +%!,="]))
 def test_encoded_keys_are_decoded_to_the_original_keys(key: str, safe: str) -> None:
-    """It doesn't matter what a server encodes, and what it leaves as it is."""
+    """Servers may encode any characters and leave the others as they are."""
     encode = quote_plus if not safe else quote
     [row] = parse_listing(listing(escape(encode(key, safe=safe.replace("+", "").replace("%", ""))))).objects.to_pylist()
 
@@ -462,7 +462,7 @@ def test_times_are_read_in_every_iso_8601_form(written: str, meant: str) -> None
 
 
 def test_a_listing_with_a_document_type_is_refused() -> None:
-    """No S3 sends one. It is refused before entities are expanded."""
+    """S3 never sends a document type. The listing is refused before entities are expanded."""
     bomb = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
     document = listing("ns/data/&b;").replace(b"<ListBucketResult", bomb + b"<ListBucketResult", 1)
     with replying(200, document, XML) as fixed_server, pytest.raises(Unavailable, match="document type"):
@@ -476,13 +476,14 @@ def test_a_listing_with_a_document_type_is_refused() -> None:
     "uri", ["s3://bucket/a%20b", "s3://bucket/a?b", "s3://user@bucket/ns", "s3://bucket:443/ns", "s3://bucket%41"]
 )
 def test_a_namespace_that_lakefs_reads_as_another_place_is_refused(uri: str) -> None:
-    """`s3://bucket/a%20b` is the folder `a b` to lakeFS: what lies in `a%20b` isn't of this repository."""
+    """lakeFS reads `s3://bucket/a%20b` as the folder `a b`. Objects in the folder `a%20b` don't belong to this
+    repository."""
     with pytest.raises(WrongUsage, match="can't be a namespace"):
         at(StoreSettings(), uri)
 
 
 def test_only_keys_named_in_the_response_count_as_deleted() -> None:
-    """A key with an error, or one that is left out, has failed."""
+    """A key with an error, or without a result, has failed."""
     body = (
         b"<DeleteResult><Deleted><Key>ns/a</Key></Deleted>"
         b"<Error><Key>ns/b</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
@@ -498,7 +499,7 @@ def test_only_keys_named_in_the_response_count_as_deleted() -> None:
 
 
 def test_the_keys_of_a_batch_that_the_store_cannot_parse_are_deleted_one_by_one() -> None:
-    """One bad key doesn't make the others fail."""
+    """One bad key doesn't make the other keys fail."""
     body = b"<Error><Code>MalformedXML</Code><Message>no</Message></Error>"
     with replying(400, body, XML) as fixed_server:
         results = at(fixed_server.settings()).delete_many(["a", "b"])
@@ -508,7 +509,7 @@ def test_the_keys_of_a_batch_that_the_store_cannot_parse_are_deleted_one_by_one(
 
 
 def test_after_one_refused_batch_a_store_without_batches_gets_single_deletes() -> None:
-    """Its capabilities say so, too."""
+    """The store's capabilities are updated."""
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
     with replying(501, body, XML) as fixed_server:
         store = at(fixed_server.settings())
@@ -521,7 +522,7 @@ def test_after_one_refused_batch_a_store_without_batches_gets_single_deletes() -
 
 
 def test_no_single_deletes_follow_a_slow_refusal_of_a_batch() -> None:
-    """The time counts from when the batch was sent, so that no delete outlasts the lease."""
+    """The time starts when the batch is sent, so no delete outlasts the lease."""
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
     with replying(501, body, XML) as fixed_server:
         results = delete_keys(
@@ -534,7 +535,8 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch() -> None:
 
 
 def test_deleting_key_by_key_stops_within_the_time_of_one_request() -> None:
-    """The sender of the batch made sure of the lease for that time. Keys that were not sent are reported so."""
+    """The sender of the batch checked that the lease lasts for that time. Keys that were not sent are reported as
+    such."""
     clock = itertools.count(step=ONE_BY_ONE_TIMEOUT_S / 2)
     body = b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>"
     with replying(501, body, XML) as fixed_server:
@@ -552,7 +554,7 @@ def test_deleting_key_by_key_stops_within_the_time_of_one_request() -> None:
 
 
 def test_a_response_without_a_valid_date_gives_no_store_time() -> None:
-    """This machine's time isn't used instead."""
+    """The time of this machine isn't used instead."""
     with (
         replying(200, listing(), {**XML, "Date": "whenever"}) as fixed_server,
         pytest.raises(Unavailable, match="Date"),
@@ -561,7 +563,7 @@ def test_a_response_without_a_valid_date_gives_no_store_time() -> None:
 
 
 def test_an_unknown_profile_is_refused() -> None:
-    """Nothing is sent."""
+    """No request is sent."""
     with pytest.raises(WrongUsage, match="no-such-profile"):
         at(StoreSettings(s3_profile="no-such-profile"))
 
@@ -570,7 +572,7 @@ def test_an_unknown_profile_is_refused() -> None:
 
 
 def test_the_dagster_resource_returns_an_ordinary_client(server: S3Server) -> None:
-    """It uses path style, and the store that its settings open."""
+    """The client uses path style and opens the store of the resource's settings."""
     from dagster_aws.s3 import S3Resource
 
     from spark_resources.stores.s3.resource import StoreS3Resource
@@ -585,7 +587,7 @@ def test_the_dagster_resource_returns_an_ordinary_client(server: S3Server) -> No
 
     assert isinstance(resource, S3Resource)
     listed = resource.get_client().list_objects_v2(Bucket="s3-tests", Prefix="resource/")
-    assert [found["Key"] for found in listed["Contents"]] == ["resource/data/x"]
+    assert [entry["Key"] for entry in listed["Contents"]] == ["resource/data/x"]
     with pytest.raises(WrongUsage, match="certificate"):
         StoreS3Resource(verify=False).get_client()
 
@@ -596,7 +598,7 @@ ODD = ("data/x", "data//x", "data/./x", "data/a b+c%20é", "data/x/", "_lakefs/a
 
 
 def test_fast_reads_return_any_object_completely(server: S3Server) -> None:
-    """It may be empty, large or oddly named. A missing one is reported as such."""
+    """The object may be empty or large, or have an unusual name. A missing object is reported as missing."""
     store = on(server, "quick")
     folding = isinstance(server, SeaweedFS)
     there = [key for key in ODD if not folding or not re.search(r"//|/\./|/$", key)]
@@ -613,7 +615,7 @@ def test_fast_reads_return_any_object_completely(server: S3Server) -> None:
 
 
 def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
-    """After a few failures only boto3 sends them."""
+    """After a few failures, all requests are sent by boto3."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with replying(500, body, XML) as fixed_server:
         store = at(fixed_server.settings(retry=no_wait_policy(2)))
@@ -627,7 +629,8 @@ def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
 
 
 def test_fast_requests_stop_after_three_failures() -> None:
-    """Everything is left to boto3 then, which waits between attempts. A few failures among thousands don't count."""
+    """From then on boto3 sends all requests, and waits between attempts. A few failures among thousands of requests
+    don't count."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with replying(500, body, XML) as fixed_server:
         client = s3_client(fixed_server.settings())
@@ -651,7 +654,7 @@ def test_fast_requests_stop_after_three_failures() -> None:
 def test_fast_reads_ignore_endpoints_in_the_environment(
     seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Everything is read where lakegc's settings say."""
+    """All reads go to the endpoint in lakegc's settings."""
     seaweedfs.make_bucket("s3-tests")
     store = on(seaweedfs, "elsewhere")
     store.write("data/x", b"here")
@@ -662,15 +665,15 @@ def test_fast_reads_ignore_endpoints_in_the_environment(
 
 
 def test_expiring_credentials_are_renewed(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Permanent ones aren't; session tokens go along."""
+    """Permanent credentials aren't renewed. Session tokens are sent with the requests."""
     seaweedfs.make_bucket("s3-tests")
     settings = seaweedfs.settings()
     client = s3_client(settings)
-    kept = client._request_signer._credentials  # type: ignore[attr-defined]
+    credentials = client._request_signer._credentials  # type: ignore[attr-defined]
 
     def renewing() -> dict[str, str]:
-        given = {"access_key": kept.access_key, "secret_key": kept.secret_key, "token": "session"}
-        return given | {"expiry_time": "2100-01-01T00:00:00Z"}
+        fields = {"access_key": credentials.access_key, "secret_key": credentials.secret_key, "token": "session"}
+        return fields | {"expiry_time": "2100-01-01T00:00:00Z"}
 
     reads = FastReads(client, settings, "s3-tests")
     forever = reads._credentials()

@@ -1,4 +1,4 @@
-"""What a delete means in a store is reported before anybody approves one."""
+"""lakegc reports the effect of a delete in a store before anybody approves one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.s3_servers import MotoServer, SeaweedFS
 
 @pytest.mark.parametrize("status", ["Enabled", "Suspended"])
 def test_deletes_in_a_bucket_with_versions_only_hide_objects(moto_server: MotoServer, status: str) -> None:
-    """A delete leaves a marker, and what it hides is still paid for."""
+    """A delete leaves a marker, and the hidden version still costs money."""
     bucket = f"versions-{uuid.uuid4().hex}"
     moto_server.make_bucket(bucket)
     moto_server.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": status})  # type: ignore[typeddict-item]
@@ -29,7 +29,7 @@ def test_deletes_in_a_bucket_with_versions_only_hide_objects(moto_server: MotoSe
 def test_deletes_in_a_plain_bucket_or_folder_are_final(
     moto_server: MotoServer, seaweedfs: SeaweedFS, tmp_path: Path
 ) -> None:
-    """They free the space at once."""
+    """Deletes free the space at once."""
     for server in (moto_server, seaweedfs):
         server.make_bucket("plain-deletes")
         assert open_store(Namespace("s3://plain-deletes/lake"), server.settings()).delete_effect() is DeleteEffect.FINAL
@@ -41,7 +41,7 @@ def test_deletes_in_a_plain_bucket_or_folder_are_final(
 
 
 def test_the_effect_of_deletes_is_unknown_if_the_store_cannot_report_it(moto_server: MotoServer) -> None:
-    """It isn't said to free space."""
+    """If the effect is unknown, lakegc never claims that deletes free space."""
     nowhere = open_store(Namespace("s3://no-such-bucket-here/lake"), moto_server.settings())
 
     assert nowhere.delete_effect() is DeleteEffect.UNKNOWN

@@ -1,6 +1,7 @@
 """Azurite, the emulator of Azure's blob storage: installed once if it is missing, and run on a free loopback port.
 
-It is an npm package, and nothing else here needs npm. Without Azurite and npm, its tests are skipped with a warning.
+Azurite is an npm package; no other part of the project needs npm. Without Azurite and npm, its tests are skipped with a
+warning.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Azurite:
     account_key: str = KEY
 
     def settings(self, **changes: object) -> StoreSettings:
-        """Settings to open a store on it; timeouts are short, because it is on loopback."""
+        """Settings that open a store on this server. Timeouts are short, because the server is on loopback."""
         known: dict[str, object] = {
             "azure_endpoint_url": self.endpoint_url,
             "azure_account_key": SecretStr(self.account_key),

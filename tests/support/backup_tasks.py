@@ -1,4 +1,4 @@
-"""One task of a backup or a restore between two namespaces, run in this process without Spark."""
+"""One task of a backup or restore between two namespaces, run in this process without Spark."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Task:
         return CopyTaskConfig(**{**known, **changes})
 
     def back_up(self, rows: pa.Table, **changes: Any) -> dict[str, dict[str, Any]]:
-        """Back up these rows; returns the outcome of each object in the log."""
+        """Back up these rows. Returns each object's outcome from the log."""
         config = self.task_config(**changes)
         backup_rows(iter(rows.to_batches()), config, partial(how_changed, cutoff=None), 0, 0, TaskReport())
         return self.logged(config.run)
@@ -69,12 +69,12 @@ class Task:
     def logged(self, run: int, log: Log | None = None) -> dict[str, dict[str, Any]]:
         log = log or self.log
         rows = [row for key in log.keys(f"{run:04d}/") for row in log.read(key).to_pylist()]
-        found = {row["address"]: row for row in rows}
-        assert len(found) == len(rows)
-        return found
+        by_address = {row["address"]: row for row in rows}
+        assert len(by_address) == len(rows)
+        return by_address
 
     def restore(self, logged: Sequence[dict[str, Any]], **changes: Any) -> dict[str, dict[str, Any]]:
-        """Restore from the rows of a backup's log; returns the outcome of each object."""
+        """Restore from the rows of a backup's log. Returns the outcome of each object."""
         log = Log(self.lake, "_lakefs/retention/gc/lakegc/m1/restored/")
         config = self.task_config(source=self.to, target=self.lake, log=log, run=log.next_run(), **changes)
         rows = pa.Table.from_pylist([{"path": None, "commit_id": None, **row} for row in logged], schema=BACKED_UP)

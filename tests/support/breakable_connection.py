@@ -1,4 +1,4 @@
-"""A connection between lakegc and a server that a test can cut: open requests break, and new ones are refused."""
+"""A connection between lakegc and a server that a test can cut: open requests fail, and new ones are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RESET = (
 class BreakableConnection:
     """Forwards connections to `upstream`. `refused` counts the connections that were attempted while it was cut.
 
-    `on_sent` is called with the bytes of requests once they are forwarded.
+    `on_sent` is called with the bytes of each request after they are forwarded.
     """
 
     def __init__(self, upstream: str, on_sent: Callable[[bytes], None] = lambda _: None) -> None:

@@ -1,4 +1,4 @@
-"""Shared by tests of a changing repository: its server, concurrent writers, and the number of steps."""
+"""Helpers for tests of a changing repository: its server, concurrent writers, and the number of steps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ProxyWithMoments(TamperingProxy):
 
 
 class Writers:
-    """Concurrent writes during a mark, each at its planned moment: a response of the server, or a log message."""
+    """Concurrent writes during a mark, each at a planned moment: a response of the server, or a log message."""
 
     def __init__(self, model: RepositoryModel, planned: list[tuple[int, str, int, int, int]]) -> None:
         self._model, self._waiting = model, sorted(planned)
@@ -75,7 +75,7 @@ class Writers:
 
 
 class ChangingRepository(RuleBasedStateMachine):
-    """A repository in its own sandbox. In the last of every `STEPS_A_TURN` steps, the operation under test is due."""
+    """A repository in its own sandbox. The last of every `STEPS_A_TURN` steps is the operation under test."""
 
     STEPS_A_TURN: ClassVar[int]
 
@@ -97,10 +97,10 @@ class ChangingRepository(RuleBasedStateMachine):
 
 
 class ChangingRepositoryBehindProxy(ChangingRepository):
-    """A changing repository behind a proxy that lets others write after each response."""
+    """A changing repository behind a proxy that lets writers act after each response."""
 
     def __init__(self) -> None:
-        # one staged address a page, so that there are moments between the pages
+        # one staged address per page, so that there are moments between the pages
         super().__init__(uncommitted_page=1, faults=frequent_faults())
         self.between = ProxyWithMoments(self.sandbox.endpoint_url)
         endpoint = self._open.enter_context(serving(self.between))
@@ -108,7 +108,7 @@ class ChangingRepositoryBehindProxy(ChangingRepository):
 
     @contextmanager
     def broken_record(self, number: int) -> Iterator[None]:
-        """Make one staging record, if there is any, unreadable; an operation may be refused because of it."""
+        """Make one staging record, if there is any, unreadable. An operation may be refused because of it."""
         records = self.model.staged_records()
         faults = self.sandbox.faults
         faults.broken = {records[number % len(records)]} if records else ()
@@ -128,7 +128,7 @@ class ChangingRepositoryBehindProxy(ChangingRepository):
 
 
 def frequent_faults() -> Faults:
-    """The faults that a real server has by itself, each in about one of ten lists."""
+    """The faults that real servers have, each in about one of ten lists."""
     return Faults(branch_deleted=0.1, scan_ends=0.1)
 
 
@@ -140,9 +140,9 @@ def assert_none(what: str, wrong: set[str]) -> None:
 
 
 def run(machine: Any, capsys: pytest.CaptureFixture[str], *, repositories: int, steps: int, longer: bool) -> None:
-    """Run this many repositories for this many steps each, and print what was counted.
+    """Run this many repositories for this many steps each, and print the counts.
 
-    A `longer` run has other random choices each time, and shrinks a failing example.
+    A `longer` run makes other random choices each time, and shrinks a failing example.
     """
     TALLY.clear()
     chosen = settings(

@@ -1,4 +1,4 @@
-"""lakegc's command line, run in this process, and what it prints."""
+"""lakegc's command line, run in this process, and its output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Outcome:
     err: str
 
     def stopped(self, code: int, *words: str) -> None:
-        """Check the exit code, and that there is one message with these words and no stack trace."""
+        """Check the exit code, and that the output is a single message with these words and no stack trace."""
         assert self.code == code, self.err
         message = self.err.rpartition("lakegc: ")[2]
         for word in words:
@@ -59,9 +59,9 @@ def run_with(resources: Mapping[str, Any], *arguments: Any) -> None:
 class Lakegc:
     """Runs the command line in this process, with a Dagster home for tests.
 
-    Its jobs share one Spark session, because starting one takes longer than most tests. Dagster keeps its history in
-    memory: on disk it sets up a database for each run, which takes longer than the runs of tests. With `on_disk`, the
-    history is where other processes with this home find it.
+    Jobs share one Spark session, because starting one takes longer than most tests. Dagster keeps its history in
+    memory, because on disk it sets up a database for each run, which takes longer than most runs in tests. With
+    `on_disk`, other processes with this home can read the history.
     """
 
     def __init__(self, home: Path, *, on_disk: bool = False) -> None:
@@ -100,7 +100,7 @@ class Lakegc:
 
 @pytest.fixture(scope="session")
 def lakegc(dagster_home: Path) -> Lakegc:
-    """The command line."""
+    """A command line for tests."""
     return Lakegc(dagster_home)
 
 

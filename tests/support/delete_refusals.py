@@ -1,4 +1,4 @@
-"""Responses of a store that deletes a part of a batch and refuses the rest, for S3, Azure and Cloud Storage."""
+"""Batch responses of S3, Azure and Cloud Storage in which some keys are deleted and the others are refused."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ WHY = "as planned"
 
 @dataclass(frozen=True)
 class Batches:
-    """A store's batches of deletes: requests and responses. `refusal` is its error code for a key that has to stay.
+    """A store's batch deletes: requests and responses. `refusal` is its error code for a key that can't be deleted.
 
-    `respond` is given each object's whole name in the order of the request, and what became of it.
+    `respond` is given each object's full name, in the order of the request, and its outcome.
     """
 
     refusal: str
@@ -29,7 +29,7 @@ class Batches:
 
 
 def refusing(batches: Batches, refused: set[str], store: Store) -> Plan:
-    """A plan: of each batch these keys stay, as the store says; the others are really deleted there."""
+    """A plan that refuses to delete these keys, in the store's own form, and forwards the deletes of all others."""
 
     def outcome(key: str) -> DeleteResult:
         if key in refused:
@@ -68,7 +68,7 @@ def xml_response(results: Sequence[tuple[str, DeleteResult]]) -> CustomResponse:
 
 
 def mixed_names(body: bytes) -> list[str]:
-    """The paths of the requests in the parts; a batch has its parts in the order of their ids."""
+    """The paths of the requests in the parts. Each batch lists its parts in the order of their ids."""
     return [unquote(urlsplit(path.decode()).path) for path in re.findall(rb"^DELETE (\S+) HTTP", body, re.MULTILINE)]
 
 

@@ -18,7 +18,7 @@ AN_HOUR_LATER = datetime(2026, 1, 25, 13, tzinfo=UTC)
 
 @contextmanager
 def unpacked(folder: Path) -> Iterator[Sandbox]:
-    """A sandbox over a copy in this folder, with its clock set to an hour after the last mark."""
+    """A sandbox over a copy of the namespace in this folder, with its clock set to an hour after the last mark."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
     with Sandbox(folder) as sandbox:

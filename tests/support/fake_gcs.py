@@ -29,12 +29,12 @@ _MACHINES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "
 
 @dataclass(frozen=True)
 class FakeGCS:
-    """A running server. It accepts any credentials, also none."""
+    """A running server. It accepts requests with any credentials or none."""
 
     endpoint_url: str
 
     def settings(self, **changes: object) -> StoreSettings:
-        """Settings to open a store on it; timeouts are short, because it is on loopback."""
+        """Settings that open a store on this server. Timeouts are short, because the server is on loopback."""
         known: dict[str, object] = {
             "gcs_endpoint_url": self.endpoint_url,
             "gcs_anonymous": True,
@@ -62,12 +62,12 @@ class FakeGCS:
 
 
 def binary() -> Path | None:
-    """The server's binary for this machine: from its Python package, or on the path."""
-    found = importlib.util.find_spec(_PACKAGE)
+    """The server's binary for this machine, from its Python package or on the PATH."""
+    spec = importlib.util.find_spec(_PACKAGE)
     machine = _MACHINES.get(platform.machine(), "none")
-    if found is not None and found.origin is not None:
+    if spec is not None and spec.origin is not None:
         name = f"fake-gcs-server-{platform.system().lower()}-{machine}"
-        packaged = Path(found.origin).parent / "vendor" / "fake-gcs-server" / "bin" / name
+        packaged = Path(spec.origin).parent / "vendor" / "fake-gcs-server" / "bin" / name
         if packaged.exists():
             return packaged
     elsewhere = shutil.which("fake-gcs-server")
@@ -82,13 +82,13 @@ def fake_gcs(server: Path) -> Iterator[FakeGCS]:
             attempt = running.enter_context(ExitStack())
             port = free_port()
             try:
-                found = attempt.enter_context(_started(server, port))
+                server_started = attempt.enter_context(_started(server, port))
             except RuntimeError:
                 attempt.close()
                 if not attempts_left:
                     raise
             else:
-                yield found
+                yield server_started
                 return
 
 
@@ -101,7 +101,7 @@ def _started(server: Path, port: int) -> Iterator[FakeGCS]:
         "port": str(port),
         "backend": "memory",
         "public-host": f"127.0.0.1:{port}",
-        "external-url": f"http://127.0.0.1:{port}",  # where the pieces of a large upload go
+        "external-url": f"http://127.0.0.1:{port}",  # the parts of a large upload are sent there
         "log-level": "warn",
     }
     command = [str(server), *(f"-{name}={value}" for name, value in options.items())]
@@ -111,9 +111,9 @@ def _started(server: Path, port: int) -> Iterator[FakeGCS]:
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
     try:
-        found = FakeGCS(f"http://127.0.0.1:{port}")
-        _until_ready(found, process, folder)
-        yield found
+        fake = FakeGCS(f"http://127.0.0.1:{port}")
+        _until_ready(fake, process, folder)
+        yield fake
     finally:
         process.kill()  # its data is only in memory
         process.wait()

@@ -1,4 +1,4 @@
-"""Marks altered by somebody who may write to the namespace: afterwards all checksums and the digest match again."""
+"""Marks altered by somebody who may write to the namespace. All checksums and the digest match again afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Change = Callable[[pa.Table], pa.Table]
 
 
 def forge(place: Place, mark_id: str, asset: str, part: str, change: Change) -> None:
-    """Change the rows of each file of a mark's dataset, and update file, list and record consistently."""
+    """Change the rows of each file of a mark's dataset, and adapt the file, the list of files and the record."""
     mark = Mark.open(place, mark_id)
     folder, store = mark.folder(asset, part), place.store()
     files = []
@@ -27,9 +27,9 @@ def forge(place: Place, mark_id: str, asset: str, part: str, change: Change) -> 
         rows = change(pq.read_table(io.BytesIO(store.read(folder + file.name))))
         files.append(write_file(place, folder, file.name, parquet_bytes(rows), len(rows)))
     dataset = finish_dataset(place, folder, files)
-    found = {"sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size}
+    recorded = {"sha256": dataset.sha256, "rows": dataset.rows, "bytes": dataset.size}
     step: StepRecord = mark.record.step(asset)
-    forged = replace(step, datasets={**step.datasets, part: found})
+    forged = replace(step, datasets={**step.datasets, part: recorded})
     write_record(mark, steps={**mark.record.steps, asset: forged})
 
 

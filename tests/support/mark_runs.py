@@ -1,4 +1,4 @@
-"""How tests run marks: lakegc's own Dagster job on a sandbox or a replay, with one Spark session for all of them."""
+"""How tests run marks: lakegc's own Dagster job on a sandbox or a replayed server, with one shared Spark session."""
 
 from __future__ import annotations
 
@@ -56,16 +56,17 @@ _Result = TypeVar("_Result")
 NO_MINIMUM_AGE: Mapping[str, Any] = {"min_age": "0", "allow_young": True}
 
 
-LONG_LIVED = {  # thousands of queries in one session
+LONG_LIVED = {  # settings for thousands of queries in one session
     **QUICK_START,
     "spark.driver.memory": "2g",
-    "spark.buffer.pageSize": "256k",  # larger ones fill over half a region of this heap, and each starts a collection
+    "spark.buffer.pageSize": "256k",  # larger pages fill over half a region of this heap, and each starts a collection
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # a broadcast is a job of its own
 }
 
 
 class SharedSpark(SparkResource):
-    """lakegc's Spark resource with a session that outlives the run: starting one takes longer than most tests."""
+    """lakegc's Spark resource with a session that outlives the run, because starting one takes longer than most
+    tests."""
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Leave the session to the next test."""
@@ -73,21 +74,22 @@ class SharedSpark(SparkResource):
 
 @contextmanager
 def on_executors(wanted: bool = True) -> Iterator[None]:
-    """Let executors do the work, as in large repositories; the driver would do it itself because there is so little."""
+    """Let executors do the work, as in large repositories. Otherwise the driver would do it, because there is so
+    little."""
     is_here = property(lambda tasks: not any(map(len, tasks.pieces)))
     with mock.patch.object(Tasks, "is_here", is_here) if wanted else nullcontext():
         yield
 
 
 def quick_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """The LAKEGC_* variables of settings, and of a Spark for small data."""
+    """The LAKEGC_* variables for these settings, and for a Spark session for small data."""
     variables = {f"LAKEGC_{name.upper()}": value for name, value in settings.items()}
     return {"LAKEGC_SPARK_MASTER": "local[2]", "LAKEGC_SPARK_CONF": json.dumps(LONG_LIVED), **variables}
 
 
 @contextmanager
 def environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Exactly these settings, whatever the machine's own environment says."""
+    """An environment with exactly these settings, whatever the machine's own environment has."""
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     with mock.patch.dict(os.environ, {**cleared, **quick_environment(settings)}, clear=True):
         yield
@@ -124,14 +126,14 @@ def target_of(settings: Mapping[str, str], repository: str) -> Target:
 def marked(
     settings: Mapping[str, str], repository: str, mark_id: str = "m1", options: Mapping[str, Any] = NO_MINIMUM_AGE
 ) -> Marked:
-    """Run one mark with the options of the run configuration, without Dagster; raises the error that stopped it."""
+    """Run one mark with the options of the run configuration, without Dagster. Raises the error that stopped it."""
     return Marker().mark(settings, repository, mark_id, MarkConfig(**options).options())
 
 
 def marked_by_job(
     settings: Mapping[str, str], repository: str, mark_id: str = "m1", options: Mapping[str, Any] = NO_MINIMUM_AGE
 ) -> Marked:
-    """Run the Dagster job for one mark in a fresh Dagster instance; raises the error that stopped it."""
+    """Run the Dagster job for one mark in a new Dagster instance. Raises the error that stopped it."""
     share_probe_result(settings, repository)
     with environment(settings), dg.DagsterInstance.ephemeral() as instance:
         run_mark(Partition(repository, mark_id), options, instance=instance, resources=resources())
@@ -143,9 +145,9 @@ _probes: dict[str, bytes] = {}
 
 
 def share_probe_result(settings: Mapping[str, str], repository: str) -> None:
-    """Copy what an earlier probe found of this server to the repository: probing SeaweedFS takes seconds.
+    """Copy the result of an earlier probe of this server to the repository: probing SeaweedFS takes seconds.
 
-    Errors are ignored, since the mark itself meets them again.
+    Errors are ignored, because the mark itself runs into them again.
     """
     with suppress(LakegcError):
         place = target_of(settings, repository).place
@@ -156,7 +158,7 @@ def share_probe_result(settings: Mapping[str, str], repository: str) -> None:
             recorded_capabilities(store, endpoint, token=uuid.uuid4().hex)
             _probes[endpoint] = store.read(RECORD_KEY)
         store.write_if_absent(RECORD_KEY, _probes[endpoint])
-        later(store, store.now())  # objects written before are old by then, as they are after most probes
+        later(store, store.now())  # by then objects written earlier are old, as after most probes
 
 
 def resources() -> dict[str, Any]:
@@ -179,16 +181,16 @@ def _shared_spark() -> SharedSpark:
 
 
 class Marker:
-    """Runs marks: the steps of the graph in its order, but without a Dagster run.
+    """Runs marks: the steps of the graph in their order, but without a Dagster run.
 
-    All instances share the process's Spark session, and use one task where a mark would use a few.
+    All instances share the process's Spark session. They use one task where a mark would use a few.
     """
 
     def __init__(self) -> None:
         self._spark = _shared_spark()
 
     def mark(self, settings: Mapping[str, str], repository: str, mark_id: str, options: MarkOptions) -> Marked:
-        """Run one mark, from the lease to the finished record; raises the error that stopped it."""
+        """Run one mark, from the lease to the finished record. Raises the error that stopped it."""
         share_probe_result(settings, repository)
         with environment(settings), self._few_tasks():
             marks = MarksResource(lakefs=LakeFSResource(), spark=self._spark)
@@ -233,9 +235,9 @@ class Marker:
 
 
 def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)) -> datetime:
-    """Wait until the store's clock is past `moment` by more than its resolution and `by`; returns its time then.
+    """Wait until the store's clock is past `moment` by more than its resolution and `by`. Returns its time then.
 
-    An approval dated in the same second in which its mark was finished would be refused.
+    This is needed because an approval with the same second as the end of its mark is refused.
     """
     limit = time.monotonic() + 30
     while (now := store.now()) <= (moment or now - timedelta(days=1)) + store.capabilities.time_resolution + by:
@@ -253,7 +255,7 @@ class Sweeper:
     def approve(
         self, settings: Mapping[str, str], repository: str, mark_id: str, *, for_reference: bool = False
     ) -> None:
-        """Approve a mark, releasing all brakes that have tripped."""
+        """Approve a mark and release all tripped brakes."""
         target = target_of(settings, repository)
         now = later(target.place.store(), Mark.open(target.place, mark_id).record.finished)
         proposal = propose(target, mark_id, now=now)

@@ -1,4 +1,4 @@
-"""Act in the middle of a mark or sweep, at one of its messages."""
+"""Lets a test act in the middle of a mark or sweep, at one of its messages."""
 
 from __future__ import annotations
 

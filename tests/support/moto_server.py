@@ -1,7 +1,7 @@
-"""moto's server, answering one request at a time: `python -m tests.support.moto_server PORT`.
+"""moto's server, which answers one request at a time: `python -m tests.support.moto_server PORT`.
 
-With one thread per request, moto checks for the key of a conditional write and then writes: two writers can both win.
-The tests need its exact keys, but also conditional writes that always hold.
+With one thread per request, moto checks for the key of a conditional write and then writes, so two writers can both
+succeed. The tests need moto's exact keys and also reliable conditional writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recordings moved to another kind of store: the recorded responses then name the new namespace."""
+"""Recordings moved to another kind of store. The recorded responses then name the new namespace."""
 
 from __future__ import annotations
 

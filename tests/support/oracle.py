@@ -1,4 +1,4 @@
-"""A second, slow and plain implementation of the rules of formats §1, §4 and §6. It shares no code with lakegc.
+"""A second, slow and simple implementation of the rules of formats §1, §4 and §6. It shares no code with lakegc.
 
 Times are whole microseconds since 1970, by the clock that the rule names. Commits are tuples in a dict.
 """
@@ -44,7 +44,7 @@ def main_parent(commit: C) -> str | None:
 
 
 def latest(date: int) -> int:
-    """The latest time that a date can stand for: one without a fraction of a second may have been truncated."""
+    """The latest time that a date can mean: a date without a fraction of a second may have been truncated."""
     return date + SECOND if date % SECOND == 0 else date
 
 
@@ -78,7 +78,7 @@ def claims(
 
 def retained(claims_of: Mapping[str, list[Claim]], now: int) -> set[str]:
     now -= now % SECOND
-    return {name for name, found in claims_of.items() if any(claim.until > now for claim in found)}
+    return {name for name, claims in claims_of.items() if any(claim.until > now for claim in claims)}
 
 
 # --- addresses (§1, §4) ---------------------------------------------------------------------------------------------
@@ -168,15 +168,15 @@ def matches(pattern: str, text: str) -> bool:
 
 def with_ancestors(commits: Mapping[str, C], start: str) -> set[str]:
     """A commit and all its ancestors, through every parent."""
-    found, waiting = {start}, [start]
+    ancestors, waiting = {start}, [start]
     while waiting:
         for parent in commits[waiting.pop()].parents:
             if parent not in commits:
                 raise Stop(parent)
-            if parent not in found:
-                found.add(parent)
+            if parent not in ancestors:
+                ancestors.add(parent)
                 waiting.append(parent)
-    return found
+    return ancestors
 
 
 def commits_of_hold(
@@ -194,20 +194,20 @@ def commits_of_hold(
     now -= now % SECOND
     if hold.until <= now:
         return set()
-    found: set[str] = set()
+    matching: set[str] = set()
     for tag, commit in tags.items():
         if hold.kind in ("tag", "history") and matches(hold.pattern, tag):
-            found |= with_ancestors(commits, commit) if hold.kind == "history" else {commit}
+            matching |= with_ancestors(commits, commit) if hold.kind == "history" else {commit}
     for commit, pairs in metadata.items():
         if hold.kind == "metadata" and hold.key in pairs and matches(hold.pattern, pairs[hold.key]):
-            found.add(commit)
+            matching.add(commit)
     for branch, head in heads.items():
         if hold.kind == "branch" and matches(hold.pattern, branch):
             days = max(hold.days, branch_days.get(branch, default_days))
-            found.add(head)
+            matching.add(head)
             child = head
             while (parent := main_parent(commits[child])) is not None:
                 if latest(commits[child].date) + days * DAY > now:
-                    found.add(parent)
+                    matching.add(parent)
                 child = parent
-    return found
+    return matching

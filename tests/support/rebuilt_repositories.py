@@ -1,8 +1,8 @@
-"""A recorded history rebuilt in a sandbox, from its commits, tables, listing and served paths.
+"""A recorded history rebuilt in a sandbox from its commits, tables, listing and served paths.
 
-The operations themselves were not recorded (formats §7). Objects are written in the order of the listing, which is
-that of their uploads, and each commit is made once its own objects exist. All other objects are staged; those that no
-branch serves are then overwritten or reset.
+The operations themselves were not recorded (formats §7). Objects are written in the order of the listing, which is that
+of their uploads, and each commit is made once its own objects exist. All other objects are staged; those that no branch
+serves are then overwritten or reset.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Content = Mapping[bytes, Entry]
 
 @dataclass(frozen=True)
 class History:
-    """What a recording shows of its repository's history."""
+    """The history of a recorded repository, as far as the recording shows it."""
 
     recording: Recording
 
@@ -45,17 +45,17 @@ class History:
 
     @cached_property
     def rules(self) -> Rules | None:
-        given = self.recording.meta["rules"]
-        if given is None:
+        recorded = self.recording.meta["rules"]
+        if recorded is None:
             return None
         return Rules(
-            given["default_retention_days"],
-            {r["branch_id"]: r["retention_days"] for r in given["branches"]},
+            recorded["default_retention_days"],
+            {r["branch_id"]: r["retention_days"] for r in recorded["branches"]},
         )
 
     @cached_property
     def values(self) -> dict[str, dict[bytes, bytes]]:
-        """Every commit's values by path, as the tables hold them."""
+        """Every commit's values by path, as stored in the tables."""
         return {
             commit.id: {record.key: record.value for record in self._records(commit)}
             for commit in self.commits.values()
@@ -63,7 +63,7 @@ class History:
 
     @cached_property
     def contents(self) -> dict[str, Content]:
-        """Every commit's entries by path; times are cut off at microseconds."""
+        """Every commit's entries by path. Times are truncated to microseconds."""
         return {
             commit: {path: EntryMessage(value).to_entry(path) for path, value in values.items()}
             for commit, values in self.values.items()
@@ -71,25 +71,25 @@ class History:
 
     @cached_property
     def branch_of(self) -> dict[str, str]:
-        """The branch on which each commit was made, which may have been deleted since."""
+        """The branch on which each commit was made. The branch may have been deleted since."""
         main = str(self.recording.api("repository")["body"]["default_branch"])
         parents = {commit.main_parent for commit in self.commits.values()} | set(self.heads.values())
         ends = sorted(self.heads.items(), key=lambda item: (item[0] != main, item[0]))
         ends += [(f"gone-{commit[:8]}", commit) for commit in sorted(set(self.commits) - parents)]
-        found: dict[str, str] = {}
+        branches: dict[str, str] = {}
         for branch, end in ends:
             commit: str | None = end
-            while commit is not None and commit not in found:
-                found[commit] = branch
+            while commit is not None and commit not in branches:
+                branches[commit] = branch
                 commit = self.commits[commit].main_parent
-        return found
+        return branches
 
     def parent_content(self, commit: Commit) -> Content:
         return self.contents[commit.main_parent] if commit.main_parent else {}
 
     @cached_property
     def own_objects(self) -> dict[str, list[Entry]]:
-        """The entries that each commit adds to its main parent, in the order of uploads; none for a merge."""
+        """The entries that each commit adds to its main parent, in the order of uploads. A merge adds none."""
         return {
             commit.id: []
             if len(commit.parents) > 1
@@ -108,7 +108,7 @@ class History:
 
     @cached_property
     def stored(self) -> dict[str, datetime]:
-        """When each object was stored, by the recorded listing."""
+        """When each object was stored, according to the recorded listing."""
         with (self.recording.path / "listing.csv").open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return {row["key"]: datetime.fromtimestamp(int(row["last_modified_ms"]) / 1000, UTC) for row in rows}
@@ -133,7 +133,7 @@ class History:
 
 
 class _Staged(NamedTuple):
-    """An object that no commit refers to: where it was staged, and whether it still is staged."""
+    """An object that no commit refers to: where it was staged, and whether it is still staged."""
 
     branch: str
     path: str
@@ -142,7 +142,7 @@ class _Staged(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One operation. Operations are done in the order of these tuples."""
+    """One operation. Operations are run in the order of these tuples."""
 
     upload: str
     is_commit: bool
@@ -161,13 +161,14 @@ class Rebuilt:
 
 
 def rebuild(history: History, sandbox: Sandbox, *, uploading: bool) -> Rebuilt:
-    """Rebuild the history. With `uploading`, objects are uploaded at the recorded times and get new addresses;
-    without, the recorded entries are staged unchanged, so that the inputs of commits are identical."""
+    """Rebuild the history. With `uploading`, objects are uploaded at the recorded times and get new addresses. Without
+    it, the recorded entries are staged unchanged, so that the inputs of commits are identical."""
     return _Rebuilding(history, sandbox, uploading, with_staged=True).run()
 
 
 def rebuild_commits(history: History, sandbox: Sandbox) -> Rebuilt:
-    """Rebuild only the commits, from the recorded entries, where it is unknown what else was staged."""
+    """Rebuild only the commits, from the recorded entries. This is for recordings that don't show what else was
+    staged."""
     return _Rebuilding(history, sandbox, uploading=False, with_staged=False).run()
 
 
@@ -196,7 +197,8 @@ class _Rebuilding:
         self.sandbox.set_clock(moment.replace(microsecond=0))
 
     def _events(self) -> list[Event]:
-        """Commits come after their parents and their own objects; other objects in the order of uploads."""
+        """The operations: commits follow their parents and their own objects, and other objects come in the order of
+        uploads."""
         position: dict[str, str] = {}
         events = []
         for commit in sorted(self.history.commits.values(), key=lambda commit: commit.generation):
@@ -219,8 +221,8 @@ class _Rebuilding:
         assert commit.main_parent is not None
         self._branch_at(branch, commit.main_parent)
         assert lake.branch(branch).commit_id == self.made.commits[commit.main_parent]
-        done = self._merge(commit, branch) if len(commit.parents) > 1 else self._plain(commit, branch)
-        self.made.commits[commit.id] = done.id
+        commit_id = self._merge(commit, branch) if len(commit.parents) > 1 else self._plain(commit, branch)
+        self.made.commits[commit.id] = commit_id.id
 
     def _merge(self, commit: Commit, branch: str) -> Commit:
         strategy = commit.metadata[_STRATEGY]
@@ -256,7 +258,7 @@ class _Rebuilding:
     # --- staged objects --------------------------------------------------------------------------------------------
 
     def _never_committed(self) -> Iterator[_Staged]:
-        """Objects that no commit refers to, in the order of uploads: served by a branch, or garbage."""
+        """Objects that no commit refers to, in the order of uploads. Each is served by a branch or garbage."""
         committed = {entry.address for content in self.history.contents.values() for entry in content.values()}
         root = f"{self.history.recording.namespace.uri}/"
         served = {
@@ -274,8 +276,8 @@ class _Rebuilding:
                 yield _Staged(*self._place_of_garbage(key, staged), key, stays=False)
 
     def _place_of_garbage(self, key: str, staged: Mapping[tuple[str, str], str]) -> tuple[str, str]:
-        """Where an object may have been staged: at a path with its content, on the branch that overwrote it there,
-        or, if it was reset, on one that serves the committed object."""
+        """Where an object may have been staged: at a path with its content, on the branch that overwrote it there or,
+        if it was reset, on one that serves the committed object."""
         checksum = hashlib.md5(self.history.recording.recorded_bytes(key), usedforsecurity=False).hexdigest()
         places = [
             (branch, str(entry["path"]))
@@ -315,8 +317,8 @@ class _Rebuilding:
 
     def _put(self, branch: str, path: str, key: str, moment: datetime, content_type: str) -> None:
         self._set_clock(moment)
-        made = self.made.lake.put(branch, path, self._bytes[key], content_type=content_type)
-        self.made.addresses[key] = made.address
+        entry = self.made.lake.put(branch, path, self._bytes[key], content_type=content_type)
+        self.made.addresses[key] = entry.address
 
     @cached_property
     def _bytes(self) -> dict[str, bytes]:
@@ -325,7 +327,8 @@ class _Rebuilding:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Create the branches without own commits, delete those that were deleted, and set the rules and the clock."""
+        """Create the branches without their own commits, delete those that were deleted, and set the rules and the
+        clock."""
         lake = self.made.lake
         for branch, head in self.history.heads.items():
             self._branch_at(branch, head)

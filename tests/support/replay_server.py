@@ -1,6 +1,6 @@
-"""Plays a recording of a real server (formats §7): its API over real HTTP, and its objects in a real store.
+"""Replays a recording of a real server (formats §7): its API over HTTP, and its objects in a real store.
 
-The server's clock stands at `recorded_at`; the objects' times are those of the upload, by the store's clock.
+The server's clock stands at `recorded_at`. The objects have the times of their upload, by the store's clock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WAIT_LIMIT_S = 60
 
 @dataclass(frozen=True)
 class Recording:
-    """One folder of recordings."""
+    """A recording in one folder."""
 
     path: Path
 
@@ -70,7 +70,7 @@ class Recording:
         return Namespace.parse(self.meta["storage_namespace"])
 
     def api(self, name: str) -> Any:
-        """The content of `api/<name>.json`; None if it was not recorded."""
+        """The content of `api/<name>.json`, or None if it was not recorded."""
         file = self.path / "api" / f"{name}.json"
         return json.loads(file.read_text()) if file.exists() else None
 
@@ -89,7 +89,8 @@ class Recording:
         return set((self.path / "expected" / "expired.txt").read_bytes().decode().split("\n")) - {""}
 
     def objects(self) -> Iterator[tuple[str, bytes]]:
-        """Every object of the namespace: recorded bytes, or filler of the recorded size, unlike any other object's."""
+        """Every object of the namespace: recorded bytes, or filler of the recorded size that is different for each
+        object."""
         root = self.path / "namespace"
         recorded = {str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()}
         for key in sorted(recorded | set(self.listing)):
@@ -112,16 +113,17 @@ def _filler(key: str, size: int) -> bytes:
 
 
 def upload_to_store(recording: Recording, store: Store) -> None:
-    """Write every object, then wait until the store's clock has passed the last write by a second."""
+    """Write every object, then wait until the store's clock is more than a second past the last write."""
     for key, data in recording.objects():
         store.write(key, data)
     wait_until_passed(store.now(), store.now)
 
 
 def upload_to_s3(recording: Recording, client: Any) -> None:
-    """The same with a boto3 client, under the bucket and prefix of the recorded namespace. Creates the bucket."""
+    """Upload every object with a boto3 client, under the bucket and prefix of the recorded namespace. Creates the
+    bucket."""
     bucket, prefix = recording.namespace.bucket, recording.namespace.path
-    if bucket not in {found["Name"] for found in client.list_buckets()["Buckets"]}:
+    if bucket not in {existing["Name"] for existing in client.list_buckets()["Buckets"]}:
         client.create_bucket(Bucket=bucket)
 
     def put(item: tuple[str, bytes]) -> None:
@@ -154,7 +156,7 @@ def settings_over(endpoint: str, server: S3Server) -> dict[str, str]:
 
 
 def wait_until_passed(written: datetime, now: Callable[[], datetime]) -> None:
-    """Return once the clock is more than a second past the writes. Raises `TimeoutError`."""
+    """Wait until the clock is more than a second past the writes. Raises `TimeoutError`."""
     limit = time.monotonic() + _WAIT_LIMIT_S
     while now() <= written + timedelta(seconds=1):
         if time.monotonic() > limit:
@@ -257,8 +259,8 @@ class Replay:
         return JSONResponse(recorded["pages"][tokens.index(requested or "")], recorded["status"])
 
     async def _commit(self, request: Request) -> Response:
-        found = self._commits.get(request.path_params["commit"])
-        return JSONResponse(found) if found else _error(404, "not found")
+        commit = self._commits.get(request.path_params["commit"])
+        return JSONResponse(commit) if commit else _error(404, "not found")
 
     async def _log(self, request: Request) -> Response:
         ref = request.path_params["ref"]
@@ -279,7 +281,7 @@ class Replay:
         return JSONResponse(objects[place])
 
     async def _diff(self, request: Request) -> Response:
-        """What a branch serves that differs in content from its head; 404 if that was not recorded."""
+        """The paths at which a branch serves other content than its head, or 404 if that was not recorded."""
         branch = request.path_params["branch"]
         head = self._heads().get(branch)
         if head is None or (served := self._objects(branch)) is None:
@@ -311,7 +313,7 @@ class Replay:
 
     @cached_property
     def _commits(self) -> dict[str, dict[str, Any]]:
-        """Every commit by id: those reachable from branches, and from the refs dump those that no longer are."""
+        """Every commit by id: those reachable from branches, and those in the refs dump that no longer are."""
         commits = {commit["id"]: commit for commit in self.recording.api("commits_reachable_from_branches")["commits"]}
         dumped = self.recording.api("refs_dump")["body"]["commits_meta_range_id"]
         return {commit.id: _commit_body(commit) for commit in self._dumped_commits(dumped)} | commits
@@ -324,13 +326,13 @@ class Replay:
         return self.recording.recorded_bytes(f"_lakefs/{table_id}")
 
     def _objects(self, ref: str) -> list[dict[str, Any]] | None:
-        """The objects that a ref serves, in path order; None if there is no such ref."""
+        """The objects that a ref serves, ordered by path, or None if there is no such ref."""
         with self._lock:
             if ref not in self._served:
-                found = self._find_objects(ref)
-                if found is None:
+                objects = self._find_objects(ref)
+                if objects is None:
                     return None
-                self._served[ref] = sorted(found, key=lambda entry: str(entry["path"]).encode())
+                self._served[ref] = sorted(objects, key=lambda entry: str(entry["path"]).encode())
             return self._served[ref]
 
     def _find_objects(self, ref: str) -> list[dict[str, Any]] | None:
@@ -387,7 +389,7 @@ class _ServerClock:
 
 
 def _page(request: Request, results: list[dict[str, Any]], name: str, *, ordered: bool = True) -> Response:
-    """One page as lakeFS returns it: `amount` results after the name `after`; unordered results keep their order."""
+    """One page in lakeFS's form: `amount` results after the name `after`. Unordered results keep their order."""
     requested = int(request.query_params.get("amount", "100"))
     amount = requested if 0 < requested <= 1000 else 1000
     after = request.query_params.get("after", "")
@@ -399,8 +401,8 @@ def _page(request: Request, results: list[dict[str, Any]], name: str, *, ordered
         )
     else:
         begin = next((i + 1 for i, result in enumerate(results) if result[name] == after), 0)
-    found = [result for result in results[begin : begin + amount + 1] if result[name].startswith(prefix)]
-    page, more = found[:amount], len(found) > amount
+    matching = [result for result in results[begin : begin + amount + 1] if result[name].startswith(prefix)]
+    page, more = matching[:amount], len(matching) > amount
     pagination = {
         "has_more": more,
         "next_offset": page[-1][name] if more else "",
@@ -411,13 +413,13 @@ def _page(request: Request, results: list[dict[str, Any]], name: str, *, ordered
 
 
 def _reachable_from(start: str, commits: dict[str, dict[str, Any]]) -> list[str]:
-    found: dict[str, None] = {}
+    reachable: dict[str, None] = {}
     todo = [start]
     while todo:
-        if (commit := todo.pop(0)) not in found:
-            found[commit] = None
+        if (commit := todo.pop(0)) not in reachable:
+            reachable[commit] = None
             todo.extend(commits[commit]["parents"])
-    return list(found)
+    return list(reachable)
 
 
 def _commit_body(commit: Commit) -> dict[str, Any]:
@@ -458,7 +460,8 @@ async def _no_such_call(_: Request, error: Exception) -> Response:
 def serving(app: Any, **options: Any) -> Iterator[str]:
     """The address of an ASGI app that is served on a free loopback port while the context lasts.
 
-    `options` go to uvicorn, e.g. a certificate. The app writes its own `Date` and `Server` headers, or none.
+    `options` are passed to uvicorn, for example a certificate. The app writes its own `Date` and `Server` headers, or
+    none.
     """
     config = uvicorn.Config(
         app,

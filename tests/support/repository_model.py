@@ -1,9 +1,10 @@
-"""A model of a repository in the sandbox: what branches serve, which commits are retained, what is garbage.
+"""A model of a repository in the sandbox: what branches serve, which commits are retained, and which objects are
+garbage.
 
-The model has its own state: what each branch serves, and the entries, parents and date of each commit. It changes with
-each operation as lakeFS promises; only the content of a merge, a revert, a cherry-pick or an import is read from the
-commit that it made. From this state and a walk over the folder, the oracle (tests/support/oracle.py) decides which
-objects are garbage; nothing here calls lakegc.
+The model has its own state: what each branch serves, and the entries, parents and date of each commit. Each operation
+changes this state as lakeFS promises. Only the content of a merge, revert, cherry-pick or import is read from the
+commit that it made. From this state and a walk over the folder, the oracle (oracle.py) decides which objects are
+garbage. No code here calls lakegc.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def micros(moment: datetime) -> int:
 
 
 class RepositoryModel:
-    """One repository of a sandbox, and the model's state of it."""
+    """One repository of a sandbox, and the model's state for it."""
 
     def __init__(self, sandbox: Sandbox, name: str) -> None:
         self.sandbox, self.name = sandbox, name
@@ -120,7 +121,8 @@ class RepositoryModel:
     # --- operations -------------------------------------------------------------------------------------------------
 
     def do(self, name: str, a: int, b: int, c: int) -> None:
-        """Do one operation, with its arguments chosen by numbers. If the server refuses it, nothing changes."""
+        """Do one operation, with its arguments chosen by numbers. If the server refuses it, the model doesn't
+        change."""
         try:
             OPERATIONS[name](self, a, b, c)
         except Problem:
@@ -140,7 +142,7 @@ class RepositoryModel:
 
     @operation
     def upload_the_same_again(self, a: int, b: int, c: int) -> None:
-        """Upload the same content again, as a job does that rewrites its _SUCCESS."""
+        """Upload the same content again, as a job that rewrites its _SUCCESS file does."""
         branch = self.branch(a)
         if served := sorted(self.views[branch]):
             path = served[b % len(served)]
@@ -164,7 +166,7 @@ class RepositoryModel:
 
     @operation
     def reset_prefix(self, a: int, b: int, c: int) -> None:
-        """As on the server, an entry with the committed content at another address stays staged."""
+        """Reset a prefix. As on the server, an entry with the committed content at another address stays staged."""
         branch, prefix = self.branch(a), PREFIXES[b % len(PREFIXES)]
         self.repository.reset_prefix(branch, prefix)
         view, committed = self.views[branch], self.trees[self.heads[branch]]
@@ -177,16 +179,16 @@ class RepositoryModel:
         branch = self.branch(a)
         ago = timedelta(days=DAYS_AGO[b % len(DAYS_AGO)]) + _OFF_THE_DAY
         metadata = LEGAL if (a + c) % 4 == 3 else {}
-        made = self.repository.commit(branch, f"{b}", metadata=metadata, date=self.sandbox.now() - ago)
+        new_commit = self.repository.commit(branch, f"{b}", metadata=metadata, date=self.sandbox.now() - ago)
         before, view = self.trees[self.heads[branch]], self.views[branch]
         # the same content at another address is no change: the commit keeps the older address
         tree = {path: before[path] if _same(before.get(path), now) else now for path, now in view.items()}
-        self._record_commit(made, tree)
-        self._move_branch(branch, made.id)
+        self._record_commit(new_commit, tree)
+        self._move_branch(branch, new_commit.id)
 
     @operation
     def create_branch(self, a: int, b: int, c: int) -> None:
-        """Create a branch from another one or, as somebody does to recover data, from any commit."""
+        """Create a branch from another one or, as people do to recover data, from any commit."""
         name = BRANCHES[a % len(BRANCHES)]
         source = self.commit_id(b) if c % 2 else self.heads[self.branch(b)]
         self.repository.create_branch(name, source)
@@ -200,7 +202,7 @@ class RepositoryModel:
 
     @operation
     def commit_and_delete_branch(self, a: int, b: int, c: int) -> None:
-        """Commit what is staged, and delete the branch, so that the commit is dangling."""
+        """Commit the staged changes and delete the branch, so that the commit is dangling."""
         self.commit(a, 0, c)
         self.delete_branch(a, b, c)
 
@@ -223,8 +225,8 @@ class RepositoryModel:
         self._tidy(a, c)
         self._tidy(b, c)
         source, into = self.branch(a), self.branch(b)
-        made = self.repository.merge(source, into, strategy=("", "source-wins", "dest-wins")[c % 3])
-        self._record_server_commit(into, made)
+        commit = self.repository.merge(source, into, strategy=("", "source-wins", "dest-wins")[c % 3])
+        self._record_server_commit(into, commit)
 
     @operation
     def revert(self, a: int, b: int, c: int) -> None:
@@ -240,7 +242,7 @@ class RepositoryModel:
 
     @operation
     def hard_reset(self, a: int, b: int, c: int) -> None:
-        """Staged entries with the committed content stay staged."""
+        """Reset a branch to another commit. Staged entries with the committed content stay staged."""
         self._tidy(a, c)
         branch, to = self.branch(a), self.commit_id(b)
         committed = self.trees[self.heads[branch]]
@@ -261,39 +263,41 @@ class RepositoryModel:
 
     @operation
     def copy(self, a: int, b: int, c: int) -> None:
-        """Copy an object to another path, from any branch; the copy is a new object."""
+        """Copy an object to another path, from any branch. The copy is a new object."""
         branch, source = self.branch(a), self.branch(c)
         path = PATHS[(b + 1) % len(PATHS)]
-        made = self.repository.copy(branch, path, PATHS[b % len(PATHS)], source_ref=source)
-        self.views[branch][path] = seen(made)
+        entry = self.repository.copy(branch, path, PATHS[b % len(PATHS)], source_ref=source)
+        self.views[branch][path] = seen(entry)
 
     @operation
     def shallow_copy(self, a: int, b: int, c: int) -> None:
         branch, path = self.branch(a), PATHS[c % len(PATHS)]
-        made = self.repository.copy(branch, path, PATHS[b % len(PATHS)], shallow=True)
-        self.views[branch][path] = seen(made)
+        copied = self.repository.copy(branch, path, PATHS[b % len(PATHS)], shallow=True)
+        self.views[branch][path] = seen(copied)
 
     @operation
     def move(self, a: int, b: int, c: int) -> None:
-        """A rename, as clients do it: a shallow copy to another path, then a delete of the first path."""
+        """Rename an object as clients do: make a shallow copy at another path, then delete the first path."""
         if b % len(PATHS) != c % len(PATHS):
             self.shallow_copy(a, b, c)
             self.delete(a, b, c)
 
     @operation
     def link(self, a: int, b: int, c: int) -> None:
-        """A client writes to an address that it requested, a full one here (local adapter), and usually links it."""
+        """Write to a requested address, which is a full one here (local adapter), and usually link it, as a client
+        does."""
         branch, path, data = self.branch(a), PATHS[b % len(PATHS)], CONTENTS[c % len(CONTENTS)]
         location = self.repository.new_location(branch, path)
         self._write(location, data)
         if c % 4:
             checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()
-            made = self.repository.link(branch, path, location, size=len(data), checksum=checksum)
-            self.views[branch][path] = seen(made)
+            linked = self.repository.link(branch, path, location, size=len(data), checksum=checksum)
+            self.views[branch][path] = seen(linked)
 
     @operation
     def link_an_old_upload(self, a: int, b: int, c: int) -> None:
-        """A multipart upload has the time of its start; if that was over a day ago, its address is staged instead."""
+        """Link a multipart upload, whose time is that of its start. If that was over a day ago, its address is staged
+        instead."""
         branch, path, data = self.branch(a), PATHS[b % len(PATHS)], CONTENTS[c % len(CONTENTS)]
         location = self.repository.new_location(branch, path)
         file = self._write(location, data)
@@ -313,8 +317,8 @@ class RepositoryModel:
         key = oracle.inside(int(entry.address_type), entry.address, self.spellings)
         if key is not None:
             location = f"{self.spellings[c % 2]}/{key}"
-            made = self.repository.stage_address(branch, path, location, size=entry.size, checksum=entry.checksum)
-            self.views[branch][path] = seen(made)
+            staged = self.repository.stage_address(branch, path, location, size=entry.size, checksum=entry.checksum)
+            self.views[branch][path] = seen(staged)
 
     @operation
     def import_from_elsewhere(self, a: int, b: int, c: int) -> None:
@@ -323,8 +327,8 @@ class RepositoryModel:
         other = self.sandbox.local_path / "elsewhere" / "import"
         other.mkdir(parents=True, exist_ok=True)
         (other / f"o{b % 3}").write_bytes(b"outside")
-        made, _ = self.repository.import_objects(branch, [ImportSource("local://elsewhere/import/", PREFIXES[c % 2])])
-        self._record_server_commit(branch, made)
+        commit, _ = self.repository.import_objects(branch, [ImportSource("local://elsewhere/import/", PREFIXES[c % 2])])
+        self._record_server_commit(branch, commit)
 
     @between_marks
     def change_rules(self, a: int, b: int, c: int) -> None:
@@ -333,7 +337,7 @@ class RepositoryModel:
             self.rules = None
             return
         default_days, branch_days = RULES[b % len(RULES)]
-        if default_days or branch_days:  # zero days everywhere can't be text: that is a repository without rules
+        if default_days or branch_days:  # zero days everywhere can't be written: they mean a repository without rules
             set_rules(self.repository, Rules(default_days, branch_days))
             self.rules = default_days, dict(branch_days)
 
@@ -359,9 +363,9 @@ class RepositoryModel:
     def let_a_hold_run_out(self, a: int, b: int, c: int) -> None:
         """Set the clock to the end of a hold. The hold stays in the file."""
         ends = sorted(hold.until for hold in self.holds.values() if hold.until < oracle.FOR_EVER)
-        left = [end for end in ends if end > micros(self.sandbox.now())]
-        if left:
-            self.sandbox.set_clock(_EPOCH + timedelta(microseconds=left[0]))
+        future_ends = [end for end in ends if end > micros(self.sandbox.now())]
+        if future_ends:
+            self.sandbox.set_clock(_EPOCH + timedelta(microseconds=future_ends[0]))
 
     @between_marks
     def let_time_pass(self, a: int, b: int, c: int) -> None:
@@ -383,7 +387,7 @@ class RepositoryModel:
         self._move_branch(branch, commit.id)
 
     def _tidy(self, a: int, c: int) -> None:
-        """Commit first, as people do because the server refuses a branch with changes."""
+        """Commit first, as people do because the server refuses a branch with staged changes."""
         with suppress(Problem):
             self.commit(a, c, 0)
 
@@ -403,11 +407,11 @@ class RepositoryModel:
 
     def _stage(self, branch: str, path: str, location: str, data: bytes) -> None:
         checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()
-        made = self.repository.stage_address(branch, path, location, size=len(data), checksum=checksum)
-        self.views[branch][path] = seen(made)
+        staged = self.repository.stage_address(branch, path, location, size=len(data), checksum=checksum)
+        self.views[branch][path] = seen(staged)
 
     def staged_records(self) -> list[tuple[str, str]]:
-        """Branch and path of everything that is staged."""
+        """The branch and path of every staged record."""
         return [
             (branch, entry.path.decode())
             for branch in sorted(self.heads)
@@ -415,7 +419,7 @@ class RepositoryModel:
         ]
 
     def served(self, ref: str) -> View:
-        """What the sandbox serves at each path of a ref."""
+        """The objects that the sandbox serves, by path, at a ref."""
         entries, more = self.repository.listing(ref)
         assert not more
         return {entry.path.decode(): seen(entry) for entry in entries if isinstance(entry, Entry)}
@@ -431,8 +435,8 @@ class RepositoryModel:
     def retained(self, now: datetime) -> set[str]:
         """The retained commits by formats §6, rules 1 to 5.
 
-        Keeping additional commits that the server lists would be right, too (rule 6). But the sandbox's list, like the
-        real one, has only commits that the rules retain, so no tolerance is needed.
+        By rule 6 it would be correct to retain additional commits that the server lists. But the sandbox's list, like
+        the real one, only has commits that the rules retain, so no tolerance is needed.
         """
         if self.rules is None:
             return set(self.commits)
@@ -445,21 +449,21 @@ class RepositoryModel:
 
     def on_hold(self, now: datetime) -> set[str]:
         """Every key that a hold names, even if something else refers to it, too."""
-        found: set[str] = set()
+        keys: set[str] = set()
         for hold in self.holds.values():
             if hold.until <= micros(now) - micros(now) % oracle.SECOND:
                 continue
             if hold.kind == "prefix":
-                found |= {key for key in self.stored() if key.startswith(hold.pattern)}
+                keys |= {key for key in self.stored() if key.startswith(hold.pattern)}
             elif hold.kind == "path":
                 at_paths = (tree.items() for tree in self.trees.values())
-                found |= self._keys(
+                keys |= self._keys(
                     entry for tree in at_paths for path, entry in tree if oracle.matches(hold.pattern, path)
                 )
             else:
                 trees = (self.trees[commit] for commit in self._named_by(hold, now))
-                found |= self._keys(entry for tree in trees for entry in tree.values())
-        return found
+                keys |= self._keys(entry for tree in trees for entry in tree.values())
+        return keys
 
     def _named_by(self, hold: oracle.H, now: datetime) -> set[str]:
         if hold.kind == "branch" and self.rules is None:
@@ -477,8 +481,8 @@ class RepositoryModel:
         )
 
     def _keys(self, entries: Iterable[Seen]) -> set[str]:
-        found = (oracle.inside(entry.kind, entry.address, self.spellings) for entry in entries)
-        return {key for key in found if key is not None}
+        keys = (oracle.inside(entry.kind, entry.address, self.spellings) for entry in entries)
+        return {key for key in keys if key is not None}
 
     def _live_entries(self, now: datetime) -> Iterator[Seen]:
         for view in self.views.values():
@@ -487,25 +491,25 @@ class RepositoryModel:
             yield from self.trees[commit_id].values()
 
     def stored(self) -> dict[str, int]:
-        """Every file of the namespace and its time of change, by a plain walk over the folder.
+        """Every file of the namespace and its modification time, found by a walk over the folder.
 
-        Others may write and delete meanwhile: a file that vanishes during the walk is left out.
+        Other threads may write and delete at the same time. A file that vanishes during the walk is left out.
         """
-        found: dict[str, int] = {}
+        times: dict[str, int] = {}
         for folder, _, names in os.walk(self.folder):
             for name in names:
                 file = Path(folder, name)
                 with suppress(FileNotFoundError):
-                    found[str(file.relative_to(self.folder))] = file.stat().st_mtime_ns // 1000
-        return found
+                    times[str(file.relative_to(self.folder))] = file.stat().st_mtime_ns // 1000
+        return times
 
     def garbage(
         self, stored: dict[str, int], now: datetime, min_age: timedelta, resolution: timedelta, *, on_hold: bool = True
     ) -> set[str]:
-        """The garbage at a time according to the oracle; without `on_hold`, holds keep nothing.
+        """The garbage at a time, according to the oracle. Without `on_hold`, holds keep nothing.
 
-        An object's size keeps it only if a path probe has no clear result. On a quiet server each probe has one, so
-        equal sizes need no tolerance. A time in a listing may be before the true one by up to `resolution`.
+        An object is kept because of its size only if a path probe has no clear result. A quiet server answers each
+        probe clearly, so equal sizes need no tolerance. A listed time may precede the true time by up to `resolution`.
         """
         try:
             return oracle.expired_addresses(

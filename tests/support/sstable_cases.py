@@ -1,6 +1,6 @@
-"""Tables assembled by hand: intact ones with their rows, and broken ones with what is broken.
+"""Tables assembled by hand: intact ones with their rows, and broken ones with a description of the fault.
 
-One list for all decoders. Every checksum is right, unless the case says otherwise.
+All decoders use this one list. Every checksum is correct unless the case says otherwise.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def block(*records: tuple[bytes, bytes], interval: int = 16) -> bytes:
 
 
 def data_block(*records: tuple[bytes, bytes]) -> bytes:
-    """A data block: the trailer of a set is added to each key."""
+    """A data block. The trailer of a set is appended to each key."""
     return block(*((key + SET_TRAILER, value) for key, value in records))
 
 
@@ -88,7 +88,7 @@ def snappy(contents: bytes) -> Stored:
 
 
 class Assembly:
-    """A file that grows block by block, each with the checksum that it should have."""
+    """A file to which blocks are added one by one, each with its correct checksum."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -133,7 +133,8 @@ def assemble(
     before_footer: bytes = b"",
     footer: Callable[[Handle, Handle], bytes] | None = None,
 ) -> bytes:
-    """A table of these data blocks. `like` are the blocks to compute the properties from, if these are unreadable."""
+    """A table of these data blocks. `like` are the blocks from which the properties are computed if these are
+    unreadable."""
     assembly = Assembly()
     handles = [assembly.add(item) for item in blocks]
     top = (index or one_level)(assembly, handles)
@@ -151,8 +152,8 @@ def one_level(assembly: Assembly, handles: list[Handle]) -> Handle:
 
 def two_levels(assembly: Assembly, handles: list[Handle], *, parts: int = 2) -> Handle:
     step = max(1, -(-len(handles) // parts))
-    found = [assembly.add(index_block(handles[at : at + step])) for at in range(0, len(handles), step)]
-    return assembly.add(index_block(found))
+    handles_of_parts = [assembly.add(index_block(handles[at : at + step])) for at in range(0, len(handles), step)]
+    return assembly.add(index_block(handles_of_parts))
 
 
 def rearranged(blocks: Sequence[bytes], order: Sequence[int], *, parts: int = 0, gap: int = 0) -> bytes:
@@ -169,11 +170,11 @@ def rearranged(blocks: Sequence[bytes], order: Sequence[int], *, parts: int = 0,
         top = index_block(known[count:-3]) if parts else leaves[0]
         properties = block(*stated, interval=1 << 30)
         contents = [*blocks, *(leaves if parts else []), top, properties, metaindex_of(known[-2])]
-        assembly, found = Assembly(), dict[int, Handle]()
+        assembly, handles = Assembly(), dict[int, Handle]()
         for number in order:
-            found[number] = assembly.add(contents[number])
+            handles[number] = assembly.add(contents[number])
             assembly.out += bytes(gap)
-        if (now := [found[number] for number in range(len(contents))]) == known:
+        if (now := [handles[number] for number in range(len(contents))]) == known:
             return bytes(assembly.out) + footer_of(known[-1], known[-3])
         known = now
 
@@ -188,7 +189,7 @@ def footer_of(meta: Handle, top: Handle, *, kind: int = 1, version: int = 2, mag
 
 
 def message(address: bytes = b"data/a", *more: bytes, kind: int = 1) -> bytes:
-    """An entry's protobuf message, with more fields at its end."""
+    """An entry's protobuf message, with additional fields at its end."""
     return put_bytes_field(1, address) + put_varint_field(6, kind) + b"".join(more)
 
 
@@ -207,17 +208,17 @@ def one(data: bytes) -> bytes:
 
 
 def stored_value(bytes_: bytes) -> bytes:
-    """A range of one entry whose whole value is this."""
+    """A range of one entry with exactly this value."""
     return assemble([data_block((b"a", bytes_))])
 
 
 def wrong_block(contents: Stored | bytes) -> bytes:
-    """A table with one data block that isn't what its properties (of one good entry) say."""
+    """A table whose data block doesn't match its properties, which are those of one intact entry."""
     return assemble([contents], like=[GOOD])
 
 
 def with_right_checksum(data: bytes, where: Handle) -> bytes:
-    """The table with the checksum of one block put right."""
+    """The table with the checksum of one block corrected."""
     end = where.offset + where.length + 1
     return data[:end] + struct.pack("<I", masked_crc(data[where.offset : end])) + data[end + 4 :]
 
@@ -225,20 +226,20 @@ def with_right_checksum(data: bytes, where: Handle) -> bytes:
 def all_blocks(data: bytes) -> list[Handle]:
     """Every block of a whole table: data, index (both levels), properties, metaindex."""
     table = open_table(data)
-    found = data_blocks(table)
-    at = found[-1].end
+    blocks = data_blocks(table)
+    at = blocks[-1].end
     if table.two_levels:
         for record in block_records(read_block(data, table.index)):
             length = parse_handle(record.value).length
-            found.append(Handle(at, length))
-            at = found[-1].end
-    found.append(table.index)
+            blocks.append(Handle(at, length))
+            at = blocks[-1].end
+    blocks.append(table.index)
     properties = table.index.end
     for length in range(len(data) - FOOTER_LENGTH - properties):
         where = Handle(properties, length)
         end = where.offset + length + 1
         if data[end : end + 4] == struct.pack("<I", masked_crc(data[where.offset : end])):
-            return [*found, where, Handle(where.end, len(data) - FOOTER_LENGTH - where.end - 5)]
+            return [*blocks, where, Handle(where.end, len(data) - FOOTER_LENGTH - where.end - 5)]
     raise AssertionError("no properties block")
 
 
@@ -335,7 +336,7 @@ WHOLE = [
 
 
 def _rearranged() -> list[Whole]:
-    blocks = _numbered_blocks(20)  # 5 of them
+    blocks = _numbered_blocks(20)  # 5 blocks
     orders = {
         "the index behind the metaindex": ([0, 1, 2, 3, 4, 6, 7, 5], 0),
         "properties behind the metaindex": ([0, 1, 2, 3, 4, 5, 7, 6], 0),
@@ -345,11 +346,11 @@ def _rearranged() -> list[Whole]:
         "two levels, the parts behind the top": ([0, 1, 2, 3, 4, 7, 5, 6, 8, 9], 2),
         "two levels, data between the parts": ([0, 5, 1, 2, 6, 3, 4, 7, 8, 9], 2),
     }
-    found = [
+    tables = [
         Whole(what, rearranged(blocks, order, parts=parts), _numbered_rows(100))
         for what, (order, parts) in orders.items()
     ]
-    return [*found, Whole("bytes between the blocks", rearranged(blocks, range(8), gap=3), _numbered_rows(100))]
+    return [*tables, Whole("bytes between the blocks", rearranged(blocks, range(8), gap=3), _numbered_rows(100))]
 
 
 REARRANGED = _rearranged()
@@ -471,8 +472,8 @@ def _indexes() -> list[Damaged]:
 
     def parts(what: str, pick: Callable[[list[Handle]], Sequence[Handle]], split: int = 2) -> Damaged:
         def index(assembly: Assembly, handles: list[Handle]) -> Handle:
-            found = [assembly.add(index_block(handles[:split])), assembly.add(index_block(handles[split:]))]
-            return assembly.add(index_block(pick(found)))
+            halves = [assembly.add(index_block(handles[:split])), assembly.add(index_block(handles[split:]))]
+            return assembly.add(index_block(pick(halves)))
 
         return Damaged(what, assemble(blocks, index=index, says={"rocksdb.block.based.table.index.type": TWO_LEVELS}))
 

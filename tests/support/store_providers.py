@@ -1,4 +1,5 @@
-"""The stores that the suite runs over, each with its capabilities, and a reason for each capability that it lacks."""
+"""The stores that the test suite runs over, each with its capabilities, and the reason for each capability that it
+lacks."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ _serial = itertools.count()
 class Provider:
     """One kind of store: how to reach it, where it differs from an ideal store, and why.
 
-    `reasons` has a sentence for each capability that it lacks. `root` is what its namespaces begin
-    with, before the bucket; `wrong_credentials` are settings that it refuses, and `credentials` what those to check are
-    called; `missing` is a namespace without a bucket where `root` holds one.
+    `reasons` has a sentence for each capability that the store lacks. `root` is the beginning of its namespaces, before
+    the bucket. `wrong_credentials` are settings that it refuses, and `credentials` is the name of the settings to
+    check. `missing` is a namespace without a bucket, for a store whose `root` contains one.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Provider:
         )
 
     def needs(self, capability: str, *, has: bool) -> None:
-        """Skip the test, with the declared reason, on a store that lacks what it needs."""
+        """Skip the test, with the declared reason, if the store lacks a required capability."""
         if not has:
             pytest.skip(f"{self.name}: {self.reasons[capability]}")
 
@@ -241,7 +242,8 @@ REAL_AZURE = "LAKEGC_TEST_AZURE"  # a namespace in a real account, such as https
 
 
 def real_azure(uri: str) -> Provider:
-    """A real account, with the settings and credentials that lakegc itself finds. Other capabilities fail the tests."""
+    """A real account, with the settings and credentials that lakegc itself finds. With other capabilities, the tests
+    fail."""
     return Provider(
         name="azure",
         root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
@@ -257,7 +259,7 @@ def real_azure(uri: str) -> Provider:
 
 def all_keys(store: Store, prefix: str = "", **options: object) -> list[str]:
     """Every key under a prefix, in the store's order."""
-    return [found.key for page in store.pages(prefix, **options) for found in page.objects]  # type: ignore[arg-type]
+    return [entry.key for page in store.pages(prefix, **options) for entry in page.objects]  # type: ignore[arg-type]
 
 
 def write_all(store: Store, wanted: list[str]) -> None:
@@ -268,7 +270,7 @@ def write_all(store: Store, wanted: list[str]) -> None:
 
 @dataclass
 class FixedServer:
-    """A server with one response to every request, to test responses that no working store sends."""
+    """A server that gives the same response to every request, to test responses that no working store sends."""
 
     url: str
     seen: list[tuple[str, str]]
@@ -291,18 +293,18 @@ class FixedServer:
 
 @contextmanager
 def replying(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[FixedServer]:
-    """A server on a free loopback port that sends this response to every request, and records method and path."""
-    seen: list[tuple[str, str]] = []
+    """A server on a free loopback port that sends this response to every request. It records method and path."""
+    requests: list[tuple[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version: ClassVar[str] = "HTTP/1.1"
 
         def respond(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            seen.append((self.command, self.path))
+            requests.append((self.command, self.path))
             self.send_response_only(status)
-            given = {"Content-Length": str(len(body)), "Date": self.date_time_string(), **(headers or {})}
-            for name, value in given.items():
+            fields = {"Content-Length": str(len(body)), "Date": self.date_time_string(), **(headers or {})}
+            for name, value in fields.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
@@ -317,7 +319,7 @@ def replying(status: int, body: bytes, headers: dict[str, str] | None = None) ->
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield FixedServer(f"http://127.0.0.1:{server.server_port}", seen)
+            yield FixedServer(f"http://127.0.0.1:{server.server_port}", requests)
         finally:
             server.shutdown()
             thread.join()

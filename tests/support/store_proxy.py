@@ -1,6 +1,6 @@
-"""A proxy between lakegc and a store: a test can break, repeat, delay or drop requests and responses.
+"""A proxy between lakegc and a store. A test can make it break, repeat, delay or drop requests and responses.
 
-Faults are sent in S3's form; a plan for another store has to give the whole response.
+Faults are sent in S3's form. A plan for another store must return whole responses.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Plan = Callable[[str, str, bytes], Fault | CustomResponse | None]
 
 @dataclass
 class StoreProxy:
-    """Forwards to `upstream`, with the faults that `plan` chooses; `seen` counts requests by kind.
+    """Forwards to `upstream`, with the faults that `plan` chooses. `seen` counts requests by kind.
 
     Each request is delayed by `latency_s`, with or without a fault.
     """
@@ -124,12 +124,12 @@ class StoreProxy:
 
     def _forward(self, request: Request, path: str, body: bytes) -> urllib3.BaseHTTPResponse:
         # the signature covers the Host header, so it is forwarded unchanged
-        sent = {k: v for k, v in request.headers.items() if k not in ("connection", "content-length")}
-        return self._pool.request(request.method, self.upstream + path, body=body, headers=sent)
+        headers = {k: v for k, v in request.headers.items() if k not in ("connection", "content-length")}
+        return self._pool.request(request.method, self.upstream + path, body=body, headers=headers)
 
 
 def kind_of(method: str, path: str) -> str:
-    """The kind of a request: list, delete, receipt, intent, lease, copy, read, write, lookup."""
+    """The kind of a request: list, delete, receipt, intent, lease, copy, read, write or lookup."""
     if method == "POST" and ("?delete" in path or "comp=batch" in path or path.startswith("/batch/")):
         return "delete"  # of many, on S3, Azure and Cloud Storage
     for word in ("receipt.parquet", "intent.parquet", "lease.json"):
@@ -145,14 +145,14 @@ def keys_in(body: bytes) -> list[str]:
 
 
 def delete_result(body: bytes, *, ok: bool, code: str = "") -> bytes:
-    """A response to a batch of deletes with the same result for every key."""
+    """A batch delete response with the same result for every key."""
     element = "<Deleted><Key>{}</Key></Deleted>" if ok else f"<Error><Key>{{}}</Key><Code>{code}</Code></Error>"
     parts = "".join(element.format(key) for key in keys_in(body))
     return f"<?xml version='1.0'?><DeleteResult>{parts}</DeleteResult>".encode()
 
 
 def halved(body: bytes, code: str | None) -> bytes:
-    """A response to a batch of deletes that omits every second key, or has an error for it."""
+    """A batch delete response that omits every second key, or has an error for it."""
     parts = []
     for number, key in enumerate(keys_in(body)):
         if number % 2 == 0:
@@ -163,16 +163,16 @@ def halved(body: bytes, code: str | None) -> bytes:
 
 
 def every_nth(nth: int, kind: str, fault: Fault, *, at_most: int = 10**9) -> Plan:
-    """A plan: every n-th request of a kind has this fault, up to a maximum number."""
-    count, done = [0], [0]
+    """A plan that gives every n-th request of a kind this fault, up to a maximum number."""
+    count, applied = [0], [0]
 
     def plan(method: str, path: str, _: bytes) -> Fault | None:
         if kind_of(method, path) != kind:
             return None
         count[0] += 1
-        if count[0] % nth or done[0] >= at_most:
+        if count[0] % nth or applied[0] >= at_most:
             return None
-        done[0] += 1
+        applied[0] += 1
         return fault
 
     return plan

@@ -1,4 +1,4 @@
-"""One task of a sweep on a folder, run in this process: its store, lease and configuration."""
+"""One task of a sweep over a folder, run in this process: its store, lease and configuration."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Task:
         return SweepTaskConfig(**{**known, **changes})
 
     def write(self, *names: str) -> pa.Table:
-        """Write objects with these names; returns their pending rows."""
+        """Write objects with these names. Returns their pending rows."""
         keys = [f"data/s/{name}" for name in names]
         for key in keys:
             self.store.write(key, key.encode())
@@ -75,25 +75,25 @@ class Task:
         return pa.Table.from_pylist(rows, schema=PENDING)
 
     def row(self, key: str) -> dict[str, Any]:
-        found = [stored for page in self.store.pages(key) for stored in page.objects if stored.key == key]
-        modified = found[0].modified if found else self.store.now()
+        matching = [stored for page in self.store.pages(key) for stored in page.objects if stored.key == key]
+        modified = matching[0].modified if matching else self.store.now()
         return {"address": key, "size": len(key), "modified": modified, "slice": "data/s/", "checksum": None}
 
     def run(self, rows: pa.Table, config: SweepTaskConfig, *, attempt: int = 0) -> dict[str, int]:
-        """Run the task; returns the number of objects by outcome."""
+        """Run the task. Returns the number of objects by outcome."""
         report = TaskReport()
         sweep_rows(iter(rows.to_batches()), config, 0, attempt, report)
         unprocessed = report.counters["unprocessed"]
         return report.by_key["objects"] | ({"unprocessed": unprocessed} if unprocessed else {})
 
     def outcomes(self) -> dict[str, tuple[str, str]]:
-        """Outcome and store's code of each key, from its receipt. Fails if a key has more than one receipt."""
+        """The outcome and the store's code of each key, from its receipt. Fails if a key has more than one receipt."""
         rows = [row for key in self.receipts.keys("receipt") for row in self.receipts.read(key).to_pylist()]
-        found = {row["address"].removeprefix("data/s/"): (row["outcome"], row["code"]) for row in rows}
-        assert len(found) == len(rows)
-        return found
+        by_name = {row["address"].removeprefix("data/s/"): (row["outcome"], row["code"]) for row in rows}
+        assert len(by_name) == len(rows)
+        return by_name
 
-    def left(self, prefix: str = "data/") -> set[str]:
+    def remaining(self, prefix: str = "data/") -> set[str]:
         return {stored.key.removeprefix("data/s/") for page in self.store.pages(prefix) for stored in page.objects}
 
 

@@ -1,4 +1,5 @@
-"""Rounds of a sweep on a store alone, for fault tests and benchmarks: no lakeFS, no re-verification, no real mark."""
+"""Rounds of a sweep on a store alone, for fault tests and benchmarks: without lakeFS, re-verification or a real
+mark."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ NOTHING_NEW = Verified(frozenset({"c1"}), pa.array([], pa.string()))
 
 
 class OneBranch(LakeFS):
-    """A server whose only branch has a head that is verified."""
+    """A server with one branch, whose head is verified."""
 
     def branches(self, repository: str) -> dict[str, str]:
         return {"main": "c1"}
@@ -54,13 +55,13 @@ def run_alone(
 ) -> SweepRun:
     """A sweep of the mark `m1` in the namespace with this name, under its own lease.
 
-    `take_over` removes an earlier lease first, as if it had expired.
+    With `take_over`, an earlier lease is removed first, as if it had expired.
     """
     place = Place(
         Namespace(f"s3://{BUCKET}/{name}"), settings, Capabilities(byte_order=False, delete_batch=delete_batch)
     )
     now = place.store().now()
-    later = now + timedelta(days=1)  # everything is old enough
+    later = now + timedelta(days=1)  # so that all objects are old enough
     record = MarkRecord(
         mark_id="m1",
         state=MarkState.SWEEPING,
@@ -88,7 +89,7 @@ def run_alone(
 
 
 def approved(run: SweepRun, keys: Sequence[str]) -> pa.Table:
-    """The approved objects (PENDING) with the sizes that the store lists now; null for those that don't exist."""
+    """The approved objects (PENDING) with the sizes that the store lists now, or null for missing objects."""
     listed = {stored.key: stored for page in run.store.pages("data/") for stored in page.objects}
     nothing: list[None] = [None] * len(keys)
     sizes = [listed[key].size if key in listed else None for key in keys]
@@ -118,8 +119,8 @@ def outcomes(run: SweepRun) -> dict[str, str]:
     return dict(zip(latest["address"].to_pylist(), latest["outcome"].to_pylist(), strict=True))
 
 
-def left(run: SweepRun) -> set[str]:
+def remaining_keys(run: SweepRun) -> set[str]:
     return {stored.key for page in run.store.pages("data/") for stored in page.objects}
 
 
-__all__ = ["BUCKET", "Outcome", "approved", "finish_sweep_alone", "left", "outcomes", "run_alone"]
+__all__ = ["BUCKET", "Outcome", "approved", "finish_sweep_alone", "outcomes", "remaining_keys", "run_alone"]

@@ -1,4 +1,4 @@
-"""A proxy between lakegc and another server: a test can change responses before lakegc gets them."""
+"""A proxy between lakegc and another server. A test can change responses before lakegc gets them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DROPPED_HEADERS = frozenset({"host", "connection", "transfer-encoding", "conten
 class TamperingProxy:
     """Forwards to `upstream`. `date_offset` is added to the `Date` of each response; `dropped` headers are removed.
 
-    `refused` maps ends of paths to statuses: such requests get that status, and are not forwarded.
+    `refused` maps ends of paths to statuses. Requests to such paths get that status, and are not forwarded.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -36,7 +36,8 @@ class TamperingProxy:
         self._pool = urllib3.PoolManager(retries=False)
 
     def after(self, call: str, hook: Hook) -> None:
-        """Call `hook` with the JSON of successful responses to paths with this end; it may change the JSON in place."""
+        """Call `hook` with the JSON of each successful response to a path with this end. The hook may change the JSON
+        in place."""
         self._response_hooks.append((call, hook))
 
     def before(self, call: str, hook: Hook) -> None:
@@ -49,7 +50,7 @@ class TamperingProxy:
         await response(scope, receive, send)
 
     def _forward(self, request: Request, body: bytes) -> Response:
-        sent = {k: v for k, v in request.headers.items() if k not in _DROPPED_HEADERS | self.dropped}
+        forwarded = {k: v for k, v in request.headers.items() if k not in _DROPPED_HEADERS | self.dropped}
         query = f"?{request.url.query}" if request.url.query else ""
         path = request.scope["raw_path"].decode()
         for call, status in self.refused.items():
@@ -58,20 +59,20 @@ class TamperingProxy:
         for call, hook in self._request_hooks:
             if request.url.path.endswith(call):
                 hook(request.query_params)
-        found = self._pool.request(request.method, self.upstream + path + query, body=body, headers=sent)
-        data = found.data
+        response = self._pool.request(request.method, self.upstream + path + query, body=body, headers=forwarded)
+        data = response.data
         for call, hook in self._response_hooks:
-            if request.url.path.endswith(call) and found.status < 300:
+            if request.url.path.endswith(call) and response.status < 300:
                 record = json.loads(data)
                 hook(record)
                 data = json.dumps(record).encode()
-        headers = {k: v for k, v in found.headers.items() if k.lower() not in _DROPPED_HEADERS}
-        if "date" in found.headers:
+        headers = {k: v for k, v in response.headers.items() if k.lower() not in _DROPPED_HEADERS}
+        if "date" in response.headers:
             headers["date"] = format_datetime(
-                parsedate_to_datetime(found.headers["date"]) + self.date_offset, usegmt=True
+                parsedate_to_datetime(response.headers["date"]) + self.date_offset, usegmt=True
             )
             headers.pop("Date", None)
-        return Response(data, found.status, headers)
+        return Response(data, response.status, headers)
 
 
 @contextmanager

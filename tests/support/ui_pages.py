@@ -1,4 +1,4 @@
-"""What a person does on the pages of Dagster's UI, and the runs that its GraphQL API reports."""
+"""A user's actions on the pages of Dagster's UI, and the runs that its GraphQL API reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOCATION = "lakegc_assets.definitions"
 JOB = f"/locations/{LOCATION}/jobs/mark"
 SCHEDULE = f"/locations/{LOCATION}/schedules/mark_repositories"
 SENSOR = f"/locations/{LOCATION}/sensors/approved_sweeps"
-RUN_LIMIT_S = 600.0  # two runs execute at a time, and others may be queued before it
+RUN_LIMIT_S = 600.0  # two runs execute at a time, and others may be queued before this one
 
 expect.set_options(timeout=60_000)
 _RUNS = """{ runsOrError(limit: 50) { ... on Runs { results { runId jobName status tags { key value } } } } }"""
@@ -32,12 +32,13 @@ T = TypeVar("T")
 
 
 def polled(look: Callable[[], T | None], what: str, limit_s: float, otherwise: Callable[[], str] = str) -> T:
-    """Call `look` until it returns a value, and return that; fails after the limit, with what `otherwise` returns."""
+    """Call `look` until it returns a value, and return that value. Fails after the limit with the result of
+    `otherwise`."""
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
-        if found := look():
-            return found
-        time.sleep(0.5)  # the step of a poll with a limit; each asks the web server
+        if value := look():
+            return value
+        time.sleep(0.5)  # the step of a poll with a limit; each step queries the web server
     pytest.fail(f"waited {limit_s:.0f} s in vain for {what} {otherwise()}")
 
 
@@ -56,7 +57,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ui:
-    """The UI that is served: its address, a browser page, and the folder for screenshots."""
+    """The served UI: its address, a browser page, and the folder for screenshots."""
 
     address: str
     page: Page
@@ -64,23 +65,23 @@ class Ui:
     pictures: Path | None
 
     def open(self, path: str) -> Page:
-        """Go to a page as a click on a link does; loading the UI's whole program takes a second of CPU time."""
+        """Go to a page as a click on a link does. Loading the whole UI would take a second of CPU time."""
         if not self.page.url.startswith(self.address):
             return self.load(path)
         self.page.evaluate(_FOLLOW, path)
         return self.page
 
     def load(self, path: str) -> Page:
-        """Load a page anew, with nothing in it that it showed before."""
+        """Load a page from scratch, without the state that it showed before."""
         self.page.goto(self.address + path)
         return self.page
 
     def leave(self) -> None:
-        """Leave the UI while runs are awaited: an open page asks its server and draws all the time."""
+        """Leave the UI while waiting for runs: an open page constantly polls its server and redraws."""
         self.page.goto("about:blank")
 
     def picture(self, name: str) -> None:
-        """Save a screenshot, if somebody wants them."""
+        """Save a screenshot if a folder for screenshots is set."""
         if self.pictures:
             self.page.screenshot(path=self.pictures / f"{name}.png")
 
@@ -88,10 +89,10 @@ class Ui:
         """The events of an asset's partition, newest first, once there are `count`. The page is reloaded until then."""
 
         def listed() -> Locator | None:
-            found = self.load(f"/assets/{asset}?view=events").locator(f"span:text-is('{partition}')")
+            listed_events = self.load(f"/assets/{asset}?view=events").locator(f"span:text-is('{partition}')")
             with suppress(AssertionError):
-                expect(found).to_have_count(count, timeout=5_000)
-                return found
+                expect(listed_events).to_have_count(count, timeout=5_000)
+                return listed_events
             return None
 
         return polled(listed, f"{count} events of {partition} in {asset}", 120)
@@ -131,7 +132,7 @@ class Ui:
         expect(page).to_have_url(re.compile("/runs/"))
 
     def choose_on_launchpad(self, partition: str) -> None:
-        """Choose a partition on the launchpad. Retries, since the list closes when the page is rendered again."""
+        """Choose a partition on the launchpad. Retries, because the list closes when the page is rendered again."""
         offered = self.page.get_by_text(partition, exact=True).filter(visible=True)
 
         def opened() -> bool:
@@ -147,7 +148,7 @@ class Ui:
     def report_by_hand(self, partition: str, text: str) -> None:
         """Report a materialization of the approval's asset for a partition, with a description."""
         page = self.open("/assets/sweep_approval")
-        beside = page.get_by_role("button", name="Materialize")  # it is disabled, but the menu next to it is not
+        beside = page.get_by_role("button", name="Materialize")  # the button is disabled, but the menu next to it isn't
         beside.locator("xpath=following::*[@role='button'][1]").click()
         page.get_by_role("menuitem", name="Report materialization events").click()
         self.select(partition, "Let Dagster know about a materialization")
@@ -157,7 +158,7 @@ class Ui:
         expect(page.get_by_text("Your event has been reported.")).to_be_visible()
 
     def select(self, partition: str, heading: str) -> None:
-        """Select a partition from a dialog's list; clicking the dialog's heading closes the list."""
+        """Select a partition in the list of a dialog. Clicking the dialog's heading closes the list."""
         self.page.get_by_text("Select a partition or create one").click()
         self.page.get_by_role("menuitem", name=partition).click()
         self.page.get_by_text(heading).click()
@@ -185,19 +186,19 @@ class Ui:
 
     def runs(self, job: str) -> list[Run]:
         """All runs of a job, newest first."""
-        found: list[dict[str, Any]] = self.graphql(_RUNS)["runsOrError"]["results"]
+        results: list[dict[str, Any]] = self.graphql(_RUNS)["runsOrError"]["results"]
         return [
             Run(run["runId"], run["status"], {tag["key"]: tag["value"] for tag in run["tags"]})
-            for run in found
+            for run in results
             if run["jobName"] == job
         ]
 
     def ended_run(self, partition: str, *, job: str = "mark") -> Run:
-        """The newest run of a job for a partition, once there is one, and it has ended."""
+        """The newest run of a job for a partition, once it has ended."""
 
         def ended() -> Run | None:
-            found = [run for run in self.runs(job) if run.partition == partition]
-            return found[0] if found and found[0].status in _ENDED else None
+            of_partition = [run for run in self.runs(job) if run.partition == partition]
+            return of_partition[0] if of_partition and of_partition[0].status in _ENDED else None
 
         self.leave()
         return polled(ended, f"a run of {job} for {partition} to end", RUN_LIMIT_S, self.status_report)

@@ -1,5 +1,5 @@
-"""Fill the caches of Spark's classes and of the compiled decoder, before the tests run in several processes: each of
-these would otherwise fill them by itself.
+"""Fill the caches of Spark's classes and of the compiled decoder before tests run in several processes. Otherwise each
+process would fill them itself.
 
     python -m tests.support.warm_caches [spark-classes] [decoder]
 """
@@ -23,7 +23,7 @@ LIMIT_S = 120.0
 
 
 def archive_classes() -> None:
-    """Run a query and wait for the archive of Spark's classes, which its JVM writes as it ends."""
+    """Run a query and wait for the archive of Spark's classes, which the JVM writes when it ends."""
     session = start_session({"spark.master": "local[1]"})
     counted = session.range(4).repartition(2).groupBy("id").count()
     counted.mapInArrow(lambda batches: batches, counted.schema).toArrow()
@@ -38,7 +38,7 @@ def archive_classes() -> None:
 
 
 def compile_decoder() -> None:
-    """Decode a table, and compute its content hash, with the compiled decoder."""
+    """Decode a table and compute its content hash with the compiled decoder."""
     data, decoder = write_range([Entry(b"path", "data/s/key", checksum="c")]).data, VectorisedDecoder()
     read_entries(data, name="a range", columns=ENTRY_SCHEMA.names, decoder=decoder)
     table_id(data, name="a range", decoder=decoder)

@@ -23,7 +23,7 @@ TRANSIENT = {"SlowDown", "503", "NoAnswer", NOT_SENT}
 
 
 class Troubled(LocalStore):
-    """A folder whose deletes can fail: a function returns the code with which a key fails this time, or None."""
+    """A folder whose deletes can fail. A function returns the error code of a key for this attempt, or None."""
 
     def __init__(self, folder: Path, problem: Callable[[str, int], str]) -> None:
         (folder / "lake").mkdir()
@@ -42,12 +42,12 @@ class Troubled(LocalStore):
             self.named.update(wanted)
             self.batches.append(wanted)
         codes = {key: self.problem(key, self.named[key]) for key in wanted}
-        done = {result.key: result for result in super().delete_many(key for key in wanted if not codes[key])}
+        results = {result.key: result for result in super().delete_many(key for key in wanted if not codes[key])}
         failed = {
             key: DeleteResult(key, Deletion.FAILED, code, "as planned", transient=code in TRANSIENT)
             for key, code in codes.items()
         }
-        return [done.get(key) or failed[key] for key in wanted]
+        return [results.get(key) or failed[key] for key in wanted]
 
 
 def sender(store: LocalStore | S3Store, may_send: Callable[[], None] = lambda: None, **more: int) -> Sender:
@@ -71,12 +71,12 @@ def by_key(sent: Iterable[SendResult]) -> dict[str, tuple[str, str, int]]:
     }
 
 
-def left(store: LocalStore) -> set[str]:
+def remaining_keys(store: LocalStore) -> set[str]:
     return {stored.key for page in store.pages("data/") for stored in page.objects}
 
 
 def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
-    """Keys that failed for a passing reason are retried, and others are not."""
+    """Keys that failed with a transient error are retried; others are not."""
     problems = {
         "data/s/busy": ["SlowDown", "503", ""],
         "data/s/denied": ["AccessDenied"] * 99,
@@ -84,19 +84,19 @@ def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
     }
     store = Troubled(tmp_path, lambda key, time: problems.get(key, [""] * 99)[time - 1])
     keys = written(store, "busy", "denied", "fine", "lost")
-    sent, stopped = sender(store).send(keys, "data/s/")
+    results, stopped = sender(store).send(keys, "data/s/")
 
-    assert by_key(sent) == {
+    assert by_key(results) == {
         "data/s/busy": ("deleted", "", 3),
         "data/s/denied": ("failed", "AccessDenied", 1),
         "data/s/fine": ("deleted", "", 1),
         "data/s/lost": ("deleted", "", 2),
     }
-    assert (stopped, left(store)) == (None, {"data/s/denied"})
+    assert (stopped, remaining_keys(store)) == (None, {"data/s/denied"})
 
 
 def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) -> None:
-    """A store may turn out to take no batches while one is under way."""
+    """It may only turn out during a batch that the store accepts no batches."""
     checks: list[int] = []
 
     class Single(Troubled):
@@ -123,26 +123,26 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
         if len(checks) == 6:
             raise Refused("no more")
 
-    sent, stopped = sender(store, may_send).send(keys, "data/s/")
+    outcomes, stopped = sender(store, may_send).send(keys, "data/s/")
 
     assert checks == [0, 1, 2, 3, 4, 5]
     assert [len(batch) for batch in store.batches] == [8, 1, 1, 1, 1]
-    assert sorted(sending.key for sending in sent) == keys
-    assert sum(sending.result is not None for sending in sent) == 5
+    assert sorted(sending.key for sending in outcomes) == keys
+    assert sum(sending.result is not None for sending in outcomes) == 5
     assert isinstance(stopped, Refused)
 
 
 def test_a_key_that_is_always_refused_fails_after_a_limited_number_of_attempts(tmp_path: Path) -> None:
-    """Its result has the store's own code."""
+    """The key's result has the store's own code."""
     store = Troubled(tmp_path, lambda *_: "SlowDown")
-    sent, _ = sender(store).send(written(store, "a"), "data/s/")
+    results, _ = sender(store).send(written(store, "a"), "data/s/")
 
-    assert by_key(sent) == {"data/s/a": ("failed", "SlowDown", TRIES)}
+    assert by_key(results) == {"data/s/a": ("failed", "SlowDown", TRIES)}
     assert store.named["data/s/a"] == TRIES
 
 
 def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> None:
-    """Results that the store has reported stay as they are."""
+    """Results that the store has already reported are kept."""
     store, checks = Troubled(tmp_path, lambda *_: ""), iter(range(99))
 
     def may_send() -> None:
@@ -150,13 +150,13 @@ def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> N
             raise Refused("the lease is lost")
 
     keys = written(store, *(f"{number:05}" for number in range(25)))
-    sent, stopped = sender(store, may_send, in_flight=1).send(keys, "data/s/")
-    results = by_key(sent)
+    outcomes, stopped = sender(store, may_send, in_flight=1).send(keys, "data/s/")
+    results = by_key(outcomes)
 
     assert str(stopped) == "the lease is lost"
     assert results.keys() == set(keys)
     assert [results[key][0] for key in keys] == ["deleted"] * 20 + ["not sent"] * 5
-    assert left(store) == set(keys[20:])
+    assert remaining_keys(store) == set(keys[20:])
 
 
 def test_a_key_whose_delete_is_stopped_between_two_attempts_has_no_result(tmp_path: Path) -> None:
@@ -167,24 +167,24 @@ def test_a_key_whose_delete_is_stopped_between_two_attempts_has_no_result(tmp_pa
         if next(checks):
             raise Refused("the re-verification is too old")
 
-    sent, stopped = sender(store, may_send).send(written(store, "a"), "data/s/")
+    results, stopped = sender(store, may_send).send(written(store, "a"), "data/s/")
 
-    assert by_key(sent) == {"data/s/a": ("not sent", "", 1)}
+    assert by_key(results) == {"data/s/a": ("not sent", "", 1)}
     assert stopped is not None
 
 
 def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
-    """A key that XML can't carry is deleted by a request of its own; the others share theirs.
+    """A key that XML can't represent is deleted by its own request; the other keys share a request.
 
     aws/aws-sdk-go#3592, aws/aws-sdk-java#333
     """
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b\x01", "c", "d\r")
-    sent, _ = sender(store).send(keys, "data/s/")
+    results, _ = sender(store).send(keys, "data/s/")
 
     assert sorted(map(len, store.batches)) == [1, 1, 2]
-    assert {deletion for deletion, *_ in by_key(sent).values()} == {"deleted"}
-    assert left(store) == set()
+    assert {deletion for deletion, *_ in by_key(results).values()} == {"deleted"}
+    assert remaining_keys(store) == set()
 
 
 @pytest.mark.parametrize(
@@ -198,13 +198,13 @@ def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
     ids=["cut off", "a proxy's", "empty", "of no key"],
 )
 def test_a_batch_with_an_unreadable_response_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
-    """The response is cut off, or isn't the store's. It doesn't end the sweep."""
+    """The response is truncated or doesn't come from the store. The sweep continues."""
     with replying(200, body, {"Content-Type": "application/xml"}) as server:
         store = S3Store(Namespace.parse("s3://bucket/lake"), server.settings())
-        sent, stopped = sender(store, tries=2).send(["data/s/a", "data/s/b"], "data/s/")
+        results, stopped = sender(store, tries=2).send(["data/s/a", "data/s/b"], "data/s/")
 
     assert stopped is None
-    assert {key: (deletion, attempts) for key, (deletion, _, attempts) in by_key(sent).items()} == {
+    assert {key: (deletion, attempts) for key, (deletion, _, attempts) in by_key(results).items()} == {
         "data/s/a": ("failed", 2),
         "data/s/b": ("failed", 2),
     }
@@ -213,7 +213,7 @@ def test_a_batch_with_an_unreadable_response_is_retried_and_then_fails_key_by_ke
 
 @dataclass(slots=True)
 class SlowLookups:
-    """Look-ups that read the objects at once, and respond after `takes(keys)` seconds of their own clock."""
+    """Lookups that read the objects at once, but only respond after `takes(keys)` seconds of their own clock."""
 
     store: LocalStore
     takes: Callable[[Sequence[str]], float]
@@ -237,7 +237,7 @@ class SlowLookups:
 
 @pytest.mark.parametrize("first", [0.0, -float("inf")], ids=["waited", "never looked up"])
 def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: float) -> None:
-    """The look-up has seen the old object, and responds half a minute later."""
+    """The lookup saw the old object and responds half a minute later."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a")
     lookups = SlowLookups(store, lambda _: 30.0 if len(lookups.requests) == 1 else 0.1, seconds=10.0)
@@ -246,23 +246,23 @@ def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: 
         store.write("data/s/a", b"new")
 
     lookups.replaced = replace_it
-    sent, _ = lookups.sender().send(keys, "data/s/", looked_up=first)
+    results, _ = lookups.sender().send(keys, "data/s/", looked_up=first)
 
-    assert [(sending.key, sending.changed) for sending in sent] == [("data/s/a", True)]
-    assert left(store) == {"data/s/a"}
+    assert [(sending.key, sending.changed) for sending in results] == [("data/s/a", True)]
+    assert remaining_keys(store) == {"data/s/a"}
 
 
 def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Path) -> None:
-    """A second for each key: two keys are fast enough."""
+    """A lookup takes one second per key; two keys are fast enough."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, *(f"{number}" for number in range(8)))
     lookups = SlowLookups(store, lambda keys: float(len(keys)))
-    sent, stopped = lookups.sender().send(keys, "data/s/")
+    results, stopped = lookups.sender().send(keys, "data/s/")
 
     assert [len(keys) for keys in lookups.requests] == [8, 4, 2, 2, 4, 2, 2]
     assert store.batches == [keys[:2], keys[2:4], keys[4:6], keys[6:]]
-    assert by_key(sent) == dict.fromkeys(keys, ("deleted", "", 1))
-    assert (stopped, left(store)) == (None, set())
+    assert by_key(results) == dict.fromkeys(keys, ("deleted", "", 1))
+    assert (stopped, remaining_keys(store)) == (None, set())
 
 
 def test_a_key_whose_lookups_are_always_slow_fails_and_is_not_deleted(tmp_path: Path) -> None:
@@ -270,21 +270,21 @@ def test_a_key_whose_lookups_are_always_slow_fails_and_is_not_deleted(tmp_path: 
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b", "slow")
     lookups = SlowLookups(store, lambda keys: 5.0 if "data/s/slow" in keys else 0.1)
-    sent, stopped = lookups.sender().send(keys, "data/s/")
-    [why] = [sending.result.message for sending in sent if sending.result and sending.key == "data/s/slow"]
+    results, stopped = lookups.sender().send(keys, "data/s/")
+    [why] = [sending.result.message for sending in results if sending.result and sending.key == "data/s/slow"]
 
-    assert by_key(sent) == {
+    assert by_key(results) == {
         "data/s/a": ("deleted", "", 1),
         "data/s/b": ("deleted", "", 1),
         "data/s/slow": ("failed", "TooSlow", 0),
     }
     assert "was not deleted" in why
     assert lookups.requests.count(["data/s/slow"]) == MAX_SLOW_LOOKUPS
-    assert (stopped, left(store)) == (None, {"data/s/slow"})
+    assert (stopped, remaining_keys(store)) == (None, {"data/s/slow"})
 
 
 def test_waits_for_the_permit_do_not_count_as_slow_lookups(tmp_path: Path) -> None:
-    """Each time after the look-up, a new permit is awaited; in the end there is one in time."""
+    """After each lookup the task has to wait for a new permit. Finally there is one in time."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b")
     lookups, waits = SlowLookups(store, lambda _: 0.1), iter([0.0, *[20.0] * 6])
@@ -292,7 +292,7 @@ def test_waits_for_the_permit_do_not_count_as_slow_lookups(tmp_path: Path) -> No
     def may_send() -> None:
         lookups.seconds += next(waits, 0.0)
 
-    sent, _ = lookups.sender(may_send).send(keys, "data/s/")
+    results, _ = lookups.sender(may_send).send(keys, "data/s/")
 
     assert lookups.requests == [keys] * 7
-    assert by_key(sent) == dict.fromkeys(keys, ("deleted", "", 1))
+    assert by_key(results) == dict.fromkeys(keys, ("deleted", "", 1))

@@ -1,4 +1,4 @@
-"""The check right before a delete: every key gets exactly one verdict, and nothing that changed is garbage."""
+"""The check right before a delete: every key gets exactly one verdict, and no changed object is deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pending(address: str = "data/s/a", **changes: Any) -> dict[str, Any]:
     return {"address": address, **known, **changes}
 
 
-def there(address: str = "data/s/a", **changes: Any) -> dict[str, Any]:
+def stored_row(address: str = "data/s/a", **changes: Any) -> dict[str, Any]:
     return {"address": address, "size": 5, "modified": MARKED, "checksum": "abc", **changes}
 
 
@@ -39,8 +39,8 @@ def checked(rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> 
 
 
 def addresses(table: pa.Table) -> list[str]:
-    found: list[str] = table["address"].to_pylist()
-    return found
+    names: list[str] = table["address"].to_pylist()
+    return names
 
 
 objects = st.fixed_dictionaries(
@@ -60,17 +60,17 @@ found_objects = st.none() | st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)  # the first call imports pandas, by way of Arrow
+@settings(deadline=None)  # the first call makes Arrow import pandas
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
 def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
-    """Unchanged, changed, gone or cut off; the sizes of all are known."""
+    """The verdicts are unchanged, changed, gone and cut off. The sizes of all objects are known."""
     rows = [pending(f"data/s/{number:02}", **marked) for number, (marked, _) in enumerate(pairs)]
-    found = [
-        there(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
+    verdicts = [
+        stored_row(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
     ]
-    result = checked(rows, found)
+    result = checked(rows, verdicts)
     parts = (result.unchanged, result.changed, result.gone, result.interrupted)
-    present = {row["address"] for row in found}
+    present = {row["address"] for row in verdicts}
 
     assert sorted(key for part in parts for key in addresses(part)) == [row["address"] for row in rows]
     assert {*addresses(result.unchanged), *addresses(result.changed)} == present
@@ -79,24 +79,24 @@ def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], di
     assert len(receipts_of_check(result, CUTOFF)) == len(result.changed) + len(result.gone)
 
 
-@settings(deadline=None)  # the first call imports pandas, by way of Arrow
+@settings(deadline=None)  # the first call makes Arrow import pandas
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
 def test_a_backup_copies_exactly_what_a_sweep_may_delete(
     pairs: list[tuple[dict[str, Any], dict[str, Any] | None]],
 ) -> None:
-    """Both use one rule, but a backup also copies objects that a mark recorded without a size."""
+    """Backup and sweep use the same rule, but a backup also copies objects that a mark recorded without a size."""
     rows = [
         pending(f"data/s/{number:02}", **marked)
         for number, (marked, _) in enumerate(pairs)
         if marked["size"] is not None
     ]
-    found = [
-        there(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
+    verdicts = [
+        stored_row(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
     ]
-    sentences = how_changed(*tables(rows, found), cutoff=CUTOFF)
+    sentences = how_changed(*tables(rows, verdicts), cutoff=CUTOFF)
 
     assert [row["address"] for row, sentence in zip(rows, sentences, strict=True) if sentence] == addresses(
-        checked(rows, found).changed
+        checked(rows, verdicts).changed
     )
 
 
@@ -110,25 +110,25 @@ def test_a_backup_copies_exactly_what_a_sweep_may_delete(
 )
 def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentence: str) -> None:
     """The log has the recorded and the current value of the first difference."""
-    [found] = how_changed(*tables([pending()], [there(**now)]), cutoff=None)
-    [young] = how_changed(*tables([pending(modified=None)], [there(modified=CUTOFF + SECOND)]), cutoff=CUTOFF)
+    [difference] = how_changed(*tables([pending()], [stored_row(**now)]), cutoff=None)
+    [young] = how_changed(*tables([pending(modified=None)], [stored_row(modified=CUTOFF + SECOND)]), cutoff=CUTOFF)
 
-    assert sentence in found
+    assert sentence in difference
     assert young == f"it was written at {CUTOFF + SECOND}, after the mark was made"
 
 
 @pytest.mark.parametrize(
     "now",
     [
-        there(size=6),
-        there(checksum="def"),
-        there(modified=MARKED + SECOND),
-        there(modified=MARKED - SECOND),
+        stored_row(size=6),
+        stored_row(checksum="def"),
+        stored_row(modified=MARKED + SECOND),
+        stored_row(modified=MARKED - SECOND),
     ],
     ids=["size", "checksum", "later", "earlier"],
 )
 def test_an_object_with_another_size_checksum_or_second_counts_as_changed(now: dict[str, Any]) -> None:
-    """It is left alone."""
+    """A changed object is not deleted."""
     result = checked([pending()], [now])
 
     assert (len(result.unchanged), addresses(result.changed)) == (0, ["data/s/a"])
@@ -138,38 +138,38 @@ def test_an_object_with_another_size_checksum_or_second_counts_as_changed(now: d
 @pytest.mark.parametrize(
     ("marked", "now"),
     [
-        (pending(), there(modified=MARKED.replace(microsecond=0))),
-        (pending(checksum=None), there()),
-        (pending(), there(checksum=None)),
-        (pending(modified=None), there(modified=CUTOFF)),
+        (pending(), stored_row(modified=MARKED.replace(microsecond=0))),
+        (pending(checksum=None), stored_row()),
+        (pending(), stored_row(checksum=None)),
+        (pending(modified=None), stored_row(modified=CUTOFF)),
     ],
     ids=["a part of a second", "no checksum then", "no checksum now", "no time then"],
 )
 def test_unknown_values_and_fractions_of_a_second_do_not_count_as_changes(
     marked: dict[str, Any], now: dict[str, Any]
 ) -> None:
-    """Not every request reports them."""
+    """Some requests don't report these values."""
     assert addresses(checked([marked], [now]).unchanged) == ["data/s/a"]
 
 
 def test_an_object_younger_than_the_cutoff_of_a_mark_without_times_counts_as_changed() -> None:
-    """Such a mark doesn't record what it marked."""
-    result = checked([pending(modified=None)], [there(modified=CUTOFF + timedelta(milliseconds=1))])
+    """Such a mark doesn't record the objects' times."""
+    result = checked([pending(modified=None)], [stored_row(modified=CUTOFF + timedelta(milliseconds=1))])
 
     assert addresses(result.changed) == ["data/s/a"]
 
 
 def test_an_object_that_appeared_since_the_listing_counts_as_changed() -> None:
-    """Where nothing was listed at its key, it was verified without knowing its size."""
-    result = checked([pending(size=None, modified=None, checksum=None)], [there(modified=MARKED)])
+    """If no object was listed at a key, its size was unknown at the re-verification."""
+    result = checked([pending(size=None, modified=None, checksum=None)], [stored_row(modified=MARKED)])
 
     assert addresses(result.changed) == ["data/s/a"]
 
 
 def test_the_reported_size_is_that_of_the_mark_or_else_that_of_the_object_found() -> None:
-    """A report that counts other bytes than those that were approved misleads its readers."""
+    """A report with other sizes than the approved ones would mislead its readers."""
     rows = [pending("a"), pending("b", size=None), pending("c", size=None), pending("d")]
-    result = checked(rows, [there("a", size=7), there("b", size=7)])
+    result = checked(rows, [stored_row("a", size=7), stored_row("b", size=7)])
 
     assert result.changed.select(["address", "size"]).to_pylist() == [
         {"address": "a", "size": 5}, {"address": "b", "size": 7}

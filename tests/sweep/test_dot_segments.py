@@ -1,4 +1,4 @@
-"""Keys with `.` or `..` between slashes: nothing refers to them, and they are kept; everything else is collected."""
+"""Unreferenced keys with `.` or `..` between slashes are kept. All other garbage is collected."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Lake:
 
 @pytest.fixture
 def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
-    """A repository in a store that holds such keys; one object is live, all others are garbage."""
+    """A repository in a store that accepts such keys. One object is live, and all others are garbage."""
     moto_server.make_bucket("dots")
     with Sandbox(tmp_path, place=StorePlace("s3://dots/sandbox", moto_server.settings())) as sandbox:
         repository = sandbox.create("dots")
         repository.put("main", "live", b"live")
         repository.commit("main", "live")
-        found = Lake(
+        repository_lake = Lake(
             repository,
             {
                 **sandbox.settings,
@@ -57,18 +57,19 @@ def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
             },
         )
         for key in DOTTED | PLAIN:
-            found.store.write(key, key.encode())
-        yield found
+            repository_lake.store.write(key, key.encode())
+        yield repository_lake
 
 
 def test_keys_with_dot_segments_are_kept_and_named_while_all_others_are_swept(
     lake: Lake, lakegc: Lakegc, moto_server: MotoServer
 ) -> None:
-    """A tool that resolves paths would delete another object by such a key. One such key used to keep all garbage."""
+    """A tool that resolves paths would delete another object by such a key. Once, a single such key kept all
+    garbage."""
     name = lake.repository.id
     first = lake.marked("m1")
     review = json.loads(lakegc.output(lake.settings, "review", name, "m1", "--format", "json"))
-    shown = lakegc.output(lake.settings, "review", name, "m1")
+    output = lakegc.output(lake.settings, "review", name, "m1")
     Sweeper().approve(lake.settings, name, "m1")
     report = lakegc.output(lake.settings, "sweep", name, "m1")
     reported = lakegc.output(lake.settings, "report", name, "m1")
@@ -78,7 +79,7 @@ def test_keys_with_dot_segments_are_kept_and_named_while_all_others_are_swept(
     assert first.facts("expired_set")["dot_segments"] == len(DOTTED)
     assert set(first.facts("expired_set")["dot_segment_names"]) == DOTTED
     assert review["dot_segments"] == {"objects": len(DOTTED), "named": sorted(DOTTED)}
-    for text in (shown, reported):
+    for text in (output, reported):
         assert f"{len(DOTTED)} {WHY}" in text
         assert repr("data/s/../garbage") in text
     assert "deleted" in report
@@ -89,7 +90,8 @@ def test_keys_with_dot_segments_are_kept_and_named_while_all_others_are_swept(
 
 
 def test_marks_keep_exactly_the_keys_that_approvals_refuse() -> None:
-    """One rule on both sides: no mark is made that nobody can approve, and no forged one is approved."""
+    """Marks and approvals use the same rule. No mark is made that nobody can approve, and no forged mark is
+    approved."""
     keys = pa.array(sorted(DOTTED | PLAIN), pa.string())
 
     assert set(forbidden_keys(keys, local_adapter=False).to_pylist()) == DOTTED

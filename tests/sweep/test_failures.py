@@ -1,4 +1,4 @@
-"""A whole sweep of which each kind of store refuses a part: what is reported, and what the next one does."""
+"""Whole sweeps in which a store of each kind refuses some deletes: what is reported, and what the next run does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.replay_server import wait_until_passed
 from tests.support.store_proxy import StoreProxy, store_proxy
 
 Request = pytest.FixtureRequest
-GETS_FLAGS, SETS_FLAGS, IMMUTABLE = 0x80086601, 0x40086602, 0x10  # Linux's ioctls on files, and chattr's +i
+GETS_FLAGS, SETS_FLAGS, IMMUTABLE = 0x80086601, 0x40086602, 0x10  # Linux's file ioctls, and the flag of `chattr +i`
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Lake:
 
 @dataclass(frozen=True)
 class Swept:
-    """What was seen after one run of the command: its outcome, the mark's state, receipts by key, and keys left."""
+    """The result of one run of the command: its outcome, the mark's state, receipts by key, and the remaining keys."""
 
     outcome: Outcome
     state: MarkState
@@ -58,13 +58,13 @@ class Swept:
 
     @property
     def report(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.outcome.out)
-        return found
+        document: dict[str, Any] = json.loads(self.outcome.out)
+        return document
 
 
 @dataclass(frozen=True)
 class Twice:
-    """Two runs of a sweep: one of its objects is gone already, two may not be deleted in the first run."""
+    """Two runs of a sweep. One object is already gone, and two can't be deleted in the first run."""
 
     lake: Lake
     gone: str
@@ -117,7 +117,7 @@ def on_google(request: Request, folder: Path) -> Iterator[Lake]:
 def in_a_store(
     folder: Path, place: StorePlace, batches: Batches, setting: str, end: str, account: str = ""
 ) -> Iterator[Lake]:
-    """A repository of a sandbox over a store that is reached through a proxy."""
+    """A repository of a sandbox whose objects are in a store behind a proxy."""
     with store_proxy(end) as proxy, Sandbox(folder, place=place) as sandbox:
         settings = {**sandbox.settings, setting: proxy.endpoint + account}
         refuse = by_proxy(proxy, batches, sandbox.settings, "lake")
@@ -125,7 +125,7 @@ def in_a_store(
 
 
 def written(sandbox: Sandbox) -> set[str]:
-    """A repository `lake` with one object that is committed, and six that nothing refers to."""
+    """A repository `lake` with one committed object and six unreferenced ones."""
     garbage = {f"data/s/{number}" for number in range(6)}
     lake = sandbox.create("lake")
     lake.put("main", "kept", b"kept")
@@ -147,7 +147,8 @@ def by_proxy(
 
 
 def by_disk(root: Path) -> Callable[[set[str]], AbstractContextManager[object]]:
-    """Files that even root can't delete (it may do so to files by rights alone); skips where there are none."""
+    """Files that even root can't delete, because file permissions don't stop root. Skips where the disk can't do
+    that."""
 
     def immutable(descriptor: int, on: bool) -> None:
         flags = bytearray(8)
@@ -179,16 +180,16 @@ def twice(request: Request, lakegc: Lakegc, tmp_path_factory: pytest.TempPathFac
     with request.param(request, tmp_path_factory.mktemp("refused")) as lake:
         now = lake.store.now
         wait_until_passed(now(), now)
-        made = Marker().mark(lake.settings, lake.repository, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
-        assert made.expired == lake.garbage
+        mark = Marker().mark(lake.settings, lake.repository, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+        assert mark.expired == lake.garbage
         wait_until_passed(now(), now)
         Sweeper().approve(lake.settings, lake.repository, "m1")
-        gone, *others = sorted(lake.garbage)
+        missing, *others = sorted(lake.garbage)
         refused = set(others[1:3])
-        lake.store.delete_many([gone])
+        lake.store.delete_many([missing])
         with lake.refuse(refused):
             first = swept(lakegc, lake)
-        yield Twice(lake, gone, refused, set(others) - refused, first, swept(lakegc, lake))
+        yield Twice(lake, missing, refused, set(others) - refused, first, swept(lakegc, lake))
 
 
 def swept(lakegc: Lakegc, lake: Lake) -> Swept:
@@ -198,12 +199,13 @@ def swept(lakegc: Lakegc, lake: Lake) -> Swept:
     files = Receipts(place, f"{mark_folder('m1')}receipts/")
     for row in (row for key in files.keys("receipt") for row in files.read(key).to_pylist()):
         receipts.setdefault(row["address"], []).append((row["outcome"], row["code"]))
-    left = {stored.key for page in place.store().pages("data/") for stored in page.objects}
-    return Swept(outcome, Mark.open(place, "m1").record.state, receipts, left)
+    remaining = {stored.key for page in place.store().pages("data/") for stored in page.objects}
+    return Swept(outcome, Mark.open(place, "m1").record.state, receipts, remaining)
 
 
 def test_failed_batch_fails_the_run_and_is_in_receipts(twice: Twice) -> None:
-    """A sweep of which a part failed is no success for scripts, in its report and in the mark; each key has its reason.
+    """A partly failed sweep is reported as failed in its exit code, its report and the mark. Each failed key has its
+    reason.
 
     treeverse/lakeFS: clients/spark/src/main/scala/io/treeverse/clients/BulkRemoverFactory.scala
     """
@@ -225,7 +227,7 @@ def test_failed_batch_fails_the_run_and_is_in_receipts(twice: Twice) -> None:
 
 
 def test_failed_delete_is_retried_by_next_run(twice: Twice) -> None:
-    """The next run of the command tries only the keys that failed; then the sweep is complete.
+    """The next run only tries the keys that failed, and completes the sweep.
 
     HUDI-7655, apache/hudi#11343, apache/hudi#11363
     """

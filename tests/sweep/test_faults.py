@@ -1,4 +1,4 @@
-"""A store that fails, loses requests, or gives wrong or late responses: each key still gets its true outcome."""
+"""A store that fails, loses requests, or sends wrong or late responses: each key still gets its true outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.mark_runs import SharedSpark, environment
 from tests.support.retry_policies import no_wait_policy
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import Fault, StoreProxy, every_nth, store_proxy
-from tests.support.sweep_without_lakefs import BUCKET, approved, finish_sweep_alone, left, outcomes, run_alone
+from tests.support.sweep_without_lakefs import BUCKET, approved, finish_sweep_alone, outcomes, remaining_keys, run_alone
 
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
 KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
@@ -42,7 +42,7 @@ def proxy(seaweedfs: SeaweedFS) -> Iterator[StoreProxy]:
 
 @pytest.fixture
 def run(seaweedfs: SeaweedFS, proxy: StoreProxy, spark: SparkResource) -> Iterator[SweepRun]:
-    """A sweep of 240 keys, beside five others, through the proxy; batches are small, so that there are many."""
+    """A sweep of 240 of 245 keys through the proxy. Batches are small, so that there are many."""
     name, client = uuid.uuid4().hex, seaweedfs.client()
     for key in itertools.chain(KEYS, OTHERS):
         client.put_object(Bucket=BUCKET, Key=f"{name}/{key}", Body=b"12345")
@@ -75,24 +75,24 @@ def run(seaweedfs: SeaweedFS, proxy: StoreProxy, spark: SparkResource) -> Iterat
 def test_transient_faults_are_retried_until_every_approved_key_is_deleted(
     run: SweepRun, proxy: StoreProxy, kind: str, fault: Fault, nth: int
 ) -> None:
-    """Their receipts say deleted, and no other key is deleted."""
+    """The receipts of the approved keys say deleted, and no other key is deleted."""
     proxy.plan = every_nth(nth, kind, fault)
     finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
 
-    assert left(run) == OTHERS
+    assert remaining_keys(run) == OTHERS
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
 
 
 def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: StoreProxy) -> None:
-    """Where some batches fail and others don't, each approved key has one receipt with its true outcome.
+    """If only some batches fail, each approved key still has one receipt with its true outcome.
 
     earth-mover/icechunk: icechunk-storage/src/storage.rs
     """
     proxy.plan = every_nth(3, "delete", Fault.DENIED)
     first_report = finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
-    first, there = outcomes(run), left(run)
+    first, there = outcomes(run), remaining_keys(run)
     failed = {key for key, outcome in first.items() if outcome == "failed"}
     second_report = finish_sweep_alone(run, KEYS)
 
@@ -102,26 +102,26 @@ def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: S
     assert first_report.objects == {"deleted": len(KEYS) - len(failed), "failed": len(failed)}
     assert second_report.objects == {"deleted": len(failed)}
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
-    assert left(run) == OTHERS
+    assert remaining_keys(run) == OTHERS
 
 
 @pytest.mark.parametrize(("kind", "words"), [("receipt", "507"), ("intent", "507"), ("list", "500")])
 def test_a_sweep_that_cannot_write_receipts_stops_and_resumes_with_true_outcomes(
     run: SweepRun, proxy: StoreProxy, kind: str, words: str
 ) -> None:
-    """It stops with the store's own error."""
+    """The sweep stops with the store's own error."""
     proxy.plan = every_nth(1, kind, Fault.BROKEN if kind == "list" else Fault.FULL)
     with pytest.raises(LakegcError, match=words):
         finish_sweep_alone(run, KEYS)
     proxy.plan = lambda *_: None
     finish_sweep_alone(run, KEYS)
 
-    assert left(run) == OTHERS
+    assert remaining_keys(run) == OTHERS
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
 
 
 def test_requests_to_a_busy_store_slow_down(run: SweepRun, proxy: StoreProxy) -> None:
-    """While it answers every request with 503; when it recovers, the sweep ends."""
+    """The store answers every request with 503 for a while. When it recovers, the sweep completes."""
     proxy.plan = every_nth(1, "delete", Fault.BUSY, at_most=25)
     proxy.deletes_at.clear()
     tally = finish_sweep_alone(run, KEYS)
@@ -133,7 +133,7 @@ def test_requests_to_a_busy_store_slow_down(run: SweepRun, proxy: StoreProxy) ->
 
 
 def test_tasks_do_not_count_as_ended_after_a_failed_attempt(spark: SparkResource) -> None:
-    """A failed task may have left a worker behind that is still deleting."""
+    """A failed task may leave behind a worker that is still deleting."""
     context = spark.spark_session.sparkContext
     settled = all_tasks_ended(spark.spark_session)
     assert context.parallelize([1, 2], 2).count() == 2
@@ -149,17 +149,17 @@ def fail(_: int) -> None:
 
 
 def test_quarantine_through_faults_loses_no_object(run: SweepRun, proxy: StoreProxy) -> None:
-    """Each object ends either in quarantine or at its key."""
+    """In the end each object is either in quarantine or at its key."""
     proxy.plan = every_nth(4, "delete", Fault.BROKEN_AFTER)
     finish_sweep_alone(run, KEYS[:60], Action.QUARANTINE)
     proxy.plan = lambda *_: None
 
-    assert left(run) == OTHERS | set(KEYS[60:])
+    assert remaining_keys(run) == OTHERS | set(KEYS[60:])
     assert outcomes(run) == dict.fromkeys(KEYS[:60], "quarantined")
 
 
 def test_a_resumed_sweep_reports_restored_objects_as_restored(run: SweepRun) -> None:
-    """After an undo, each object is reported where it is by then."""
+    """After an undo, the report says where each object is now."""
     rows, until = approved(run, KEYS[:5]), run.store.now() + timedelta(minutes=30)
     finish_sweep_alone(run, KEYS[:4], Action.QUARANTINE)
     run_round(run, Tasks.of(run.spark, rows.slice(0, 2)), Action.RESTORE, run.undone, run.next_number(), until, 2)

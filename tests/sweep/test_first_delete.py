@@ -1,4 +1,5 @@
-"""A sweep begins with one approved object: if the store refuses it for missing permissions, no other delete is sent."""
+"""A sweep first deletes a single approved object. If the store refuses that for missing permissions, no other delete is
+sent."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from tests.sweep.test_failures import written
 
 @dataclass
 class Lake:
-    """A repository whose mark `m1` is approved; `changes` are the sets of keys under `data/` that requests named to
-    write or delete."""
+    """A repository whose mark `m1` is approved. `changes` are the keys under `data/` that requests tried to write or
+    delete, one set per request."""
 
     lakegc: Lakegc
     settings: dict[str, str]
@@ -69,28 +70,28 @@ def lake(seaweedfs: SeaweedFS, lakegc: Lakegc, tmp_path: Path) -> Iterator[Lake]
     place = StorePlace(f"s3://{bucket}/under", seaweedfs.settings())
     with store_proxy(seaweedfs.endpoint_url) as proxy, Sandbox(tmp_path, place=place) as sandbox:
         settings = {**sandbox.settings, "s3_endpoint_url": proxy.endpoint}
-        found = Lake(lakegc, settings, sandbox.settings, proxy, sorted(written(sandbox)))
+        started = Lake(lakegc, settings, sandbox.settings, proxy, sorted(written(sandbox)))
         now = target_of(sandbox.settings, "lake").place.store().now
         wait_until_passed(now(), now)
-        found.refuse(set())
+        started.refuse(set())
         Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
         wait_until_passed(now(), now)
         Sweeper().approve(settings, "lake", "m1")
-        yield found
+        yield started
 
 
 def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> None:
-    """One refused delete is enough: no other is sent, and nothing but approved objects is ever touched."""
+    """After one refused delete, no other is sent. Only approved objects are ever touched."""
     first, *others = lake.keys
     lake.refuse(set(lake.keys))
-    refused, left = lake.sweep(), lake.left
+    refused, remaining = lake.sweep(), lake.left
     requests = [keys for keys in lake.changes if keys]
     status = lake.lakegc.output(lake.settings, "status", "lake")
     access_key = f". The access key {lake.settings['s3_access_key_id']} lacks"
 
     refused.stopped(1, repr(first), "AccessDenied", "s3:DeleteObject", access_key, "lakegc sweep lake m1", "Grant")
     assert requests == [{first}]
-    assert left == set(lake.keys)
+    assert remaining == set(lake.keys)
     assert lake.state is MarkState.SWEEPING
     assert "sweeping" in status
 

@@ -1,4 +1,4 @@
-"""Sweeps of foreign marks that stop in the middle, and what others write into them in the meantime."""
+"""Sweeps of foreign marks that are interrupted, and files that others write into them in the meantime."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["lake", "sandbox"]
 
 
 def approved(lake: Lake, **when: Any) -> None:
-    """A foreign mark of two objects, approved; all objects are an hour older than it."""
+    """An approved foreign mark of two objects. All objects are one hour older than the mark."""
     write_foreign_mark(lake, summary={**SUMMARY, "cutoff_time": (lake.now + timedelta(hours=1)).isoformat()})
     written = (lake.now - timedelta(hours=1)).timestamp()
     for key in STORED:
@@ -51,7 +51,7 @@ def unavailable(*_: Any) -> None:
 
 
 def test_a_sweep_whose_listing_failed_lists_again_when_resumed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its record says that the store was unavailable."""
+    """The sweep's record says that the store was unavailable."""
     approved(lake)
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest, state=MarkState.FAILED, finished=None)
     mark, listed = open_sweep_record(lake.target, "t1"), lake.now
@@ -83,7 +83,7 @@ def test_keys_planted_in_the_files_of_an_unfinished_sweep_are_not_deleted(
 
 
 def plant(lake: Lake, *keys: str) -> None:
-    """Add keys to the files of a sweep, so that its list of files and its record agree with them."""
+    """Add keys to the files of a sweep, and adapt the list of files and the record to them."""
     mark = open_sweep_record(lake.target, "t1")
     assert mark is not None
     rows = all_rows(lake.place, mark.dataset("expired_set"), REFERENCE_OBJECTS)
@@ -99,7 +99,7 @@ def plant(lake: Lake, *keys: str) -> None:
 def test_a_foreign_mark_whose_approval_is_revoked_before_the_first_delete_is_not_swept(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    """Listing the store can take hours. The revocation reports that nothing will be deleted."""
+    """Listing the store can take hours. The revocation says that no object will be deleted."""
     approved(lake)
     listed, move_to, proposal = foreign_marks.write_listing, Mark.move_to, lake.proposal("t1")
 
@@ -109,7 +109,7 @@ def test_a_foreign_mark_whose_approval_is_revoked_before_the_first_delete_is_not
 
     def begin_and_revoke(mark: Mark, state: MarkState, **changes: Any) -> None:
         move_to(mark, state, **changes)
-        if state is MarkState.SWEEPING:  # the revoke has looked at the state before
+        if state is MarkState.SWEEPING:  # the revocation has read the state before
             approve.record_end(proposal, who="Grace", how="revoked", now=lake.now)
 
     with monkeypatch.context() as raced:
@@ -131,7 +131,7 @@ def age(lake: Lake, key: str, when: datetime) -> None:
 def test_addresses_added_to_a_mark_during_its_sweep_are_not_deleted(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """A sweep may take hours. The files are read more than once, and verified each time."""
+    """A sweep may take hours. It reads the files several times, and verifies them each time."""
     approved(lake)
     part = f"{foreign_mark(lake).folder}part-00000-x.snappy.parquet"
     before, listed, rounds = lake.place.store().read(part), namespace_slices.list_namespace, sweep.run_rounds
@@ -156,7 +156,7 @@ def test_addresses_added_to_a_mark_during_its_sweep_are_not_deleted(
         if when == "before the first delete":
             raced.setattr(sweep, "run_rounds", delete_late)
         outcome = lakegc(lake.sandbox.settings, "sweep", lake.name, "t1")
-    if when == "before the first delete":  # what it deletes was read and verified by then
+    if when == "before the first delete":  # the set to delete was read and verified by then
         assert outcome.code == 0, outcome.err
         assert stored(lake) == set(STORED) - {"data/s/a", "data/s/b"}
     else:
@@ -171,8 +171,8 @@ def test_addresses_added_to_a_mark_during_its_sweep_are_not_deleted(
 def test_objects_written_after_a_foreign_mark_are_kept_whatever_its_summary_says(
     lake: Lake, lakegc: Lakegc, altered: str
 ) -> None:
-    """No digest covers the summary, nor the times of files. By a later cutoff, an object that was uploaded again at
-    the same key would pass for the one that was marked."""
+    """No digest covers the summary or the times of files. With a later cutoff, an object that was uploaded again at the
+    same key would be taken for the marked one."""
     minutes, now = timedelta(minutes=1), lake.now
     approved(lake, now=now + 20 * minutes)
     uploaded, files = (10, 0) if altered == "the summary" else (30, 40)

@@ -1,4 +1,4 @@
-"""What an earlier mark's files say isn't trusted by a sweep: anybody who may write to the namespace can alter them."""
+"""A sweep doesn't trust the files of an earlier mark: anybody who may write to the namespace can alter them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ DAY = timedelta(days=1)
 
 
 class Lake:
-    """A history of three commits: `dropped` is in the first two, `garbage` in the first one alone.
+    """A history of three commits: `dropped` is in the first two, `garbage` only in the first one.
 
-    After two days more the rules keep the last two commits, so that `dropped` is live and no branch has it any more.
+    Two days later the rules retain the last two commits, so that `dropped` is live although no branch has it any more.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -44,8 +44,8 @@ class Lake:
         self.days(1)
         self.put("garbage", b"overwritten")
         second = self.repository.commit("main", "second")
-        [found] = self.repository.committed.ranges(second.metarange_id)
-        self.range_id = found.id
+        [table] = self.repository.committed.ranges(second.metarange_id)
+        self.range_id = table.id
         self.days(3)
         self.put("dropped", b"overwritten, too")
         self.repository.commit("main", "third")
@@ -73,7 +73,8 @@ class Lake:
         return self.repository.objects.file(address).exists()
 
     def drop(self, mark_id: str, place: Place | None = None) -> None:
-        """Remove `dropped` from what a mark recorded of the second commit's range, as somebody without a key."""
+        """Remove `dropped` from the data that a mark recorded of the second commit's range, as an attacker without a
+        key would."""
         number = range_number(self.range_id)
 
         def without(table: pa.Table) -> pa.Table:
@@ -91,7 +92,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def test_a_live_address_removed_from_an_earlier_marks_files_is_rescued(lake: Lake) -> None:
-    """The incremental mark trusts the forged one, but its sweep reads the range again before it deletes anything."""
+    """The incremental mark trusts the forged one, but its sweep reads the range again before it deletes any object."""
     assert lake.mark("m1").expired == set()
     lake.days(2)
     lake.drop("m1")
@@ -106,20 +107,21 @@ def test_a_live_address_removed_from_an_earlier_marks_files_is_rescued(lake: Lak
 
 
 def test_a_sweep_reads_a_table_again_that_an_earlier_mark_recorded_as_without_references(lake: Lake) -> None:
-    """An incremental mark trusts what the forged one records of another repository; a full one and a sweep don't."""
+    """An incremental mark trusts what the forged mark records about another repository. A full mark and a sweep
+    don't."""
     other = lake.sandbox.create("other")
     imported = lake.repository.put("main", "imported", b"served elsewhere")
     lake.repository.delete("main", ["imported"])
     there = replace(imported, address=f"local://lake/{imported.address}", address_type=AddressType.FULL)
     other.stage("main", [there])
-    [found] = other.committed.ranges(other.commit("main", "imports").metarange_id)
+    [imported_range] = other.committed.ranges(other.commit("main", "imports").metarange_id)
     other.delete("main", ["imported"])  # objects at a head are probed anyway, and kept
     other.commit("main", "only history has it")
     assert lake.mark("m1").expired == set()
     lake.days(2)
     forge(
         lake.place, "m1", "committed_addresses", "clean_elsewhere",
-        lambda table: pa.concat_tables([table, pa.table({"table_id": [found.id]}, schema=table.schema)]),
+        lambda table: pa.concat_tables([table, pa.table({"table_id": [imported_range.id]}, schema=table.schema)]),
     )  # fmt: skip
 
     assert lake.mark("m2").expired == {imported.address, lake.garbage}
@@ -131,7 +133,8 @@ def test_a_sweep_reads_a_table_again_that_an_earlier_mark_recorded_as_without_re
 
 
 def test_an_incremental_mark_is_not_handed_to_the_reference_collector(lake: Lake) -> None:
-    """That collector reads nothing again, so it would delete what altered files of an earlier mark say."""
+    """The reference collector doesn't re-verify anything, so it would delete objects that an earlier mark's altered
+    files name."""
     lake.mark("m1")
     lake.days(2)
     lake.mark("m2")

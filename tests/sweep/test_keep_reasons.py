@@ -37,7 +37,7 @@ DATA = b"an object that only this reason keeps"
 
 @dataclass(frozen=True)
 class Lake:
-    """A repository beside another one, and two objects of it that nothing references."""
+    """A repository beside another one, and two of its objects that nothing references."""
 
     sandbox: Sandbox
     repository: SandboxRepository
@@ -52,20 +52,21 @@ class Lake:
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     with Sandbox(tmp_path_factory.mktemp("reasons")) as server:
         server.create("other")
-        found = server.create("lake")
-        found.put("main", "path", DATA)
-        found.commit("main", "content that can be re-staged")
-        kept = found.put("main", "kept", DATA)
-        free = found.put("main", "free", b"nobody wants this")
-        found.delete("main", ["kept", "free"])
-        yield Lake(server, found, kept, free.address)
+        repository = server.create("lake")
+        repository.put("main", "path", DATA)
+        repository.commit("main", "content that can be re-staged")
+        live = repository.put("main", "kept", DATA)
+        free = repository.put("main", "free", b"nobody wants this")
+        repository.delete("main", ["kept", "free"])
+        yield Lake(server, repository, live, free.address)
 
 
 # --- how each reason comes about: around a mark or a sweep, or before it ---------------------------------------------
 
 
 def imported(lake: Lake) -> AbstractContextManager[None]:
-    """A commit of another repository has the object by its full address; no branch has it any more for a probe."""
+    """Another repository has a commit with the object's full address. No branch has it any more, so no path probe finds
+    it."""
     full = {"address": f"local://lake/{lake.kept.address}", "address_type": AddressType.FULL}
     other = lake.sandbox.repository("other")
     other.stage("main", [replace(lake.kept, path=b"imported", **full)])
@@ -76,13 +77,14 @@ def imported(lake: Lake) -> AbstractContextManager[None]:
 
 
 def re_staged(lake: Lake) -> AbstractContextManager[None]:
-    """A branch serves the object where the committed one has the same content: no list and no diff shows it."""
+    """A branch serves the object at a path whose committed object has the same content, so no list and no diff shows
+    it."""
     lake.repository.stage("main", [replace(lake.kept, path=b"path")])
     return nullcontext()
 
 
 def staged_meanwhile(lake: Lake) -> AbstractContextManager[None]:
-    """The object is staged after everything was listed, and before it is listed once more."""
+    """The object is staged after all references were listed, and before they are listed again."""
     staged = replace(lake.kept, path=b"meanwhile")
     return on_first_message("reading once more", lambda: lake.repository.stage("main", [staged]))
 
@@ -121,7 +123,7 @@ REFERENCES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[No
 
 @pytest.mark.parametrize("reason", KEEP_REASONS, ids=lambda reason: reason.name)
 def test_each_reason_keeps_an_object_out_of_the_expired_set(lake: Lake, reason: KeepReason) -> None:
-    """The object isn't in the expired set, but other garbage is."""
+    """Other garbage still expires."""
     comes_about, _ = CASES[reason]
     with comes_about(lake):
         marked = Marker().mark(lake.sandbox.settings, "lake", "m1", NO_AGE)
@@ -131,7 +133,8 @@ def test_each_reason_keeps_an_object_out_of_the_expired_set(lake: Lake, reason: 
 
 @pytest.mark.parametrize("reason", [*REFERENCES, *KEEP_REASONS], ids=lambda reason: reason.name)
 def test_each_reason_rescues_an_object_in_a_sweep(lake: Lake, reason: KeepReason) -> None:
-    """It came about after the mark was approved: the re-verification keeps the object, and the report says why."""
+    """The reason applies only after the mark was approved. The re-verification keeps the object, and the report says
+    why."""
     marked = Marker().mark(lake.sandbox.settings, "lake", "m1", NO_AGE)
     assert marked.expired == {lake.kept.address, lake.free}
     Sweeper().approve(lake.sandbox.settings, "lake", "m1")

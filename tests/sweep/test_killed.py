@@ -1,6 +1,6 @@
-"""A sweep that is killed at any effect resumes where it stopped, and ends as if it had not been killed.
+"""A sweep that is killed at any effect can be resumed, and ends as if it had not been killed.
 
-LAKEGC_ALL_KILLS=1 tries every effect, before and after; otherwise it is those that leave most behind.
+LAKEGC_ALL_KILLS=1 kills before and after every effect; by default only the effects that leave most behind are tried.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_resources.spark.resource import SparkResource
 from tests.support.mark_runs import SharedSpark, environment, on_executors
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import Fault, StoreProxy, kind_of, store_proxy
-from tests.support.sweep_without_lakefs import BUCKET, finish_sweep_alone, left, outcomes, run_alone
+from tests.support.sweep_without_lakefs import BUCKET, finish_sweep_alone, outcomes, remaining_keys, run_alone
 
 KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
@@ -39,7 +39,7 @@ BATCH = 20
 
 
 def sweep_in_this_process() -> None:
-    """Run a sweep; called in the process that is killed."""
+    """Run a sweep in the process that will be killed."""
     name, endpoint, access_key, secret_key, whom = sys.argv[1:]
     server = SeaweedFS(endpoint, access_key, secret_key)
     with environment({}), on_executors(whom != "driver that deletes"):
@@ -48,7 +48,7 @@ def sweep_in_this_process() -> None:
 
 def workers_of(pid: int) -> list[int]:
     """The Python worker processes of a Spark driver."""
-    found = []
+    workers = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:
@@ -56,8 +56,8 @@ def workers_of(pid: int) -> list[int]:
             except (OSError, ValueError):
                 continue
             if b"spark_resources.spark.worker_daemon" in line and session == os.getsid(pid):
-                found.append(int(process.name))
-    return found
+                workers.append(int(process.name))
+    return workers
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def killing(process: subprocess.Popen[bytes], whom: str) -> Callable[[], None]:
 def test_kill_at_every_step_then_resume_same_end_state(
     seaweedfs: SeaweedFS, proxy: StoreProxy, whom: str, kind: str, when: str
 ) -> None:
-    """Every key ends as deleted, exactly the approved ones are gone, and no report says otherwise.
+    """Every approved key ends as deleted, no other key is gone, and no report says otherwise.
 
     kopia/kopia#3563, kopia/kopia#4769
     """
@@ -119,11 +119,11 @@ def test_kill_at_every_step_then_resume_same_end_state(
     assert count[0] >= 2
     assert process.returncode, "it ended as if nothing had happened"
     with environment({}):
-        # the lease of who was killed has not run out yet: the next one works under another's name in this test
+        # the killed process's lease hasn't expired, so in this test the next process runs under another name
         run = run_alone(name, seaweedfs.settings(), SharedSpark(), delete_batch=BATCH, take_over=True)
         finish_sweep_alone(run, KEYS)
         run.lease.release()
         booked = outcomes(run)
 
-    assert left(run) == OTHERS
+    assert remaining_keys(run) == OTHERS
     assert booked == dict.fromkeys(KEYS, "deleted")

@@ -1,4 +1,4 @@
-"""A lease that other processes rely on: no other run gets it before each of them has stopped (invariant 11)."""
+"""A lease that other processes rely on: no other run gets it until all of them have stopped (invariant 11)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def test_after_a_failed_run_the_lease_stays_taken_while_its_tasks_rely_on_it(lake: Lake) -> None:
-    """Otherwise a task could delete under another run's lease."""
+    """If it were free, a task could delete under another run's lease."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
     watch.check(at_least=REQUEST)
@@ -43,7 +43,7 @@ def test_after_a_failed_run_the_lease_stays_taken_while_its_tasks_rely_on_it(lak
     lake.pass_time(LAST_LOOK)
     with pytest.raises(Refused, match="expires"):
         watch.check(at_least=REQUEST)
-    with pytest.raises(Refused, match="Ada is working on"):  # what was sent at the last moment may be under way
+    with pytest.raises(Refused, match="Ada is working on"):  # a request sent at the last moment may be in flight
         lake.take("Grace")
     lake.pass_time(REQUEST)
     lake.take("Grace")
@@ -51,7 +51,7 @@ def test_after_a_failed_run_the_lease_stays_taken_while_its_tasks_rely_on_it(lak
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_lease_without_running_tasks_is_free_once_released(lake: Lake, fails: bool) -> None:
-    """The work ended well, or all its tasks have stopped."""
+    """The work succeeded, or all of its tasks have stopped."""
     lease = lake.take("Ada")
     with ExitStack() as failing:
         if fails:
@@ -65,8 +65,8 @@ def test_a_lease_without_running_tasks_is_free_once_released(lake: Lake, fails: 
 
 
 def test_a_lease_stays_taken_until_workers_of_lost_tasks_have_stopped(lake: Lake) -> None:
-    """Work can end well while such a worker is still quarantining under the lease as it last read it: no other run has
-    the lease before that worker has read it again, even after further work that ended well."""
+    """Work may succeed while such a worker is still quarantining under the lease as it last read it. No other run gets
+    the lease before that worker has read it again, even if further work succeeds."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
     with lease.watched(REQUEST, lambda: False):
@@ -85,7 +85,7 @@ def test_a_lease_stays_taken_until_workers_of_lost_tasks_have_stopped(lake: Lake
 
 
 def test_a_lease_stays_taken_until_tasks_of_an_interrupted_run_have_stopped(lake: Lake) -> None:
-    """Ctrl-C, or a signal, ends the driver but not its tasks at once."""
+    """Ctrl-C or a signal ends the driver, but doesn't end its tasks at once."""
     lease = lake.take("Ada")
     with pytest.raises(KeyboardInterrupt), lease.watched(REQUEST, lambda: True):
         raise KeyboardInterrupt
@@ -130,7 +130,7 @@ def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake:
 
     def wait(seconds: float) -> None:
         assert lake.holder() == "Grace", "the dead one's tasks can't see yet that the lease is another's"
-        watch.check(at_least=REQUEST)  # what it read before still holds
+        watch.check(at_least=REQUEST)  # the lease that it read before is still valid
         lake.pass_time(LAST_LOOK)
         with pytest.raises(Refused, match="is now held by Grace"):
             watch.check(at_least=REQUEST)
@@ -143,7 +143,7 @@ def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake:
 
 
 def test_an_interrupted_takeover_keeps_the_lease_taken_until_the_dead_processs_tasks_have_stopped(lake: Lake) -> None:
-    """The next process still finds what the lease says about these tasks."""
+    """The lease still tells the next process about these tasks."""
     leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
 
     def wait(_: float) -> None:
@@ -159,28 +159,28 @@ def test_an_interrupted_takeover_keeps_the_lease_taken_until_the_dead_processs_t
 
 
 def test_a_takeover_after_a_killed_takeover_still_waits_for_the_first_processs_tasks(lake: Lake) -> None:
-    """The third process waits for the tasks of the first one, as the second one did when it was killed."""
+    """The third process waits for the tasks of the first one, just as the second one did before it was killed."""
     first = leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
     watch = LeaseWatch(lake.store, first.token, lake.clock)
     watch.check(at_least=REQUEST)
-    seen: list[Holder] = []
+    holders: list[Holder] = []
 
     def killed(_: float) -> None:
-        seen.append(Holder.from_json(lake.store.read(LEASE_KEY), "here"))
+        holders.append(Holder.from_json(lake.store.read(LEASE_KEY), "here"))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         lake.take("Grace", sleep=killed)
-    lake.write(replace(seen[0], process=first.process).to_json())  # as it lies there where nothing of her could end
+    lake.write(replace(holders[0], process=first.process).to_json())  # as if none of her processes could stop
     waited: list[float] = []
     lake.take("Alan", sleep=waited.append)
 
-    watch.check(at_least=REQUEST)  # the first one's task still relies on what it read
+    watch.check(at_least=REQUEST)  # the first process's task still relies on the lease that it read
     assert waited == [(LAST_LOOK + REQUEST).total_seconds()]
 
 
 def test_the_lease_of_a_process_that_may_be_alive_is_not_taken_over(lake: Lake) -> None:
-    """Nobody can tell that it is dead if it runs on another machine, or if its version doesn't record processes."""
+    """A process can't be known to be dead if it runs on another machine, or if its version doesn't record processes."""
     dead = leave_dead(lake, tasks_stop_after=timedelta(0))
     assert dead.process is not None
     for process in (replace(dead.process, boot="another"), this_process(), None):
@@ -191,19 +191,20 @@ def test_the_lease_of_a_process_that_may_be_alive_is_not_taken_over(lake: Lake) 
 
 
 def test_a_round_records_in_the_lease_how_long_its_tasks_may_continue(lake: Lake) -> None:
-    """It does so before they begin, so a process that takes over from a killed one knows how long to wait."""
+    """The round records this before its tasks start, so a process that takes over after a kill knows how long to
+    wait."""
     lease = lake.take("Ada")
     with lease.watched(REQUEST, lambda: True):
-        found = Holder.from_json(lake.store.read(LEASE_KEY), "here")
+        holder = Holder.from_json(lake.store.read(LEASE_KEY), "here")
         lease.renew()
         renewed = Holder.from_json(lake.store.read(LEASE_KEY), "here")
 
-    assert found.process == this_process()
-    assert found.tasks_stop_after_s == renewed.tasks_stop_after_s == (LAST_LOOK + REQUEST).total_seconds()
+    assert holder.process == this_process()
+    assert holder.tasks_stop_after_s == renewed.tasks_stop_after_s == (LAST_LOOK + REQUEST).total_seconds()
 
 
 def test_a_watch_notices_a_takeover_of_the_lease_within_its_interval(lake: Lake) -> None:
-    """A task would otherwise delete beside another run."""
+    """If it noticed later, a task would delete while another run holds the lease."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
     watch.check(at_least=REQUEST)
@@ -216,7 +217,7 @@ def test_a_watch_notices_a_takeover_of_the_lease_within_its_interval(lake: Lake)
 
 
 def test_tasks_continue_under_a_renewed_lease_and_stop_before_one_expires(lake: Lake) -> None:
-    """A lease that isn't renewed ends while requests may be under way."""
+    """A lease that isn't renewed may expire while requests are in flight."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
     for _ in range(4):

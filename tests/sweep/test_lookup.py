@@ -1,4 +1,4 @@
-"""Looking up keys again gives the results of a full listing, with few requests and on every store."""
+"""Looking up keys again gives the same results as a full listing, with few requests and on every store."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def chunk(keys: Sequence[tuple[str, str]]) -> pa.Table:
 
 
 def by_key(table: pa.Table) -> dict[str, tuple[int, int, str | None]]:
-    """Size, time in whole seconds, and checksum of each key; a repeated key is an error."""
+    """The size, time in whole seconds, and checksum of each key. A repeated key is an error."""
     rows = table.to_pylist()
-    found = {row["address"]: (row["size"], int(row["modified"].timestamp()), row["checksum"]) for row in rows}
-    assert len(found) == len(rows)
-    return found
+    details = {row["address"]: (row["size"], int(row["modified"].timestamp()), row["checksum"]) for row in rows}
+    assert len(details) == len(rows)
+    return details
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 1.0])
 def test_lookups_return_the_same_objects_as_a_full_listing(store: Store, share: float) -> None:
-    """The keys are random, present or not, in slices large and small."""
+    """Random keys, existing or not, are looked up in slices of any size."""
     chance = random.Random(f"{share}")
     every = [(folder, key) for folder in SLICES for key in keys_in(folder)]
     present = [key for _, key in every if chance.random() < 0.6]
@@ -74,9 +74,9 @@ def test_lookups_return_the_same_objects_as_a_full_listing(store: Store, share: 
     for start in range(0, wanted.num_rows, 37):
         part = pa.Table.from_batches([wanted.slice(start, 37)])
         addresses = set(part["address"].to_pylist())
-        seen = {key: found for key, found in by_key(lookup.look_up(part)).items() if key in addresses}
+        looked_up = {key: details for key, details in by_key(lookup.look_up(part)).items() if key in addresses}
 
-        assert seen == {key: listed[key] for key in addresses & listed.keys()}
+        assert looked_up == {key: listed[key] for key in addresses & listed.keys()}
 
 
 def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Store, provider: Provider) -> None:
@@ -86,9 +86,9 @@ def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Sto
     write_all(store, every)
     paged = SmallPages(store)
     wanted = [("data/one/", key) for key in [*every[40 : 40 + FEW], *every[100 : 100 + FEW]]]
-    found = Lookup(paged).look_up(chunk(wanted))  # type: ignore[arg-type]
+    results = Lookup(paged).look_up(chunk(wanted))  # type: ignore[arg-type]
 
-    assert {key for _, key in wanted} <= set(by_key(found))
+    assert {key for _, key in wanted} <= set(by_key(results))
     assert paged.pages_read < 12
 
 
@@ -96,28 +96,29 @@ def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Sto
 def test_keys_with_characters_that_xml_cannot_represent_are_looked_up(
     store: Store, provider: Provider, kind: str
 ) -> None:
-    """A listing begins at such a key, which the store's response can't repeat."""
+    """The listing starts at such a key, but the store's response can't repeat it."""
     provider.needs("byte_order", has=provider.capabilities.byte_order)
     provider.needs("unsupported_keys", has=kind not in provider.capabilities.unsupported_keys)
     every = [f"data/one/{number:04}{keys.SAMPLES[kind]}s" for number in range(200)]
     write_all(store, every)
     wanted = every[:: 200 // (2 * FEW)]
-    found = Lookup(SmallPages(store)).look_up(chunk([("data/one/", key) for key in wanted]))  # type: ignore[arg-type]
+    results = Lookup(SmallPages(store)).look_up(chunk([("data/one/", key) for key in wanted]))  # type: ignore[arg-type]
 
-    assert set(wanted) <= set(by_key(found))
+    assert set(wanted) <= set(by_key(results))
 
 
 def test_a_key_that_the_store_cannot_hold_counts_as_absent(store: Store, provider: Provider) -> None:
-    """The store would fold it into another key, so nothing of that name can be deleted. It doesn't end the sweep."""
+    """The store would fold the key into another one, so no object with the key itself can be deleted. The sweep
+    continues."""
     provider.needs("unsupported_keys", has="empty segment" in provider.capabilities.unsupported_keys)
     write_all(store, ["data/one/a"])
-    found = Lookup(store).look_up(chunk([("data/one/", "data/one//a"), ("data/one/", "data/one/a")]))
+    results = Lookup(store).look_up(chunk([("data/one/", "data/one//a"), ("data/one/", "data/one/a")]))
 
-    assert list(by_key(found)) == ["data/one/a"]
+    assert list(by_key(results)) == ["data/one/a"]
 
 
 def test_a_failing_request_fails_the_lookup(store: Store) -> None:
-    """No key is reported as gone for that."""
+    """A failed request never makes a key count as gone."""
 
     class Away(SmallPages):
         def pages(self, prefix: str, **how: Any) -> Iterator[Page]:
@@ -133,5 +134,4 @@ def test_a_failing_request_fails_the_lookup(store: Store) -> None:
 
 
 def test_a_lookup_of_no_keys_finds_nothing_without_a_request(store: Store) -> None:
-    """It isn't an error."""
     assert Lookup(store).look_up(PENDING.empty_table()).equals(FOUND.empty_table())

@@ -1,4 +1,5 @@
-"""What becomes live while a round deletes: by a new branch, tag, hold or rule it loses seconds of deletes."""
+"""Objects that become live during a round, through a new branch, tag, hold or rule: only deletes of a few seconds are
+lost."""
 
 from __future__ import annotations
 
@@ -32,10 +33,10 @@ from tests.support.messages import on_first_message
 from tests.support.tampering_proxy import tampering_proxy
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
-OBJECTS, OTHERS, RATE = 60, 20, 10.0  # objects of the expired commit, other garbage, and how many go a second
+OBJECTS, OTHERS, RATE = 60, 20, 10.0  # objects of the expired commit, other garbage, and deletes per second
 INTERVAL_S = 0.2
 LIMIT_S = 150
-SEEN_LATE = 30  # of 60 objects, that may go before a task hears of the branch: 3 s, on a busy machine
+SEEN_LATE = 30  # of 60 objects: those deleted before a task learns of the branch, in 3 s on a busy machine
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def expired_commit(lake: SandboxRepository) -> tuple[str, dict[str, str]]:
-    """A commit that has expired, and the addresses that it alone reaches by their paths. Its child, the head of
-    `trunk`, deletes them."""
+    """An expired commit, and the addresses, by path, that only this commit reaches. Its child, the head of `trunk`,
+    deletes them."""
     set_rules(lake, Rules(1, {"long-branch": 60}))
     lake.create_branch("trunk", "main")
     entries = {f"old/{number:03}": lake.put("trunk", f"old/{number:03}", b"x") for number in range(OBJECTS)}
@@ -69,7 +70,8 @@ def wait_for_some_deletes(store: Store, addresses: set[str]) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """What makes the expired commit live while its objects are deleted, and in which ref it can be read then."""
+    """A change that makes the expired commit live while its objects are deleted, and the ref at which it can be read
+    then."""
 
     make: Callable[[SandboxRepository, Place, str], object]
     read_at: Callable[[str], str] = lambda commit: commit
@@ -93,7 +95,7 @@ def tag_hold(tags: str) -> Hold:
 def change_after_some_deletes(
     lake: SandboxRepository, place: Place, commit: str, addresses: set[str], change: Change
 ) -> set[str]:
-    """Make the change once some of the commit's objects are gone; those that were there right afterwards."""
+    """Make the change once some of the commit's objects are gone. Returns the objects that existed right afterwards."""
     wait_for_some_deletes(place.store(), addresses)
     change.make(lake, place, commit)
     return addresses & stored(place.store())
@@ -107,8 +109,8 @@ def change_after_some_deletes(
 def test_an_expired_commit_that_becomes_live_during_a_sweep_loses_at_most_seconds_of_deletes(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, change: str, most_entries: int, quarantine: bool
 ) -> None:
-    """A reader of the commit finds what was there when it became live but for a few objects, which the report names.
-    The other garbage is deleted under the same approval."""
+    """A reader of the commit finds the objects that existed when it became live, except for a few that the report
+    names. The other garbage is deleted under the same approval."""
     monkeypatch.setattr(head_watch, "MAX_ENTRIES", most_entries)
     lake = sandbox.create("lake")
     commit, paths = expired_commit(lake)
@@ -131,21 +133,21 @@ def test_an_expired_commit_that_becomes_live_during_a_sweep_loses_at_most_second
     writer.start()
     report = Sweeper().sweep(settings, "lake", "m1", SweepOptions(rate=RATE, quarantine=quarantine))
     writer.join(LIMIT_S)
-    left = stored(store)
+    remaining = stored(store)
 
     assert len(there[0]) > SEEN_LATE, "the change came too late to tell anything"
-    assert len(there[0] - left) <= SEEN_LATE
-    assert not others & left
-    assert set(report.late) == addresses - left
-    assert report.objects["rescued"] == len(addresses & left)
+    assert len(there[0] - remaining) <= SEEN_LATE
+    assert not others & remaining
+    assert set(report.late) == addresses - remaining
+    assert report.objects["rescued"] == len(addresses & remaining)
     for path, address in paths.items():
-        if address in left:
+        if address in remaining:
             assert lake.read(CHANGES[change].read_at(commit), path)[1] == b"x"
 
 
 def test_a_commit_of_another_repository_made_during_a_sweep_loses_at_most_seconds_of_deletes(sandbox: Sandbox) -> None:
-    """Another repository imports objects of the lake while they are deleted: it keeps those that were there but for a
-    few, which the report names. The other garbage is deleted."""
+    """Another repository imports objects of the lake while they are deleted. It keeps those that existed then, except
+    for a few that the report names. The other garbage is deleted."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     entries = [lake.put("main", f"old/{number:03}", b"x") for number in range(OBJECTS)]
     others = {lake.put("main", f"z/{number:03}", b"y").address for number in range(OTHERS)}
@@ -168,17 +170,17 @@ def test_a_commit_of_another_repository_made_during_a_sweep_loses_at_most_second
     writer.start()
     report = Sweeper().sweep(settings, "lake", "m1", SweepOptions(rate=RATE))
     writer.join(LIMIT_S)
-    left = stored(store)
+    remaining = stored(store)
 
     assert len(there[0]) > SEEN_LATE, "the commit came too late to tell anything"
-    assert len(there[0] - left) <= SEEN_LATE
-    assert not others & left
-    assert set(report.late) == addresses - left
-    assert report.objects["rescued"] == len(addresses & left)
+    assert len(there[0] - remaining) <= SEEN_LATE
+    assert not others & remaining
+    assert set(report.late) == addresses - remaining
+    assert report.objects["rescued"] == len(addresses & remaining)
 
 
 def merged(lake: SandboxRepository, commit: str) -> str:
-    """A repair of an old commit, merged; the old commit stays readable behind it."""
+    """A merged repair of an old commit. The old commit stays readable in the history of the merge."""
     fix = committed_on_a_branch(lake, commit)
     lake.merge("x", "main")
     lake.delete_branch("x")
@@ -206,7 +208,7 @@ def taken_back(lake: SandboxRepository, commit: str) -> str:
 
 
 def committed_on_a_branch(lake: SandboxRepository, commit: str) -> str:
-    """A new commit there without the old one's objects."""
+    """A new commit on a branch, without the old commit's objects."""
     lake.create_branch("x", commit)
     lake.put("x", "fix", b"fixed")
     lake.delete("x", [f"old/{number:03}" for number in range(OBJECTS)])
@@ -220,8 +222,8 @@ ABANDONED = [merged, squashed, deleted, taken_back]
 def test_a_commit_that_left_its_branch_before_the_first_delete_loses_no_object(
     sandbox: Sandbox, abandon: Callable[[SandboxRepository, str], str]
 ) -> None:
-    """A young commit is retained without a branch, and its line keeps the old one behind it. It was made after the
-    re-verification, and the branch was gone before the first listing."""
+    """A young commit without a branch is retained, and so is the old commit in its history. It was made after the
+    re-verification, and its branch was gone before the first listing of heads."""
     lake = sandbox.create("lake")
     commit, paths = expired_commit(lake)
     approved = approved_mark(sandbox, set(paths.values()))
@@ -235,7 +237,7 @@ def test_a_commit_that_left_its_branch_before_the_first_delete_loses_no_object(
 
 
 def test_a_purge_spares_objects_that_a_dangling_commit_retains(sandbox: Sandbox) -> None:
-    """Nothing undoes a purge."""
+    """A purge can't be undone."""
     lake = sandbox.create("lake")
     commit, paths = expired_commit(lake)
     store = approved_mark(sandbox, set(paths.values()))
@@ -249,16 +251,17 @@ def test_a_purge_spares_objects_that_a_dangling_commit_retains(sandbox: Sandbox)
 def test_objects_kept_during_the_first_delete_are_kept_afterwards(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The branch that showed it is gone when the other deletes begin, and commits may not be dumped."""
+    """The branch that showed the commit is gone when the other deletes begin, and the server allows no dump of
+    commits."""
     lake = sandbox.create("lake")
     commit, paths = expired_commit(lake)
     store = approved_mark(sandbox, set(paths.values()))
     first = round_loop.delete_first
 
     def delete_first(*arguments: Any) -> Any:
-        done = first(*arguments)
+        result = first(*arguments)
         lake.delete_branch("x")
-        return done
+        return result
 
     monkeypatch.setattr(round_loop, "delete_first", delete_first)
     monkeypatch.setattr(head_watch, "dumped_graph", lambda _: None)
@@ -270,7 +273,7 @@ def test_objects_kept_during_the_first_delete_are_kept_afterwards(
 
 
 def approved_mark(sandbox: Sandbox, wanted: set[str]) -> Store:
-    """The store of `lake`, whose mark `m1` has exactly the wanted expired set and is approved."""
+    """The store of `lake`, whose approved mark `m1` has exactly the wanted expired set."""
     store = target_of(sandbox.settings, "lake").place.store()
     later(store, store.now())
     options = MarkOptions(min_age=timedelta(0), allow_young=True)
@@ -310,7 +313,8 @@ def take_in_on_a_temporary_branch(other: SandboxRepository, entries: Sequence[En
 def test_a_dangling_commit_of_another_repository_made_before_a_round_loses_no_object(
     sandbox: Sandbox, take_in: Callable[[SandboxRepository, Sequence[Entry]], str]
 ) -> None:
-    """Made after the re-verification listed tables there, and dropped before heads are listed again."""
+    """The commit was made after the re-verification listed tables there, and lost its branch before heads were listed
+    again."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     other.put("main", "own", b"own")
     other.commit("main", "own", date=LONG_AGO)
@@ -337,7 +341,8 @@ def test_a_dangling_commit_of_another_repository_made_before_a_round_loses_no_ob
 def test_all_other_repositories_are_listed_before_the_first_delete(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where they take turns: the last one takes in objects after the re-verification listed its tables."""
+    """This holds even if repositories take turns: the last one takes in objects after the re-verification listed its
+    tables."""
     monkeypatch.setattr(other_head_watch, "REPOSITORIES_PER_TURN", 1)
     lake, others = sandbox.create("lake"), [sandbox.create(f"other-{number}") for number in range(3)]
     entries = [lake.put("main", f"old/{number}", b"x") for number in range(5)]
@@ -353,8 +358,8 @@ def test_all_other_repositories_are_listed_before_the_first_delete(
 
 @dataclass
 class SlowSweep:
-    """An approved mark of objects of `lake` that a sweep deletes slowly, while a thread acts after the first deletes.
-    `there` are the objects that were stored when it had acted."""
+    """An approved mark of objects of `lake`. A sweep deletes them slowly, while a thread acts after the first deletes.
+    `there` are the objects that existed after it had acted."""
 
     lake: SandboxRepository
     settings: dict[str, str]
@@ -368,8 +373,8 @@ class SlowSweep:
     def sweep(
         self, act: Callable[[], object], undo: Callable[[], object], until: Callable[[], bool] | None = None
     ) -> set[str]:
-        """Sweep, act, and undo it once `until`, by default without a permit, or once none are left; at the latest when
-        the objects are re-verified again. The objects that are stored in the end."""
+        """Run the sweep and act. Undo the action once `until` is true: by default once there is no permit or no object
+        left, and at the latest when the objects are re-verified again. Returns the objects that exist in the end."""
         stopped, lock = until or self.without_permit, threading.Lock()
         acted, undone = threading.Event(), threading.Event()
 
@@ -417,14 +422,14 @@ def slow_sweep(sandbox: Sandbox) -> tuple[SlowSweep, list[Entry]]:
 
 
 def quickly(settings: dict[str, str]) -> dict[str, str]:
-    """Settings for watching heads, without retries."""
+    """Settings for watching heads at short intervals and without retries."""
     return {**settings, "head_check_interval_s": str(INTERVAL_S), "retry_total_s": "0"}
 
 
 def test_an_unreadable_repository_hides_no_new_commit_of_another_one_during_a_round(
     sandbox: Sandbox,
 ) -> None:
-    """They take turns together, and deletes continue for a minute without the one that can't be read."""
+    """The two repositories share a turn. Deletes continue for a minute without the unreadable one."""
     other, _ = sandbox.create("other"), sandbox.create("third")
     swept, entries = slow_sweep(sandbox)
 
@@ -432,13 +437,13 @@ def test_an_unreadable_repository_hides_no_new_commit_of_another_one_during_a_ro
         sandbox.fail("third", 503)
         take_in_at(other, "main", entries)
 
-    left = swept.sweep(take_in, lambda: sandbox.fail("third", None))
+    remaining = swept.sweep(take_in, lambda: sandbox.fail("third", None))
 
-    assert len(swept.there - left) <= SEEN_LATE
+    assert len(swept.there - remaining) <= SEEN_LATE
 
 
 def test_objects_that_became_live_are_kept_although_recording_them_failed_at_first(sandbox: Sandbox) -> None:
-    """Without the list of what another repository took in, tasks get no permit to delete."""
+    """Tasks get no permit to delete until the objects that another repository took in are recorded."""
     other = sandbox.create("other")
     swept, entries = slow_sweep(sandbox)
     in_the_way = swept.lake.objects.file(mark_folder("m1") + "receipts/0002/became-live-0000.parquet")
@@ -447,15 +452,15 @@ def test_objects_that_became_live_are_kept_although_recording_them_failed_at_fir
         in_the_way.mkdir()
         take_in_at(other, "main", entries)
 
-    left = swept.sweep(take_in, in_the_way.rmdir)
+    remaining = swept.sweep(take_in, in_the_way.rmdir)
 
-    assert left, "deletes went on without the list"
+    assert remaining, "deletes went on without the list"
 
 
 def test_nothing_is_deleted_while_a_commit_from_a_dump_is_unreadable(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its branch isn't in any listing of heads, and its metarange can't be read for a while."""
+    """The commit's branch isn't in any listing of heads, and its metarange can't be read for a while."""
     monkeypatch.setattr(head_watch, "DUMP_INTERVAL_S", INTERVAL_S)
     monkeypatch.setattr(head_watch, "DUMP_PAUSE_FACTOR", 0.0)
     with tampering_proxy(sandbox.endpoint_url) as server:
@@ -477,9 +482,9 @@ def test_nothing_is_deleted_while_a_commit_from_a_dump_is_unreadable(
             server.refused = {}
             dumps.clear()
 
-        left = swept.sweep(commit_unreadably, lambda: moved[0][1].rename(moved[0][0]), lambda: len(dumps) > 40)
+        remaining = swept.sweep(commit_unreadably, lambda: moved[0][1].rename(moved[0][0]), lambda: len(dumps) > 40)
 
-    assert len(swept.there - left) <= SEEN_LATE
+    assert len(swept.there - remaining) <= SEEN_LATE
 
 
 def without_branch_x(listed: Any) -> None:

@@ -41,8 +41,8 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def server(sandbox: Sandbox) -> Iterator[TamperingProxy]:
-    with tampering_proxy(sandbox.endpoint_url) as found:
-        yield found
+    with tampering_proxy(sandbox.endpoint_url) as tampering:
+        yield tampering
 
 
 @pytest.fixture
@@ -50,10 +50,10 @@ def lake(sandbox: Sandbox) -> SandboxRepository:
     """A repository beside two others, `other` and `third`."""
     for name in ("other", "third"):
         sandbox.create(name)
-    found = sandbox.create("lake")
-    found.put("main", "kept", b"kept")
-    found.commit("main", "kept")
-    return found
+    repository = sandbox.create("lake")
+    repository.put("main", "kept", b"kept")
+    repository.commit("main", "kept")
+    return repository
 
 
 def garbage(lake: SandboxRepository, name: str) -> Entry:
@@ -73,7 +73,7 @@ def mark(sandbox: Sandbox, mark_id: str = "m1") -> Marked:
 
 
 def approve(sandbox: Sandbox, mark_id: str = "m1") -> None:
-    """Approve a mark, with a release for each brake that has tripped."""
+    """Approve a mark and release each tripped brake."""
     Sweeper().approve(settings(sandbox), "lake", mark_id)
 
 
@@ -93,7 +93,7 @@ def is_stored(lake: SandboxRepository, entry: Entry) -> bool:
 def test_a_sweep_stops_if_it_cannot_read_a_repository_that_its_mark_read(
     sandbox: Sandbox, lake: SandboxRepository, status: int
 ) -> None:
-    """By now it may refer to more: nothing is deleted before it is read."""
+    """The repository may refer to more objects by now, so no object is deleted until it can be read."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     assert mark(sandbox).expired == {imported.address, nobodys.address}
     approve(sandbox)
@@ -115,7 +115,8 @@ def test_a_sweep_stops_if_it_cannot_read_a_repository_that_its_mark_read(
 def test_a_sweep_continues_without_a_released_unreadable_repository_but_not_without_others(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """The mark could not read it, and the approval released it by name. What was known of it before is kept."""
+    """The mark could not read the repository, and the approval released it by name. Objects that it was known to refer
+    to are kept."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     stage_elsewhere(sandbox.repository("other"), imported, "imported")
     mark(sandbox, "m0")
@@ -138,7 +139,7 @@ def test_a_sweep_continues_without_a_released_unreadable_repository_but_not_with
 
 
 def created_again(sandbox: Sandbox, name: str, marked: Marked) -> SandboxRepository:
-    """Another repository under the name of a deleted one, created after a mark."""
+    """Another repository with the name of a deleted one, created after a mark."""
     client(sandbox).repositories_api.delete_repository(name)
     later = marked.record.server_now + timedelta(seconds=2)
     return sandbox.create(name, storage_namespace=f"local://{name}-again", date=later)
@@ -148,7 +149,7 @@ def created_again(sandbox: Sandbox, name: str, marked: Marked) -> SandboxReposit
 def test_a_release_does_not_cover_a_later_repository_of_the_same_name(
     sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch, while_deleting: bool
 ) -> None:
-    """The reason that the approval gives is about the deleted one. What the later one refers to is unknown."""
+    """The approval's reason is about the deleted repository. It is unknown to what the later one refers."""
     imported = garbage(lake, "imported")
     sandbox.fail("other", 503)
     marked = mark(sandbox)
@@ -177,7 +178,7 @@ def test_a_release_does_not_cover_a_later_repository_of_the_same_name(
 def test_a_damaged_record_of_another_mark_hides_no_references_of_an_unreadable_repository(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """One record that can't be read is no reason to forget what all the others have."""
+    """If one record can't be read, the references in all others still count."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     stage_elsewhere(sandbox.repository("other"), imported, "imported")
     mark(sandbox, "m0")
@@ -191,8 +192,8 @@ def test_a_damaged_record_of_another_mark_hides_no_references_of_an_unreadable_r
 def test_a_table_swapped_during_reading_does_not_count_as_without_references(
     sandbox: Sandbox, lake: SandboxRepository, kind: str
 ) -> None:
-    """The table in its place is whole and valid, but not the one by that name: the repository counts as unread, and
-    neither the sweep nor a later mark takes the table for one without references once it is back."""
+    """The swapped table is complete and valid, but its name is another one. The repository counts as unread. Once the
+    right table is back, neither the sweep nor a later mark takes it for one without references."""
     other = sandbox.repository("other")
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     other.put("main", "its own", b"its own")
@@ -220,7 +221,8 @@ def test_a_table_swapped_during_reading_does_not_count_as_without_references(
 def test_objects_of_a_commit_behind_a_new_head_of_another_repository_are_live(
     sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch, left_by: str
 ) -> None:
-    """Both were made after the re-verification and before heads were listed again; the head itself doesn't have it."""
+    """Both commits were made after the re-verification and before heads were listed again. The head itself doesn't have
+    the object."""
     other, imported, nobodys = sandbox.repository("other"), garbage(lake, "imported"), garbage(lake, "nobody's")
     other.put("main", "its own", b"its own")
     other.commit("main", "its own")
@@ -259,7 +261,7 @@ def test_objects_of_a_commit_behind_a_new_head_of_another_repository_are_live(
 def test_a_table_damaged_in_one_repository_is_read_from_another_that_has_it(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """Each table is read only once, but from the other repository if the first read fails."""
+    """Each table is read only once, but if that fails it is read from the other repository."""
     imported = garbage(lake, "imported")
     tables = []
     for other in (sandbox.repository("other"), sandbox.repository("third")):
@@ -287,8 +289,8 @@ def stage_again_elsewhere(other: SandboxRepository, entry: Entry, path: str, dat
 def test_identical_content_re_staged_in_another_repository_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """No list and no diff of that repository shows it, yet its branch serves the staged address: the mark and every
-    re-verification probe the path. Where the probe has no clear result, the object is kept as well."""
+    """No list and no diff of that repository shows the staged address, but its branch serves it. The mark and every
+    re-verification therefore probe the path. If the probe has no clear result, the object is kept, too."""
     other, third = sandbox.repository("other"), sandbox.repository("third")
     before, later, unclear, free = (garbage(lake, name) for name in ("before", "late", "unclear", "nobody's object"))
     stage_again_elsewhere(other, before, "before", b"before")
@@ -331,7 +333,8 @@ def stage_unlisted(other: SandboxRepository, entry: Entry) -> None:
 def test_addresses_that_earlier_marks_found_in_a_now_unreadable_repository_are_live(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage, trusted_between: bool
 ) -> None:
-    """However they found it, and even if the mark in between did not look, since the repository was trusted then."""
+    """It doesn't matter how a mark found them, or whether the mark in between trusted the repository and didn't read
+    it."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     stage(sandbox.repository("other"), imported)
     assert mark(sandbox, "m0").expired == {nobodys.address}
@@ -349,7 +352,8 @@ def test_addresses_that_earlier_marks_found_in_a_now_unreadable_repository_are_l
 
 
 def rescued_by_a_re_verification(sandbox: Sandbox, lake: SandboxRepository, stage: Stage) -> Entry:
-    """An object that another repository stages between the mark `m1` and its sweep, so that no mark finds it there."""
+    """An object that another repository stages after the mark `m1` and before its sweep, so that no mark finds the
+    reference."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     assert mark(sandbox).expired == {imported.address, nobodys.address}
     approve(sandbox)
@@ -362,7 +366,7 @@ def rescued_by_a_re_verification(sandbox: Sandbox, lake: SandboxRepository, stag
 def test_addresses_that_a_re_verification_found_in_a_now_unreadable_repository_are_live(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage
 ) -> None:
-    """No mark found it. A damaged record of another re-verification is no reason to forget it."""
+    """No mark found the reference. A damaged record of another re-verification is no reason to ignore it."""
     imported = rescued_by_a_re_verification(sandbox, lake, stage)
     damaged = verifications_folder("m1") + "9999/mark.json"
     target_of(sandbox.settings, "lake").place.store().write(damaged, b"{")
@@ -379,7 +383,7 @@ def test_addresses_that_a_re_verification_found_in_a_now_unreadable_repository_a
 def test_addresses_found_in_an_unreadable_repository_are_live_although_the_stores_clock_was_set_back(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """By that clock, the mark that found nothing there is the later one."""
+    """By the store's clock, the mark that found no reference is the later one."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     before = mark(sandbox, "m0").record
     assert before.finished is not None
@@ -396,7 +400,7 @@ def test_addresses_found_in_an_unreadable_repository_are_live_although_the_store
 def test_addresses_that_a_re_verification_found_are_live_although_its_record_is_now_unreadable(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage
 ) -> None:
-    """Its datasets are still there. No other record has the object."""
+    """The datasets of the re-verification still exist. No other record has the object."""
     rescued_by_a_re_verification(sandbox, lake, stage)
     store = target_of(sandbox.settings, "lake").place.store()
     for key in [stored.key for page in store.pages(verifications_folder("m1")) for stored in page.objects]:
@@ -410,7 +414,8 @@ def test_addresses_that_a_re_verification_found_are_live_although_its_record_is_
 def test_addresses_that_only_a_mark_and_no_later_re_verification_found_elsewhere_are_live(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """By then no list had it any more, and a re-verification probes paths only for the sizes of its candidates."""
+    """By the time of the re-verification no list shows the object, and paths are only probed for the sizes of its
+    candidates."""
     other, imported, longer = sandbox.repository("other"), garbage(lake, "imported"), garbage(lake, "nobody's object")
     stage_listed(other, imported)
     assert mark(sandbox).expired == {longer.address}
@@ -426,7 +431,7 @@ def test_addresses_that_only_a_mark_and_no_later_re_verification_found_elsewhere
 def test_addresses_that_an_earlier_mark_found_are_live_if_the_repository_becomes_unreadable_during_a_mark(
     sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lists were read, which don't show the object, and its branches can't be probed any more."""
+    """The repository's lists were read but don't show the object, and its branches can't be probed any more."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     stage_unlisted(sandbox.repository("other"), imported)
     assert mark(sandbox, "m0").expired == {nobodys.address}
@@ -443,7 +448,8 @@ def test_addresses_that_an_earlier_mark_found_are_live_if_the_repository_becomes
 def test_content_re_staged_elsewhere_and_moved_during_the_re_verification_is_live(
     sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The diff shows it only at its new path, and only after it was read; the branch is probed at the old one."""
+    """The diff shows the object only at its new path, and only after the diff was read. The branch is probed at the old
+    path."""
     other, entry = sandbox.repository("other"), garbage(lake, "moved")
     nobodys = garbage(lake, "nobody's")
     assert mark(sandbox).expired == {entry.address, nobodys.address}
@@ -467,7 +473,7 @@ def test_content_re_staged_elsewhere_and_moved_during_the_re_verification_is_liv
 def test_re_staged_content_moved_to_another_repository_while_paths_are_probed_is_live(
     sandbox: Sandbox, lake: SandboxRepository, committed: bool
 ) -> None:
-    """It is committed there, or staged where the same content is committed: no list of what is staged has it."""
+    """The object is committed there, or staged over the same committed content. No list of staged objects shows it."""
     other, nobodys = sandbox.repository("other"), garbage(lake, "nobody's")
     entry, later = (replace(lake.put("main", name, b"kept"), path=b"kept") for name in ("one", "two"))
     lake.delete("main", ["one", "two"])
@@ -480,7 +486,7 @@ def test_re_staged_content_moved_to_another_repository_while_paths_are_probed_is
             stage_again_elsewhere(other, moved, path, b"kept")
         lake.delete("main", ["kept"])
 
-    lake.stage("main", [entry])  # the same content as is committed
+    lake.stage("main", [entry])  # the same content is committed
     with on_first_message("probing branches", lambda: move(entry, "here")):
         marked = mark(sandbox)
     assert marked.expired == {later.address, nobodys.address}

@@ -1,4 +1,4 @@
-"""The rate at which keys are sent, on a clock that only waiting advances."""
+"""The rate at which keys are sent, measured with a clock that only waiting advances."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ class Clock:
 def measured_rate(
     pace: Pace, clock: Clock, keys: int, *, prefixes: tuple[str, ...] = ONE, response_s: float = 0.0
 ) -> float:
-    """The keys a second at which so many are sent, batch by batch, each answered with success after so many seconds."""
-    began, left, number = clock.seconds, keys, 0
-    while left:
-        batch = min(left, pace.batch(BATCH))
+    """The rate in keys per second if so many keys are sent in batches, and each batch succeeds after so many
+    seconds."""
+    began, remaining, number = clock.seconds, keys, 0
+    while remaining:
+        batch = min(remaining, pace.batch(BATCH))
         prefix = prefixes[number % len(prefixes)]
         clock.seconds += pace.take(prefix, batch) + response_s
         pace.succeeded(prefix)
-        left, number = left - batch, number + 1
+        remaining, number = remaining - batch, number + 1
     return keys / (clock.seconds - began)
 
 
 @pytest.mark.parametrize("max_rate", [3.0, 50.0, 700.0, 5_000.0])
 @pytest.mark.parametrize("prefixes", [("data/s/",), ("data/s/", "data/t/", "")])
 def test_the_rate_stays_within_ten_percent_of_the_ceiling(max_rate: float, prefixes: tuple[str, ...]) -> None:
-    """This holds over half a minute, for one prefix and for several."""
+    """The rate is measured over half a minute, for one prefix and for several."""
     clock = Clock()
     rate = measured_rate(Pace(clock, max_rate), clock, int(max_rate * 30), prefixes=prefixes)
 
@@ -45,7 +46,7 @@ def test_the_rate_stays_within_ten_percent_of_the_ceiling(max_rate: float, prefi
 
 
 def test_no_second_exceeds_the_ceiling_by_more_than_one_batch() -> None:
-    """This holds from the first batches on."""
+    """The first batches don't exceed it either."""
     clock = Clock()
     pace, times = Pace(clock, 100.0), []
     for _ in range(60):
@@ -58,7 +59,7 @@ def test_no_second_exceeds_the_ceiling_by_more_than_one_batch() -> None:
 
 
 def test_the_rate_starts_low_and_doubles_while_nothing_fails() -> None:
-    """A store that was idle takes a while to scale."""
+    """An idle store takes a while to scale up."""
     clock = Clock()
     pace = Pace(clock)
 
@@ -81,7 +82,7 @@ def test_a_rejected_batch_halves_the_rate_of_its_prefix() -> None:
 
 
 def test_a_halved_rate_recovers_in_small_steps() -> None:
-    """The store has just rejected requests."""
+    """The store has rejected requests just before."""
     clock = Clock()
     pace = Pace(clock)
     pace.throttled("data/s/")
@@ -93,7 +94,7 @@ def test_a_halved_rate_recovers_in_small_steps() -> None:
 
 
 def test_batches_waiting_for_responses_do_not_raise_the_rate() -> None:
-    """A rate far above what the store does would slow nothing down when it is halved."""
+    """If the rate were far above the store's, halving it would have no effect."""
     clock = Clock()
     pace = Pace(clock)
     bears = measured_rate(pace, clock, 200 * BATCH, response_s=0.2)
@@ -105,7 +106,7 @@ def test_batches_waiting_for_responses_do_not_raise_the_rate() -> None:
 
 
 def test_a_bucket_with_a_ramp_starts_at_its_rate_and_doubles_every_twenty_minutes() -> None:
-    """The ramp counts all prefixes together, and never exceeds the ceiling."""
+    """The ramp applies to all prefixes together, and never exceeds the ceiling."""
     clock = Clock()
     pace, prefixes = Pace(clock, 1_500.0, 1_000.0), tuple(f"data/{number}/" for number in range(9))
 

@@ -1,4 +1,4 @@
-"""Path probes of marks and sweeps while branches are deleted, and while the server gives no clear response."""
+"""Path probes of marks and sweeps if branches are deleted meanwhile, and if the server gives no clear response."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @pytest.fixture
 def server(sandbox: Sandbox) -> Iterator[TamperingProxy]:
-    with tampering_proxy(sandbox.endpoint_url) as found:
-        yield found
+    with tampering_proxy(sandbox.endpoint_url) as tampering:
+        yield tampering
 
 
 @pytest.fixture
 def lake(sandbox: Sandbox) -> SandboxRepository:
-    """Branches whose heads each have an object of four bytes and one of five; nothing is staged."""
-    found = sandbox.create("lake")
+    """Branches whose heads each have an object of four bytes and one of five. No changes are staged."""
+    repository = sandbox.create("lake")
     for branch in BRANCHES:
-        found.create_branch(branch, "main")
-        found.put_many(branch, [(f"{branch}/four", b"four"), (f"{branch}/five", b"5 5 5")])
-        found.commit(branch, "two objects")
-    return found
+        repository.create_branch(branch, "main")
+        repository.put_many(branch, [(f"{branch}/four", b"four"), (f"{branch}/five", b"5 5 5")])
+        repository.commit(branch, "two objects")
+    return repository
 
 
 def garbage(lake: SandboxRepository, data: bytes) -> str:
@@ -67,7 +67,7 @@ def settings(sandbox: Sandbox, server: TamperingProxy) -> dict[str, str]:
 def test_a_branch_deleted_while_paths_are_probed_does_not_keep_any_object(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """Only the probes of that branch are dropped: the mark and the sweep expire all garbage."""
+    """Only the probes of that branch are dropped. The mark and the sweep expire all garbage."""
     free = {garbage(lake, data) for data in (b"four", b"FOUR", b"5 5 5")}
     known = settings(sandbox, server)
 
@@ -87,8 +87,8 @@ def test_a_branch_deleted_while_paths_are_probed_does_not_keep_any_object(
 def test_a_path_probe_without_a_clear_result_keeps_its_candidates(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """A branch may serve them: the mark and the sweep keep them, and say why."""
-    kept, free = garbage(lake, b"four"), garbage(lake, b"no branch has this size")
+    """A branch may serve the candidates, so the mark and the sweep keep them and say why."""
+    candidates, free = garbage(lake, b"four"), garbage(lake, b"no branch has this size")
     known = settings(sandbox, server)
     server.refused = {"/objects/stat": 503}
 
@@ -100,7 +100,7 @@ def test_a_path_probe_without_a_clear_result_keeps_its_candidates(
     assert "HTTP 503" in facts["unclear"][0]
 
     server.refused = {}
-    assert Marker().mark(known, "lake", "m2", NO_AGE).expired == {kept, free}
+    assert Marker().mark(known, "lake", "m2", NO_AGE).expired == {candidates, free}
     Sweeper().approve(known, "lake", "m2")
     server.refused = {"/objects/stat": 503}
     report = Sweeper().sweep(known, "lake", "m2", SweepOptions())
@@ -109,17 +109,17 @@ def test_a_path_probe_without_a_clear_result_keeps_its_candidates(
     place = target_of(sandbox.settings, "lake").place
     rows = all_rows(place, open_dataset(place, str(report.dataset["folder"])), RECEIPTS)
     [rescued] = [row for row in rows if row["outcome"] == "rescued"]
-    assert rescued["address"] == kept
+    assert rescued["address"] == candidates
     assert "inconclusive" in rescued["why"]
     assert "HTTP 503" in rescued["why"]
-    assert lake.objects.file(kept).exists()
+    assert lake.objects.file(candidates).exists()
 
 
 def test_a_404_from_a_gateway_hides_no_served_object(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """It answers a path probe in the server's place, as if nothing were there; the branch's listing has the object."""
-    again = lake.put(BRANCHES[0], f"{BRANCHES[0]}/four", b"four")  # as committed, so no list has it
+    """The gateway answers a path probe in place of the server. The listing of the branch has the object."""
+    again = lake.put(BRANCHES[0], f"{BRANCHES[0]}/four", b"four")  # the same content is committed, so no list has it
     free = {garbage(lake, data) for data in (b"FOUR", b"no branch has this size")}
     server.refused = {"/objects/stat": 404}
 
@@ -132,7 +132,7 @@ def test_a_404_from_a_gateway_hides_no_served_object(
 def test_content_that_is_re_staged_on_one_of_many_branches_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """With so many heads that several tasks read them, a sweep probes them all the same."""
+    """There are so many heads that several tasks read them."""
     for number in range(12):
         lake.create_branch(name := f"more-{number}", "main")
         lake.put_many(name, [(f"{name}/four", b"four"), (f"{name}/five", b"5 5 5")])
@@ -166,7 +166,7 @@ def stage_again(lake: SandboxRepository, branch: str, entry: Entry, path: str) -
 def test_re_staged_content_moved_to_a_new_branch_while_paths_are_probed_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """The branch was created after heads were read. It is on no list, and its paths are probed all the same."""
+    """The branch was created after heads were read, so it is on no list. Its paths are still probed."""
     moved, later, free = (unstaged(lake, data) for data in (b"four", b"four", b"five!"))
     known = settings(sandbox, server)
 
@@ -213,7 +213,7 @@ def test_re_staged_content_moved_to_a_branch_with_a_new_head_while_paths_are_pro
 def test_re_staged_content_moved_from_the_only_probed_path_to_a_new_head_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """The first pass finds nothing at all, so the same sizes are looked for again, at the heads of that moment."""
+    """The first pass finds no object, so the same sizes are probed again at the current heads."""
     lake.put(LAST, "unique", b"a size of its own")
     lake.commit(LAST, "unique")
     moved, free = unstaged(lake, b"a size of its own"), unstaged(lake, b"no branch has this size")
@@ -237,7 +237,7 @@ def test_re_staged_content_moved_from_the_only_probed_path_to_a_new_head_is_live
 def test_re_staged_content_committed_at_a_new_path_while_paths_are_probed_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """It is staged at no time when staged objects are listed."""
+    """The content is never staged at a time when staged objects are listed."""
     moved, free = unstaged(lake, b"four"), unstaged(lake, b"five!")
     stage_again(lake, LAST, moved, four(LAST))
 
@@ -255,9 +255,10 @@ def test_re_staged_content_committed_at_a_new_path_while_paths_are_probed_is_liv
 
 @dataclass
 class Rename:
-    """Moves an object from the last probed path to the first one, when that was answered and before the last one is.
+    """Moves an object from the last probed path to the first one, after the first was answered and before the last is
+    probed.
 
-    In the second pass if `in_second_pass`, which needs a call of `begin` when that pass begins.
+    With `in_second_pass` it does so in the second pass. `begin` must then be called when that pass begins.
     """
 
     server: TamperingProxy
@@ -292,7 +293,7 @@ class Rename:
 def test_re_staged_content_renamed_to_an_already_probed_path_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """No probe of the first pass sees it at either path; the second pass does, in a mark and in a re-verification."""
+    """The first pass finds it at neither path, but the second pass does, both in a mark and in a re-verification."""
     renamed, later, free = (unstaged(lake, data) for data in (b"four", b"four", b"five!"))
     known = settings(sandbox, server)
 
@@ -312,7 +313,7 @@ def test_re_staged_content_renamed_to_an_already_probed_path_is_live(
 def test_re_staged_content_renamed_on_a_branch_created_after_heads_were_read_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """The rename hides it from the second pass, so the first pass has to probe the branch."""
+    """The rename hides the object from the second pass, so the first pass has to probe the branch."""
     renamed, free, new, renames = unstaged(lake, b"four"), unstaged(lake, b"four"), "new", list[Rename]()
 
     def stage_on_new_branch() -> None:
@@ -336,7 +337,7 @@ def test_re_staged_content_renamed_on_a_branch_created_after_heads_were_read_is_
 def test_paths_are_probed_again_only_for_objects_that_would_still_expire(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """The second pass leaves out sizes of which the first one found every object."""
+    """The second pass leaves out a size if the first pass found all of its objects."""
     free, again = garbage(lake, b"5 5 5"), lake.put(LAST, four(LAST), b"four")
 
     marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)

@@ -1,4 +1,4 @@
-"""The permit to delete: it lasts for seconds, ends if stopped or not renewed, and never covers live objects."""
+"""The permit to delete lasts for seconds, ends if it is stopped or not renewed, and never covers live objects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TAKES_AWAY = [Action.DELETE, Action.QUARANTINE, Action.PURGE]
 
 
 class Time:
-    """The clocks of a task, which only its waits advance."""
+    """The clocks of a task. Only the task's waits advance them."""
 
     def __init__(self, began: datetime) -> None:
         self.began, self.seconds = began, 0.0
@@ -59,7 +59,7 @@ def watching(task: Task) -> tuple[PermitWatch, PermitIssuer, Time]:
 
 
 def test_a_permit_that_is_not_renewed_expires(task: Task) -> None:
-    """A driver that is dead, cut off, or unable to list heads stops deletes without telling anybody."""
+    """Even if the driver is dead, disconnected or unable to list heads, deletes stop by themselves."""
     watch, permit, time = watching(task)
     permit.give(time.now() + timedelta(seconds=10))
     watch.check()
@@ -72,7 +72,6 @@ def test_a_permit_that_is_not_renewed_expires(task: Task) -> None:
 
 
 def test_once_a_wait_for_a_permit_has_failed_others_are_refused_without_waiting(task: Task) -> None:
-    """After the first one has waited in vain, the others are refused at once."""
     watch, _, time = watching(task)
     task.permit().pause()
     with pytest.raises(Refused):
@@ -85,7 +84,7 @@ def test_once_a_wait_for_a_permit_has_failed_others_are_refused_without_waiting(
 
 
 def test_deletes_resume_when_a_paused_permit_is_renewed(task: Task) -> None:
-    """Listing the heads may take long; it costs time, and not the round."""
+    """Listing the heads may take long. This delays the round, but doesn't end it."""
     watch, permit, time = watching(task)
     permit.pause()
     time.at[20.0] = lambda: permit.give(time.now() + timedelta(seconds=10))
@@ -95,7 +94,7 @@ def test_deletes_resume_when_a_paused_permit_is_renewed(task: Task) -> None:
 
 
 def test_a_task_stops_within_seconds_after_its_permit_is_stopped(task: Task) -> None:
-    """A valid permit is read again every few seconds, so a stopped round stops its tasks."""
+    """Even a valid permit is read again every few seconds."""
     watch, permit, time = watching(task)
     permit.give(time.now() + timedelta(minutes=10))
     watch.check()
@@ -109,7 +108,7 @@ def test_a_task_stops_within_seconds_after_its_permit_is_stopped(task: Task) -> 
 
 @pytest.mark.parametrize("action", TAKES_AWAY)
 def test_a_task_deletes_nothing_without_a_permit(task: Task, action: Action) -> None:
-    """A round that was stopped, and one that was never permitted, leave every key where it is."""
+    """If the round was stopped or never permitted, every key stays where it is."""
     rows = task.write("a")
     task.store.copy("data/s/a", "_lakefs/retention/gc/quarantine/m1/data/s/a")
     config = task.config(action)
@@ -120,8 +119,8 @@ def test_a_task_deletes_nothing_without_a_permit(task: Task, action: Action) -> 
     assert task.run(rows, config, attempt=1) == {"unprocessed": 1}
     task.store.write(permit_key(task.receipts, 1), b"{}")
     assert task.run(rows, config, attempt=2) == {"unprocessed": 1}
-    assert task.left() == {"a"}
-    assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
+    assert task.remaining() == {"a"}
+    assert task.remaining("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
 
 
 def altered(data: bytes, **changes: Any) -> bytes:
@@ -143,7 +142,7 @@ FORGERIES: dict[str, Callable[[Task, bytes, datetime], bytes]] = {
 @pytest.mark.parametrize("action", TAKES_AWAY)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_permit_permits_nothing(task: Task, action: Action, forgery: str) -> None:
-    """Anyone else who can write to the namespace lacks the round's secret, which only its driver and its tasks have."""
+    """Only the round's driver and its tasks know its secret; others who can write to the namespace don't."""
     rows, config = task.write("a"), task.config(action)
     task.store.copy("data/s/a", "_lakefs/retention/gc/quarantine/m1/data/s/a")
     task.permit().stop("branch 'x' has a new head")
@@ -151,14 +150,14 @@ def test_a_forged_permit_permits_nothing(task: Task, action: Action, forgery: st
     task.store.write(key, FORGERIES[forgery](task, task.store.read(key), until))
 
     assert task.run(rows, config) == {"unprocessed": 1}
-    assert task.left() == {"a"}
-    assert task.left("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
+    assert task.remaining() == {"a"}
+    assert task.remaining("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
     task.permit().give(until)
     assert "unprocessed" not in task.run(rows, config, attempt=1)
 
 
 def test_a_forged_list_of_keys_that_became_live_stops_the_task(task: Task) -> None:
-    """With an empty one, the task would delete what a new head reaches."""
+    """With an empty list, the task would delete objects that a new head reaches."""
     rows, config = task.write("a"), task.config()
     permit = task.permit()
     permit.exclude(pa.array(["data/s/a"]))
@@ -166,11 +165,12 @@ def test_a_forged_list_of_keys_that_became_live_stops_the_task(task: Task) -> No
     task.store.write(became_live_key(task.receipts, 1, 0), parquet_bytes(ADDRESSES.empty_table()))
 
     assert task.run(rows, config) == {"unprocessed": 1}
-    assert task.left() == {"a"}
+    assert task.remaining() == {"a"}
 
 
 def test_an_older_permit_that_is_restored_expires_at_its_original_time(task: Task) -> None:
-    """It is genuine, so it counts for its few seconds; a task that knows of live keys doesn't forget them."""
+    """The older permit is genuine, so it is valid for its few seconds. A task that knows live keys doesn't forget
+    them."""
     watch, permit, time = watching(task)
     permit.give(time.now() + timedelta(seconds=13))
     older, key = task.store.read(permit_key(task.receipts, 1)), permit_key(task.receipts, 1)
@@ -188,7 +188,7 @@ def test_an_older_permit_that_is_restored_expires_at_its_original_time(task: Tas
 
 
 def test_keys_that_became_live_during_the_round_are_not_deleted(task: Task) -> None:
-    """A new head reaches them: they get no outcome, and the other keys are deleted."""
+    """A new head reaches these keys. They get no outcome, and all other keys are deleted."""
     rows, config = task.write("a", "b", "c"), task.config()
     permit = task.permit()
     permit.exclude(pa.array(["data/s/a"]))
@@ -196,11 +196,11 @@ def test_keys_that_became_live_during_the_round_are_not_deleted(task: Task) -> N
     permit.give(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"deleted": 1, "unprocessed": 2}
-    assert task.left() == {"a", "c"}
+    assert task.remaining() == {"a", "c"}
 
 
 def test_no_permit_is_given_before_the_keys_that_became_live_are_recorded(task: Task) -> None:
-    """The first attempt to write them may fail, and the watch doesn't find the same keys again."""
+    """The first attempt to write the keys may fail, and the watch doesn't find them a second time."""
     rows, config = task.write("a", "b"), task.config()
     permit, key = task.permit(), became_live_key(task.receipts, 1, 0)
     task.store.write(f"{key}/in the way", b"")
@@ -211,11 +211,11 @@ def test_no_permit_is_given_before_the_keys_that_became_live_are_recorded(task: 
     permit.give(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"deleted": 1, "unprocessed": 1}
-    assert task.left() == {"a"}
+    assert task.remaining() == {"a"}
 
 
 def test_keys_that_became_live_during_a_purge_keep_their_quarantined_copies(task: Task) -> None:
-    """The copy is at another key than the object that a new head reaches, and is all that is left of it."""
+    """A new head reaches the object's key, but the quarantined copy, at another key, is all that is left of it."""
     folder, rows, config = "_lakefs/retention/gc/quarantine/m1/data/s/", task.write("a", "b"), task.config(Action.PURGE)
     for name in ("a", "b"):
         task.store.copy(f"data/s/{name}", folder + name)
@@ -225,13 +225,14 @@ def test_keys_that_became_live_during_a_purge_keep_their_quarantined_copies(task
     permit.give(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"purged": 1, "unprocessed": 1}
-    assert task.left(folder) == {folder + "a"}
+    assert task.remaining(folder) == {folder + "a"}
 
 
 def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store may be away for a minute while a task reads the lease: by then nobody has listed the heads."""
+    """The store may be unreachable for a minute while a task reads the lease. The heads haven't been listed in that
+    time."""
     rows, config = task.write("a"), task.config()
     permit, now = task.permit(), task.store.now()
     permit.give(now + timedelta(seconds=2))
@@ -243,11 +244,11 @@ def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
     monkeypatch.setattr(LeaseWatch, "check", read_slowly)
 
     assert task.run(rows, config) == {"unprocessed": 1}
-    assert task.left() == {"a"}
+    assert task.remaining() == {"a"}
 
 
 def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) -> None:
-    """Absence is never an empty set."""
+    """A missing list is never an empty one."""
     watch, permit, time = watching(task)
     permit.exclude(pa.array(["data/s/a"]))
     permit.give(time.now() + timedelta(seconds=10))
@@ -267,9 +268,11 @@ def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) 
 
 
 def test_the_stores_clock_is_read_again_after_the_machine_was_suspended(task: Task, tmp_path: Path) -> None:
-    """Its own clock may be paused meanwhile. By that clock, an old re-verification and an old permit would be young.
+    """The machine's own clock may pause during that time. By that clock, an old re-verification and an old permit would
+    seem young.
 
-    The store's clock is never taken for earlier than it is: its times are rounded up."""
+    The store's times are rounded up, so its clock never seems earlier than it is.
+    """
     seconds, began, hour = [1000.0], task.store.now(), timedelta(hours=1)
     now = store_clock(task.store, lambda: seconds[0])
     seconds[0] += REREAD_INTERVAL_S

@@ -22,7 +22,7 @@ DAY = timedelta(days=1)
 
 
 def altered(lake: Lake, **changes: object) -> MarkRecord:
-    """The record of the mark after somebody overwrote it with valid content."""
+    """The record of the mark, overwritten with other valid content."""
     mark = Mark.open(lake.place, "m1")
     changed = replace(mark.record, **changes)  # type: ignore[arg-type]
     lake.place.store().write(mark.key, changed.to_json())
@@ -30,7 +30,7 @@ def altered(lake: Lake, **changes: object) -> MarkRecord:
 
 
 def test_a_mark_set_to_sweeping_by_hand_is_refused(lake: Lake) -> None:
-    """Its record's state is no approval."""
+    """The state in the record doesn't replace an approval."""
     lake.add_mark()
     record = altered(lake, state=MarkState.SWEEPING)
 
@@ -39,7 +39,7 @@ def test_a_mark_set_to_sweeping_by_hand_is_refused(lake: Lake) -> None:
 
 
 def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
-    """Another set is refused even where record and files agree with each other."""
+    """Another set is refused even if its record and files agree."""
     lake.add_mark()
     lake.approve()
     mark = Mark.open(lake.place, "m1")
@@ -53,15 +53,15 @@ def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
 
 
 def test_a_killed_sweep_resumes_after_the_end_of_its_approval(lake: Lake) -> None:
-    """It has used the approval already."""
+    """The sweep has already used the approval."""
     lake.add_mark()
-    given = lake.approve(until=lake.now + timedelta(seconds=1))
+    approval = lake.approve(until=lake.now + timedelta(seconds=1))
     Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)
-    lake.sandbox.set_clock(given.until + DAY)
+    lake.sandbox.set_clock(approval.until + DAY)
     try:
         refuse_unapproved(lake.target, lake.record())
     finally:
-        lake.sandbox.set_clock(given.when)
+        lake.sandbox.set_clock(approval.when)
 
 
 def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) -> None:
@@ -82,7 +82,7 @@ def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) ->
 
 
 def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake: Lake) -> None:
-    """What the sweep recorded about itself doesn't replace the approval."""
+    """The sweep's own records don't replace the approval."""
     write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
     partition = Partition.of(lake.name, "t1")
@@ -95,25 +95,25 @@ def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_se
 
 
 def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> None:
-    """Revoking is refused as too late, and nothing is recorded."""
+    """The revocation is refused as too late, and isn't recorded."""
     write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
-    given = lake.approval("t1")
+    approval = lake.approval("t1")
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest)
 
     with pytest.raises(Refused, match="has been used: the mark is sweeping"):
         lake.revoke("t1")
-    assert lake.approval("t1") == given
+    assert lake.approval("t1") == approval
 
 
 def test_an_expired_approval_of_an_unfinished_sweep_is_renewed_only_by_a_newer_one(lake: Lake) -> None:
-    """The time at which it was given itself doesn't renew it."""
+    """Repeating the approval with its original time doesn't renew it."""
     lake.add_mark()
-    given = lake.approve(until=lake.now + timedelta(minutes=1))
-    late = given.until + timedelta(minutes=1)
+    approval = lake.approve(until=lake.now + timedelta(minutes=1))
+    late = approval.until + timedelta(minutes=1)
 
     with pytest.raises(Refused, match="ended"):
-        lake.approve(now=late, when=given.when)
-    assert lake.approval() == given
+        lake.approve(now=late, when=approval.when)
+    assert lake.approval() == approval
     lake.approve(now=late, when=late)
     lake.verify(now=late)

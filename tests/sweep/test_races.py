@@ -1,9 +1,9 @@
-"""Objects that become live again between any two steps of a sweep, by each way that lakeFS knows.
+"""Objects that become live again between any two steps of a sweep, in each way that lakeFS allows.
 
-A moment is whatever the sweep does that can be seen from outside: each twentieth response of the server, each sentence,
-and each intent, delete and receipt. At every moment of one sweep another object comes back, by the next of the six
-ways. LAKEGC_ALL_RACES=1 makes six sweeps, so that each way is tried at every moment; every
-second one of them deletes for good.
+A moment is anything the sweep does that is visible from outside: every twentieth response of the server, every
+sentence, and every intent, delete and receipt. At every moment of one sweep another object becomes live, in the next of
+the six ways. With LAKEGC_ALL_RACES=1 there are six sweeps, so that each way is tried at every moment; every second
+sweep deletes for good.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 
 @dataclass
 class Race:
-    """An object that is garbage, how it comes back, and where a reader then finds it."""
+    """A garbage object, how it becomes live, and where a reader finds it then."""
 
     act: Callable[[], object]
     address: str
     path: str
     data: bytes
     ref: str = "main"
-    reverified: bool = False  # it came back when a re-verification was under way, or done already
-    closing: bool = False  # … when the closing re-verification was under way
+    reverified: bool = False  # it became live during or after a re-verification
+    closing: bool = False  # it became live during the closing re-verification
 
 
 @dataclass
@@ -69,14 +69,14 @@ class Moments:
         self.moment()
 
     def on_response(self) -> None:
-        """A response of the server. There are many, since paths that keep changing are probed one by one."""
+        """A response of the server. There are many, because paths that keep changing are probed one by one."""
         self.responses += 1
         if self.responses % RESPONSES_A_RACE == 0:
             self.moment()
 
     def moment(self) -> None:
         with self._lock:
-            if self.seen == len(self.races):  # an error here would be the server's
+            if self.seen == len(self.races):  # an error raised here would become the server's
                 return
             race = self.races[self.seen]
             race.reverified = any(message.startswith(FIRST_OF_ALL) for message in self.sentences)
@@ -86,7 +86,7 @@ class Moments:
 
 
 class Lake:
-    """A repository with garbage of each kind. Commits are made on `trunk`, where nothing is staged."""
+    """A repository with garbage of each kind. Commits are made on `trunk`, where no changes are staged."""
 
     def __init__(self, lake: SandboxRepository, store: Store) -> None:
         self.lake, self.store = lake, store
@@ -143,9 +143,9 @@ class Lake:
         side = self.lake
         side.create_branch(f"side-{number}", "trunk")
         entry = side.put(f"side-{number}", path, data)
-        left = side.commit(f"side-{number}", "long ago", date=LONG_AGO).id
+        commit_id = side.commit(f"side-{number}", "long ago", date=LONG_AGO).id
         side.delete_branch(f"side-{number}")
-        return Race(lambda: side.merge(left, "trunk"), entry.address, path, data, "trunk")
+        return Race(lambda: side.merge(commit_id, "trunk"), entry.address, path, data, "trunk")
 
 
 @pytest.fixture
@@ -161,12 +161,12 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[tuple[Sandbox, Sandbo
 def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restorable(
     lake: tuple[Sandbox, SandboxRepository], offset: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before a re-verification they are kept. After it, the closing re-verification names them at the latest, and undo
-    brings them back."""
+    """Objects that become live before a re-verification are kept. Later ones are named by the closing re-verification
+    at the latest, and an undo restores them."""
     sandbox, repository = lake
     store = target_of(sandbox.settings, "lake").place.store()
-    made = Lake(repository, store)
-    races = [made.race(WAYS[(number + offset) % len(WAYS)], number) for number in range(RACES)]
+    prepared = Lake(repository, store)
+    races = [prepared.race(WAYS[(number + offset) % len(WAYS)], number) for number in range(RACES)]
     repository.commit("main", "what was put instead")
     later(store, store.now())
     marked = Marker().mark(sandbox.settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
@@ -177,20 +177,20 @@ def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restor
     report = swept(sandbox, moments, SweepOptions(quarantine=quarantine))
     assert moments.seen < RACES, f"{moments.responses} responses are too many for so few races"
     run, still = races[: moments.seen], {stored.key for page in store.pages("data/") for stored in page.objects}
-    gone = {race.address for race in run if race.address not in still}
-    late = [race for race in run if race.address in gone]
+    deleted = {race.address for race in run if race.address not in still}
+    late = [race for race in run if race.address in deleted]
 
     with capsys.disabled():
-        print(f"\n{moments.seen} moments, {len(run) - len(gone)} objects stayed, {len(gone)} came back too late")
+        print(f"\n{moments.seen} moments, {len(run) - len(deleted)} objects stayed, {len(deleted)} came back too late")
     assert not [race for race in late if not race.reverified], "gone though it was back before anything was re-verified"
     assert not [race for race in late if not race.closing and race.address not in report.late], "gone and not named"
-    assert gone, "no race was after the re-verification"
-    assert len(gone) < len(run)
+    assert deleted, "no race was after the re-verification"
+    assert len(deleted) < len(run)
     assert not still & {race.address for race in races[moments.seen :]}, "garbage that stays"
     if quarantine:
         Sweeper().undo(sandbox.settings, "lake", "m1")
     for race in run:
-        if quarantine or race.address not in gone:
+        if quarantine or race.address not in deleted:
             assert repository.read(race.ref, race.path)[1] == race.data
 
 

@@ -1,4 +1,4 @@
-"""Receipts: what was written is read, other files are distinguished from receipts, and the last outcome counts."""
+"""Receipts are read back as written, are distinguished from other files, and the last outcome counts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def intents(*addresses: str) -> pa.Table:
 
 
 def test_receipts_are_read_back_as_written(receipts: Receipts) -> None:
-    """This holds for keys of every kind."""
+    """The keys are of every kind."""
     written = rows("data/s/a", "data/s/two\nlines", "data/s/é %2F+", code="AccessDenied", why="a store's “words”")
     receipts.write("receipt", 3, "00000-7-00000", written)
     receipts.write("intent", 3, "00000-7-00000", intents("data/s/a"))
@@ -48,7 +48,8 @@ def test_receipts_are_read_back_as_written(receipts: Receipts) -> None:
 
 
 def test_each_value_of_a_receipt_row_is_in_its_own_column() -> None:
-    """Whatever the order of the objects' columns; a value is that of all rows, and a column has one for each."""
+    """The order of the objects' columns doesn't matter. A single value applies to all rows; a column has one value per
+    row."""
     at = datetime(2026, 11, 21, tzinfo=UTC)
     objects = pa.table({"slice": ["data/s/"] * 2, "size": [3, 5], "address": ["a", "b"]})
     same = receipt_rows(objects, outcome=Outcome.CHANGED, why="its size", at=at)
@@ -96,7 +97,7 @@ def test_only_files_named_as_receipts_are_read(receipts: Receipts) -> None:
     ids=["fewer rows", "cut off", "empty", "an intent", "another column"],
 )
 def test_a_damaged_receipt_is_an_error(receipts: Receipts, name: str, data: bytes) -> None:
-    """It is named, and doesn't count as absent."""
+    """The error names the receipt, which never counts as missing."""
     receipts.store.write(FOLDER + name, data)
 
     with pytest.raises(DamagedData, match=name.replace(".", r"\.")) as damaged:
@@ -105,7 +106,7 @@ def test_a_damaged_receipt_is_an_error(receipts: Receipts, name: str, data: byte
 
 
 def test_the_receipt_of_the_latest_round_decides_the_outcome_of_a_key(receipts: Receipts) -> None:
-    """The latest round has the highest number, whatever the order of names."""
+    """The latest round has the highest number, whatever the order of the files' names."""
     receipts.write("receipt", 9_999, "00000-1-00000", rows("a", "b", outcome=Outcome.FAILED, code="AccessDenied"))
     receipts.write("receipt", 10_000, "00000-1-00000", rows("a"))
     receipts.write("receipt", 2, "00000-9-00000", rows("a", "c", outcome=Outcome.CHANGED))
@@ -119,26 +120,26 @@ def test_the_receipt_of_the_latest_round_decides_the_outcome_of_a_key(receipts: 
 
 
 def rows_in(receipts: Receipts, kind: str) -> pa.Table:
-    """The rows of all files of this kind, as a sweep groups them."""
+    """The rows of all files of this kind, grouped as in a sweep."""
     return pa.concat_tables([file.read() for file in receipts.files(kind)])
 
 
 def test_of_two_receipts_of_one_round_the_later_one_counts() -> None:
-    """A task that Spark repeats writes its receipts again."""
+    """If Spark repeats a task, the task writes its receipts again."""
     times = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 2)]
     both = [
         rows("a", outcome=outcome, at=at) for outcome, at in zip((Outcome.FAILED, Outcome.DELETED), times, strict=True)
     ]
     for tables in (both, both[::-1]):
         table = pa.concat_tables(tables)
-        found = sweep_outcomes.latest(table.append_column("round", pa.array([1, 1], pa.int32())))
+        latest = sweep_outcomes.latest(table.append_column("round", pa.array([1, 1], pa.int32())))
 
-        assert found["outcome"].to_pylist() == ["deleted"]
+        assert latest["outcome"].to_pylist() == ["deleted"]
 
 
 def test_a_resumed_sweep_retries_failed_and_interrupted_deletes(receipts: Receipts) -> None:
-    """A key that failed in an earlier run, or that an attempt intended to delete without a receipt, is pending. What
-    failed in this very run is left to the next one; every other outcome is final."""
+    """A key is pending if it failed in an earlier run, or if an attempt left an intent without a receipt. Keys that
+    failed in this run are left to the next one. Every other outcome is final."""
     final = [outcome for outcome in Outcome if outcome is not Outcome.FAILED]
     for outcome in final:
         receipts.write("receipt", 1, f"00000-1-{outcome.name}", rows(f"data/{outcome.value}", outcome=outcome))
@@ -152,9 +153,9 @@ def test_a_resumed_sweep_retries_failed_and_interrupted_deletes(receipts: Receip
         "data/untouched",
     ]
     approved = pa.Table.from_pylist([{"address": key, "size": 3, "slice": "data/"} for key in keys], APPROVED)
-    left = sweep_outcomes.pending(approved, rows_in(receipts, "receipt"), rows_in(receipts, "intent"), since=2)
+    pending = sweep_outcomes.pending(approved, rows_in(receipts, "receipt"), rows_in(receipts, "intent"), since=2)
 
-    assert {row["address"]: row["intended"] for row in left.to_pylist()} == {
+    assert {row["address"]: row["intended"] for row in pending.to_pylist()} == {
         "data/before": True,
         "data/cut off": True,
         "data/untouched": False,
@@ -162,7 +163,7 @@ def test_a_resumed_sweep_retries_failed_and_interrupted_deletes(receipts: Receip
 
 
 def test_progress_counts_only_receipts_of_the_rounds_tasks(receipts: Receipts) -> None:
-    """Receipts of its re-verification, such as rescues, don't count."""
+    """Receipts of the re-verification, such as those of rescued objects, don't count."""
     receipts.write("receipt", 2, "00000-7-00000", rows("a", "b"))
     receipts.write("receipt", 2, "rescued-part-00000-3", rows("c", outcome=Outcome.RESCUED))
     receipts.write("intent", 2, "00000-7-00001", intents("d", "e"))

@@ -1,4 +1,4 @@
-"""Marks that the reference collector really made, swept by lakegc: live objects in them are rescued."""
+"""Recorded marks of the real reference collector, swept by lakegc: live objects in them are rescued."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parquet(addresses: list[str]) -> bytes:
 
 
 def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: Store) -> None:
-    """Approve it, releasing all tripped brakes."""
+    """Approve the mark and release all tripped brakes."""
     written, limit = store.now(), time.monotonic() + 30
     while store.now() <= written + timedelta(seconds=1):
         assert time.monotonic() < limit
@@ -49,24 +49,25 @@ def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: St
 def test_only_truly_expired_objects_of_a_recorded_reference_mark_are_deleted(
     name: str, lakegc: Lakegc, seaweedfs: SeaweedFS
 ) -> None:
-    """The reference collector would delete live ones by mistake. They are rescued, and the report adds up."""
+    """The reference collector would delete live objects by mistake. lakegc rescues them, and the report's counts add
+    up."""
     recording = Recording(PROJECT_RECORDINGS / name)
     expected = recording.path / "expected"
-    theirs = set((expected / "reference_deleted.txt").read_text(encoding="utf-8").splitlines())
+    deleted_by_reference = set((expected / "reference_deleted.txt").read_text(encoding="utf-8").splitlines())
     upload_to_s3(recording, seaweedfs.client())
     with replaying(recording) as endpoint:
         settings = settings_over(endpoint, seaweedfs)
         store = target_of(settings, recording.repository).place.store()
         before = {stored.key for page in store.pages("data/") for stored in page.objects}
-        store.write(f"{MARK}deleted/part-0.snappy.parquet", parquet(sorted(theirs)))
+        store.write(f"{MARK}deleted/part-0.snappy.parquet", parquet(sorted(deleted_by_reference)))
         summary = json.loads((expected / "reference_summary.json").read_text(encoding="utf-8"))
-        # its objects were uploaded just now, and were old when it was made
+        # the objects were just uploaded, but were old when the mark was made
         summary["cutoff_time"] = (store.now() + timedelta(hours=1)).isoformat()
         store.write(f"{MARK}summary.json", json.dumps(summary).encode())
         approve(lakegc, settings, recording.repository, store)
         report = json.loads(lakegc.output(settings, "sweep", recording.repository, "theirs", "--format", "json"))
         after = {stored.key for page in store.pages("data/") for stored in page.objects}
 
-    assert before - after == theirs & recording.expired()
-    assert report["objects"].get("rescued", 0) == len(theirs - recording.expired())
-    assert sum(report["objects"].values()) == report["approved"] == len(theirs)
+    assert before - after == deleted_by_reference & recording.expired()
+    assert report["objects"].get("rescued", 0) == len(deleted_by_reference - recording.expired())
+    assert sum(report["objects"].values()) == report["approved"] == len(deleted_by_reference)

@@ -34,7 +34,7 @@ def run_of(lake: Lake, **more: Any) -> SweepRun:
 
 
 def test_a_new_round_has_a_higher_number_than_any_file_of_earlier_ones(lake: Lake) -> None:
-    """Other files that somebody wrote beside them don't matter."""
+    """Files of other programs in the folder don't matter."""
     run, store = run_of(lake), lake.place.store()
     assert run.next_number() == 1
     for name in (
@@ -50,7 +50,7 @@ def test_a_new_round_has_a_higher_number_than_any_file_of_earlier_ones(lake: Lak
 
 
 def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> None:
-    """It takes longer than its maximum age, so no delete could rely on it."""
+    """The re-verification took longer than its maximum age, so no delete could rely on it."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(minutes=30)))  # type: ignore[arg-type]
     verification: Any = SimpleNamespace(started_at=lake.now - timedelta(minutes=10))
 
@@ -62,7 +62,7 @@ def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> 
 
 
 def test_a_round_that_outlives_its_re_verification_names_the_setting_to_raise(lake: Lake) -> None:
-    """With too short a `verification_age` no delete is ever sent."""
+    """If `verification_age` is too short, no delete is ever sent."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
 
     late, early = (no_progress_error(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
@@ -74,22 +74,22 @@ def test_a_round_that_outlives_its_re_verification_names_the_setting_to_raise(la
     assert "clocks" in str(early)
 
 
-def found(objects: int) -> Grouped:
-    """So many rows, which are only counted."""
+def rows(objects: int) -> Grouped:
+    """A table of so many rows. Only its length matters."""
     return Grouped(Tasks(lambda: cast(SparkSession, None), PENDING, ()), objects, TaskReport())
 
 
 def test_undo_repeats_rounds_until_nothing_is_left(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round may leave keys without an outcome."""
-    left = iter([found(3), found(1), found(0)])
+    rounds = iter([rows(3), rows(1), rows(0)])
     monkeypatch.setattr(undoing, "withdraw_reference_summary", lambda *_: False)
-    monkeypatch.setattr(undoing, "in_quarantine", lambda *_: next(left))
+    monkeypatch.setattr(undoing, "in_quarantine", lambda *_: next(rounds))
     monkeypatch.setattr(undoing, "write_quarantine", lambda run: None)
     settled = iter([2, 1])
     monkeypatch.setattr(undoing, "run_round", lambda *_: Tally(objects={"restored": next(settled)}))  # type: ignore[arg-type]
 
     assert undoing.undo(run_of(lake)).objects == {"restored": 3}
-    assert list(left) == []
+    assert list(rounds) == []
 
 
 def report(**changes: Any) -> Report:
@@ -114,7 +114,7 @@ def report(**changes: Any) -> Report:
 
 
 def test_the_printed_command_that_retries_a_quarantine_has_the_option_for_quarantine() -> None:
-    """It must not delete for good what failed to be quarantined."""
+    """Without the option, it would delete the objects for good that failed to be quarantined."""
     assert "lakegc sweep lake m1 --quarantine" in report(quarantine=True).sentence()
     assert report().sentence().endswith("lakegc sweep lake m1")
 
@@ -134,7 +134,7 @@ def test_a_report_is_read_back_as_written() -> None:
 def test_a_resumed_sweep_reports_the_rate_of_its_last_run(capsys: pytest.CaptureFixture[str]) -> None:
     """The work of earlier runs is shown separately."""
     show_report(report(objects={"deleted": 50_000}, approved=50_000, taken=10, seconds=2.0), as_json=False)
-    shown = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
 
-    assert "5 objects/s" in shown
-    assert "49,990 objects were handled by earlier runs" in shown
+    assert "5 objects/s" in output
+    assert "49,990 objects were handled by earlier runs" in output

@@ -1,5 +1,5 @@
-"""Whole flows with a signing key: forged marks are no base, signed ones aren't read again, and the key itself
-is nowhere but in lakegc's own process."""
+"""Whole workflows with a signing key: forged marks are never a base, ranges of signed marks aren't read again, and the
+key never leaves lakegc's own process."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ def unsigned(lake: Lake) -> Any:
 
 
 def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -> None:
-    """Without the key all checksums can be made to fit, but not the signature. The mark records why it is full."""
+    """Without the key, an attacker can make all checksums match, but not the signature. The mark records why it is
+    full."""
     lake.mark("m1")
     lake.days(2)
-    record, kept = lake.repository.objects.file(mark_folder("m1") + "mark.json"), tmp_path / "kept.json"
-    shutil.copy2(record, kept)  # with its time
+    record, copy_of_record = lake.repository.objects.file(mark_folder("m1") + "mark.json"), tmp_path / "kept.json"
+    shutil.copy2(record, copy_of_record)  # keeps its time
     lake.drop("m1", unsigned(lake))
 
     full = lake.mark("m2")
@@ -59,14 +60,14 @@ def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -
     named = Marker().mark(lake.settings, "lake", "m3", replace(NO_MINIMUM, since="m1"))
     assert (named.record.incremental, named.record.basis["why"]) == (False, "mark m1 isn't signed with a known key")
 
-    shutil.copy2(kept, record)  # it is rightly signed, and names other files than those that are there now
+    shutil.copy2(copy_of_record, record)  # its signature is valid, but it names files that have been replaced
     again = Marker().mark(lake.settings, "lake", "m4", replace(NO_MINIMUM, since="m1"))
     assert (again.record.incremental, again.expired) == (False, {lake.garbage})
     assert "changed after it was written" in again.record.basis["why"]
 
 
 def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_path: Path) -> None:
-    """It is signed with a key that was retired since; the sweep reads no range that either mark read."""
+    """The base was signed with a key that was retired since. The sweep reads no range that either mark read."""
     lake.mark("m1")
     lake.days(2)
     lake.settings |= {"signing_key": NEW, "retired_signing_keys": OLD}
@@ -80,7 +81,7 @@ def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_pat
     report = Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions(quarantine=True))
 
     recorded = newest_recorded(place)
-    assert (recorded.number, recorded.ids) == (1, ("h1",))  # removing it now would be noticed
+    assert (recorded.number, recorded.ids) == (1, ("h1",))  # removing the hold now would be detected
     record = Mark.open(place, "m2").record
     assert record.incremental
     assert report.objects == {"quarantined": 1}
@@ -102,7 +103,7 @@ def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_pat
 
 
 def test_a_sweep_is_refused_if_a_hold_added_after_the_approval_was_removed_by_hand(lake: Lake) -> None:
-    """No mark used it when it was made, so it is added to the record of each mark that may be swept."""
+    """No mark used the hold, so adding it also records it in each mark that may be swept."""
     assert lake.mark("m1", full=True).expired == set()
     lake.days(2)
     assert lake.mark("m2", full=True).expired == {lake.garbage}
@@ -110,18 +111,18 @@ def test_a_sweep_is_refused_if_a_hold_added_after_the_approval_was_removed_by_ha
     place = target_of(lake.settings, "lake").place
     add_hold(place, parse_hold({"id": "h1", "owner": "ada", "reason": "audit", "prefix": "data/"}))
     file = lake.repository.objects.file(HOLDS_KEY)
-    kept = file.rename(file.with_name("kept.yaml"))
+    moved_file = file.rename(file.with_name("kept.yaml"))
 
     with pytest.raises(Untrusted, match=r"doesn't exist.*h1.*it was deleted"):
         Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions())
     assert lake.stored(lake.garbage)
 
-    kept.rename(file)
+    moved_file.rename(file)
     assert Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions()).objects == {"rescued": 1}
 
 
 def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: Lakegc) -> None:
-    """The namespace, Dagster's own records, and what commands print are searched, after failures, too."""
+    """The search covers the namespace, Dagster's own records and the output of commands, even after failures."""
     with Sandbox(tmp_path / "sandbox") as sandbox:
         lake = sandbox.create("lake")
         lake.put("main", "a", b"old")
@@ -141,7 +142,7 @@ def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc: L
 
     assert len(written) > 50
     for text in (OLD, NEW, bytes.fromhex(OLD).decode("latin-1"), bytes.fromhex(NEW).decode("latin-1")):
-        assert not any(text in shown for output in outputs for shown in (output.out, output.err))
+        assert not any(text in printed for output in outputs for printed in (output.out, output.err))
         assert not [file for file in written if text.encode("latin-1") in file.read_bytes()]
 
 
@@ -165,15 +166,15 @@ spark.stop()
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="environments are read in Linux's /proc")
 def test_neither_the_jvm_nor_its_workers_get_the_signing_key(tmp_path: Path) -> None:
-    """Spark starts the JVM with lakegc's own environment, and the JVM its workers: both could write it into logs."""
+    """The JVM inherits lakegc's environment and passes it on to its workers. Either could write the key into logs."""
     environment = {**os.environ, **quick_environment({"signing_key": NEW, "retired_signing_keys": OLD})}
     settings = json.dumps({"spark.master": "local[1]"})
     outputs = subprocess.run(
         [sys.executable, "-c", SEEN_IN_SPARK, settings], env={**environment, "LEFT": "as it was"},
         capture_output=True, text=True, timeout=120, check=True, cwd=Path(__file__).parents[2],
     )  # fmt: skip
-    own, *seen = json.loads(outputs.stdout)
+    own, *environments = json.loads(outputs.stdout)
 
     assert own == len(NEW)
-    assert sum("as it was" in environment for environment in seen) >= 3  # worker, JVM's process, JVM
-    assert not any(key in environment for key in (OLD, NEW) for environment in seen)
+    assert sum("as it was" in environment for environment in environments) >= 3  # worker, JVM's process, JVM
+    assert not any(key in environment for key in (OLD, NEW) for environment in environments)

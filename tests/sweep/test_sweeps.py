@@ -1,4 +1,5 @@
-"""Whole sweeps on a sandbox, as a user makes them: mark, approve, sweep, report; and what is served afterwards."""
+"""Whole sweeps on a sandbox, done as a user does them: mark, approve, sweep, report; and the objects that are served
+afterwards."""
 
 from __future__ import annotations
 
@@ -47,20 +48,20 @@ def lake(sandbox: Sandbox, request: pytest.FixtureRequest) -> SandboxRepository:
     return repository
 
 
-def shown(lakegc: Lakegc, settings: Mapping[str, str], *arguments: str) -> Any:
+def json_output(lakegc: Lakegc, settings: Mapping[str, str], *arguments: str) -> Any:
     outcome = lakegc(settings, *arguments, "--format", "json")
     assert outcome.code == 0, outcome.err
     return json.loads(outcome.out)
 
 
 def marked_and_approved(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> dict[str, Any]:
-    record: dict[str, Any] = shown(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
-    shown(lakegc, sandbox.settings, "approve", lake.id, "m1", "--yes", "--digest", record["digest"])
+    record: dict[str, Any] = json_output(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
+    json_output(lakegc, sandbox.settings, "approve", lake.id, "m1", "--yes", "--digest", record["digest"])
     return record
 
 
 def expired(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = shown(lakegc, sandbox.settings, "review", lake.id, "m1", "--list")
+    rows: list[dict[str, Any]] = json_output(lakegc, sandbox.settings, "review", lake.id, "m1", "--list")
     return rows
 
 
@@ -72,15 +73,16 @@ def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
 def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_set(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """Before approval, a sweep is refused and nothing is deleted. The message about a lease names its holder and when
-    it expires. Afterwards the report adds up, everything that is served is still served, and the approval is used."""
+    """Before the approval, the sweep is refused and no object is deleted. The message about a lease names its holder
+    and its end. Afterwards the report's counts add up, all served objects are still served, and the approval is used
+    up."""
     store, before = target_of(sandbox.settings, lake.id).place.store(), keys(sandbox, lake)
-    record = shown(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
+    record = json_output(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
     lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "not approved")
     lakegc(sandbox.settings, "sweep", lake.id, "m2").stopped(2, "m2")
     assert keys(sandbox, lake) == before
 
-    shown(lakegc, sandbox.settings, "approve", lake.id, "m1", "--yes", "--digest", record["digest"])
+    json_output(lakegc, sandbox.settings, "approve", lake.id, "m1", "--yes", "--digest", record["digest"])
     approved = {row["address"] for row in expired(lakegc, sandbox, lake)}
     lease = take_lease(store, who="grace@elsewhere", mark_id="m9", token="t", single_deployment=False)
     try:
@@ -89,52 +91,54 @@ def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_
         lease.release()
     assert keys(sandbox, lake) == before
 
-    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
+    report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1")
 
     assert len(approved) == 3
     assert keys(sandbox, lake) == before - approved
     assert (report["approved"], report["objects"], report["success"]) == (3, {"deleted": 3}, True)
     assert [lake.read("main", f"dir/{name}")[1] for name in "abc"] == [b"new a", b"new b", b"new c"]
     lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "used")
-    assert shown(lakegc, sandbox.settings, "status", lake.id)["marks"][0]["state"] == "swept"
+    assert json_output(lakegc, sandbox.settings, "status", lake.id)["marks"][0]["state"] == "swept"
 
 
 def test_a_sweep_respects_what_changed_after_the_approval(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """It doesn't use the references and the holds of its mark alone: what is live by the time of the re-verification or
-    on hold is rescued, a replaced object is kept, and one that somebody else deleted isn't counted as deleted."""
+    """The sweep doesn't rely on the references and holds of its mark. It rescues objects that have become live or are
+    on hold, keeps a replaced object, and doesn't count an object as deleted that somebody else deleted."""
     for name in ("d", "e"):
         lake.put("main", f"dir/{name}", f"old {name}".encode())
         lake.put("main", f"dir/{name}", f"new {name}".encode())
     sandbox.set_clock(sandbox.now() + timedelta(days=2))
     store = target_of(sandbox.settings, lake.id).place.store()
     record = marked_and_approved(lakegc, sandbox, lake)
-    live, held, replaced, gone, left = sorted(row["address"] for row in expired(lakegc, sandbox, lake))
+    live, on_hold, replaced, deleted_elsewhere, garbage = sorted(
+        row["address"] for row in expired(lakegc, sandbox, lake)
+    )
     lake.stage_address("main", "again", lake.objects.location(live), size=5, checksum="x")
-    hold = ("--prefix", held, "--owner", "ada", "--reason", "needed")
+    hold = ("--prefix", on_hold, "--owner", "ada", "--reason", "needed")
     lakegc.output(sandbox.settings, "holds", lake.id, "add", "kept", *hold)
     store.write(replaced, b"something else")
-    store.delete_many([gone])
-    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1")
+    store.delete_many([deleted_elsewhere])
+    report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1")
 
     assert record["counts"]["expired"] == 5
     assert report["objects"] == {"already gone": 1, "changed": 1, "deleted": 1, "rescued": 2}
-    assert {live, held, replaced} <= keys(sandbox, lake)
-    assert left not in keys(sandbox, lake)
+    assert {live, on_hold, replaced} <= keys(sandbox, lake)
+    assert garbage not in keys(sandbox, lake)
     assert lake.read("main", "again")[1].startswith(b"old")
 
 
 def test_undo_restores_quarantined_objects_byte_for_byte(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """Nothing is left in quarantine."""
+    """No object is left in quarantine."""
     store = target_of(sandbox.settings, lake.id).place.store()
     before = {key: store.read(key) for key in keys(sandbox, lake)}
     marked_and_approved(lakegc, sandbox, lake)
-    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
     aside = keys(sandbox, lake)
-    undone = shown(lakegc, sandbox.settings, "undo", lake.id, "m1")
+    undone = json_output(lakegc, sandbox.settings, "undo", lake.id, "m1")
 
     assert report["objects"] == {"quarantined": 3}
     assert len(aside) == 3
@@ -144,7 +148,7 @@ def test_undo_restores_quarantined_objects_byte_for_byte(
 
 
 def test_a_set_altered_after_its_approval_is_refused(lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository) -> None:
-    """A single changed byte is enough; nothing is deleted."""
+    """A single changed byte is enough. No object is deleted."""
     store = target_of(sandbox.settings, lake.id).place.store()
     before = keys(sandbox, lake)
     marked_and_approved(lakegc, sandbox, lake)
@@ -165,19 +169,19 @@ def test_a_set_altered_after_its_approval_is_refused(lakegc: Lakegc, sandbox: Sa
 def test_purge_restores_quarantined_objects_that_are_live_again(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """The others are deleted for good."""
+    """All other quarantined objects are deleted for good."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     addresses = [row["address"] for row in expired(lakegc, sandbox, lake)]
-    shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
     lake.stage_address("main", "again", lake.objects.location(addresses[0]), size=5, checksum="x")
     lakegc(sandbox.settings, "purge", lake.id, "m1").stopped(2, "--yes")
-    purged = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
+    purged = json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
 
     assert purged["objects"] == {"purged": 2, "restored": 1}
     assert set(addresses) & keys(sandbox, lake) == {addresses[0]}
     assert [stored for page in store.pages("_lakefs/retention/gc/quarantine/") for stored in page.objects] == []
-    assert shown(lakegc, sandbox.settings, "undo", lake.id, "m1")["objects"] == {}
+    assert json_output(lakegc, sandbox.settings, "undo", lake.id, "m1")["objects"] == {}
 
 
 def test_a_mark_with_an_empty_expired_set_is_swept_successfully(lakegc: Lakegc, sandbox: Sandbox) -> None:
@@ -185,7 +189,7 @@ def test_a_mark_with_an_empty_expired_set_is_swept_successfully(lakegc: Lakegc, 
     empty = sandbox.create("nothing-to-do")
     empty.put("main", "a", b"a")
     marked_and_approved(lakegc, sandbox, empty)
-    report = shown(lakegc, sandbox.settings, "sweep", empty.id, "m1")
+    report = json_output(lakegc, sandbox.settings, "sweep", empty.id, "m1")
 
     assert (report["approved"], report["objects"], report["success"]) == (0, {}, True)
 
@@ -193,39 +197,40 @@ def test_a_mark_with_an_empty_expired_set_is_swept_successfully(lakegc: Lakegc, 
 def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_is_gone(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """The sweep was killed between copying objects and deleting them, and they became live again. Before another sweep
-    has ended, a copy could be all that there is, and is kept; afterwards it is purged, and its original kept. If the
-    original is gone by then, the copy is all that is left of a live object."""
+    """The sweep was killed between copying objects and deleting them, and the objects became live again. Until another
+    sweep has ended, a copy is kept because it could be the only one left. Afterwards it is purged and its original
+    kept. If the original is gone by then, the copy is restored."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     addresses = [row["address"] for row in expired(lakegc, sandbox, lake)][:2]
     contents = [store.read(address) for address in addresses]
     with killed_after_copying(*addresses):
         lakegc(sandbox.settings, "sweep", lake.id, "m1", "--quarantine").stopped(1, "killed")
-    early = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
-    kept = [store.read(quarantine_key("m1", address)) for address in addresses]
+    early = json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
+    copies = [store.read(quarantine_key("m1", address)) for address in addresses]
     for number, (address, content) in enumerate(zip(addresses, contents, strict=True)):
         lake.stage_address("main", f"again-{number}", lake.objects.location(address), size=len(content), checksum="x")
-    report = shown(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
     store.delete_many([addresses[1]])
-    purged = shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
+    purged = json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
 
     assert early["objects"] == {}
-    assert kept == contents
+    assert copies == contents
     assert report["objects"] == {"quarantined": 1, "rescued": 2}
-    assert purged["objects"] == {"purged": 1, "stray copies freed": 2}  # restored ones are counted there, too
+    assert purged["objects"] == {"purged": 1, "stray copies freed": 2}  # restored copies count as freed, too
     assert [store.read(address) for address in addresses] == contents
     assert [stored for page in store.pages("_lakefs/retention/gc/quarantine/") for stored in page.objects] == []
-    assert shown(lakegc, sandbox.settings, "report", lake.id, "m1")["in_quarantine"]["purged"] == 1
-    assert shown(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")["objects"] == {}
+    assert json_output(lakegc, sandbox.settings, "report", lake.id, "m1")["in_quarantine"]["purged"] == 1
+    assert json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")["objects"] == {}
 
 
 @pytest.mark.parametrize("quarantine", [True, False])
 def test_an_object_that_becomes_live_after_a_killed_sweep_deleted_it_is_reported_as_late(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository, quarantine: bool
 ) -> None:
-    """A sweep was killed between taking an object away and recording it; then the object became live. Readers miss it:
-    the report is no success, doesn't count it as rescued, and names it. From quarantine it is restored."""
+    """A sweep was killed after removing an object and before recording that, and then the object became live. Readers
+    miss it, so the report is no success, names the object and doesn't count it as rescued. From quarantine it is
+    restored."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     address = expired(lakegc, sandbox, lake)[0]["address"]
@@ -240,13 +245,13 @@ def test_an_object_that_becomes_live_after_a_killed_sweep_deleted_it_is_reported
     assert (swept.code, report["success"], report["late"]) == (4, False, [address])
     assert report["objects"] == ({"quarantined": 3} if quarantine else {"deleted": 3})
     if quarantine:
-        shown(lakegc, sandbox.settings, "undo", lake.id, "m1")
+        json_output(lakegc, sandbox.settings, "undo", lake.id, "m1")
         assert lake.read("main", "again")[1] == content
 
 
 @contextmanager
 def killed_after_copying(*addresses: str) -> Iterator[None]:
-    """What a sweep leaves if it is killed after it copied these objects to quarantine: intents and the copies."""
+    """The state after a sweep was killed when it had copied these objects to quarantine: intents and the copies."""
 
     def killed(run: SweepRun, garbage: DataFrame, action: Action, verification: Reverification, _: HeadWatch) -> None:
         rows = [{"address": address} for address in addresses]

@@ -1,4 +1,4 @@
-"""One task of a sweep: what it does with its keys, and what the next attempt makes of a crash after each effect."""
+"""One task of a sweep: what it does with its keys, and how the next attempt continues after a crash at each effect."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ QUARANTINE = "_lakefs/retention/gc/quarantine/m1/data/s/"
 
 
 def write_intent(task: Task, *names: str, round_number: int = 1) -> None:
-    """What an attempt writes before it deletes."""
+    """Write the intent that an attempt writes before it deletes."""
     rows = pa.table({"address": [f"data/s/{name}" for name in names]}, schema=INTENTS)
     task.receipts.write("intent", round_number, "00000-0-00000", rows)
 
 
 def test_each_key_has_exactly_one_receipt(task: Task) -> None:
-    """It is deleted, changed or already gone; keys of other tasks are left alone."""
+    """The outcomes are deleted, changed and already gone. Keys of other tasks are left unchanged."""
     rows = pa.concat_tables([task.write("a", "b", "c"), task.pending("gone")])
     task.store.write("data/s/b", b"another")
     task.store.write("data/s/other", b"x")
@@ -45,7 +45,7 @@ def test_each_key_has_exactly_one_receipt(task: Task) -> None:
         "c": "deleted",
         "gone": "already gone",
     }
-    assert task.left() == {"b", "other"}
+    assert task.remaining() == {"b", "other"}
 
 
 def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_attempt(task: Task) -> None:
@@ -54,11 +54,11 @@ def test_keys_left_by_a_crash_before_the_first_delete_are_deleted_by_the_next_at
     write_intent(task, "a")
 
     assert task.run(rows, task.config(), attempt=1) == {"deleted": 1}
-    assert task.left() == set()
+    assert task.remaining() == set()
 
 
 def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None:
-    """The next attempt, in the same round or in a later one, doesn't record them as already gone."""
+    """The next attempt doesn't record them as already gone, whether it is in the same round or a later one."""
     rows = task.write("a")
     write_intent(task, "a")
     task.store.delete_many(["data/s/a"])
@@ -68,13 +68,13 @@ def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None
 
 
 def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
-    """These keys are neither deleted nor counted again."""
+    """The keys are neither deleted nor counted again."""
     rows = task.write("a", "b")
     task.run(rows.slice(0, 1), task.config())
     task.store.write("data/s/a", b"new")
 
     assert task.run(rows, task.config(), attempt=1) == {"deleted": 1}
-    assert task.left() == {"a"}
+    assert task.remaining() == {"a"}
     assert {outcome for outcome, _ in task.outcomes().values()} == {"deleted"}
 
 
@@ -82,15 +82,15 @@ def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
 def test_a_retried_delete_spares_an_object_written_in_between(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
-    """While a response is pending, the holder of a link token may write another object at the key. What the first
-    request did is recorded as done."""
+    """While a response is pending, the holder of a link token may write another object at the key. The effect of the
+    first request is recorded."""
     rows = task.write("first", "replaced", "twice")
-    delete_many, seen = type(task.store).delete_many, list[list[str]]()
+    delete_many, batches = type(task.store).delete_many, list[list[str]]()
 
     def lossy(self: Any, keys: Iterable[str]) -> list[DeleteResult]:
         wanted = list(keys)
-        seen.append(wanted)
-        if len(seen) > 1:
+        batches.append(wanted)
+        if len(batches) > 1:
             return list(delete_many(self, wanted))
         delete_many(self, ["data/s/first"])
         self.write("data/s/replaced", b"somebody's new object")
@@ -98,18 +98,18 @@ def test_a_retried_delete_spares_an_object_written_in_between(
 
     monkeypatch.setattr(type(task.store), "delete_many", lossy)
     counted = task.run(rows, task.config(action))
-    done = {Action.DELETE: "deleted", Action.QUARANTINE: "quarantined"}[action]
+    outcome = {Action.DELETE: "deleted", Action.QUARANTINE: "quarantined"}[action]
 
-    assert counted == {done: 2, "changed": 1}
-    assert seen == [["data/s/first", "data/s/replaced", "data/s/twice"], ["data/s/twice"]]
+    assert counted == {outcome: 2, "changed": 1}
+    assert batches == [["data/s/first", "data/s/replaced", "data/s/twice"], ["data/s/twice"]]
     assert task.store.read("data/s/replaced") == b"somebody's new object"
-    assert task.left() == {"replaced"}
+    assert task.remaining() == {"replaced"}
 
 
 def late_by(
     task: Task, monkeypatch: pytest.MonkeyPatch, waiting: tuple[type, str], event: Callable[[], object]
 ) -> None:
-    """An event in the store while the first request of a task waits for a minute, for its pace or for a permit."""
+    """An event in the store while the task's first request waits for a minute, for its pace or for a permit."""
     seconds, (kind, name) = [0.0], waiting
     really = getattr(kind, name)
 
@@ -127,7 +127,7 @@ def late_by(
 def test_objects_are_looked_up_again_when_a_delete_was_late(
     task: Task, monkeypatch: pytest.MonkeyPatch, waiting: tuple[type, str]
 ) -> None:
-    """This holds for every cause of the delay. An object replaced or deleted meanwhile gets its true outcome."""
+    """The cause of the delay doesn't matter. An object replaced or deleted in the meantime gets its true outcome."""
     rows = task.write("gone", "replaced", "same")
 
     def event() -> None:
@@ -148,7 +148,7 @@ def test_objects_are_looked_up_again_when_a_delete_was_late(
 def test_objects_of_a_flat_slice_are_looked_up_again_without_listing_it(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be far larger than one batch of deletes."""
+    """Such a slice may be far larger than one batch of deletes."""
     keys, pages = [f"data/{number:02}" for number in range(20)], list[str]()
     for key in keys:
         task.store.write(key, key.encode())
@@ -161,21 +161,21 @@ def test_objects_of_a_flat_slice_are_looked_up_again_without_listing_it(
 
     assert task.run(rows, task.config()) == {"deleted": 19, "changed": 1}
     assert pages.count("data/") == 1
-    assert task.left() == {"data/07"}
+    assert task.remaining() == {"data/07"}
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
 def test_an_outdated_re_verification_deletes_nothing(task: Task, action: Action) -> None:
-    """Its keys get no outcome."""
+    """The task's keys get no outcome."""
     counted = task.run(task.write("a"), task.config(action, verified_until=task.store.now()))
 
     assert counted == {"unprocessed": 1}
-    assert (task.left(), task.outcomes()) == ({"a"}, {})
+    assert (task.remaining(), task.outcomes()) == ({"a"}, {})
 
 
 @pytest.mark.parametrize("action", list(Action))
 def test_a_task_does_nothing_without_the_lease_of_its_own_run(task: Task, action: Action) -> None:
-    """It neither deletes, copies nor restores."""
+    """The task neither deletes, copies nor restores."""
     rows = task.write("a")
     task.store.write(QUARANTINE + "a", b"data/s/a")
     other = Holder("Grace", "m2", "another", task.store.now() + timedelta(minutes=9))
@@ -186,37 +186,41 @@ def test_a_task_does_nothing_without_the_lease_of_its_own_run(task: Task, action
 
 
 def test_nothing_is_sent_if_the_lease_may_end_before_the_response(task: Task) -> None:
-    """A request may take longer than what is left of the lease."""
+    """A request may take longer than the lease has left."""
     rows, config = task.write("a"), task.config()
     short = Holder("Ada", "m1", "t", task.store.now() + config.request_time)
     task.store.write(LEASE_KEY, short.to_json())
 
     assert task.run(rows, config) == {"unprocessed": 1}
-    assert task.left() == {"a"}
+    assert task.remaining() == {"a"}
 
 
 # --- quarantine -----------------------------------------------------------------------------------------------------
 
 
 def quarantined_copy(task: Task, name: str) -> bytes | None:
-    found = quarantine.stat_or_none(task.store, QUARANTINE + name)
-    return None if found is None else task.store.read(found.key)
+    copy = quarantine.stat_or_none(task.store, QUARANTINE + name)
+    return None if copy is None else task.store.read(copy.key)
 
 
 def test_a_quarantined_object_is_kept_and_restored_byte_for_byte(task: Task) -> None:
-    """Its copy is in the quarantine folder meanwhile."""
+    """The copy stays in the quarantine folder until it is restored."""
     rows = task.write("a", "b")
 
     assert task.run(rows, task.config(Action.QUARANTINE)) == {"quarantined": 2}
-    assert (task.left(), quarantined_copy(task, "a"), quarantined_copy(task, "b")) == (set(), b"data/s/a", b"data/s/b")
+    assert (task.remaining(), quarantined_copy(task, "a"), quarantined_copy(task, "b")) == (
+        set(),
+        b"data/s/a",
+        b"data/s/b",
+    )
     assert task.run(rows, task.config(Action.RESTORE, 2)) == {"restored": 2}
     assert task.store.read("data/s/a") == b"data/s/a"
-    assert task.left("_lakefs/retention/gc/quarantine/") == set()
+    assert task.remaining("_lakefs/retention/gc/quarantine/") == set()
 
 
 @pytest.mark.parametrize("step", ["copied", "deleted"])
 def test_an_interrupted_quarantine_is_completed_and_recorded_as_quarantined(task: Task, step: str) -> None:
-    """It was cut off after the copy, or after the delete that follows."""
+    """The quarantine was interrupted after the copy, or after the delete that follows it."""
     rows = task.write("a")
     write_intent(task, "a")
     task.store.copy("data/s/a", QUARANTINE + "a")
@@ -224,22 +228,22 @@ def test_an_interrupted_quarantine_is_completed_and_recorded_as_quarantined(task
         task.store.delete_many(["data/s/a"])
 
     assert task.run(rows, task.config(Action.QUARANTINE), attempt=1) == {"quarantined": 1}
-    assert (task.left(), quarantined_copy(task, "a")) == (set(), b"data/s/a")
+    assert (task.remaining(), quarantined_copy(task, "a")) == (set(), b"data/s/a")
 
 
 @pytest.mark.parametrize("step", ["copied", "removed"])
 def test_an_interrupted_undo_is_completed_and_recorded_as_restored(task: Task, step: str) -> None:
-    """It was cut off after the copy back, or after the quarantined copy was removed."""
+    """The undo was interrupted after copying back, or after removing the quarantined copy."""
     rows = task.write("a")
     if step == "copied":
         task.store.copy("data/s/a", QUARANTINE + "a")
 
     assert task.run(rows, task.config(Action.RESTORE)) == {"restored": 1}
-    assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, None)
+    assert (task.remaining(), quarantined_copy(task, "a")) == ({"a"}, None)
 
 
 def test_undo_does_not_overwrite_another_object(task: Task) -> None:
-    """Both the object and the quarantined copy stay, and the receipt says so."""
+    """The other object and the quarantined copy both stay, and the receipt says so."""
     rows = task.write("a")
     task.run(rows, task.config(Action.QUARANTINE))
     task.store.write("data/s/a", b"new here")
@@ -252,16 +256,16 @@ def test_undo_does_not_overwrite_another_object(task: Task) -> None:
 def test_undo_does_not_overwrite_an_object_created_after_its_lookup(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No check between the lookup and the copy could notice it, so the copy itself is conditional."""
+    """No check between lookup and copy could notice the object, so the copy itself is conditional."""
     rows = task.write("a")
     task.run(rows, task.config(Action.QUARANTINE))
     really = quarantine.stat_or_none
 
     def appears_afterwards(store: Any, key: str) -> Any:
-        found = really(store, key)
-        if key == "data/s/a" and found is None:
+        looked_up = really(store, key)
+        if key == "data/s/a" and looked_up is None:
             store.write(key, b"new here")
-        return found
+        return looked_up
 
     with monkeypatch.context() as patched:
         patched.setattr(quarantine, "stat_or_none", appears_afterwards)
@@ -277,7 +281,7 @@ def receipt_code(task: Task, round_number: int) -> str:
 
 @pytest.mark.parametrize("there", [None, b"something else"])
 def test_undo_fails_for_an_object_whose_quarantined_copy_is_lost(task: Task, there: bytes | None) -> None:
-    """This holds whether or not another object has its key."""
+    """It doesn't matter whether another object has its key."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     if there is not None:
@@ -288,27 +292,27 @@ def test_undo_fails_for_an_object_whose_quarantined_copy_is_lost(task: Task, the
 
 
 def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
-    """Somebody else wrote it there."""
+    """Somebody else wrote the object in quarantine."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     task.store.write(QUARANTINE + "a", b"planted by somebody")
 
     assert task.run(rows, task.config(Action.RESTORE)) == {"failed": 1}
-    assert (task.left(), receipt_code(task, 1)) == (set(), "Differs")
+    assert (task.remaining(), receipt_code(task, 1)) == (set(), "Differs")
 
 
 def test_purge_deletes_only_the_quarantined_copies_of_its_keys(task: Task) -> None:
-    """Nothing else in that folder or outside it is deleted."""
+    """No other object, in that folder or outside it, is deleted."""
     rows = task.write("a")
     task.store.copy("data/s/a", QUARANTINE + "a")
     task.store.write(QUARANTINE + "stranger", b"x")
 
     assert task.run(rows, task.config(Action.PURGE)) == {"purged": 1}
-    assert (task.left(), quarantined_copy(task, "a"), quarantined_copy(task, "stranger")) == ({"a"}, None, b"x")
+    assert (task.remaining(), quarantined_copy(task, "a"), quarantined_copy(task, "stranger")) == ({"a"}, None, b"x")
 
 
 def test_an_object_whose_copy_differs_is_not_deleted(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is recorded as failed, and the bad copy isn't kept for an undo."""
+    """The object is recorded as failed, and the bad copy isn't kept for an undo."""
 
     def badly(self: Any, source: str, target: str) -> None:
         self.write(target, self.read(source)[:-1] + b"?")
@@ -317,13 +321,13 @@ def test_an_object_whose_copy_differs_is_not_deleted(task: Task, monkeypatch: py
     monkeypatch.setattr(type(task.store), "copy", badly)
 
     assert task.run(rows, task.config(Action.QUARANTINE)) == {"failed": 1}
-    assert (task.left(), quarantined_copy(task, "a"), receipt_code(task, 1)) == ({"a"}, None, "Differs")
+    assert (task.remaining(), quarantined_copy(task, "a"), receipt_code(task, 1)) == ({"a"}, None, "Differs")
 
 
 def test_an_object_replaced_after_it_was_copied_to_quarantine_is_not_deleted(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So does its copy, until a purge; an object that wasn't replaced is quarantined."""
+    """The copy stays, too, until a purge. An object that wasn't replaced is quarantined."""
     rows = task.write("a", "b")
     really = quarantine.copy_verified
 
@@ -336,14 +340,14 @@ def test_an_object_replaced_after_it_was_copied_to_quarantine_is_not_deleted(
 
     assert task.run(rows, task.config(Action.QUARANTINE)) == {"changed": 1, "quarantined": 1}
     assert (task.store.read("data/s/a"), quarantined_copy(task, "a")) == (b"somebody's new object", b"data/s/a")
-    assert (task.left(), quarantined_copy(task, "b")) == ({"a"}, b"data/s/b")
+    assert (task.remaining(), quarantined_copy(task, "b")) == ({"a"}, b"data/s/b")
 
 
 @pytest.mark.parametrize("action", [Action.QUARANTINE, Action.RESTORE])
 def test_a_task_that_loses_its_lease_while_it_waits_copies_nothing(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
-    """The wait is for the pace of copies; the next holder may work on the same keys meanwhile."""
+    """The task waits for the pace of copies. The next holder may work on the same keys by then."""
     rows = task.write("a")
     if action is Action.RESTORE:
         task.store.copy("data/s/a", QUARANTINE + "a")
@@ -352,11 +356,11 @@ def test_a_task_that_loses_its_lease_while_it_waits_copies_nothing(
     late_by(task, monkeypatch, (Pace, "take"), lambda: task.store.write(LEASE_KEY, other.to_json()))
 
     assert task.run(rows, task.config(action)) == {"unprocessed": 1}
-    assert (task.left() == {"a"}, quarantined_copy(task, "a") is None) == (action is Action.QUARANTINE,) * 2
+    assert (task.remaining() == {"a"}, quarantined_copy(task, "a") is None) == (action is Action.QUARANTINE,) * 2
 
 
 def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy at that key may be the next holder's."""
+    """The copy at that key may belong to the next holder."""
     rows, config = task.write("a"), task.config(Action.QUARANTINE, permit_every_s=0.0)
 
     def badly(self: Any, source: str, target: str) -> None:
@@ -366,13 +370,13 @@ def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypa
     monkeypatch.setattr(type(task.store), "copy", badly)
 
     assert task.run(rows, config) == {"unprocessed": 1}
-    assert (task.left(), quarantined_copy(task, "a")) == ({"a"}, b"the next holder's")
+    assert (task.remaining(), quarantined_copy(task, "a")) == ({"a"}, b"the next holder's")
 
 
 def test_large_objects_of_equal_size_are_not_mistaken_for_each_other(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their store has no checksums: they are read in pieces, and never as a whole."""
+    """The store has no checksums. The objects are compared in pieces, never read as a whole."""
     size = 257 * 2**20
     root = Path(task.place.settings.local_path or "") / "lake"
     task.store.write("data/s/a", b"")
@@ -384,6 +388,6 @@ def test_large_objects_of_equal_size_are_not_mistaken_for_each_other(
             file.write(last)
     monkeypatch.delattr(type(task.store), "read")
 
-    found = [task.store.stat(f"data/s/{name}") for name in ("a", "b")]
-    assert not quarantine.same_content(task.store, *found)
-    assert quarantine.same_content(task.store, found[0], found[0])
+    objects = [task.store.stat(f"data/s/{name}") for name in ("a", "b")]
+    assert not quarantine.same_content(task.store, *objects)
+    assert quarantine.same_content(task.store, objects[0], objects[0])

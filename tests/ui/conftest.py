@@ -1,4 +1,4 @@
-"""Dagster's UI as a person meets it: `lakegc ui` on a sandbox, and a headless Chromium that looks at it."""
+"""Dagster's UI as a user sees it: `lakegc ui` on a sandbox, opened in a headless Chromium."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ START_LIMIT_S = 240.0
 
 @pytest.fixture(scope="module")
 def chromium() -> str:
-    """The system's Chromium; without one these tests are skipped, and say so."""
-    found = os.environ.get("LAKEGC_TEST_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if not found:
+    """The system's Chromium. Without it these tests are skipped with a message."""
+    path = os.environ.get("LAKEGC_TEST_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if not path:
         sentence = "NO BROWSER, the UI was not tested: apt-get install chromium, or name one in LAKEGC_TEST_CHROMIUM"
         warnings.warn(sentence, stacklevel=1)
         pytest.skip(sentence)
-    return found
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,10 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """`lake`, where one object may go and another has the size of a live one; two for the night, one of them broken.
+    """`lake`, where one object expires and another has the size of a live one, and two repositories for the nightly
+    schedule, one of them broken.
 
-    Everything in them is three days old.
+    All objects are three days old.
     """
     with Sandbox(tmp_path_factory.mktemp("sandbox")) as server:
         server.set_clock(server.now() - timedelta(days=3))
@@ -76,7 +77,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def cut_short(namespace: Path) -> None:
-    """Take the end of each of a namespace's tables, as a copy does that ran out of space."""
+    """Truncate each of a namespace's tables, as a copy would be that ran out of space."""
     for path in (namespace / "_lakefs").iterdir():
         if len(path.name) == 64:  # ids of ranges and metaranges
             path.write_bytes(path.read_bytes()[:-20])
@@ -84,10 +85,10 @@ def cut_short(namespace: Path) -> None:
 
 @pytest.fixture(scope="module")
 def dagster_home(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home in which the command line has made the mark `night-a|by-cli`."""
+    """A Dagster home in which the command line made the mark `night-a|by-cli`."""
     home = tmp_path_factory.mktemp("dagster")
-    made = Lakegc(home, on_disk=True)(sandbox.settings, "mark", "night-a", "--mark-id", "by-cli", *NO_AGE)
-    assert made.code == 0, made.err
+    outcome = Lakegc(home, on_disk=True)(sandbox.settings, "mark", "night-a", "--mark-id", "by-cli", *NO_AGE)
+    assert outcome.code == 0, outcome.err
     return home
 
 
@@ -103,18 +104,19 @@ def pictures() -> Path | None:
 
 @pytest.fixture(scope="module")
 def log(pictures: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the UI and its runs log; beside the screenshots, if somebody wants them."""
+    """The log of the UI and its runs, written beside the screenshots if a folder for them is set."""
     return (pictures or tmp_path_factory.mktemp("log")) / "ui.log"
 
 
 @pytest.fixture(scope="module")
 def address(sandbox: Sandbox, dagster_home: Path, log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where `lakegc ui` serves; a night comes every minute, no questions are allowed, and a brake trips early."""
+    """The address of `lakegc ui`. The schedule ticks every minute, no path probes are allowed, and a brake trips
+    early."""
     port = free_port()
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     known = {
         "max_probes": "0",
-        "brake_first_share": "0.2",  # a quarter of the objects of `lake` would go
+        "brake_first_share": "0.2",  # a quarter of the objects of `lake` would expire
         "mark_cron": "* * * * *",
         "repositories_include": "night-*",
     }
@@ -140,7 +142,7 @@ def address(sandbox: Sandbox, dagster_home: Path, log: Path, tmp_path_factory: p
 
 @pytest.fixture(scope="module")
 def ui(chromium: str, address: str, browser: Browser, log: Path, pictures: Path | None) -> Iterator[Ui]:
-    """The served UI in a browser's window."""
+    """The served UI in a browser window."""
     page = browser.new_page(viewport={"width": 1500, "height": 1000}, reduced_motion="reduce")
     page.set_default_timeout(60_000)
     yield Ui(address, page, log, pictures)

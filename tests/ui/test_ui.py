@@ -1,4 +1,4 @@
-"""A mark is made, reviewed, approved and swept in Dagster's UI, and made by the schedule."""
+"""A mark is made, reviewed, approved and swept in Dagster's UI, and the schedule makes marks."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.support.mark_runs import target_of
 from tests.support.ui_pages import JOB, SCHEDULE, SENSOR, Run, Ui, polled
 from tests.ui.conftest import NIGHT
 
-pytestmark = pytest.mark.timeout(1200)  # each waits for what the one before it began
+pytestmark = pytest.mark.timeout(1200)  # each test waits for what the previous one started
 
 MARK = "lake|by-hand"
 RELEASED = {"share": "it is a test", "others/night-broken": "it is broken"}
 
 
 def stored(sandbox: Sandbox) -> set[bytes]:
-    """What the objects of `lake` hold that are in the store."""
+    """The contents of the stored objects of `lake`."""
     return {path.read_bytes() for path in (sandbox.local_path / "lake" / "data").rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
 def by_hand(ui: Ui) -> Run:
-    """The run of a mark of `lake`, launched with the dialog; nothing else runs meanwhile. The sensor is on."""
+    """The run of a mark of `lake`, launched with the dialog. No other run is active at that time. The sensor is on."""
     ui.turn(SENSOR, on=True)
     ui.picture("sensor-on")
     ui.launch(MARK)
@@ -38,7 +38,7 @@ def by_hand(ui: Ui) -> Run:
 
 @dataclass(frozen=True)
 class Approved:
-    """What the store held, and which sweeps there were, when the approval was reported."""
+    """The stored objects and the sweeps at the time when the approval was reported."""
 
     stored: set[bytes]
     sweeps: list[Run]
@@ -46,7 +46,7 @@ class Approved:
 
 @pytest.fixture(scope="module")
 def approved(ui: Ui, by_hand: Run, sandbox: Sandbox) -> Approved:
-    """That mark is approved: first by an event reported by hand, which approves nothing, then by the job."""
+    """The approval of that mark. First an event is reported by hand, which approves nothing, then the job is run."""
     assert by_hand.status == "SUCCESS"
     before = Approved(stored(sandbox), ui.runs("sweep"))
     ui.report_by_hand(MARK, "by Ada")
@@ -63,9 +63,9 @@ def digest(sandbox: Sandbox) -> str:
 
 @pytest.fixture(scope="module")
 def night(ui: Ui, approved: Approved) -> str:
-    """The mark id of a night: the schedule was turned on, and off again after its first occasion.
+    """The mark id of a night: the schedule was turned on, and turned off again after its first tick.
 
-    Meanwhile a run was launched for a partition whose name is invalid.
+    In the meantime a run was launched for a partition with an invalid name.
     """
     page = ui.open("/automation")
     expect(page.get_by_text("mark_repositories")).to_be_visible()
@@ -78,8 +78,8 @@ def night(ui: Ui, approved: Approved) -> str:
     ui.launch("nonsense")
 
     def occasion() -> str | None:
-        found = [run.partition for run in ui.runs("mark") if run.partition.startswith("night-broken|")]
-        return found[-1].partition("|")[2] if found else None
+        partitions = [run.partition for run in ui.runs("mark") if run.partition.startswith("night-broken|")]
+        return partitions[-1].partition("|")[2] if partitions else None
 
     ui.leave()
     mark_id = polled(occasion, "the schedule's first occasion", 180)
@@ -91,17 +91,17 @@ def night(ui: Ui, approved: Approved) -> str:
 
 @pytest.fixture(scope="module")
 def swept(ui: Ui, approved: Approved) -> Run:
-    """The sweep of the mark, which the sensor began."""
+    """The sweep of the mark, which the sensor started."""
     return ui.ended_run(MARK, job="sweep")
 
 
 def row(page: Page, name: str) -> Locator:
-    """The row of this name in an asset's metadata."""
+    """The row with this name in an asset's metadata."""
     return page.locator("tr").filter(has=page.get_by_text(name, exact=True)).last
 
 
 def plot(page: Page, name: str, title: str) -> int:
-    """Open the plot of an asset's metadata; how wide it is."""
+    """Open the plot in an asset's metadata. Returns its width."""
     row(page, name).get_by_text("Show Markdown").click()
     drawn = page.get_by_alt_text(title)
     expect(drawn).to_be_visible()
@@ -109,7 +109,8 @@ def plot(page: Page, name: str, title: str) -> int:
 
 
 def test_a_mark_can_be_launched_by_hand(ui: Ui, by_hand: Run) -> None:
-    """A partition added in the dialog becomes a mark; its asset shows what it is, and what may be deleted."""
+    """A partition that is added in the dialog becomes a mark. The asset shows the mark's data and what may be
+    deleted."""
     assert (by_hand.status, by_hand.tags[REPOSITORY_TAG]) == ("SUCCESS", "lake")
     page = ui.open(f"/runs/{by_hand.id}")
     expect(page.get_by_text("RUN_SUCCESS")).to_be_visible()
@@ -152,7 +153,7 @@ def test_a_failed_check_shows_what_it_measures_and_what_its_failure_means(ui: Ui
 
 
 def test_an_approval_is_shown_with_the_approved_set(ui: Ui, approved: Approved, sandbox: Sandbox) -> None:
-    """The asset shows who approved what until when, and how to approve instead of reporting an event by hand."""
+    """The asset shows who approved which set until when, and how to approve instead of reporting an event by hand."""
     assert approved.sweeps == []
     page = ui.open("/assets/sweep_approval")
     for name, value in (("by", "Ada"), ("objects", "1"), ("digest", digest(sandbox)[:12]), ("released.share", "test")):
@@ -164,7 +165,7 @@ def test_an_approval_is_shown_with_the_approved_set(ui: Ui, approved: Approved, 
 
 
 def test_the_schedule_shows_its_ticks_and_can_be_turned_off(ui: Ui, night: str) -> None:
-    """Its page shows what a tick requested, and that it is off again."""
+    """The schedule's page shows what a tick requested, and that the schedule is off again."""
     assert not ui.is_on(SCHEDULE)
     page = ui.open(SCHEDULE)
     expect(page.get_by_text("2 runs requested").first).to_be_visible()
@@ -172,25 +173,25 @@ def test_the_schedule_shows_its_ticks_and_can_be_turned_off(ui: Ui, night: str) 
 
 
 def test_exactly_the_approved_objects_are_swept(ui: Ui, approved: Approved, swept: Run, sandbox: Sandbox) -> None:
-    """The sensor begins one sweep, by the approval that the job gave."""
-    found = read_approval(target_of(sandbox.settings, "lake").place, "by-hand")
-    left = stored(sandbox)
+    """The approval that the job gave makes the sensor start one sweep."""
+    approval = read_approval(target_of(sandbox.settings, "lake").place, "by-hand")
+    remaining = stored(sandbox)
 
     assert (swept.status, swept.tags["dagster/sensor_name"]) == ("SUCCESS", "approved_sweeps")
     assert swept.tags[REPOSITORY_TAG] == "lake"
-    assert found is not None
-    assert (found.who, found.how, found.released) == (
+    assert approval is not None
+    assert (approval.who, approval.how, approval.released) == (
         "Ada",
         APPROVED_IN_UI,
         RELEASED,
     )
-    assert approved.stored - left == {b"first"}
-    # two are live, and the third may be served by a branch: nothing was probed
-    assert left == {b"the second version", b"123456789", b"987654321"}
+    assert approved.stored - remaining == {b"first"}
+    # two are live, and a branch may serve the third, since no paths were probed
+    assert remaining == {b"the second version", b"123456789", b"987654321"}
 
 
 def test_an_approval_begins_one_sweep(ui: Ui, swept: Run) -> None:
-    """The sensor's page shows the run that it requested, and there is no other."""
+    """The sensor's page shows the run that it requested, and there is no other run."""
     page = ui.open(SENSOR)
 
     expect(page.get_by_text("1 run requested").first).to_be_visible()
@@ -199,7 +200,7 @@ def test_an_approval_begins_one_sweep(ui: Ui, swept: Run) -> None:
 
 
 def test_a_sweep_is_shown_with_its_outcomes_and_rate(ui: Ui, swept: Run) -> None:
-    """Its asset counts the objects by outcome and in all."""
+    """The sweep's asset counts the objects by outcome and in total."""
     page = ui.open("/assets/sweep_report")
     for name, value in (("objects.deleted", "1"), ("bytes.deleted", "5"), ("success", "true"), ("mark", "by-hand")):
         expect(row(page, name)).to_contain_text(value, ignore_case=True)
@@ -213,7 +214,7 @@ def test_a_sweep_is_shown_with_its_outcomes_and_rate(ui: Ui, swept: Run) -> None
 
 
 def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, night: str) -> None:
-    """The run's own page shows a sentence; nothing turns red, and the key is removed."""
+    """The page of the run shows one sentence. No asset is shown as failed, and the key is removed."""
     run = ui.ended_run("nonsense")
     page = ui.open(f"/runs/{run.id}")
 
@@ -224,7 +225,7 @@ def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, nigh
 
 
 def test_marks_made_on_the_command_line_are_shown(ui: Ui) -> None:
-    """What the command line marked with this home is a run of the same job, with its partition."""
+    """A mark made by the command line with this home is a run of the same job, with its partition."""
     run = ui.ended_run("night-a|by-cli")
     assert run.status == "SUCCESS"
     page = ui.open(f"{JOB}/runs")
@@ -236,7 +237,7 @@ def test_marks_made_on_the_command_line_are_shown(ui: Ui) -> None:
 
 
 def test_the_schedule_marks_every_repository_but_the_broken_one(ui: Ui, night: str) -> None:
-    """The run of the broken one shows what is wrong with it."""
+    """The run for the broken repository shows what is wrong with it."""
     ended = {name: ui.ended_run(f"{name}|{night}") for name in NIGHT}
 
     assert [run.status for run in ended.values()] == ["SUCCESS", "FAILURE"]

@@ -17,8 +17,8 @@ from spark_resources.spark.tasks import arrow_to_spark
 
 
 class Address(NamedTuple):
-    """An address, its slice, whether it is a possible candidate (and one in a local store), whether a listing of the
-    candidates would hold it, and whether it has a dot segment."""
+    """An address with its slice and the results of each rule: whether it is a possible candidate, whether it is one in
+    a local store, whether a listing of the candidates would contain it, and whether it has a dot segment."""
 
     address: str
     slice: str
@@ -97,12 +97,13 @@ NULL = [None]
 
 
 def test_the_slice_of_an_address_is_the_folder_of_a_full_listing(spark: SparkSession) -> None:
-    """A wrong slice makes a sweep look for an object where it isn't, and an incremental mark take one for listed."""
+    """With a wrong slice, a sweep would look up an object in the wrong place, and an incremental mark would count it as
+    listed."""
     wanted = [case.slice for case in ADDRESSES]
     assert [rules.slice_of(key) for key in KEYS] == wanted
     assert rules.slices_of(COLUMN).to_pylist() == wanted + NULL
     assert in_spark(spark, rules.slice_column) == wanted
-    assert [rules.slice_of(name) for name in wanted] == wanted  # that of a listed folder, too
+    assert [rules.slice_of(name) for name in wanted] == wanted  # the slice of a listed folder is that folder
 
 
 @pytest.mark.parametrize("local_adapter", [True, False])
@@ -115,8 +116,8 @@ def test_only_objects_under_data_and_at_the_root_are_possible_candidates(local_a
 
 
 def test_a_listing_of_candidates_contains_every_address_in_the_listed_area(spark: SparkSession) -> None:
-    """Live addresses elsewhere aren't missing from it; each possible candidate is in it, and what a store may fold into
-    one."""
+    """A live address elsewhere doesn't count as missing from the listing. The area contains each possible candidate,
+    and every key that a store may fold into one."""
     wanted = [case.listed for case in ADDRESSES]
     assert rules.in_listed_area(COLUMN).to_pylist() == wanted + NULL
     assert in_spark(spark, rules.listed_area_column) == wanted
@@ -134,7 +135,7 @@ def test_keys_with_dot_segments_may_not_be_deleted() -> None:
 
 
 def test_a_hold_can_name_every_prefix_of_a_possible_candidate() -> None:
-    """An object that could not be held by its prefix could not be kept."""
+    """If a prefix were refused, objects could not be put on hold by it."""
     for case in ADDRESSES:
         key = case.address
         beginnings = (
@@ -155,8 +156,8 @@ def hold_of(prefix: str) -> bytes:
 def in_spark(spark: SparkSession, rule: Callable[[Column], Column]) -> list[object]:
     rows = pa.table({"number": pa.array(range(len(KEYS)), pa.int64()), "address": pa.array(KEYS, pa.string())})
     frame = spark.createDataFrame(rows, arrow_to_spark(rows.schema))
-    found = frame.select("number", rule(frame["address"]).alias("found")).toArrow().sort_by("number")
-    return list(found["found"].to_pylist())
+    results = frame.select("number", rule(frame["address"]).alias("found")).toArrow().sort_by("number")
+    return list(results["found"].to_pylist())
 
 
 _texts = st.text(st.sampled_from("da/t0-é\n."), max_size=6)
@@ -167,7 +168,7 @@ _texts = st.text(st.sampled_from("da/t0-é\n."), max_size=6)
 @example([], True)
 @example(["data/x", "data/y"], True)
 def test_the_rules_give_the_same_results_for_columns_and_single_addresses(keys: list[str], local_adapter: bool) -> None:
-    """The Arrow forms agree with the plain ones, on other addresses, too."""
+    """The Arrow forms agree with the plain ones on random addresses, too."""
     column = pa.array(keys, pa.string())
     candidates = [rules.is_candidate(key, local_adapter=local_adapter) for key in keys]
     assert rules.are_candidates(column, local_adapter=local_adapter).to_pylist() == candidates

@@ -81,7 +81,7 @@ full_addresses = st.tuples(
 
 
 def one_by_one(namespace: Namespace, address: str, kind: AddressType) -> str | None:
-    """The key, or None for an address outside; `Refused` for a conflict."""
+    """The key of each address: None if it is outside, `Refused` if it is a conflict."""
     where, key = namespace.locate(address, kind)
     if where is Location.CONFLICT:
         raise Refused(address)
@@ -89,9 +89,9 @@ def one_by_one(namespace: Namespace, address: str, kind: AddressType) -> str | N
 
 
 def in_a_column(namespace: Namespace, address: str, kind: AddressType) -> str | None:
-    kept, outside = addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), namespace)
-    assert len(kept) + outside == 1
-    return kept[0].as_py() if len(kept) else None
+    inside, outside = addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), namespace)
+    assert len(inside) + outside == 1
+    return inside[0].as_py() if len(inside) else None
 
 
 def key_or_conflict(namespace: Namespace, address: str, kind: AddressType, how: object) -> object:
@@ -121,15 +121,16 @@ def test_columns_and_single_addresses_give_the_same_keys(namespace: Namespace, a
 def test_an_address_that_the_oracle_places_inside_is_never_placed_outside(
     namespace: Namespace, address: str, kind: AddressType
 ) -> None:
-    """What the oracle places inside gets the same key or stops the mark; where the oracle stops, nothing is outside."""
+    """lakegc gives such an address the oracle's key or stops the mark. If the oracle refuses an address, lakegc doesn't
+    place it outside either."""
     spellings = (namespace.uri, *namespace.aliases)
-    found = key_or_conflict(namespace, address, kind, one_by_one)
+    result = key_or_conflict(namespace, address, kind, one_by_one)
     try:
         wanted: object = oracle.inside(int(kind), address, spellings)
     except oracle.Stop:
         wanted = "conflict"
     if wanted is not None:
-        assert found in (wanted, "conflict", address)  # what has no true scheme is relative, and so kept as it is
+        assert result in (wanted, "conflict", address)  # an address without a scheme is relative and unchanged
 
 
 @settings(max_examples=400, deadline=None)
@@ -144,11 +145,12 @@ def test_the_pattern_for_columns_finds_every_conflict(namespace: Namespace, addr
 @given(key=st.lists(pieces, min_size=1, max_size=5).map("".join), namespace=st.sampled_from(NAMESPACES))
 @example(key="/", namespace=NAMESPACES[0])
 def test_every_spelling_of_a_key_gives_that_key_or_stops_the_mark(key: str, namespace: Namespace) -> None:
-    """Relative, or behind any full form of the namespace: the key comes back byte for byte, or the mark stops."""
+    """The key may be relative or follow any full form of the namespace. It is returned byte for byte, or the mark
+    stops."""
     assert namespace.locate(key, AddressType.RELATIVE) == (Location.INSIDE, key)
     for root in (namespace.uri, *namespace.aliases):
         full = f"{root}/{key}"
-        # a slash doubled behind the namespace is not guessed at, nor what lakeFS may read as another name
+        # a double slash after the namespace, or a name that lakeFS may read differently, is a conflict
         encoded = (namespace.is_azure or namespace.is_bucket) and {"%", "?"} & set(full)
         unsure = key.startswith("/") or encoded or (namespace.is_azure and full.endswith("/"))
         wanted = (Location.CONFLICT, full) if unsure else (Location.INSIDE, key)
@@ -240,7 +242,7 @@ def test_an_encoded_full_address_in_azure_stops_the_mark(key: str) -> None:
     assert AZURE.locate(key, AddressType.RELATIVE) == (Location.INSIDE, key)
 
 
-#: Of S3 and Google Cloud alike: what stands behind `<scheme>://bucket/lake/`, and where lakeFS finds that.
+#: For S3 and Google Cloud alike: the text after `<scheme>://bucket/lake/`, and the key at which lakeFS finds it.
 BEHIND_A_BUCKET = [
     *(
         (key, Location.INSIDE)
@@ -281,7 +283,8 @@ def test_a_full_address_that_may_be_read_as_another_key_stops_the_mark(
 
 
 def readings(address: str) -> set[str]:
-    """`<bucket>/<key>` of a full address as a URL, with the path as it stands and decoded: lakeFS takes one of them."""
+    """A full address, read as a URL, as `<bucket>/<key>`: once with its path as it stands and once decoded. lakeFS
+    takes one of them."""
     authority, slash, path = address.split("://", 1)[1].partition("?")[0].partition("/")
     return {f"{authority.rpartition('@')[2]}{slash}{form}" for form in (path, unquote(path))}
 
@@ -295,13 +298,14 @@ def readings(address: str) -> set[str]:
 def test_an_address_that_lakefs_serves_from_this_namespace_is_inside_or_stops_the_mark(
     namespace: Namespace, address: str
 ) -> None:
-    """Such an object is never outside, nor live under another key than the one that is served."""
-    found = key_or_conflict(namespace, address, AddressType.FULL, one_by_one)
+    """The object is never placed outside the namespace, and never counted as live under a key other than the served
+    one."""
+    result = key_or_conflict(namespace, address, AddressType.FULL, one_by_one)
     roots = {root + "/" for root in readings(namespace.uri)}
     inside = {reading[len(root) :] for reading in readings(address) for root in roots if reading.startswith(root)}
-    inside = {key for key in inside if key.strip("/")}  # nothing but slashes is never a candidate
+    inside = {key for key in inside if key.strip("/")}  # a key of slashes alone is never a candidate
 
-    assert found == "conflict" or inside == {found} - {None, ""}
+    assert result == "conflict" or inside == {result} - {None, ""}
 
 
 @pytest.mark.parametrize(
@@ -322,7 +326,8 @@ def test_an_address_that_lakefs_serves_from_this_namespace_is_inside_or_stops_th
     ],
 )
 def test_an_address_in_google_is_inside_outside_or_a_conflict(address: str, where: Location) -> None:
-    """Inside is what begins with the namespace and a slash; what lakeFS may read as inside otherwise stops the mark."""
+    """An address inside begins with the namespace and a slash. An address that lakeFS may read as inside in another way
+    stops the mark."""
     assert GOOGLE.locate(address, AddressType.FULL)[0] is where
     assert (
         key_or_conflict(GOOGLE, address, AddressType.FULL, in_a_column)
@@ -411,7 +416,7 @@ def test_bytes_of_a_path_that_are_not_utf8_are_escaped() -> None:
     ],
 )
 def test_overlapping_namespaces_are_found_in_any_spelling(first: str, second: str, overlap: bool) -> None:
-    """A store of objects doesn't resolve `..`; the local adapter's file system does."""
+    """An object store doesn't resolve `..`; the local adapter's file system does."""
 
     def namespace(uri: str) -> Namespace:
         configured = f"local:///srv/objects/{uri.removeprefix('local://')}"
@@ -426,7 +431,7 @@ def test_overlapping_namespaces_are_found_in_any_spelling(first: str, second: st
     ["local://other/../lake/data/s/i", "local://./lake/data/s/i", "local:///srv/objects/other/../lake/data/x"],
 )
 def test_a_local_address_that_a_file_system_resolves_into_the_namespace_stops_the_mark(address: str) -> None:
-    """Written in another way, it is the address of an object that a listing shows."""
+    """The address is another spelling of that of a listed object."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="slashes or dots"):
             addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])

@@ -43,11 +43,11 @@ def place(tmp_path: Path) -> Place:
 
 
 def previous(**counts: int) -> dict[str, Any]:
-    """The part of a record about the previous mark."""
+    """The part of a mark's record about the previous mark."""
     return {"mark_id": "m0", "counts": {**COUNTS, **counts}, "unreadable": []}
 
 
-def found(
+def evaluated(
     now: datetime = SOON, limits: BrakeLimits = LIMITS, before: Mapping[str, Any] | None = None, **counts: int
 ) -> dict[str, Brake]:
     record = finished_record(counts={**COUNTS, **counts}, previous=previous() if before is None else before)
@@ -65,10 +65,10 @@ def tripped(brakes_found: Mapping[str, Brake]) -> set[str]:
 
 
 def test_an_ordinary_mark_trips_no_brake() -> None:
-    """A mark like the one before it trips nothing; every brake is listed all the same, in order, with a sentence."""
-    assert tripped(found()) == tripped(first()) == set()
-    assert tuple(found()) == BRAKES
-    assert all(brake.why for brake in (*found().values(), *first().values()))
+    """The mark resembles the one before it. Every brake is still listed, in order and with a sentence."""
+    assert tripped(evaluated()) == tripped(first()) == set()
+    assert tuple(evaluated()) == BRAKES
+    assert all(brake.why for brake in (*evaluated().values(), *first().values()))
 
 
 TRIPS: dict[str, dict[str, Any]] = {
@@ -111,23 +111,22 @@ AT_THE_BOUND: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", TRIPS)
 def test_a_brake_trips_just_beyond_its_limit(what: str) -> None:
-    """It trips alone, and says what was measured and what the bound is."""
+    """No other brake trips. The message states the measured value and the bound."""
     name = what.split(maxsplit=1)[0]
-    brake = found(**TRIPS[what])[name]
+    brake = evaluated(**TRIPS[what])[name]
 
-    assert tripped(found(**TRIPS[what])) == {name}
+    assert tripped(evaluated(**TRIPS[what])) == {name}
     assert brake.measured is not None
     assert brake.why
 
 
 @pytest.mark.parametrize("what", AT_THE_BOUND)
 def test_no_brake_trips_at_its_limit(what: str) -> None:
-    """The bound itself is still allowed."""
-    assert tripped(found(**AT_THE_BOUND[what])) == set()
+    assert tripped(evaluated(**AT_THE_BOUND[what])) == set()
 
 
 def test_a_first_mark_may_expire_half_of_the_candidates() -> None:
-    """There is no earlier mark to compare with, and an empty live set trips all the same."""
+    """A first mark has no earlier mark to be compared with. An empty live set trips a brake even then."""
     assert tripped(first(expired=50_000)) == set()
     assert tripped(first(expired=50_001)) == {"share"}
     assert tripped(first(live=0)) == {"live"}
@@ -135,19 +134,19 @@ def test_a_first_mark_may_expire_half_of_the_candidates() -> None:
 
 
 def test_an_empty_repository_trips_no_brake() -> None:
-    """Where nothing is stored nothing trips, and where nothing expires the share is 0."""
+    """If nothing is stored, no brake trips; if nothing expires, the share is 0."""
     assert tripped(first(candidates=0, candidate_bytes=0, expired=0, expired_bytes=0, live=0)) == set()
-    assert found(expired=0, expired_bytes=0)["share"].measured == 0
+    assert evaluated(expired=0, expired_bytes=0)["share"].measured == 0
 
 
 def test_a_comparison_with_zero_objects_says_that_there_were_none() -> None:
     """`10,000 times as much as (0 objects)` and `100 % of 0` would mean nothing to an operator."""
-    before = found(before=previous(expired=0, expired_bytes=0, live=0, candidates=0))
+    before = evaluated(before=previous(expired=0, expired_bytes=0, live=0, candidates=0))
 
     assert before["jump"].why.startswith("10,000 objects expired, and none in mark")
     assert "none were in mark" in before["live"].why
     assert "would leave none" in before["listing"].why
-    assert "1 object expired" in found(expired=1, expired_bytes=1)["count"].why
+    assert "1 object expired" in evaluated(expired=1, expired_bytes=1)["count"].why
 
 
 ALLOWED_JUMP = "from 1,000 objects on, at most 3 times the previous count is expected"
@@ -189,8 +188,8 @@ SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None
 @pytest.mark.parametrize("why", SENTENCES)
 def test_each_brake_says_what_was_measured_and_what_is_allowed(why: str) -> None:
     """People decide by these sentences and figures whether to approve a mark."""
-    name, trips, measured, bound, given = SENTENCES[why]
-    brake = (first() if given is None else found(**given))[name]
+    name, trips, measured, bound, counts = SENTENCES[why]
+    brake = (first() if counts is None else evaluated(**counts))[name]
 
     assert brake == Brake(name, trips, pytest.approx(measured), bound, why)
     assert brake.tripped is trips
@@ -198,8 +197,8 @@ def test_each_brake_says_what_was_measured_and_what_is_allowed(why: str) -> None
 
 @pytest.mark.parametrize(("name", "bound"), [("jump", 3), ("live", 0.5), ("listing", 0.5)])
 def test_a_comparison_without_an_earlier_mark_says_whether_there_is_none(name: str, bound: float) -> None:
-    """A first mark has none; one that exists and can't be read trips the brake."""
-    unread = found(before={"unreadable": ["m0", "m-1"]})[name]
+    """A first mark has no earlier mark. An earlier mark that exists but can't be read trips the brake."""
+    unread = evaluated(before={"unreadable": ["m0", "m-1"]})[name]
 
     assert unread == Brake(name, True, None, bound, "it can't be compared with earlier marks: m0, m-1 can't be read")
     why = "this is the first mark of the repository: nothing to compare with"
@@ -226,10 +225,10 @@ def test_the_age_of_a_mark_by_an_inventory_counts_from_the_inventory() -> None:
 
 def test_unreadable_earlier_marks_trip_every_comparison() -> None:
     """The bound of a first mark, which allows more, isn't used when an earlier mark exists and can't be read."""
-    lost = found(before={"unreadable": ["m0"]}, expired=30_001)
+    unreadable = evaluated(before={"unreadable": ["m0"]}, expired=30_001)
 
-    assert tripped(lost) == {"share", "jump", "live", "listing"}
-    assert "m0" in lost["jump"].why
+    assert tripped(unreadable) == {"share", "jump", "live", "listing"}
+    assert "m0" in unreadable["jump"].why
 
 
 def test_the_documented_defaults_are_the_effective_ones() -> None:
@@ -244,13 +243,15 @@ def test_the_documented_defaults_are_the_effective_ones() -> None:
 
 def test_every_limit_can_be_configured() -> None:
     """A setting replaces the default of its own bound, and of no other."""
-    given = {
+    configured = {
         "share": 0.01, "gib": 0.00001, "count": 9_999, "jump": 0.5, "live": 1.0, "listing": 1.0, "age": timedelta(0)
     }  # fmt: skip
-    strict = BrakeLimits.of(Settings(**{f"brake_{name}": value for name, value in given.items()}))
+    strict = BrakeLimits.of(Settings(**{f"brake_{name}": value for name, value in configured.items()}))
 
-    assert strict == replace(LIMITS, **given)
-    assert tripped(found(limits=strict, before=previous(live=80_001, candidates=110_001))) == set(BRAKES) - {"others"}
+    assert strict == replace(LIMITS, **configured)
+    assert tripped(evaluated(limits=strict, before=previous(live=80_001, candidates=110_001))) == set(BRAKES) - {
+        "others"
+    }
 
 
 @pytest.mark.parametrize(
@@ -260,16 +261,16 @@ def test_each_unreadable_repository_trips_its_own_brake(unread: dict[str, str]) 
     """A repository that couldn't be read may refer to expired objects, so an approval has to name each of them."""
     looked = StepRecord(START, START, 4, facts={"elsewhere": {"unread": unread}})
     record = finished_record(steps={"committed_addresses": looked})
-    found = {brake.name: brake for brake in brakes(record, LIMITS, now=SOON) if brake.name.startswith("others")}
+    by_name = {brake.name: brake for brake in brakes(record, LIMITS, now=SOON) if brake.name.startswith("others")}
 
-    assert {name for name, brake in found.items() if brake.tripped} == {f"others/{name}" for name in unread}
-    assert all(why in found[f"others/{name}"].why for name, why in unread.items())
-    assert unread or not found["others"].tripped
+    assert {name for name, brake in by_name.items() if brake.tripped} == {f"others/{name}" for name in unread}
+    assert all(why in by_name[f"others/{name}"].why for name, why in unread.items())
+    assert unread or not by_name["others"].tripped
 
 
 def test_repositories_that_any_step_could_not_read_are_released_one_by_one() -> None:
-    """Each step may find another one. A repository that the approval doesn't name, or that the mark did read, stays
-    unreleased: objects that it refers to would be deleted."""
+    """Each step may find another repository that it can't read. A repository stays unreleased if the approval doesn't
+    name it, or if the mark could read it: objects that it refers to would be deleted."""
     steps = {
         "retained_commits": StepRecord(START, START, 3, facts={"elsewhere": {"unread": {"no reading": "x"}}}),
         "committed_addresses": StepRecord(START, START, 4, facts={"elsewhere": {"unread": {"lost": "gone"}}}),
@@ -330,7 +331,7 @@ def test_an_unfinished_mark_or_a_missing_count_is_an_error() -> None:
 
 
 def test_a_mark_is_compared_with_the_newest_earlier_mark_of_its_scope(place: Place) -> None:
-    """It has to be finished, and made for this repository, not for an earlier one of the same name."""
+    """The earlier mark must be finished and must belong to this repository, not to an earlier one of the same name."""
     day = timedelta(days=1)
     for mark_id, changes in {
         "oldest": {"start": START - 5 * day},

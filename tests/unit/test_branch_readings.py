@@ -1,4 +1,5 @@
-"""What is staged on a branch, read path by path: all of it or an error, and when the server's list must be repeated."""
+"""A branch's staged changes are read path by path: all of them, or an error. When the server's list must be
+repeated."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ class Branch:
 
     changes: dict[str, str] = field(default_factory=dict)
     served: dict[str, str] = field(default_factory=dict)
-    uncommitted: dict[str, str] | None = None  # shown by the uncommitted diff alone
-    errors: list[LakegcError | None] = field(default_factory=list)  # of the first diffs, after their changes
+    uncommitted: dict[str, str] | None = None  # changes that only the uncommitted diff shows
+    errors: list[LakegcError | None] = field(default_factory=list)  # how the first diffs end, after their changes
     exists: bool = True
     asked: list[str] = field(default_factory=list)
     settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))
@@ -52,8 +53,8 @@ class Branch:
     def uncommitted_diff(self, repository: str, branch: str) -> Iterator[Change]:
         assert (repository, branch) == ("lake", "main")
         self.asked.append("uncommitted")
-        shown = self.changes if self.uncommitted is None else self.uncommitted
-        yield from (Change(path=path, type=kind) for path, kind in shown.items())
+        changes = self.changes if self.uncommitted is None else self.uncommitted
+        yield from (Change(path=path, type=kind) for path, kind in changes.items())
 
     def branches(self, repository: str) -> dict[str, str]:
         assert repository == "lake"
@@ -85,7 +86,8 @@ def paths(count: int) -> list[str]:
 
 
 def test_the_address_at_each_added_or_changed_path_is_staged() -> None:
-    """Also of more paths than are probed at once. What was removed, or isn't served any more, has no address."""
+    """Every address is read, even if there are more paths than are probed at once. A path that was removed or isn't
+    served any more has no address."""
     changes = dict.fromkeys(paths(2 * PATHS_AT_ONCE + 7), "added") | {
         "changed": "changed",
         "removed": "removed",
@@ -93,9 +95,9 @@ def test_the_address_at_each_added_or_changed_path_is_staged() -> None:
     }
     served = {path: f"address of {path}" for path in [*paths(2 * PATHS_AT_ONCE + 7), "changed", "removed", "unchanged"]}
 
-    found = staged(Branch(changes, served))
+    addresses = staged(Branch(changes, served))
 
-    assert found == sorted(f"address of {path}" for path in [*paths(2 * PATHS_AT_ONCE + 7), "changed"])
+    assert addresses == sorted(f"address of {path}" for path in [*paths(2 * PATHS_AT_ONCE + 7), "changed"])
 
 
 def test_a_changed_path_that_is_not_utf8_stands_for_every_path_that_it_may_be() -> None:
@@ -103,13 +105,13 @@ def test_a_changed_path_that_is_not_utf8_stands_for_every_path_that_it_may_be() 
     inexact = [f"p{REPLACEMENT_CHARACTER}", f"p{REPLACEMENT_CHARACTER}/x"]
     served = {path: f"address of {path}" for path in (*inexact, "pa", "q")}
 
-    found = staged(Branch({inexact[0]: "added"}, served))
+    addresses = staged(Branch({inexact[0]: "added"}, served))
 
-    assert set(found) == {f"address of {path}" for path in inexact}
+    assert set(addresses) == {f"address of {path}" for path in inexact}
 
 
 def test_a_branch_that_was_deleted_has_nothing_staged() -> None:
-    """It isn't asked again once it is no longer listed."""
+    """The server isn't asked about the branch again once it is no longer listed."""
     server = Branch(errors=[NotFound("no branch main")], exists=False)
 
     assert staged(server) == []
@@ -117,7 +119,7 @@ def test_a_branch_that_was_deleted_has_nothing_staged() -> None:
 
 
 def test_a_branch_that_is_still_listed_is_read_again_from_the_beginning() -> None:
-    """It was deleted and created again. The last attempt still counts."""
+    """The branch was deleted and created again. The last attempt counts even so."""
     served = {path: f"address of {path}" for path in paths(3)}
     changes = dict.fromkeys(paths(3), "added")
     server = Branch(changes, served, errors=[NotFound("no branch main")] * (MAX_TRIES - 1))
@@ -127,7 +129,7 @@ def test_a_branch_that_is_still_listed_is_read_again_from_the_beginning() -> Non
 
 
 def test_a_branch_that_is_listed_but_never_found_is_an_error() -> None:
-    """Its staged objects are unknown, so it doesn't count as deleted."""
+    """The branch's staged objects are unknown, so it doesn't count as deleted."""
     server = Branch(errors=[NotFound("no branch main")] * MAX_TRIES)
 
     with pytest.raises(NotFound):
@@ -140,7 +142,7 @@ def diff(server: Branch) -> list[str]:
 
 
 def test_all_changes_of_a_branch_are_read_in_one_diff() -> None:
-    """An empty one is confirmed by the uncommitted diff."""
+    """If the diff is empty, the uncommitted diff has to confirm it."""
     some = Branch({"a": "added", "b": "removed"})
     none = Branch({})
 
@@ -149,7 +151,8 @@ def test_all_changes_of_a_branch_are_read_in_one_diff() -> None:
 
 
 def test_changes_that_only_the_uncommitted_diff_shows_are_an_error() -> None:
-    """It can end early without one. A change staged between the two diffs is found by the next attempt."""
+    """The diff of staged data may have ended early without an error. A change staged between the two diffs is found by
+    the next attempt."""
     server = Branch({}, uncommitted={"a": "added"})
 
     with pytest.raises(Unavailable, match=r"shows uncommitted changes of 'main' in repository 'lake'"):
@@ -161,14 +164,14 @@ def test_changes_that_only_the_uncommitted_diff_shows_are_an_error() -> None:
     ("changes", "position"), [({"a": "added", "b": "added"}, "can't be read after 'b', so"), ({}, "can't be read, so")]
 )
 def test_a_diff_that_ends_with_an_error_is_an_error(changes: dict[str, str], position: str) -> None:
-    """It names the branch, and the last path before what can't be read."""
+    """The error names the branch and the last path before the unreadable record."""
     with pytest.raises(Unavailable, match=f"of 'main' in repository 'lake' {position}.*Cause: a damaged record"):
         diff(Branch(changes, errors=[Unavailable("a damaged record")]))
 
 
 @pytest.mark.parametrize("error", [NotFound("no such branch"), Forbidden("not allowed")])
-def test_a_missing_branch_and_missing_permissions_stay_what_they_are(error: LakegcError) -> None:
-    """A reader decides by the kind of error."""
+def test_a_missing_branch_and_missing_permissions_raise_their_own_errors(error: LakegcError) -> None:
+    """The caller distinguishes them by the class of the error."""
     with pytest.raises(type(error), match=f"^{error}$"):
         diff(Branch(errors=[error]))
 
@@ -192,7 +195,7 @@ LOST = "the server's list of staged addresses has a page without a file, althoug
 def test_a_list_with_a_page_without_a_file_is_repeated_unless_nothing_is_staged(
     pages: int, files: int, rows: int, again: str
 ) -> None:
-    """The server may have lost such a file, and with it staged objects."""
+    """The server may have lost the file of that page, and staged objects with it."""
     lists = UncommittedLists("run", {"s3://b/lists/": files} if files else {}, pages)
     changed = cast(Dataset, SimpleNamespace(rows=rows))
 
@@ -200,7 +203,7 @@ def test_a_list_with_a_page_without_a_file_is_repeated_unless_nothing_is_staged(
 
 
 def test_a_list_that_a_deleted_branch_interrupted_is_not_used() -> None:
-    """It has no pages, so it is requested again. Other errors are not hidden."""
+    """The interrupted list has no usable pages, so it is requested again. Other errors are not hidden."""
     whole = UncommittedLists("run", {}, 1)
 
     def run_with(answer: Any) -> Any:
@@ -232,16 +235,16 @@ def run_at(folder: Path, keys: Sequence[str]) -> Any:
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_every_file_of_the_list_at_a_reported_location_is_read(tmp_path: Path, slash: str) -> None:
-    """Also more than were reported, but no file beside the location."""
+    """Files beyond the reported number are read, too, but no file outside the location."""
     run = run_at(tmp_path, ["_lakefs/lists/r1/a", "_lakefs/lists/r1/b", "_lakefs/lists/r11/c"])
 
     for announced in (0, 1, 2):
-        found = reported_files(run, f"local://lake/_lakefs/lists/r1{slash}", announced)
-        assert sorted(found) == ["_lakefs/lists/r1/a", "_lakefs/lists/r1/b"]
+        files = reported_files(run, f"local://lake/_lakefs/lists/r1{slash}", announced)
+        assert sorted(files) == ["_lakefs/lists/r1/a", "_lakefs/lists/r1/b"]
 
 
 def test_fewer_files_than_were_reported_are_an_error(tmp_path: Path) -> None:
-    """The missing one may name live objects."""
+    """The missing file may name live objects."""
     run = run_at(tmp_path, ["_lakefs/lists/r1/a"])
 
     with pytest.raises(DamagedData, match=r"\(invariant 3\)|reported 2 files"):

@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: made once, used when it is complete, another one for another Java or Spark."""
+"""The archive of Spark's classes: created once, used once it is complete, and separate for each Java and Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parts(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 def written(options: str, *, age_s: float) -> Path:
-    """The archive that a JVM with these options left so long ago."""
+    """The archive that a JVM with these options wrote, with a modification time so long ago."""
     file = Path(options.partition("-XX:ArchiveClassesAtExit=")[2])
     file.write_bytes(b"classes")
     os.utime(file, (NOW - age_s, NOW - age_s))
@@ -30,28 +30,28 @@ def written(options: str, *, age_s: float) -> Path:
 
 
 def test_the_first_start_writes_an_archive_and_the_next_one_uses_it(parts: tuple[Path, Path, Path]) -> None:
-    """It is read with its checksums verified."""
+    """The JVM verifies the archive's checksums when it loads it."""
     java, spark, folder = parts
-    left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=COMPLETE_AFTER_S + 1)
+    archive = written(archive_options(java, spark, folder=folder, now=NOW), age_s=COMPLETE_AFTER_S + 1)
     options = archive_options(java, spark, folder=folder, now=NOW)
 
     assert options.startswith("-XX:SharedArchiveFile=")
     assert "-XX:+VerifySharedSpaces" in options
-    assert not left.exists()
+    assert not archive.exists()
     assert archive_options(java, spark, folder=folder, now=NOW) == options
 
 
 def test_a_recently_changed_archive_is_not_used(parts: tuple[Path, Path, Path]) -> None:
     """Another JVM may still be writing it, so it is left alone."""
     java, spark, folder = parts
-    left = written(archive_options(java, spark, folder=folder, now=NOW), age_s=1)
+    archive = written(archive_options(java, spark, folder=folder, now=NOW), age_s=1)
 
     assert "ArchiveClassesAtExit" in archive_options(java, spark, folder=folder, now=NOW)
-    assert left.exists()
+    assert archive.exists()
 
 
 def test_each_java_and_spark_has_its_own_archive(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    """So has an updated Java in the same place."""
+    """A Java that is updated in place gets a new archive, too."""
     java, spark, folder = parts
     written(archive_options(java, spark, folder=folder, now=NOW), age_s=60)
     assert "SharedArchiveFile" in archive_options(java, spark, folder=folder, now=NOW)

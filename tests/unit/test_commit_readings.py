@@ -1,4 +1,5 @@
-"""The commit graph that a mark decides on: each commit verified, all ancestors read, every head seen retained."""
+"""The commit graph that a mark decides on: every commit is verified, all ancestors are read, and every head that was
+seen is retained."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ ALL = {commit.id: commit for commit in (ROOT, SIDE, MERGE, HEAD, OTHER)}
 
 
 class Server:
-    """A server with these commits; records which were requested."""
+    """A server with these commits. It records which ones were requested."""
 
     def __init__(self, commits: dict[str, Commit]) -> None:
         self.commits, self.requested = commits, list[str]()
@@ -60,11 +61,11 @@ class Server:
     def log(self, repository: str, commit_id: str) -> Iterator[Commit]:
         assert repository == "lake"
         self.requested.append(commit_id)
-        waiting, seen = [commit_id], set[str]()
+        waiting, visited = [commit_id], set[str]()
         while waiting:
             commit = self.commits[waiting.pop()]
-            if commit.id not in seen:
-                seen.add(commit.id)
+            if commit.id not in visited:
+                visited.add(commit.id)
                 waiting.extend(commit.parents)
                 yield commit
 
@@ -93,23 +94,23 @@ def test_a_commit_is_accepted_only_with_the_id_of_its_content() -> None:
 
 
 def test_ancestors_are_read_through_every_parent_up_to_known_commits() -> None:
-    """Each once. Commits behind known ones are known, too."""
+    """Each commit is read once. Ancestors of known commits are known, too."""
     server = Server(ALL)
 
-    found = list(unknown_ancestors(server, "lake", {}, [HEAD.id, OTHER.id, HEAD.id]))  # type: ignore[arg-type]
-    assert sorted(commit.id for commit in found) == sorted(ALL)
+    ancestors = list(unknown_ancestors(server, "lake", {}, [HEAD.id, OTHER.id, HEAD.id]))  # type: ignore[arg-type]
+    assert sorted(commit.id for commit in ancestors) == sorted(ALL)
     assert sorted(server.requested) == sorted(ALL)
 
     known = {SIDE.id: SIDE, ROOT.id: ROOT}
-    found = list(unknown_ancestors(server, "lake", known, [OTHER.id, MERGE.id, SIDE.id]))  # type: ignore[arg-type]
-    assert sorted(commit.id for commit in found) == sorted([OTHER.id, MERGE.id])
+    ancestors = list(unknown_ancestors(server, "lake", known, [OTHER.id, MERGE.id, SIDE.id]))  # type: ignore[arg-type]
+    assert sorted(commit.id for commit in ancestors) == sorted([OTHER.id, MERGE.id])
     damaged = Server({HEAD.id: replace(HEAD, parents=())})
     with pytest.raises(DamagedData):
         list(unknown_ancestors(damaged, "lake", {}, [HEAD.id]))  # type: ignore[arg-type]
 
 
 def test_a_dump_is_completed_with_what_it_lacks() -> None:
-    """Heads and listed commits that are newer, and parents of its own commits."""
+    """A dump may lack newer heads and listed commits, and parents of its own commits."""
     dumped = {commit.id: commit for commit in (MERGE, ROOT)}
     server = Server(ALL)
 
@@ -121,7 +122,7 @@ def test_a_dump_is_completed_with_what_it_lacks() -> None:
 
 
 def test_without_a_dump_the_graph_has_the_whole_log_of_every_named_commit() -> None:
-    """Each is verified; the log of a commit that is known already isn't read."""
+    """Each commit is verified. The log of a commit that is already known isn't read."""
     server = Server(ALL)
 
     assert complete_graph(run_with(server), None, {HEAD.id, OTHER.id}) == ALL
@@ -140,15 +141,15 @@ def expired(commit: Commit, *, listed: bool = False) -> Verdict:
 
 
 def test_a_head_that_was_seen_before_the_servers_list_is_retained() -> None:
-    """Its branch may have moved or been deleted since, but what it refers to was live when the mark began to read."""
+    """The branch may have moved or been deleted since, but the head's objects were live when the mark began to read."""
     by_rule = replace(expired(HEAD), retained=True, why=Reason.CHILD_YOUNG)
     verdicts = [expired(ROOT), expired(SIDE, listed=True), by_rule, expired(OTHER)]
     before = {"dev": SIDE.id, "gone": MERGE.id, "main": HEAD.id, "old": ROOT.id}
 
-    found = with_earlier_heads(verdicts, before, ALL)
+    completed = with_earlier_heads(verdicts, before, ALL)
 
-    assert [verdict.commit_id for verdict in found] == sorted(ALL)
-    assert {verdict.commit_id: verdict for verdict in found} == {
+    assert [verdict.commit_id for verdict in completed] == sorted(ALL)
+    assert {verdict.commit_id: verdict for verdict in completed} == {
         ROOT.id: head_verdict(ROOT, "old"),
         SIDE.id: replace(head_verdict(SIDE, "dev"), server_listed=True),
         MERGE.id: head_verdict(MERGE, "gone"),
@@ -158,7 +159,7 @@ def test_a_head_that_was_seen_before_the_servers_list_is_retained() -> None:
 
 
 def test_a_head_without_a_rule_names_its_branch() -> None:
-    """No rule says until when it is retained. Its metarange is read."""
+    """No rule says until when the head is retained. Its metarange is read."""
     assert head_verdict(HEAD, "main") == Verdict(
         commit_id=HEAD.id, retained=True, why=Reason.HEAD, branch="main", days=None, until=None,
         metarange_id=HEAD.metarange_id, created=AT, message="d",
@@ -167,7 +168,7 @@ def test_a_head_without_a_rule_names_its_branch() -> None:
 
 @pytest.mark.parametrize("now", [None, Rules(20, {"dev": 7}), Rules(21)])
 def test_rules_that_changed_during_a_mark_stop_it(now: Rules | None) -> None:
-    """It would retain by rules that no longer hold."""
+    """The mark would retain commits by outdated rules."""
     with pytest.raises(Refused, match=r"retention rules of lake were changed") as refused:
         check_rules(run_with(SimpleNamespace(rules={"lake": now}.__getitem__)))
     assert refused.value.invariant == 7
@@ -175,7 +176,7 @@ def test_rules_that_changed_during_a_mark_stop_it(now: Rules | None) -> None:
 
 
 def test_the_scope_committed_needs_the_whole_graph() -> None:
-    """Only it names expired commits."""
+    """Expired commits are known only from the graph."""
     run = run_with(Server({}))
     run.mark.record.scope = Scope.COMMITTED
 
@@ -200,7 +201,6 @@ def list_of(folder: Path, data: bytes | None, *, rules: Rules | None = RULES, lo
 
 
 def test_the_servers_list_has_each_retained_commit_with_its_metarange(tmp_path: Path) -> None:
-    """A repository without rules has none."""
     metarange = "0" * 64
     text = f"commit_id,expired,metarange_id\n{HEAD.id},false,{metarange}\n{ROOT.id},true,{metarange}\n"
 
@@ -208,7 +208,7 @@ def test_the_servers_list_has_each_retained_commit_with_its_metarange(tmp_path: 
 
 
 def test_a_repository_without_rules_has_no_list_of_retained_commits(tmp_path: Path) -> None:
-    """All of its commits are retained."""
+    """All of the repository's commits are retained."""
     assert list_of(tmp_path, None, rules=None, located=False) is None
 
 
@@ -226,7 +226,7 @@ def test_a_server_that_disagrees_about_the_rules_stops_the_mark(
 
 @pytest.mark.parametrize(("data", "why"), [(None, "doesn't exist"), (b"commit_id,expired,metarange_id\n", "is empty")])
 def test_a_list_that_is_missing_or_empty_stops_the_mark(tmp_path: Path, data: bytes | None, why: str) -> None:
-    """Every repository has a branch head, so neither can be true."""
+    """Every repository has a branch head, so the server's list can be neither."""
     with pytest.raises(DamagedData, match=why) as damaged:
         list_of(tmp_path, data)
     assert damaged.value.invariant == 3

@@ -1,4 +1,4 @@
-"""What is printed to a terminal: no text of a key, a file of holds or a server moves its cursor or colors it."""
+"""Text that lakegc prints never controls the terminal, whether it comes from a key, a file of holds or a server."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ EVIL = "\x1b]0;title\x07\x1b[2Jall is well\x9b31m\u202e\r\u2028"
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> str:
-    """What `act` leaves on a real terminal, for which both streams are taken."""
-    ours, its = pty.openpty()
+    """The output of `act` on a terminal, with stdout and stderr connected to it."""
+    reader_end, terminal_end = pty.openpty()
     pieces: list[bytes] = []
-    reader = threading.Thread(target=read_all, args=(ours, pieces))
+    reader = threading.Thread(target=read_all, args=(reader_end, pieces))
     reader.start()
-    with os.fdopen(its, "w", encoding="utf-8", newline="") as stream, monkeypatch.context() as patched:
+    with os.fdopen(terminal_end, "w", encoding="utf-8", newline="") as stream, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", stream)
         patched.setattr(sys, "stderr", stream)
         act()
     reader.join()
-    os.close(ours)
+    os.close(reader_end)
     return b"".join(pieces).decode()
 
 
 def read_all(terminal: int, pieces: list[bytes]) -> None:
-    with suppress(OSError):  # which is how a terminal ends that nobody writes to any more
+    with suppress(OSError):  # a terminal raises this once nobody writes to it any more
         while piece := os.read(terminal, 1 << 16):
             pieces.append(piece)
 
@@ -87,11 +87,11 @@ def test_printed_text_never_controls_the_terminal(monkeypatch: pytest.MonkeyPatc
     """A title, a cleared screen or hidden text could make a list of what will be deleted look like another one."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "400")
-    found = on_a_terminal(monkeypatch, act)
+    output = on_a_terminal(monkeypatch, act)
 
-    assert "all is well" in found
+    assert "all is well" in output
     for strange in ("\x1b]0;", "\x1b[2Jall", "\x07", "\x9b", "\u202e", "\u2028"):
-        assert strange not in found
+        assert strange not in output
 
 
 def test_csv_in_a_file_has_every_key_unescaped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def dataset(place: Place) -> Dataset:
-    """Three rows in two files."""
+    """A dataset with three rows in two files."""
     files = [
         write_file(place, FOLDER, name, parquet_bytes(table(rows)), len(rows))
         for name, rows in (("b.parquet", ROWS[:1]), ("a.parquet", ROWS[1:]))
@@ -66,7 +66,7 @@ def table(rows: Sequence[Any], schema: pa.Schema = SCHEMA) -> pa.Table:
 
 
 def rewrite(place: Place, dataset: Dataset, other: pa.Table, **changed: Any) -> Dataset:
-    """The dataset with another first file that its list vouches for, except for the given fields."""
+    """Replace the dataset's first file and its entry in the list of files, except for the given fields."""
     data = parquet_bytes(other)
     place.store().write(FOLDER + dataset.files[0].name, data)
     file = File(dataset.files[0].name, dataset.files[0].rows, len(data), hashlib.sha256(data).hexdigest())
@@ -77,7 +77,7 @@ def rewrite(place: Place, dataset: Dataset, other: pa.Table, **changed: Any) -> 
 
 
 def test_a_dataset_is_read_back_as_written(place: Place, dataset: Dataset) -> None:
-    """The order is that of the files' names, and every byte of a text is there."""
+    """Rows come in the order of the files' names, and texts are unchanged to the byte."""
     opened = open_dataset(place, FOLDER, sha256=dataset.sha256)
 
     assert opened == dataset
@@ -88,7 +88,7 @@ def test_a_dataset_is_read_back_as_written(place: Place, dataset: Dataset) -> No
 
 
 def test_an_empty_dataset_is_read_as_no_rows(place: Place, spark: SparkSession) -> None:
-    """It is a dataset without files, and has the columns of its schema."""
+    """An empty dataset has no files, but it has the columns of its schema."""
     write_rows(place, FOLDER, [], SCHEMA)
 
     opened = open_dataset(place, FOLDER)
@@ -99,15 +99,15 @@ def test_an_empty_dataset_is_read_as_no_rows(place: Place, spark: SparkSession) 
 
 
 def test_executors_write_and_read_every_row_once(place: Place, folder: Path, spark: SparkSession) -> None:
-    """There are as many files as tasks with rows."""
+    """The dataset has one file for each task with rows."""
     numbers = spark.range(0, 1000, 1, 3).selectExpr("concat('data/', id) address", "id size", "'x' other")
     nothing = spark.range(0, 0, 1, 1).selectExpr("'' address", "id size", "'' other")
 
     written = write_dataset(numbers.union(nothing), place, FOLDER, SCHEMA)
 
-    found = read_dataset(spark, place, open_dataset(place, FOLDER, sha256=written.sha256), SCHEMA)
-    assert {(row["address"], row["size"]) for row in found.collect()} == {(f"data/{n}", n) for n in range(1000)}
-    assert (written.rows, len(written.files), found.count()) == (1000, 3, 1000)
+    frame = read_dataset(spark, place, open_dataset(place, FOLDER, sha256=written.sha256), SCHEMA)
+    assert {(row["address"], row["size"]) for row in frame.collect()} == {(f"data/{n}", n) for n in range(1000)}
+    assert (written.rows, len(written.files), frame.count()) == (1000, 3, 1000)
     assert {path.name for path in folder.iterdir()} == {"_files.json", *(file.name for file in written.files)}
 
 
@@ -124,7 +124,7 @@ def test_files_of_an_earlier_attempt_are_ignored_and_removed(place: Place, folde
 
 
 def test_rewriting_a_dataset_leaves_neighbouring_datasets_unchanged(place: Place) -> None:
-    """Datasets in a folder below it, and in one whose name begins like its own, are untouched."""
+    """Neighbours are datasets in a folder below it, and one whose name begins like its own."""
     for folder in (FOLDER, FOLDER + "part/", FOLDER.removesuffix("/") + "-b/"):
         write_rows(place, folder, ROWS, SCHEMA)
 
@@ -138,7 +138,7 @@ def test_rewriting_a_dataset_leaves_neighbouring_datasets_unchanged(place: Place
 
 
 def test_files_without_their_list_are_not_a_dataset(place: Place) -> None:
-    """The list is written last."""
+    """The list is written last, so without it the dataset is incomplete."""
     write_file(place, FOLDER, "a.parquet", parquet_bytes(table(ROWS)), len(ROWS))
 
     with pytest.raises(
@@ -173,7 +173,7 @@ def test_a_changed_list_of_files_is_damage(place: Place, folder: Path, dataset: 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"files": null}', b'{"files": [{"name": "a"}]}', b"\xff"])
 def test_an_unreadable_list_of_files_is_damage(place: Place, folder: Path, dataset: Dataset, data: bytes) -> None:
-    """It is not read as a list of no files."""
+    """An unreadable list is not read as a list of no files."""
     (folder / "_files.json").write_bytes(data)
 
     with pytest.raises(DamagedData, match=r"_files\.json in .* is not a valid list of files"):
@@ -210,7 +210,7 @@ HARMS = {missing: "is missing", **dict.fromkeys((truncated, flipped, emptied, ex
 def test_a_damaged_file_is_an_error_and_never_fewer_rows(
     place: Place, folder: Path, dataset: Dataset, harm: Harm
 ) -> None:
-    """A file that is missing, truncated, changed or another one is named in the error."""
+    """The error names the file, which is missing, truncated, changed or replaced by another one."""
     harm(folder / "a.parquet")
 
     for use in (
@@ -245,7 +245,7 @@ OTHER_COLUMNS = {
 
 @pytest.mark.parametrize("what", OTHER_COLUMNS)
 def test_a_file_with_other_columns_is_damage(place: Place, dataset: Dataset, what: str) -> None:
-    """That the list vouches for its bytes doesn't matter."""
+    """The file is refused even though its hash is the listed one."""
     other = rewrite(place, dataset, OTHER_COLUMNS[what])
 
     with pytest.raises(
@@ -265,7 +265,7 @@ def test_a_file_with_another_number_of_rows_is_damage(place: Place, dataset: Dat
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + b"\x00" * 100 + b"PAR1", b"address,size\na,1\n"])
 def test_bytes_that_are_not_parquet_are_damage(place: Place, dataset: Dataset, data: bytes) -> None:
-    """That the list vouches for them doesn't matter."""
+    """The file is refused even though its hash is the listed one."""
     place.store().write(FOLDER + "a.parquet", data)
     file = File("a.parquet", 2, len(data), hashlib.sha256(data).hexdigest())
 
@@ -274,7 +274,7 @@ def test_bytes_that_are_not_parquet_are_damage(place: Place, dataset: Dataset, d
 
 
 def test_the_hash_of_a_dataset_is_independent_of_the_order_of_writing(place: Place, dataset: Dataset) -> None:
-    """Everything else counts: names, rows, sizes and bytes of its files."""
+    """The hash depends on the names, rows, sizes and bytes of the files."""
     files = dataset.files
 
     assert finish_dataset(place, FOLDER, files[::-1]).sha256 == finish_dataset(place, FOLDER, files).sha256

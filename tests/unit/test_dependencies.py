@@ -20,25 +20,31 @@ BOUNDS = {
 
 def locked(name: str) -> Version:
     lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
-    [found] = [package["version"] for package in lock["package"] if package["name"] == name]
-    return Version(found)
+    [version] = [package["version"] for package in lock["package"] if package["name"] == name]
+    return Version(version)
 
 
 def test_lakefs_sdk_is_allowed_only_while_it_is_under_the_apache_license() -> None:
     """From 1.87 on it is under BUSL-1.1, which forbids offering it as a service."""
-    for version, taken in (("1.71.0", False), ("1.72.0", True), ("1.86.0", True), ("1.87.0", False), ("2.0.0", False)):
-        assert (version in BOUNDS["lakefs-sdk"]) == taken, version
+    for version, allowed in (
+        ("1.71.0", False),
+        ("1.72.0", True),
+        ("1.86.0", True),
+        ("1.87.0", False),
+        ("2.0.0", False),
+    ):
+        assert (version in BOUNDS["lakefs-sdk"]) == allowed, version
     assert locked("lakefs-sdk") in BOUNDS["lakefs-sdk"]
 
 
 def test_incompatible_versions_of_urllib3_are_excluded() -> None:
-    """Its retries and decoding are relied on as they are from 2.6.3 on."""
+    """lakegc relies on urllib3's retries and decoding as they work since 2.6.3."""
     assert "2.6.2" not in BOUNDS["urllib3"]
     assert "2.6.3" in BOUNDS["urllib3"]
 
 
 def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_the_lock() -> None:
-    """Only permitted licenses are listed, so a new one stops it."""
+    """CI accepts listed licenses only, so a dependency with a new license fails it."""
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
     assert "--resolution lowest-direct '.[azure,gcs]'\n" in steps
@@ -49,7 +55,7 @@ def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_the_lock() -> N
 
 
 def test_every_extra_is_in_the_environment_of_the_two_commands() -> None:
-    """`uv run` installs the default groups, and `--no-dev` leaves out one of them only."""
+    """`uv run` installs the default groups; `--no-dev` leaves out only the group dev."""
     extras = PROJECT["project"]["optional-dependencies"]
 
     assert set(extras) == {"azure", "gcs"}
@@ -72,7 +78,7 @@ except WrongUsage as error:
 
 
 def opened(uri: str, missing: list[str], settings: str = "") -> str:
-    """What opening a store comes to in a process that lacks some packages."""
+    """The result of opening a store in a process that lacks some packages."""
     code = OPENED.format(uri=uri, missing=missing, settings=settings)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
 
@@ -86,7 +92,7 @@ def opened(uri: str, missing: list[str], settings: str = "") -> str:
     ],
 )
 def test_the_error_about_a_missing_package_of_a_provider_names_its_extra(uri: str, missing: str, extra: str) -> None:
-    """And it names the package."""
+    """The error names the package as well as the extra."""
     output = opened(uri, [missing])
 
     assert missing in output

@@ -1,4 +1,4 @@
-"""Every error message of lakegc, as one page: a change of wording is seen in review, and so is a placeholder it loses.
+"""All error messages of lakegc on one page, so that a review shows any change of wording and any lost placeholder.
 
 A message names what is wrong, where, and what to do next. Rewording must not lose the repository, mark or object.
 """
@@ -25,15 +25,15 @@ def modules() -> dict[str, ast.Module]:
 def error_classes(trees: dict[str, ast.Module]) -> set[str]:
     """The names of all classes that descend from `LakegcError`."""
     classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    found, before = {"LakegcError"}, 0
-    while len(found) > before:
-        before = len(found)
-        found |= {definition.name for definition in classes if {ast.unparse(base) for base in definition.bases} & found}
-    return found
+    names, before = {"LakegcError"}, 0
+    while len(names) > before:
+        before = len(names)
+        names |= {definition.name for definition in classes if {ast.unparse(base) for base in definition.bases} & names}
+    return names
 
 
 def templates(node: ast.expr) -> Iterator[str]:
-    """The texts of a message expression, with `{...}` for what is filled in; one for each branch of a condition."""
+    """The texts of a message expression, one for each branch of a condition. `{...}` stands for an inserted value."""
     match node:
         case ast.Constant(value=str(text)):
             yield text
@@ -47,20 +47,21 @@ def templates(node: ast.expr) -> Iterator[str]:
 
 
 def page() -> str:
-    """All messages, by module and class of error."""
+    """All error messages, by module and error class."""
     trees = modules()
     known = error_classes(trees)
     lines: list[str] = []
     for name, tree in trees.items():
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
         raised = [(ast.unparse(call.func), text) for call in calls for text in templates(call.args[0])]
-        found = sorted(f"  {error}: {text!r}" for error, text in raised if error in known)
-        lines += [name, *found] if found else []
+        messages = sorted(f"  {error}: {text!r}" for error, text in raised if error in known)
+        lines += [name, *messages] if messages else []
     return "\n".join(lines) + "\n"
 
 
 def test_every_error_message_is_on_the_page_of_messages() -> None:
-    """Read the difference: a new text needs the same placeholders, or a reason to drop one."""
+    """If this fails, read the difference: a reworded message must keep its placeholders unless there is a reason to
+    drop one."""
     now = page()
     if os.environ.get("UPDATE_MESSAGES"):
         PAGE.write_text(now, encoding="utf-8")

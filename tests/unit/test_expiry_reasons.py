@@ -1,4 +1,4 @@
-"""Why objects expire: each has its last verdict, in whatever order rows arrive, in files that follow each other."""
+"""The reason for each expired object: its last verdict, whatever the order of the rows, in files sorted by address."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def verdict_rows(rows: Iterable[tuple[str, int, str]]) -> pa.Table:
 def expected(
     names: Iterable[str], deletable: set[str], attributions: list[tuple[str, int, str]], *, all_known: bool
 ) -> list[tuple[Any, ...]]:
-    """Row by row: address, reason, commit and path."""
+    """The expected rows: address, reason, commit and path."""
     rows = []
     for name in sorted(names, key=str.encode):
         _, commit, path = max(
@@ -61,12 +61,12 @@ def expected(
 
 
 def test_verdicts_are_ordered_by_their_end_and_then_by_commit() -> None:
-    """One without an end comes first, and each has what the rule of its commit says."""
-    found = in_order([*COMMITS, *COMMITS])
+    """A verdict without an end comes first. Each verdict states the rule that applies to its commit."""
+    ordered = in_order([*COMMITS, *COMMITS])
 
-    assert found.schema == VERDICTS
-    assert found["commit_id"].to_pylist() == IN_ORDER
-    assert found.to_pylist()[2] == {"commit_id": "a", "branch": "dev", "days": 3, "until": NOW}
+    assert ordered.schema == VERDICTS
+    assert ordered["commit_id"].to_pylist() == IN_ORDER
+    assert ordered.to_pylist()[2] == {"commit_id": "a", "branch": "dev", "days": 3, "until": NOW}
     assert in_order([]).schema == VERDICTS
 
 
@@ -85,15 +85,17 @@ def test_each_object_is_explained_by_its_last_verdict(
     all_known: bool,
     draw: random.Random,
 ) -> None:
-    """In whatever order rows arrive, each object is there once, in order, and only expired objects have a reason."""
+    """Whatever the order of the rows, each object appears once, in order. Only expired objects have a reason."""
     of_stored, of_attributions = (
         draw.sample(rows, len(rows)) for rows in (sorted(stored), [*attributions, *attributions[::2]])
     )
     known = best(pa.Table.from_batches(verdict_rows(of_attributions).to_batches(), ATTRIBUTIONS))
-    found = explained(objects(of_stored), addresses_only(deletable), known, in_order(COMMITS), all_known=all_known)
+    explanations = explained(
+        objects(of_stored), addresses_only(deletable), known, in_order(COMMITS), all_known=all_known
+    )
 
-    assert found.schema == EXPLAINED
-    columns = [found[name].to_pylist() for name in ("address", "reason", "commit_id", "path")]
+    assert explanations.schema == EXPLAINED
+    columns = [explanations[name].to_pylist() for name in ("address", "reason", "commit_id", "path")]
     assert list(zip(*columns, strict=True)) == expected(stored, deletable, attributions, all_known=all_known)
 
 
@@ -101,8 +103,8 @@ def addresses_only(names: Iterable[str]) -> pa.Table:
     return pa.table([pa.array(sorted(names), pa.string())], schema=ADDRESSES)
 
 
-def test_of_many_attributions_of_an_address_the_best_is_left() -> None:
-    """That of the last verdict, and of its paths the largest."""
+def test_only_the_best_attribution_of_an_address_is_kept() -> None:
+    """The best attribution has the last verdict, and the largest of that verdict's paths."""
     many = verdict_rows(("data/s/a", number % 4, f"p{number:04}") for number in range(2000))
 
     assert best(many).to_pylist() == [{"address": "data/s/a", "verdict": 3, "path": "p1999"}]
@@ -110,5 +112,6 @@ def test_of_many_attributions_of_an_address_the_best_is_left() -> None:
 
 
 def test_the_number_of_tasks_follows_the_number_of_rows() -> None:
-    """Few rows have one task, more have as many as there are cores, and many have as many as memory asks for."""
+    """Few rows are processed in one task, more rows in one task per core, and many rows in as many tasks as memory
+    requires."""
     assert [tasks_for(rows, 4) for rows in (0, 99_999, 100_000, 240_000, 10_000_000)] == [1, 1, 2, 4, 41]

@@ -1,4 +1,4 @@
-"""Pictures are drawn by a library that takes long to import, so it is imported beside other work."""
+"""The library that draws plots is slow to import, so it is imported in the background."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lakegc_assets.mark import figures
 
 
 def test_matplotlib_is_imported_in_the_background() -> None:
-    """Code that announces a picture early finds the library imported when it draws."""
+    """Code that announces a plot early finds the library already imported when it draws."""
     helper = figures.import_in_background()
     helper.join(60)
 

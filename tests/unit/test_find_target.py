@@ -1,4 +1,4 @@
-"""Which store a repository is in: by the type of its block store and by its namespace, which must agree."""
+"""Finding a repository's store: the type of its block store and its namespace must agree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def at(namespace: str, storage_id: str = "") -> Repository:
     ],
 )
 def test_a_namespace_with_the_scheme_of_its_block_store_is_accepted(blockstore: str, namespace: str) -> None:
-    """It is where lakeFS looks, too."""
+    """lakegc looks in the place where lakeFS looks."""
     check_scheme(at(namespace), blockstore)
 
 
@@ -36,6 +36,6 @@ def test_a_namespace_with_the_scheme_of_its_block_store_is_accepted(blockstore: 
     [("gs", "s3://bucket/lake"), ("s3", "gs://bucket/lake"), ("azure", "gs://bucket/lake"), ("local", "s3://lake")],
 )
 def test_a_namespace_in_another_kind_of_store_is_refused(blockstore: str, namespace: str) -> None:
-    """Server and namespace disagree on the kind of store; both are named, and nothing is read."""
+    """The server and the namespace disagree on the kind of store. The error names both, and nothing is read."""
     with pytest.raises(WrongUsage, match=f"second is of type {blockstore}"):
         check_scheme(at(namespace, "second"), blockstore)

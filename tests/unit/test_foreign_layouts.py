@@ -1,4 +1,5 @@
-"""The reference collector's layouts: what a mark writes for it, and which marks of its own are found (formats §5)."""
+"""The layouts of the reference collector's marks: what lakegc writes for it, and which of its own marks lakegc finds
+(formats §5)."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def rows(addresses: Sequence[str]) -> pa.Table:
 
 
 def as_lines(addresses: Sequence[str]) -> tuple[bytes, int]:
-    """The text of an expired set, and how many addresses it is said to hold."""
+    """The expired set as text, and the number of addresses that is reported for it."""
     return reference_outputs("m1")[1].encode(rows(addresses))
 
 
@@ -56,11 +57,11 @@ def test_the_reference_collector_finds_the_files_that_it_reads(place: Place, tmp
         (deleted, text), _ = write_outputs(df.coalesce(1), lambda batches, _: batches, place, reference_outputs("m1"))
 
     folder = tmp_path / "lake" / GC / "unified/m1"
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     (parquet,) = (folder / "deleted").glob("*.parquet")
     (lines,) = (folder / "deleted.text").glob("*.txt")
     table = pq.read_table(io.BytesIO(parquet.read_bytes()))
-    assert found == {
+    assert files == {
         f"deleted/{parquet.name}", "deleted/_files.json", f"deleted.text/{lines.name}", "deleted.text/_files.json"
     }  # fmt: skip
     assert table.schema.remove_metadata() == pa.schema([pa.field("address", pa.string(), nullable=False)])
@@ -70,10 +71,10 @@ def test_the_reference_collector_finds_the_files_that_it_reads(place: Place, tmp
 
 
 def test_each_line_of_the_text_is_one_key_byte_for_byte() -> None:
-    """Every line ends in a newline, the last one, too."""
-    kept = ["data/s/a b", "data/s/#a", "data/;", "a#", "x;y", "data/s/\x1b[31m", "data/s/a\tb", "data/s/%0A", "é", "\\"]
+    """Every line ends with a newline, including the last one."""
+    keys = ["data/s/a b", "data/s/#a", "data/;", "a#", "x;y", "data/s/\x1b[31m", "data/s/a\tb", "data/s/%0A", "é", "\\"]
 
-    assert as_lines(kept) == ("".join(f"{key}\n" for key in kept).encode(), len(kept))
+    assert as_lines(keys) == ("".join(f"{key}\n" for key in keys).encode(), len(keys))
 
 
 @pytest.mark.parametrize(
@@ -102,17 +103,16 @@ def test_each_line_of_the_text_is_one_key_byte_for_byte() -> None:
     ],
 )
 def test_a_key_that_rclone_would_misread_is_left_out_of_the_text(address: str) -> None:
-    """It has a line break, a blank at an end (Unicode's, too), or looks like a comment."""
+    """Such a key has a line break, begins or ends with a blank (including Unicode's), or looks like a comment."""
     assert as_lines([address]) == (b"", 0)
     assert as_lines(["data/s/first", address, "data/s/last"]) == (b"data/s/first\ndata/s/last\n", 2)
 
 
 def test_a_key_that_cannot_be_a_line_of_text_is_in_the_parquet() -> None:
-    """What no line can hold is in the Parquet all the same."""
-    data, held = reference_outputs("m1")[0].encode(rows(["data/a\nb", "data/c"]))
+    data, count = reference_outputs("m1")[0].encode(rows(["data/a\nb", "data/c"]))
 
     table = pq.read_table(io.BytesIO(data))
-    assert held == 2
+    assert count == 2
     assert table.to_pydict() == {"address": ["data/a\nb", "data/c"]}
 
 
@@ -126,18 +126,18 @@ def leave(place: Place, *keys: str, data: bytes = b"") -> None:
         place.store().write(GC + key, data or parquet_bytes(pa.table({"address": ["data/a"]}, schema=ADDRESSES)))
 
 
-def found(place: Place, *, ours: frozenset[str] = frozenset()) -> dict[str, ReferenceMark]:
+def marks_by_name(place: Place, *, ours: frozenset[str] = frozenset()) -> dict[str, ReferenceMark]:
     return {f"{mark.layout}: {mark.mark_id}": mark for mark in reference_marks(place, ours=ours)}
 
 
 def test_marks_in_every_layout_of_the_reference_collector_are_found(place: Place) -> None:
-    """Their files and their summary are found, too."""
+    """The files and the summary of each mark are found with it."""
     leave(place, "unified/m1/deleted/part-1.snappy.parquet", "unified/m1/deleted/part-0.snappy.parquet")
     leave(place, "unified/m1/summary.json", "uncommitted/m2/summary.json", data=SUMMARY)
     leave(place, "uncommitted/m2/deleted/part-0.parquet")
     leave(place, "addresses/mark_id=m3/part-0.parquet", "addresses/run_id=m4/part-0.parquet")
 
-    marks = found(place)
+    marks = marks_by_name(place)
 
     summary = json.loads(SUMMARY)
     files = ("unified/m1/deleted/part-0.snappy.parquet", "unified/m1/deleted/part-1.snappy.parquet")
@@ -177,14 +177,14 @@ def test_other_files_are_not_marks_of_the_reference_collector(place: Place) -> N
     )
     leave(place, "unified/m/summary.json", data=SUMMARY)
 
-    assert found(place, ours=frozenset({"ours"})) == {}
-    assert list(found(place)) == ["unified: ours"]
+    assert marks_by_name(place, ours=frozenset({"ours"})) == {}
+    assert list(marks_by_name(place)) == ["unified: ours"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[1]", b"{", b'"success"'])
 def test_an_unreadable_summary_counts_as_empty(place: Place, data: bytes) -> None:
-    """It exists, but doesn't say that the collector succeeded."""
+    """The summary exists, but doesn't show that the collector succeeded."""
     leave(place, "unified/m1/deleted/part-0.parquet")
     place.store().write(f"{GC}unified/m1/summary.json", data)
 
-    assert found(place)["unified: m1"].summary == {}
+    assert marks_by_name(place)["unified: m1"].summary == {}

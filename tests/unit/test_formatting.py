@@ -14,7 +14,7 @@ from tests.support.finished_marks import finished_record
 
 
 def test_counts_have_the_right_singular_or_plural() -> None:
-    """`1 requests` and `0 object` are what programs print."""
+    """Messages never read `1 requests` or `0 object`."""
     assert [plural(count, "object") for count in (0, 1, 1_000)] == ["0 objects", "1 object", "1,000 objects"]
     assert [plural(1, thing) for thing in ("address", "branch", "entry")] == ["1 address", "1 branch", "1 entry"]
     assert [plural(2, thing) for thing in ("address", "branch", "entry", "day")] == [
@@ -36,12 +36,12 @@ def test_counts_have_the_right_singular_or_plural() -> None:
     ],
 )
 def test_a_duration_is_formatted_with_its_two_largest_units(span: timedelta, words: str) -> None:
-    """Python prints `1 day, 0:00:00`."""
+    """Python itself would print `1 day, 0:00:00`."""
     assert duration(span) == words
 
 
 def test_durations_in_messages_and_comparisons_are_formatted() -> None:
-    """Of clocks that disagree, and of two marks whose minimum ages do."""
+    """The messages are about clocks that disagree and about two marks with different minimum ages."""
     now = datetime(2026, 11, 21, 9, tzinfo=UTC)
     with pytest.raises(Refused, match="differ by 1 day 2 hours, and at most 5 minutes is allowed"):
         Clocks(now, now + timedelta(hours=26), now).check(timedelta(minutes=5), "lake")
@@ -50,7 +50,7 @@ def test_durations_in_messages_and_comparisons_are_formatted() -> None:
 
 
 def test_sentences_end_with_one_full_stop_and_nouns_have_the_right_article() -> None:
-    """It prevents `a empty segment`, and two full stops where a message is part of another."""
+    """Messages never say `a empty segment`, and never end with two full stops if they include another message."""
     assert [full_stop(text) for text in ("gone", "gone.", ValueError("gone.. "))] == ["gone."] * 3
     assert [with_article(thing) for thing in ("empty segment", "long key", "NUL")] == [
         "an empty segment", "a long key", "a NUL"
@@ -64,6 +64,6 @@ def test_without_holds_the_word_none_replaces_their_checksum() -> None:
 
 
 def test_a_sentence_that_begins_with_a_name_keeps_the_case_of_the_name() -> None:
-    """An access key in lower case is not the one to look for."""
+    """In lower case, an access key would be another key."""
     assert capitalized("the access key AKIA123") == "The access key AKIA123"
     assert capitalized("") == ""

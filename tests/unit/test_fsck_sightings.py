@@ -1,4 +1,4 @@
-"""fsck never holds listings of unbounded length on the driver."""
+"""fsck never collects listings of unbounded length on the driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spark_resources.stores.settings import StoreSettings
 
 
 def test_a_long_root_and_a_long_list_are_read_by_executors(spark: SparkSession, tmp_path: Path) -> None:
-    """Even if there is only one folder or file: it is read when its rows are used, not before."""
+    """The executors read even a single folder or file, and only when its rows are used."""
     (tmp_path / "lake").mkdir()
     place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
     listing, staged = stored_sightings(spark, place), listed_as_staged(spark, place, ["_lakefs/list"])

@@ -1,4 +1,4 @@
-"""What the server's lists for collectors must look like to be accepted."""
+"""When a list that the server prepares for collectors is accepted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HEADER = "commit_id,expired,metarange_id\n"
 
 
 def test_only_retained_commits_are_returned() -> None:
-    """They are in the order of the list; one of an empty repository has no metarange."""
+    """Commits come in the order of the list. The commit of an empty repository has no metarange."""
     data = f"{HEADER}{B},false,{M}\n{C},true,{M}\n{A},false,\n".encode()
 
     assert parse_commits_csv(data, where="x") == [(B, M), (A, "")]
 
 
 def test_a_list_with_only_a_header_is_empty() -> None:
-    """A header alone is no damage."""
+    """A list without rows is not damaged."""
     assert parse_commits_csv(HEADER.encode(), where="x") == []
 
 
@@ -60,14 +60,14 @@ def test_a_list_with_only_a_header_is_empty() -> None:
     ],
 )
 def test_a_damaged_list_of_commits_is_an_error(text: str) -> None:
-    """Anything but the exact header, complete lines, ids and `true` or `false` raises, naming the file."""
+    """A list needs the exact header, complete lines, ids, and `true` or `false`. The error names the file."""
     with pytest.raises(DamagedData, match=r"^s3://x/commits\.csv") as raised:
         parse_commits_csv(text.encode(), where="s3://x/commits.csv")
     assert raised.value.invariant == 3
 
 
 def test_a_list_of_commits_in_another_encoding_is_an_error() -> None:
-    """Bytes that are not UTF-8 raise."""
+    """A list that is not UTF-8 is damaged."""
     with pytest.raises(DamagedData, match="UTF-8"):
         parse_commits_csv(HEADER.encode("utf-16"), where="x")
 
@@ -83,7 +83,7 @@ ADDRESSES = ["data/s/i", "s3://b/ns/data/s/j", "data/we ird/obj %2F + é,tok\n"]
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
 def test_staged_addresses_are_read_back_as_written(kind: pa.DataType) -> None:
-    """Any of Parquet's text types may hold them."""
+    """Addresses may be stored in any of Parquet's text types."""
     values = [address.encode() for address in ADDRESSES] if kind == pa.binary() else ADDRESSES
     data = _parquet({"physical_address": pa.array(values, kind), "creation_date": pa.array([1, 2, 3], pa.int64())})
 
@@ -94,14 +94,14 @@ def test_staged_addresses_are_read_back_as_written(kind: pa.DataType) -> None:
 
 
 def test_unknown_columns_are_ignored() -> None:
-    """A newer server may write more of them."""
+    """A newer server may write additional columns."""
     data = _parquet({"physical_address": ["data/a"], "more": [1], "creation_date": [1]})
 
     assert read_uncommitted_file(data, where="x").column_names == ["physical_address", "creation_date"]
 
 
 def test_a_list_without_rows_is_empty() -> None:
-    """Its columns have to be right all the same."""
+    """The empty list must have the right columns."""
     schema = pa.schema([("physical_address", pa.string()), ("creation_date", pa.int64())])
 
     assert (
@@ -132,7 +132,8 @@ _WHOLE = _parquet({"physical_address": ADDRESSES, "creation_date": [1, 2, 3]})
     ],
 )
 def test_a_damaged_list_of_staged_objects_is_an_error(data: bytes) -> None:
-    """A truncated file, a missing or mistyped column, or a row without an address raises, naming the file."""
+    """The file is truncated, lacks a column, has a column of the wrong type, or has a row without an address. The error
+    names the file."""
     with pytest.raises(DamagedData, match=r"^s3://x/part") as raised:
         read_uncommitted_file(data, where="s3://x/part")
     assert raised.value.invariant == 3

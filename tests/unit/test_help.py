@@ -1,4 +1,4 @@
-"""`--help` is fast: what takes long to import is imported by the command that needs it."""
+"""`--help` is fast: packages that are slow to import are imported only by the commands that need them."""
 
 from __future__ import annotations
 
@@ -38,24 +38,25 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """For each command its exit code, its help, and which heavy packages were imported by then; "" is lakegc itself."""
+    """The exit code and help of each command, and the slow packages that were imported by then; the key "" is lakegc
+    itself."""
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path_factory.mktemp("home"))}
     command = [sys.executable, "-c", HELP]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
+    outputs: dict[str, Any] = json.loads(ended.stdout)
+    return outputs
 
 
 def test_help_imports_no_slow_package(helps: dict[str, Any]) -> None:
-    """This holds for `lakegc --help` and for that of every command."""
+    """This covers `lakegc --help` and the help of every command."""
     assert helps[""][2] == []
     for _, _, heavy in helps.values():
-        assert set(heavy) <= {"pydantic"}  # with which Typer itself reads the options of a command
+        assert set(heavy) <= {"pydantic"}  # Typer itself reads the options of a command with it
 
 
 def test_every_command_has_help(helps: dict[str, Any]) -> None:
-    """So has every command in a group. The help begins with the usage, and the exit code is 0."""
+    """Commands in a group have help, too. The help begins with the usage, and the exit code is 0."""
     assert {"", "mark", "sweep", "holds", "holds lake add", "sandbox up"} <= set(helps)
     for code, text, _ in helps.values():
         assert code == 0
@@ -75,14 +76,15 @@ def lakegc(*arguments: str) -> tuple[int, str]:
 
 
 def test_the_version_and_the_short_help_are_printed() -> None:
-    """What people type first: `lakegc --version` names the installed version, `-h` is `--help`."""
+    """`lakegc --version` prints the installed version; `-h` is short for `--help`."""
     assert lakegc("--version") == (0, f"lakegc {metadata.version('lakegc')}\n")
     assert lakegc("mark", "-h") == lakegc("mark", "--help")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_can_complete_commands(shell: str) -> None:
-    """What `lakegc --install-completion` puts into a shell's settings, and what that asks for when Tab is pressed."""
+    """`lakegc --install-completion` adds a script to the shell's settings, and the script asks lakegc when Tab is
+    pressed."""
     program = Path(sys.executable).with_name("lakegc")
     completion = {"_LAKEGC_COMPLETE": "complete_bash", "COMP_WORDS": "lakegc re", "COMP_CWORD": "1"}
     script, completed = (
@@ -95,7 +97,7 @@ def test_a_shell_can_complete_commands(shell: str) -> None:
 
 
 def test_the_packages_are_marked_as_typed_and_classified() -> None:
-    """Type checkers read annotations of packages with `py.typed` alone; package indexes sort by classifiers."""
+    """Type checkers use a package's annotations only if it has `py.typed`; package indexes sort by classifiers."""
     for package in ("lakegc_assets", "spark_resources"):
         assert resources.files(package).joinpath("py.typed").is_file()
     about = metadata.metadata("lakegc")

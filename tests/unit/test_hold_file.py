@@ -1,4 +1,4 @@
-"""The file of holds: what it contains, what is wrong with it and in which line, and how it is changed."""
+"""The file of holds: its content, its errors with their line numbers, and how it is changed."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ holds:
 """
 
 
-def one(**fields: str) -> bytes:
-    """A file with one hold, each field in a line of its own, from the third on."""
-    held = {name: value for name, value in fields.items() if name in KINDS} or {"tags": "v*"}
-    known = {"id": "h", **held, **WHOSE, **fields}
+def hold_file(**fields: str) -> bytes:
+    """A file with one hold, one field per line, starting at the third line."""
+    selector = {name: value for name, value in fields.items() if name in KINDS} or {"tags": "v*"}
+    known = {"id": "h", **selector, **WHOSE, **fields}
     lines = [f"    {name}: {value}" for name, value in known.items()]
     return "\n".join(["holds:", "  -", *lines, ""]).encode()
 
@@ -95,55 +95,59 @@ def test_every_field_of_a_hold_is_the_text_in_the_file() -> None:
         (b"holds: []\n---\nholds: []\n", 2, "but found another document"),
         (b"[" * 100_000, 1, "too many levels"),
         (b"#" * (MAX_FILE_BYTES + 1), 1, "bytes"),
-        (one(untill="2027-01-01"), 7, "'untill' is unknown; a hold of tags can have id, owner, reason, until, tags"),
-        (one(days="3"), 7, "'days' is unknown"),
-        (one(paths="a", history="true"), 7, "'history' is unknown; a hold of paths"),
-        (one(tags="a", paths="b"), 3, "it has tags and paths; expected exactly one"),
+        (
+            hold_file(untill="2027-01-01"),
+            7,
+            "'untill' is unknown; a hold of tags can have id, owner, reason, until, tags",
+        ),
+        (hold_file(days="3"), 7, "'days' is unknown"),
+        (hold_file(paths="a", history="true"), 7, "'history' is unknown; a hold of paths"),
+        (hold_file(tags="a", paths="b"), 3, "it has tags and paths; expected exactly one"),
         (b"holds:\n  - {id: a, owner: b, reason: c}\n", 2, "doesn't say what is on hold"),
         (b"holds:\n  - {id: a, tags: b, reason: c}\n", 2, "'owner' is missing"),
         (b"holds:\n  - {id: a, tags: b, owner: c}\n", 2, "'reason' is missing"),
         (b"holds:\n  - {id: a, branches: b, owner: c, reason: d}\n", 2, "'days' is missing"),
         (b"holds:\n  - id: a\n    tags: b\n    tags: c\n", 4, "'tags' appears twice"),
-        (one(id="Releases"), 3, "lower-case"),
-        (one(id='"a, b"'), 3, "lower-case"),
-        (one(owner='" "'), 5, "must not be empty"),
-        (one(reason='"\\e[31m"'), 6, "unprintable"),
-        (one(tags='""'), 4, "empty pattern"),
-        (one(tags="v[0-9"), 4, "never closed"),
-        (one(tags='"[]"'), 4, "never closed"),
-        (one(tags="v[9-0]"), 4, "empty range"),
-        (one(tags="[a, b]"), 4, "valid string"),
-        (one(history="maybe"), 7, "neither true nor false"),
-        (one(branches="b", days="0"), 7, "not a number of days"),
-        (one(branches="b", days="-3"), 7, "not a number of days"),
-        (one(branches="b", days="1.5"), 7, "not a number of days"),
-        (one(branches="b", days="999999"), 7, "not a number of days"),
-        (one(commits="{}"), 4, "one key"),
-        (one(commits="{a: b, c: d}"), 4, "one key"),
-        (one(commits="{a: '['}"), 4, "never closed"),
-        (one(commits="legal"), 4, "dictionary"),
-        (one(prefix='""'), 4, "no collectable object"),
-        (one(prefix="_lakefs/x"), 4, "no collectable object"),
-        (one(prefix="data/../_lakefs/"), 4, "no collectable object"),
-        (one(prefix="s3://bucket/data/"), 4, "no collectable object"),
-        (one(prefix="/data/"), 4, "no collectable object"),
-        (one(until="tomorrow"), 7, "neither a date"),
-        (one(until="2027-02-30"), 7, "not a valid date"),
-        (one(until="2027-1-1"), 7, "neither a date"),
-        (one(until="2027-01-01T10:00"), 7, "neither a date"),
-        (one(until="2027-01-01T25:00Z"), 7, "not a valid date"),
-        (one(until='""'), 7, "neither a date"),
-        (one() + one()[7:], 8, "the id 'h' is already used by the hold in line 3"),
+        (hold_file(id="Releases"), 3, "lower-case"),
+        (hold_file(id='"a, b"'), 3, "lower-case"),
+        (hold_file(owner='" "'), 5, "must not be empty"),
+        (hold_file(reason='"\\e[31m"'), 6, "unprintable"),
+        (hold_file(tags='""'), 4, "empty pattern"),
+        (hold_file(tags="v[0-9"), 4, "never closed"),
+        (hold_file(tags='"[]"'), 4, "never closed"),
+        (hold_file(tags="v[9-0]"), 4, "empty range"),
+        (hold_file(tags="[a, b]"), 4, "valid string"),
+        (hold_file(history="maybe"), 7, "neither true nor false"),
+        (hold_file(branches="b", days="0"), 7, "not a number of days"),
+        (hold_file(branches="b", days="-3"), 7, "not a number of days"),
+        (hold_file(branches="b", days="1.5"), 7, "not a number of days"),
+        (hold_file(branches="b", days="999999"), 7, "not a number of days"),
+        (hold_file(commits="{}"), 4, "one key"),
+        (hold_file(commits="{a: b, c: d}"), 4, "one key"),
+        (hold_file(commits="{a: '['}"), 4, "never closed"),
+        (hold_file(commits="legal"), 4, "dictionary"),
+        (hold_file(prefix='""'), 4, "no collectable object"),
+        (hold_file(prefix="_lakefs/x"), 4, "no collectable object"),
+        (hold_file(prefix="data/../_lakefs/"), 4, "no collectable object"),
+        (hold_file(prefix="s3://bucket/data/"), 4, "no collectable object"),
+        (hold_file(prefix="/data/"), 4, "no collectable object"),
+        (hold_file(until="tomorrow"), 7, "neither a date"),
+        (hold_file(until="2027-02-30"), 7, "not a valid date"),
+        (hold_file(until="2027-1-1"), 7, "neither a date"),
+        (hold_file(until="2027-01-01T10:00"), 7, "neither a date"),
+        (hold_file(until="2027-01-01T25:00Z"), 7, "not a valid date"),
+        (hold_file(until='""'), 7, "neither a date"),
+        (hold_file() + hold_file()[7:], 8, "the id 'h' is already used by the hold in line 3"),
     ],
 )  # fmt: skip
 def test_an_invalid_file_is_refused_with_the_number_of_the_line(data: bytes, line: int, word: str) -> None:
     """The whole file is refused, so that no hold is silently lost or changed."""
-    assert any(found == line and word in what for found, what in errors_in(data)), errors_in(data)
+    assert any(number == line and word in what for number, what in errors_in(data)), errors_in(data)
 
 
 def test_all_errors_of_a_file_are_reported_at_once() -> None:
     """Somebody who corrects the first error doesn't have to try again to see the second."""
-    assert [line for line, _ in errors_in(one(tags='"[x"', id="A", until="never", what="x"))] == [3, 4, 7, 8]
+    assert [line for line, _ in errors_in(hold_file(tags='"[x"', id="A", until="never", what="x"))] == [3, 4, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +159,8 @@ def test_all_errors_of_a_file_are_reported_at_once() -> None:
     ],
 )
 def test_a_hold_lasts_to_the_end_of_its_day_in_utc(until: str, end: datetime) -> None:
-    """With a time it lasts to that moment."""
-    (hold,) = parse_holds(one(until=until), "holds.yaml")
+    """An end with a time of day is exact."""
+    (hold,) = parse_holds(hold_file(until=until), "holds.yaml")
 
     assert hold.ends == end
     assert not hold.has_expired(end - timedelta(seconds=1))
@@ -164,21 +168,21 @@ def test_a_hold_lasts_to_the_end_of_its_day_in_utc(until: str, end: datetime) ->
 
 
 def test_dropping_a_hold_leaves_the_others_and_their_comments() -> None:
-    """The comment of the hold that is dropped goes with it."""
+    """The comment of the dropped hold is removed with it."""
     for hold in parse_holds(FILE, "holds.yaml"):
-        left = without_hold(FILE, hold.id, "holds.yaml")
+        remaining = without_hold(FILE, hold.id, "holds.yaml")
 
-        assert parse_holds(left, "holds.yaml") == tuple(
+        assert parse_holds(remaining, "holds.yaml") == tuple(
             other for other in parse_holds(FILE, "holds.yaml") if other.id != hold.id
         )
-        assert b"# ours, reviewed" in left
-        assert (b"the lawyers" in left) is (hold.id != "legal")
-        assert (b"customers" in left) is (hold.id != "releases")
-        assert (b"# really" in left) is (hold.id != "reports")
+        assert b"# ours, reviewed" in remaining
+        assert (b"the lawyers" in remaining) is (hold.id != "legal")
+        assert (b"customers" in remaining) is (hold.id != "releases")
+        assert (b"# really" in remaining) is (hold.id != "reports")
 
 
 def test_a_hold_is_added_at_the_end_of_the_unchanged_file() -> None:
-    """It has the indentation of the file."""
+    """The new hold is indented like the rest of the file."""
     more = BranchHold(id="more", branches="exp-*", days="90", **WHOSE)
     flat = FILE.replace(b"\n  ", b"\n")
 
@@ -218,7 +222,7 @@ def _just(fields: dict[str, str | None]) -> dict[str, st.SearchStrategy[str | No
 @given(st.lists(holds(), min_size=1, max_size=5, unique_by=lambda hold: hold.id), st.data())
 @settings(deadline=None, max_examples=25)
 def test_added_holds_are_read_back_as_written(several: list[Hold], data: st.DataObject) -> None:
-    """This holds for any text in their fields, and a hold that is dropped afterwards is gone."""
+    """The fields may contain any text. A hold that is dropped afterwards is gone."""
     text = None
     for hold in several:
         text = with_hold(text, hold, "holds.yaml")
@@ -227,17 +231,17 @@ def test_added_holds_are_read_back_as_written(several: list[Hold], data: st.Data
     assert yaml.safe_load(text).keys() == {"format", "holds"}
 
     dropped = data.draw(st.sampled_from(several))
-    left = without_hold(text, dropped.id, "holds.yaml")
-    assert parse_holds(left, "holds.yaml") == tuple(hold for hold in several if hold != dropped)
+    remaining = without_hold(text, dropped.id, "holds.yaml")
+    assert parse_holds(remaining, "holds.yaml") == tuple(hold for hold in several if hold != dropped)
 
 
 def test_the_literal_prefix_of_a_pattern_ends_at_its_first_special_character() -> None:
-    """Ranges are skipped by it."""
+    """The prefix decides which ranges are skipped."""
     assert [literal_prefix(pattern) for pattern in ("a/b", "a*b", "a?", "a[[]b", "*")] == ["a/b", "a", "a", "a", ""]
 
 
 def test_a_hold_of_commits_matches_key_and_value() -> None:
-    """Neither alone is enough, and case counts."""
+    """A commit needs both the key and the value; case matters."""
     hold = CommitHold(id="legal", commits={"legal": "hol?"}, **WHOSE)
 
     assert hold.matches({"legal": "hold", "who": "ada"})

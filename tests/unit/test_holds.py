@@ -1,4 +1,4 @@
-"""Which commits and paths a hold reaches: all ancestors of a merge, and any range that may have a path on hold."""
+"""Which commits and paths a hold covers: every ancestor of a merge, and every range that may contain a path on hold."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ WHOSE = {"owner": "ada", "reason": "because"}
 
 
 def graph(version: int, **parents: str) -> dict[str, Commit]:
-    """Commits by name, each with its parents as letters."""
+    """A commit graph: names of commits, each with its parents as letters."""
     return {commit: Commit(commit, tuple(behind), NOW, "", version=version) for commit, behind in parents.items()}
 
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_hold_with_history_covers_every_ancestor_through_each_parent_of_a_merge(version: int) -> None:
-    """The merged branch is history, too: its objects would expire if only one parent were walked."""
+    """If only one parent were followed, the objects of the merged branch would expire."""
     commits = graph(version, a="", b="a", x="", y="x", m="by", q="", h="mq", later="h")
     hold = TagHold(id="h", tags="v*", history="true", **WHOSE)
 
-    held = commits_on_hold([hold], commits, References([{"main": "later"}], {("v1", "h")}), None, now=NOW)
+    on_hold = commits_on_hold([hold], commits, References([{"main": "later"}], {("v1", "h")}), None, now=NOW)
 
-    assert set(held) == {"a", "b", "x", "y", "m", "q", "h"}
+    assert set(on_hold) == {"a", "b", "x", "y", "m", "q", "h"}
     assert ancestors(commits, ["m"]) == {"a", "b", "x", "y", "m"}
 
 
@@ -60,12 +60,13 @@ def test_a_range_with_a_path_on_hold_is_always_read(pattern: str, there: list[by
     ],
 )
 def test_a_range_may_have_a_path_on_hold_if_its_bounds_include_the_prefix(first: bytes, last: bytes, may: bool) -> None:
-    """Both bounds are in the range, and either may be the prefix itself; a range beside it is not read."""
+    """Both bounds belong to the range, and either may be the prefix itself. Ranges before or after the prefix are not
+    read."""
     assert PathHolds.of([PathHold(id="h", paths="data/*", **WHOSE)]).may_be_in(first, last) is may
 
 
 def test_without_the_whole_graph_holds_on_commits_and_paths_cannot_be_applied() -> None:
-    """A hold that would only be applied in part must stop the mark, so each is named."""
+    """A hold must never be applied in part, so the mark stops and names each of them."""
     holds = [
         CommitHold(id="by-commit", commits={"legal": "hold"}, **WHOSE),
         TagHold(id="by-tag", tags="v*", **WHOSE),
@@ -79,7 +80,7 @@ def test_without_the_whole_graph_holds_on_commits_and_paths_cannot_be_applied() 
 
 
 def test_each_path_hold_matches_whole_paths_whatever_their_bytes() -> None:
-    """A path that isn't UTF-8 is matched like any other; each of its bytes is one character."""
+    """In a path that isn't UTF-8, each invalid byte counts as one character."""
     holds = PathHolds.of([PathHold(id=name, paths=paths, **WHOSE) for name, paths in (("h1", "a?b*"), ("h2", "x"))])
     there = [b"a", b"a\xffb", b"a\xff\xfeb", b"aab/c\xff", b"a/b", b"xa/b", "a\u00e9b".encode(), b"X"]
 

@@ -1,4 +1,4 @@
-"""Which base an incremental mark has, and which folders can have changed since."""
+"""Which base an incremental mark has, and which folders may have changed since that base."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def chained(mark_id: str, hours_ago: float, *chain: str) -> MarkRecord:
 
 
 def test_the_name_of_a_slice_tells_when_it_was_opened() -> None:
-    """It does so to the second."""
+    """The time is exact to the second."""
     for hours in (0, 1, 24, 24 * 365 * 3):
         when = NOW - hours * HOUR
         assert slice_opened_at(NAME_OF(when)) == when
@@ -60,7 +60,7 @@ FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)
     ],
 )  # fmt: skip
 def test_a_folder_that_is_not_a_slice_is_always_listed(name: str) -> None:
-    """Its name, or that of a folder from before there were slices, doesn't tell when it was opened."""
+    """The name of such a folder doesn't tell when it was opened. Neither does that of a folder older than slices."""
     assert slice_opened_at(name) is None
     assert can_have_changed(name, NOW)
 
@@ -75,10 +75,10 @@ def test_a_slice_is_listed_until_long_after_it_was_opened() -> None:
 
 
 def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None:
-    """An unfinished mark is never a base, not even if it is named."""
+    """An unfinished mark is never a base, even if it is named."""
     earlier = [record("old", 9), record("newer", 5), record("unfinished", 1, finished=None)]
-    found = basis_of(new(), earlier, every=9)
-    assert found == {**FULL_MARK, "incremental": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
+    basis = basis_of(new(), earlier, every=9)
+    assert basis == {**FULL_MARK, "incremental": True, "chain": ["newer"], "digests": ["digest of newer"], "full_in": 7}
     assert basis_of(new(), earlier, since="old", every=9)["chain"] == ["old"]
     assert basis_of(new(), [record("at once", 0)], every=9)["incremental"]
     assert basis_of(new(), [record("old", 9, digest=None)], every=9)["digests"] == [""]
@@ -88,14 +88,15 @@ def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None
 
 
 def test_a_full_mark_is_due_after_the_configured_number_of_incremental_ones() -> None:
-    """It still records the chain before it, and starts the next one. A named base makes a mark incremental."""
+    """The full mark still records the chain before it, and starts the next one. If a base is named, the mark is
+    incremental."""
     earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m2", "m1")]
-    found = basis_of(new(), earlier, every=4)
-    assert (found["incremental"], found["chain"]) == (True, ["m3", "m2", "m1"])
-    assert found["digests"] == ["digest of m3", "digest of m2", "digest of m1"]
+    basis = basis_of(new(), earlier, every=4)
+    assert (basis["incremental"], basis["chain"]) == (True, ["m3", "m2", "m1"])
+    assert basis["digests"] == ["digest of m3", "digest of m2", "digest of m1"]
     due = basis_of(new(), earlier, every=3)
     assert (due["incremental"], due["chain"]) == (False, ["m3", "m2", "m1"])
-    assert due["digests"] == found["digests"]
+    assert due["digests"] == basis["digests"]
     assert "every 3 marks" in due["why"]
     assert basis_of(new(), earlier, every=3, since="m3")["incremental"]
     assert not basis_of(new(), earlier, every=1)["incremental"]
@@ -107,7 +108,8 @@ def test_a_full_mark_is_due_after_the_configured_number_of_incremental_ones() ->
 
 
 def test_a_full_mark_is_due_after_enough_incremental_marks_even_if_each_names_the_same_base() -> None:
-    """Chains of marks that name their base don't grow, so marks are counted, too; a base that is named is used."""
+    """The chain doesn't grow if each mark names the same base, so marks are counted as well. A named base is still
+    used."""
     earlier = [record("m1", 9), chained("m2", 8, "m1"), chained("m3", 7, "m1")]
     for every, full_in in ((6, 2), (5, 1), (4, 0), (3, 0)):
         named = basis_of(new(), earlier, since="m1", every=every)
@@ -130,7 +132,7 @@ def test_only_a_full_listing_of_all_objects_counts_as_a_full_mark() -> None:
 
 
 def test_an_incremental_mark_says_what_only_a_full_one_finds_and_when_that_is_due() -> None:
-    """A full mark leaves nothing; a mark from before this was recorded can't tell when one is due."""
+    """A full mark misses nothing. A mark made before lakegc recorded this can't tell when a full one is due."""
     assert late_uploads(record("full")) == ""
     for marks, due in ((3, "after 3 more incremental marks"), (1, "after 1 more incremental mark."), (0, "due now")):
         incremental = record(
@@ -161,22 +163,23 @@ def test_an_incremental_mark_says_what_only_a_full_one_finds_and_when_that_is_du
     ],
 )
 def test_a_mark_is_full_if_an_incremental_one_might_differ(mine: Any, of_base: Any, why: str) -> None:
-    """It says why, also if the base was named."""
+    """The mark records the reason, even if a base was named."""
     for since in ("", "old"):
-        found = basis_of(new(**mine), [record("old", 9, **of_base)], since=since, every=9)
-        assert not found["incremental"]
-        assert not found["chain"]
-        assert why in found["why"]
+        basis = basis_of(new(**mine), [record("old", 9, **of_base)], since=since, every=9)
+        assert not basis["incremental"]
+        assert not basis["chain"]
+        assert why in basis["why"]
 
 
 def test_marks_of_one_version_of_lakegc_can_be_incremental() -> None:
-    """The versions of other packages may differ."""
+    """The base must come from the same version of lakegc; versions of other packages may differ."""
     mine, of_base = {"lakegc": "1", "pyspark": "5"}, {"lakegc": "1", "pyspark": "4"}
     assert basis_of(new(versions=mine), [record("old", 9, versions=of_base)], every=9)["incremental"]
 
 
-def test_a_mark_that_is_not_signed_is_never_a_base_even_if_it_is_named() -> None:
-    """It may be forged; the reason for a full mark names it. A full mark that is requested needs no other reason."""
+def test_an_unsigned_mark_is_never_a_base_even_if_it_is_named() -> None:
+    """An unsigned mark may be forged, so a full mark is made and gives this reason. If a full mark was requested, no
+    other reason is needed."""
     named = basis_of(new(), [record("old", 9), record("forged", 5)], untrusted=["forged"], since="forged", every=9)
     assert named == {**FULL_MARK, "why": "mark forged isn't signed with a known key"}
     only = basis_of(new(), [], untrusted=["a", "b"], every=9)
@@ -189,6 +192,6 @@ def test_a_mark_that_is_not_signed_is_never_a_base_even_if_it_is_named() -> None
 
 
 def test_a_mark_is_full_if_that_is_requested_or_it_is_the_first() -> None:
-    """The reason is recorded."""
+    """The mark records the reason."""
     assert basis_of(new(), [record("old", 9)], full=True, every=9)["why"] == "requested"
     assert basis_of(new(), [], every=9)["why"] == "there is no finished mark"

@@ -1,4 +1,5 @@
-"""Lists of a bucket's objects that somebody else made: what they must contain, and which candidates they give."""
+"""Inventories, which are lists of a bucket's objects made by another program: their required content and their
+candidates."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def csv_of(rows: Iterable[Iterable[object]]) -> bytes:
 
 
 def s3_csv(rows: Iterable[tuple[str, int, datetime, str]]) -> bytes:
-    """As S3 Inventory writes it, with an old version and a delete marker."""
+    """A CSV as S3 Inventory writes it, with an old version and a delete marker."""
     current = [
         ["b", quote_plus(key, safe="/"), "v", "true", "false", size, time.strftime("%Y-%m-%dT%H:%M:%S.000Z"), etag]
         for key, size, time, etag in rows
@@ -58,7 +59,7 @@ def s3_csv(rows: Iterable[tuple[str, int, datetime, str]]) -> bytes:
 
 
 def s3_inventory(folder: Path, data: bytes, *, form: str = "CSV", name: str = "inv/data/1.csv.gz") -> Path:
-    """A manifest with its checksum, and one file, as in a bucket of that name."""
+    """A manifest with its checksum and one file, as in a bucket of that name."""
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(data)
     md5 = hashlib.md5(data).hexdigest()
@@ -86,16 +87,16 @@ def test_keys_of_an_s3_inventory_in_csv_are_decoded(tmp_path: Path) -> None:
 
 
 def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
-    """A few hundred kB of gzip can hold hundreds of MB: a task would run out of memory, or never end."""
+    """A few hundred kB of gzip can contain hundreds of MB: a task would run out of memory or never end."""
     head = csv_of([["Key", "Size", "Last-Modified"]])
     row = csv_of([["data/s/" + "a" * 900, 1, NOON.isoformat()]])
     (tmp_path / "list.csv.gz").write_bytes(gzip.compress(head + row * (100_000_000 // len(row))))
     file = tmp_path / "list.csv.gz"
     assert file.stat().st_size < 1_000_000
-    found = open_inventory(str(file), StoreSettings(), taken=NOON)
+    inventory = open_inventory(str(file), StoreSettings(), taken=NOON)
 
     with pytest.raises(DamagedData, match=r"400 times its size.*decompress it"):
-        deque(read_inventory(found, found.files[0]), maxlen=0)
+        deque(read_inventory(inventory, inventory.files[0]), maxlen=0)
 
 
 @pytest.mark.parametrize("zone", ["UTC", None])
@@ -115,12 +116,12 @@ def test_an_s3_inventory_in_parquet_has_the_same_objects(tmp_path: Path, zone: s
 
 
 def test_a_csv_without_a_manifest_is_read_only_with_a_given_time(tmp_path: Path) -> None:
-    """Any CSV that names its columns will do; without the time at which its making began it is refused."""
+    """Any CSV that names its columns is accepted, but only with the time at which its creation began."""
     header = ["Key", "Size", "Last-Modified"]
     (tmp_path / "list.csv").write_bytes(csv_of([header, *([k, s, t.isoformat()] for k, s, t, _ in ROWS)]))
-    found = open_inventory(str(tmp_path), StoreSettings(), taken=NOON)
+    inventory = open_inventory(str(tmp_path), StoreSettings(), taken=NOON)
 
-    assert [(*row[:3], None) for row in ROWS] == read(found)
+    assert [(*row[:3], None) for row in ROWS] == read(inventory)
     with pytest.raises(WrongUsage, match="--inventory-taken"):
         open_inventory(str(tmp_path), StoreSettings(), taken=None)
 
@@ -144,7 +145,7 @@ def test_an_inventory_is_read_from_a_bucket(tmp_path: Path, seaweedfs: SeaweedFS
     ],
 )
 def test_an_altered_inventory_is_refused(tmp_path: Path, harm: Any, words: str) -> None:
-    """A manifest or a file whose checksum differs is named."""
+    """The error names the manifest or file whose checksum differs."""
     file = s3_inventory(tmp_path, s3_csv(ROWS))
     harm(tmp_path)
 
@@ -167,7 +168,7 @@ def test_an_altered_inventory_is_refused(tmp_path: Path, harm: Any, words: str) 
     ],
 )
 def test_an_incomplete_or_ambiguous_list_is_an_error(tmp_path: Path, text: str, words: str) -> None:
-    """A missing column or value, or one that could be understood in two ways, is an error that names the file."""
+    """A missing column or value, or an ambiguous one, is an error that names the file."""
     (tmp_path / "list.csv").write_text(text)
 
     with pytest.raises(DamagedData, match=f"list.csv.*({words})"):
@@ -175,7 +176,7 @@ def test_an_incomplete_or_ambiguous_list_is_an_error(tmp_path: Path, text: str, 
 
 
 def test_a_key_of_digits_is_read_as_text(tmp_path: Path) -> None:
-    """This holds with blanks in the header, too."""
+    """Blanks in the header don't change that."""
     (tmp_path / "list.csv").write_text("size, key, time\n1,0012,2026-01-01T00:00:00Z\n")
 
     assert [row[0] for row in read(open_inventory(str(tmp_path / "list.csv"), StoreSettings(), taken=NOON))] == ["0012"]
@@ -203,7 +204,7 @@ def test_a_manifest_with_an_impossible_time_is_refused(tmp_path: Path, taken: st
 
 
 def test_a_key_that_the_store_would_change_is_not_a_candidate() -> None:
-    """The store would return another object for it. In other stores it is a candidate, with its slice."""
+    """The store would return another object for such a key. In other stores the key is a candidate, with its slice."""
     keys = ["data//o", "data/s//o", "data/s/o"]
     table = pa.table([keys, [1] * 3, [NOON] * 3, [None] * 3], schema=LISTED)
     folding = inventory_candidates(table, "", local_adapter=False, unsupported_keys={EMPTY_SEGMENT, OBJECT_AND_FOLDER})
@@ -214,12 +215,12 @@ def test_a_key_that_the_store_would_change_is_not_a_candidate() -> None:
 
 @given(st.lists(st.text(st.sampled_from("dat/_lkefs0123456789-xümy"), max_size=24)), st.booleans())
 def test_an_inventory_has_the_same_candidates_as_a_listing(names: list[str], local_adapter: bool) -> None:
-    """Of a list, exactly what may be collected inside the namespace is a candidate, as of a listing."""
+    """The candidates are exactly the listed objects in the namespace that may be collected."""
     keys = [*names, *(f"ns/{name}" for name in names), "ns/data/s/o", "ns/data/o", "ns/0a-00001", "ns/dummy", "ns/x"]
     table = pa.table([keys, [1] * len(keys), [NOON] * len(keys), [None] * len(keys)], schema=LISTED)
-    found = inventory_candidates(table, "ns/", local_adapter=local_adapter).to_pylist()
+    candidates = inventory_candidates(table, "ns/", local_adapter=local_adapter).to_pylist()
     wanted = [key[3:] for key in keys if key.startswith("ns/") and is_candidate(key[3:], local_adapter=local_adapter)]
 
-    assert [row["address"] for row in found] == wanted
-    assert all(row["address"].startswith(row["slice"]) for row in found)
-    assert {row["slice"] for row in found if row["address"] == "data/s/o"} == {"data/s/"}
+    assert [row["address"] for row in candidates] == wanted
+    assert all(row["address"].startswith(row["slice"]) for row in candidates)
+    assert {row["slice"] for row in candidates if row["address"] == "data/s/o"} == {"data/s/"}

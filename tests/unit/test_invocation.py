@@ -1,4 +1,4 @@
-"""The commands that lakegc prints can be pasted: they begin as lakegc was called."""
+"""Commands that lakegc prints can be pasted: they begin as lakegc was invoked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakegc_assets.cli.invocation import as_invoked, command, prefix
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A folder with lakegc and uv in it, as the README has them."""
+    """A folder with lakegc and uv in it, laid out as the README describes."""
     for name in (".venv/bin/lakegc", ".uv/bin/uv", "bin/lakegc"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch(mode=0o755)
@@ -41,7 +41,7 @@ def test_a_command_begins_with_the_path_of_lakegc_unless_the_shell_finds_it(inst
 
 
 def test_a_command_of_a_module_begins_with_the_python_interpreter(installed: Path) -> None:
-    """`python -m lakegc_assets.cli` is one more way; within another program the command begins with `lakegc`."""
+    """`python -m lakegc_assets.cli` is printed as it was typed. In other programs a command begins with `lakegc`."""
     module = f"{sys.executable} -m lakegc_assets.cli"
 
     assert prefix("/somewhere/lakegc_assets/cli/__main__.py", {}, Path("/nowhere"), has_tests=True) == module
@@ -49,15 +49,15 @@ def test_a_command_of_a_module_begins_with_the_python_interpreter(installed: Pat
 
 
 def test_arguments_of_a_command_are_quoted_for_the_shell() -> None:
-    """A repository's or a mark's name can't become a command of its own."""
+    """The name of a repository or mark can't become a command of its own."""
     assert command("report", "lake", "a b; rm").endswith("lakegc report lake 'a b; rm'")
 
 
 def test_commands_in_an_error_message_begin_as_lakegc_was_called(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error of a sweep can't know that; its commands are spelled anew where it is printed, those that are right
-    already, paths and other words left alone."""
+    """An error of a sweep can't know how lakegc was invoked, so its commands are rewritten when it is printed. Correct
+    commands, paths and other words stay unchanged."""
     monkeypatch.setattr(invocation, "_invocation", lambda: "uv run lakegc")
     texts = {
         "Back it up first: lakegc backup lake m1 /b": "Back it up first: uv run lakegc backup lake m1 /b",

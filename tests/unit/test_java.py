@@ -1,4 +1,4 @@
-"""Java: found as Spark finds it, checked for its version, and refused with a message that says how to get one."""
+"""Java is found the way Spark finds it, its version is checked, and an unsuitable Java is refused with advice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANSWERS = {
 
 
 def fake_java(folder: Path, says: str, *, exits: int = 0) -> dict[str, str]:
-    """An environment whose PATH has only a `java` that says this on stderr, where Java says its version."""
+    """An environment whose PATH contains only a `java` that prints this text to stderr, as Java prints its version."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "output").write_text(f"{says}\nOpenJDK Runtime Environment (build …)\n")
     java = folder / "java"
@@ -42,7 +42,7 @@ def test_the_major_version_is_read_from_every_form_of_output(tmp_path: Path, say
 
 @pytest.mark.parametrize("says", ['openjdk version "1.8.0_392"', 'openjdk version "11.0.21" 2023-10-17'])
 def test_a_java_that_is_too_old_is_refused_with_advice(tmp_path: Path, says: str) -> None:
-    """Spark would end in a stack trace later."""
+    """If lakegc didn't refuse it, Spark would fail later with a stack trace."""
     with pytest.raises(WrongUsage, match=r"needs Java 17 or 21, but found Java (8|11)\. Install .*apt-get.*adoptium"):
         check_java(fake_java(tmp_path, says))
 
@@ -56,7 +56,7 @@ def test_a_supported_java_is_accepted_without_a_warning(tmp_path: Path, version:
 
 
 def test_a_java_newer_than_21_is_accepted_with_a_warning(tmp_path: Path) -> None:
-    """Spark may run on it or end in a stack trace: then somebody should know what to install."""
+    """Spark may run on it or end in a stack trace. The warning says what to install in that case."""
     warning = (
         r"^Java 25 is newer than 17 and 21, which lakegc supports: if Spark fails, install one .* JAVA_HOME to it\.$"
     )
@@ -65,7 +65,7 @@ def test_a_java_newer_than_21_is_accepted_with_a_warning(tmp_path: Path) -> None
 
 
 def test_the_warning_about_a_new_java_is_one_line(tmp_path: Path) -> None:
-    """`lakegc` prints it like an error, without the line of code that warned, and continues."""
+    """`lakegc` prints the warning like an error, without the source line that caused it, and continues."""
     environ = fake_java(tmp_path / "bin", 'openjdk version "25.0.1" 2025-10-21 LTS')
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -81,13 +81,13 @@ def test_the_warning_about_a_new_java_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_missing_java_is_refused_with_advice(tmp_path: Path) -> None:
-    """Without any Java the message says so, and how to get one."""
+    """The message says that there is no Java and how to get one."""
     with pytest.raises(WrongUsage, match=r"none was found\. Install a Java runtime.*openjdk-17"):
         check_java({"PATH": str(tmp_path)})
 
 
 def test_a_java_that_prints_no_version_counts_as_missing(tmp_path: Path) -> None:
-    """Some systems have such a stand-in."""
+    """Some systems have a placeholder instead of Java."""
     environ = fake_java(tmp_path, "Unable to locate a Java Runtime.", exits=1)
     with pytest.raises(WrongUsage, match="none was found"):
         check_java(environ)

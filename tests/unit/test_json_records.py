@@ -1,4 +1,4 @@
-"""Records in JSON: numbers that no limit holds for are damage."""
+"""JSON records: numbers that aren't finite are damage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_resources.records.json_records import read_json
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 def test_a_number_that_is_not_finite_is_refused(number: str) -> None:
-    """Python's own reader accepts all of these."""
+    """Python's own JSON reader accepts all of these."""
     with pytest.raises(ValueError, match=f"{number} is not a finite number"):
         read_json(f'{{"counts": [{number}]}}')
 

@@ -1,4 +1,4 @@
-"""The decision on an object by reasons to keep it: the first counts, and no row is added or lost."""
+"""How reasons to keep an object decide: the first reason counts, and no row is added or lost."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def decisions(rows: pa.Table) -> list[tuple[str, str | None, str | None]]:
 
 
 def test_the_first_reason_that_keeps_an_object_is_reported() -> None:
-    """Whatever later reasons find. An address that is found many times stays one row."""
+    """Later reasons don't change that. An address that is found several times stays one row."""
     reasons: list[tuple[KeepReason, Attribution]] = [
         (COMMITTED, keep_reasons.among("ranges")),
         (OTHER_REPOSITORY, keep_reasons.among("elsewhere")),
@@ -72,7 +72,8 @@ def test_the_first_reason_that_keeps_an_object_is_reported() -> None:
 
 
 def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size() -> None:
-    """What a branch serves is kept by its address, though; of several branches the first is named."""
+    """An object that a branch serves is still kept by its address. If there are several branches, the first is
+    named."""
     probe = {"repository": "lake", "path": "p", "size": 1}
     probed = table(
         SERVED,
@@ -100,12 +101,12 @@ def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size() -> None
 
 
 def test_an_object_on_hold_is_kept_with_the_ids_of_all_its_holds() -> None:
-    """By address or by prefix, each id once and in order."""
-    held = [{"address": "a/1", "hold": "h2"}, {"address": "a/1", "hold": "h1, h2"}, {"address": "c", "hold": "h3"}]
+    """The holds match by address or by prefix. Each id is listed once, in order."""
+    on_hold = [{"address": "a/1", "hold": "h2"}, {"address": "a/1", "hold": "h1, h2"}, {"address": "c", "hold": "h3"}]
     reasons = [(HOLD, keep_reasons.on_hold("held", [("h0", "a/"), ("h9", "x")]))]
-    found = decided(objects("a/1", "a/2", "b", "a"), reasons, {"held": table(ADDRESSES_ON_HOLD, held)})
+    results = decided(objects("a/1", "a/2", "b", "a"), reasons, {"held": table(ADDRESSES_ON_HOLD, on_hold)})
 
-    assert list(zip(found["address"].to_pylist(), found["found"].to_pylist(), strict=True)) == [
+    assert list(zip(results["address"].to_pylist(), results["found"].to_pylist(), strict=True)) == [
         ("a/1", "h0, h1, h2"),
         ("a/2", "h0"),
         ("b", None),
@@ -122,20 +123,20 @@ NOTHING: Rows = {
 
 @pytest.mark.parametrize("names", [(), ("a",), ("a", "bb")])
 def test_without_facts_no_object_is_kept(names: Sequence[str]) -> None:
-    """Nor is a row lost, even if there are no objects at all."""
+    """No row is lost, even if there are no objects."""
     reasons = [
         (OTHER_REPOSITORY, keep_reasons.among("among")),
         (BRANCH, keep_reasons.served("served", NO_DOUBT)),
         (HOLD, keep_reasons.on_hold("held", [])),
     ]
-    found = decided(objects(*names), reasons, NOTHING)
+    results = decided(objects(*names), reasons, NOTHING)
 
-    assert decisions(found) == [(name, None, None) for name in names]
-    assert keep_reasons.not_kept(found).schema == OBJECTS
+    assert decisions(results) == [(name, None, None) for name in names]
+    assert keep_reasons.not_kept(results).schema == OBJECTS
 
 
-def test_rows_with_or_without_some_addresses_are_kept_once(spark: SparkSession) -> None:
-    """An address that is given twice, or beside other columns, changes nothing else."""
+def test_rows_are_selected_or_excluded_by_address_without_duplicates(spark: SparkSession) -> None:
+    """Duplicate addresses and additional columns make no difference."""
     rows, some = (spark.createDataFrame(objects(*names)) for names in (("a", "b", "cc"), ("b", "b", "x")))
 
     assert sorted(map(tuple, rows.transform(garbage.without(some)).collect())) == [("a", 1), ("cc", 2)]

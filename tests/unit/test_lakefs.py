@@ -1,4 +1,4 @@
-"""How the client reads a server's responses, against a real HTTP server that is scripted by each test."""
+"""How the client reads a server's responses, tested with an HTTP server that each test scripts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lake(script: Script) -> Iterator[LakeFS]:
 
 
 def test_branches_of_all_pages_are_read(script: Script, lake: LakeFS) -> None:
-    """Each page is requested from where the last one ended, with hidden branches."""
+    """Each page is requested from the offset at which the previous one ended. Hidden branches are included."""
     script.on("GET lake/branches", page([ref("a", "1"), ref("b", "2")], "b"), page([ref("c", "3")]))
 
     assert lake.branches("lake") == {"a": "1", "b": "2", "c": "3"}
@@ -55,7 +55,6 @@ def test_branches_of_all_pages_are_read(script: Script, lake: LakeFS) -> None:
 
 
 def test_an_empty_page_is_an_empty_listing(script: Script, lake: LakeFS) -> None:
-    """It announces no result and has none."""
     script.on("GET lake/tags", page([]))
 
     assert lake.tags("lake") == {}
@@ -79,7 +78,8 @@ def test_an_empty_page_is_an_empty_listing(script: Script, lake: LakeFS) -> None
     ],
 )
 def test_a_malformed_page_is_an_error(script: Script, lake: LakeFS, broken: Response) -> None:
-    """A field is missing, or there are fewer results than announced: it could be read as empty or as the last page."""
+    """The page lacks a field or has fewer results than it announces, so it could be read as empty or as the last
+    page."""
     script.on("GET lake/branches", broken)
 
     with pytest.raises(DamagedData) as raised:
@@ -104,7 +104,7 @@ def test_a_next_offset_equal_to_the_requested_one_is_an_error(script: Script, la
 
 
 def test_a_failed_page_fails_the_listing(script: Script, lake: LakeFS) -> None:
-    """However many pages came before it, they are not the whole listing."""
+    """The pages before the failed one are not the whole listing."""
     script.on("GET lake/branches", page([ref("a")], "a"), reply(500, {"message": "kv store"}))
 
     with pytest.raises(Unavailable, match="kv store"):
@@ -112,7 +112,7 @@ def test_a_failed_page_fails_the_listing(script: Script, lake: LakeFS) -> None:
 
 
 def test_repositories_and_commits_are_read_over_all_pages(script: Script, lake: LakeFS) -> None:
-    """Both come in pages of their own kind."""
+    """Repositories and commits come in pages of different forms."""
     script.on("GET /repositories", page([REPOSITORY], "lake"), page([REPOSITORY | {"id": "other"}]))
     script.on("GET lake/refs/main/commits", page([commit("2", ["1"])], "2"), page([commit("1", [])]))
 
@@ -138,7 +138,7 @@ def commit(commit_id: str, parents: list[str], **changed: Any) -> dict[str, Any]
 
 
 def test_every_field_of_a_commit_is_read(script: Script, lake: LakeFS) -> None:
-    """Its date is a time in UTC."""
+    """The commit's date is a time in UTC."""
     script.on("GET lake/commits/c1", reply(200, commit("c1", ["p1", "p2"], version=0)))
 
     expected = Commit(
@@ -171,7 +171,7 @@ def test_every_field_of_a_commit_is_read(script: Script, lake: LakeFS) -> None:
 def test_a_commit_with_a_missing_or_mistyped_field_is_an_error(
     script: Script, lake: LakeFS, changed: dict[str, Any]
 ) -> None:
-    """So is a merge whose main parent can't be determined because its version is missing."""
+    """A merge without a version is an error, too, because its main parent can't be determined."""
     script.on("GET lake/commits/c1", reply(200, commit("c1", []) | changed))
 
     with pytest.raises(DamagedData):
@@ -179,13 +179,17 @@ def test_a_commit_with_a_missing_or_mistyped_field_is_an_error(
 
 
 def test_every_field_of_a_repository_is_read(script: Script, lake: LakeFS) -> None:
-    """Its namespace, default branch and creation date are among them."""
-    found = lake.repository("lake")
+    """The fields include its namespace, default branch and creation date."""
+    repository = lake.repository("lake")
 
-    assert (found.id, found.storage_namespace, found.default_branch) == ("lake", "s3://bucket/lake", "main")
-    assert (found.read_only, found.storage_id) == (False, "")
-    assert found.created == datetime(2026, 11, 21, 5, 41, 52, tzinfo=UTC)
-    assert found.namespace().path == "lake"
+    assert (repository.id, repository.storage_namespace, repository.default_branch) == (
+        "lake",
+        "s3://bucket/lake",
+        "main",
+    )
+    assert (repository.read_only, repository.storage_id) == (False, "")
+    assert repository.created == datetime(2026, 11, 21, 5, 41, 52, tzinfo=UTC)
+    assert repository.namespace().path == "lake"
 
 
 def test_the_storage_id_selects_one_of_several_block_stores(script: Script, lake: LakeFS) -> None:
@@ -211,7 +215,7 @@ def test_the_empty_storage_id_selects_the_only_block_store(script: Script, lake:
 
 
 def test_the_configuration_of_an_older_server_is_read_with_two_calls(script: Script, lake: LakeFS) -> None:
-    """It doesn't have the one call for its configuration."""
+    """An older server lacks the single call for its configuration."""
     script.on("GET /config/storage", reply(200, {"blockstore_type": "s3"}))
     script.on("GET /config/version", reply(200, {"version": "0.90.0"}))
 
@@ -231,7 +235,7 @@ def test_rules_without_branches_are_read(script: Script, lake: LakeFS) -> None:
 
 
 def test_each_rule_of_a_branch_is_read_with_its_days(script: Script, lake: LakeFS) -> None:
-    """Zero days are days, too."""
+    """Zero days are a valid rule."""
     branches = [{"branch_id": "main", "retention_days": 21}, {"branch_id": "dev", "retention_days": 0}]
     script.on("GET lake/settings/gc_rules", reply(200, {"default_retention_days": 5, "branches": branches}))
 
@@ -249,7 +253,8 @@ def test_each_rule_of_a_branch_is_read_with_its_days(script: Script, lake: LakeF
     ],
 )
 def test_malformed_rules_are_an_error(script: Script, lake: LakeFS, broken: Any) -> None:
-    """A number is missing or negative, or a branch is named twice: a guess could expire what should be retained."""
+    """A number is missing or negative, or a branch is named twice. A guess could expire commits that should be
+    retained."""
     script.on("GET lake/settings/gc_rules", reply(200, broken))
 
     with pytest.raises(DamagedData):
@@ -304,7 +309,6 @@ def test_a_task_is_polled_until_it_is_completed(script: Script, lake: LakeFS) ->
 
 
 def test_a_task_that_is_not_done_in_time_is_an_error(script: Script, lake: LakeFS) -> None:
-    """A task that is not done in time raises."""
     script.on(ASYNC, reply(202, {"id": "t"})).on(STATUS, reply(200, {"task_id": "t", "completed": False}))
 
     with pytest.raises(Unavailable, match="not done"):
@@ -321,7 +325,7 @@ def test_a_task_that_is_not_done_in_time_is_an_error(script: Script, lake: LakeF
     ],
 )
 def test_a_completed_task_without_a_result_is_an_error(script: Script, lake: LakeFS, status: Any) -> None:
-    """It has neither a location nor an error, which doesn't mean that there are no rules."""
+    """A task without a location or an error doesn't mean that there are no rules."""
     script.on(ASYNC, reply(202, {"id": "t"})).on(STATUS, reply(200, status))
 
     with pytest.raises(DamagedData):
@@ -329,7 +333,7 @@ def test_a_completed_task_without_a_result_is_an_error(script: Script, lake: Lak
 
 
 def test_a_failed_task_is_an_error_with_the_servers_message(script: Script, lake: LakeFS) -> None:
-    """Only the server's clear message means that there are no rules."""
+    """Only the server's explicit message means that there are no rules."""
     script.on(ASYNC, reply(202, {"id": "t"}))
     script.on(STATUS, reply(200, {"task_id": "t", "completed": True, "error": {"message": "disk full"}}))
 
@@ -355,7 +359,7 @@ def test_a_failed_task_is_an_error_with_the_servers_message(script: Script, lake
 def test_a_repository_without_rules_has_no_list_of_commits(
     script: Script, lake: LakeFS, responses: dict[str, Response], calls: list[str]
 ) -> None:
-    """The server says so in three forms, none of which is a reason to try another call."""
+    """The server says this in three forms. None of them is a reason to try another call."""
     for call, response in responses.items():
         script.on(call, response)
 
@@ -367,7 +371,7 @@ def test_a_repository_without_rules_has_no_list_of_commits(
 def test_commits_of_an_older_server_are_listed_with_the_synchronous_call(
     script: Script, lake: LakeFS, status: int
 ) -> None:
-    """It has no call that works in the background."""
+    """An older server has no call that lists commits in the background."""
     script.on(ASYNC, reply(status, NO_CALL)).on(SYNC, reply(201, PREPARED))
 
     assert lake.prepare_commits("lake") == LOCATION
@@ -380,7 +384,7 @@ def test_commits_of_an_older_server_are_listed_with_the_synchronous_call(
 def test_the_older_call_is_not_tried_after_an_error(
     script: Script, lake: LakeFS, status: int, error: type[LakegcError]
 ) -> None:
-    """Only a call that the server doesn't have is replaced by the older one."""
+    """The older call is used only if the server doesn't have the newer one."""
     script.on(ASYNC, reply(status, {"message": "no"})).on(SYNC, reply(201, PREPARED))
 
     with pytest.raises(error):
@@ -389,7 +393,7 @@ def test_the_older_call_is_not_tried_after_an_error(
 
 
 def test_listing_the_commits_of_a_missing_repository_is_an_error(script: Script, lake: LakeFS) -> None:
-    """This holds for both forms of the call."""
+    """The asynchronous and the synchronous call both raise the error."""
     for call in (ASYNC, SYNC):
         script.on(call, reply(404, {"message": "repository not found"}))
 
@@ -409,7 +413,8 @@ def staged(location: str = STAGED, token: str | None = None, run_id: str = "r") 
 
 
 def test_every_page_of_staged_objects_is_requested(script: Script, lake: LakeFS) -> None:
-    """Each is requested with the token and run of the last, and each with a location announces one file."""
+    """Each page is requested with the token and run of the previous one. Each page with a location announces one
+    file."""
     script.on(UNCOMMITTED, staged(token="t1"), staged("", token="t2"), staged(token=""))
 
     assert lake.prepare_uncommitted("lake") == UncommittedLists("r", {STAGED: 2}, pages=3)
@@ -418,7 +423,7 @@ def test_every_page_of_staged_objects_is_requested(script: Script, lake: LakeFS)
 
 
 def test_an_empty_location_means_that_nothing_is_staged(script: Script, lake: LakeFS) -> None:
-    """The server says so with it; the code that reads the lists compares them (formats §2)."""
+    """The code that reads the lists compares the number of files with it (formats §2)."""
     script.on(UNCOMMITTED, staged(""))
 
     lists = lake.prepare_uncommitted("lake")
@@ -456,7 +461,7 @@ def test_a_failed_page_of_staged_objects_is_an_error(script: Script, lake: LakeF
 
 
 def test_a_server_without_the_call_for_staged_objects_is_an_error(script: Script, lake: LakeFS) -> None:
-    """It says which version has the call, and is distinguished from a missing repository."""
+    """The error says which version has the call. A missing repository is a different error."""
     script.on(UNCOMMITTED, reply(404, NO_CALL))
     with pytest.raises(Unavailable, match=r"0\.87"):
         lake.prepare_uncommitted("lake")
@@ -489,14 +494,14 @@ DUMPED = {"branches_meta_range_id": "b", "commits_meta_range_id": "c", "tags_met
 
 
 def test_each_table_of_a_dump_has_its_own_id(script: Script, lake: LakeFS) -> None:
-    """Each table keeps its name."""
+    """The ids of the tables are never swapped."""
     script.on(DUMP, reply(201, DUMPED))
 
     assert lake.dump_refs("lake") == RefsDump(branches="b", commits="c", tags="t")
 
 
 def test_a_newer_server_dumps_references_in_the_background(script: Script, lake: LakeFS) -> None:
-    """Where the direct call doesn't exist any more, a dump is submitted and polled."""
+    """If the server no longer has the direct call, a dump is submitted and polled."""
     script.on(DUMP, reply(404, NO_CALL)).on(SUBMIT, reply(202, {"id": "t"}))
     script.on(
         DUMP_STATUS,
@@ -510,7 +515,7 @@ def test_a_newer_server_dumps_references_in_the_background(script: Script, lake:
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 501])
 def test_an_unavailable_dump_is_returned_as_none(script: Script, lake: LakeFS, status: int) -> None:
-    """These credentials or this server don't allow it, but the repository can be read in other ways."""
+    """The credentials or the server don't allow a dump, but the repository can be read in other ways."""
     for call in (DUMP, SUBMIT):
         script.on(call, reply(status, {"message": "no"}))
 
@@ -536,7 +541,7 @@ def test_a_repository_that_cannot_be_read_is_not_a_missing_dump(
 
 @pytest.mark.parametrize("response", [reply(500, {"message": "kv"}), reply(201, {"branches_meta_range_id": "b"})])
 def test_a_failed_dump_is_an_error(script: Script, lake: LakeFS, response: Response) -> None:
-    """So is one that lacks a table."""
+    """A dump that lacks a table is an error, too."""
     script.on(DUMP, response)
 
     with pytest.raises((Unavailable, DamagedData)):
@@ -544,7 +549,7 @@ def test_a_failed_dump_is_an_error(script: Script, lake: LakeFS, response: Respo
 
 
 def test_a_dump_that_fails_in_the_background_is_an_error(script: Script, lake: LakeFS) -> None:
-    """It has the server's message."""
+    """The error has the server's message."""
     script.on(DUMP, reply(405, NO_CALL)).on(SUBMIT, reply(202, {"id": "t"}))
     script.on(DUMP_STATUS, reply(200, {"id": "t", "done": True, "error": "no space"}))
 
@@ -560,7 +565,7 @@ LS = "GET lake/refs/main/objects/ls"
 
 @pytest.mark.parametrize("path", ["a", "we ird/obj %2F + é", "a//b", "dir/", "x&y=1#z?", "ä\n"])
 def test_a_path_is_requested_exactly_as_it_is(script: Script, lake: LakeFS, path: str) -> None:
-    """The response is what a reader of the branch gets."""
+    """The server returns what any reader of the branch gets."""
     script.on(STAT, reply(200, stats(path)))
 
     expected = ServedObject(path, f"s3://bucket/lake/data/s/{path}", 3, "c0ffee")
@@ -570,7 +575,7 @@ def test_a_path_is_requested_exactly_as_it_is(script: Script, lake: LakeFS, path
 
 
 def test_a_404_means_that_nothing_is_served_only_if_the_branch_exists(script: Script, lake: LakeFS) -> None:
-    """The server answers 404 in both cases, and so does its listing if the branch is missing."""
+    """The server answers 404 in both cases. If the branch is missing, listing it is answered with 404, too."""
     script.on(STAT, reply(404, {"message": "not found"})).on(LS, page([stats("a/b")], "a/b"))
     assert lake.stat("lake", "main", "a") is None
     assert [(query["prefix"], query["amount"]) for call, query, _ in script.received if call.endswith("/ls")] == [
@@ -586,18 +591,18 @@ def test_a_404_means_that_nothing_is_served_only_if_the_branch_exists(script: Sc
 
 
 def test_a_listed_object_counts_as_served_despite_a_404(script: Script, lake: LakeFS) -> None:
-    """A gateway can answer 404 in the server's place, with JSON of its own."""
+    """A gateway may answer 404 in place of the server, with JSON of its own."""
     script.on(STAT, reply(404, {"message": "no route"})).on(LS, page([stats("a")], "a"))
 
-    found = lake.stat("lake", "main", "a")
+    entry = lake.stat("lake", "main", "a")
 
-    assert found is not None
-    assert (found.path, found.physical_address) == ("a", stats("a")["physical_address"])
+    assert entry is not None
+    assert (entry.path, entry.physical_address) == ("a", stats("a")["physical_address"])
 
 
 @pytest.mark.parametrize("listed", [page([], "a"), page([stats("0")], "0"), reply(503, {"message": "slow down"})])
 def test_a_404_that_the_listing_does_not_confirm_is_an_error(script: Script, lake: LakeFS, listed: Response) -> None:
-    """Neither an empty page that announces more confirms it, nor a page of paths that were not requested."""
+    """An empty page that announces more pages doesn't confirm the 404, and neither does a page of other paths."""
     script.on(STAT, reply(404, {"message": "not found"})).on(LS, listed)
 
     with pytest.raises(Unavailable):
@@ -617,7 +622,7 @@ def test_a_404_that_the_listing_does_not_confirm_is_an_error(script: Script, lak
     ],
 )
 def test_an_unclear_response_is_an_error_and_not_absence(script: Script, lake: LakeFS, response: Response) -> None:
-    """Only lakeFS's own clear message means that the branch doesn't have the object."""
+    """Only lakeFS's explicit message means that the branch doesn't have the object."""
     script.on(STAT, response).on(LS, page([]))
 
     with pytest.raises(Unavailable):
@@ -630,7 +635,7 @@ def test_an_unclear_response_is_an_error_and_not_absence(script: Script, lake: L
 def test_an_object_with_a_missing_or_mistyped_field_is_an_error(
     script: Script, lake: LakeFS, changed: dict[str, Any]
 ) -> None:
-    """So is a response about another path."""
+    """A response about another path is an error, too."""
     script.on(STAT, reply(200, stats("a") | changed))
 
     with pytest.raises(DamagedData):
@@ -638,14 +643,14 @@ def test_an_object_with_a_missing_or_mistyped_field_is_an_error(
 
 
 def test_a_path_that_is_not_utf8_is_an_error_with_an_escaped_path(lake: LakeFS) -> None:
-    """It can't be put into a request, so whether it is served remains unknown."""
+    """Such a path can't be requested, so it is unknown whether it is served."""
     with pytest.raises(Unavailable) as raised:
         lake.stat("lake", "main", "a\udcff")
     str(raised.value).encode()
 
 
 def test_a_page_of_served_objects_has_the_offset_of_the_next_one(script: Script, lake: LakeFS) -> None:
-    """The last page says that it is the last."""
+    """The last page has no next offset."""
     script.on(LS, page([stats("a"), stats("b")], "b"), page([stats("c")]))
 
     first = lake.list_objects("lake", "main", amount=2, prefix="x")
@@ -663,7 +668,7 @@ def test_a_page_of_served_objects_has_the_offset_of_the_next_one(script: Script,
 
 @pytest.mark.parametrize("paths", [["b", "a"], ["a", "a"], ["0"]])
 def test_a_listing_out_of_order_is_an_error(script: Script, lake: LakeFS, paths: list[str]) -> None:
-    """So is one that starts before the requested path."""
+    """A listing that starts before the requested path is an error, too."""
     script.on(LS, page([stats(path) for path in paths]))
 
     with pytest.raises(DamagedData, match="out of order"):
@@ -671,7 +676,7 @@ def test_a_listing_out_of_order_is_an_error(script: Script, lake: LakeFS, paths:
 
 
 def test_uncommitted_changes_of_all_pages_are_read(script: Script, lake: LakeFS) -> None:
-    """Each has its kind; a kind that lakegc doesn't know is an error."""
+    """Each change has its kind. A kind that lakegc doesn't know is an error."""
     diff = "GET lake/branches/main/diff"
     added, removed = (
         {"type": kind, "path": path, "path_type": "object"} for kind, path in (("added", "a"), ("removed", "b"))
@@ -694,7 +699,7 @@ DIFF = "GET lake/branches/main/diff"
 
 
 def test_staged_changes_are_the_difference_between_committed_and_staged_data(script: Script, lake: LakeFS) -> None:
-    """It is paged, and needs no other question where it shows a change."""
+    """The diff is read page by page. If it shows a change, no other request is needed."""
     script.on(STAGED_DIFF, page([{"type": "added", "path": "a", "path_type": "object"}], "a"), changes("b"))
 
     assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a", "b"]
@@ -702,7 +707,7 @@ def test_staged_changes_are_the_difference_between_committed_and_staged_data(scr
 
 
 def test_nothing_is_staged_only_if_the_uncommitted_diff_agrees(script: Script, lake: LakeFS) -> None:
-    """A change that was staged between the two diffs is read with the next one."""
+    """A change that is staged between the two diffs is found by reading the first diff again."""
     script.on(STAGED_DIFF, changes()).on(DIFF, changes())
     assert list(whole_diff(lake, "lake", "main")) == []
 
@@ -711,8 +716,8 @@ def test_nothing_is_staged_only_if_the_uncommitted_diff_agrees(script: Script, l
 
 
 def test_staged_changes_are_refused_if_only_the_uncommitted_diff_shows_them(script: Script, lake: LakeFS) -> None:
-    """A server that takes the staged side for the committed one would show no changes, and its uncommitted diff could
-    end early at a record that can't be read."""
+    """A server that mistakes staged data for committed data would show no changes. Its uncommitted diff could end early
+    at an unreadable record."""
     script.on(STAGED_DIFF, changes())
     script.on(DIFF, changes("a"))
 
@@ -721,7 +726,7 @@ def test_staged_changes_are_refused_if_only_the_uncommitted_diff_shows_them(scri
 
 
 def test_staged_changes_are_refused_unless_the_server_can_read_all_of_them(script: Script, lake: LakeFS) -> None:
-    """A staging record that can't be read fails the page that it is on."""
+    """The page with an unreadable staging record fails."""
     first = page([{"type": "added", "path": "a", "path_type": "object"}], "a")
     script.on(STAGED_DIFF, first, reply(500, {"message": "kv"}))
 
@@ -733,7 +738,7 @@ def test_staged_changes_are_refused_unless_the_server_can_read_all_of_them(scrip
 
 
 def test_the_time_of_the_server_is_the_date_of_its_responses(script: Script, lake: LakeFS) -> None:
-    """It is read from the response to any request, and never from the clock of this machine."""
+    """The date is taken from the response to any request, never from the clock of this machine."""
     script.on("GET /config", reply(200, {}))
 
     assert lake.server_time() == datetime(2026, 11, 21, 8, 50, tzinfo=UTC)

@@ -85,7 +85,7 @@ def test_a_transient_fault_is_retried(script: Script, lake: LakeFS, fault: Scrip
 
 
 def test_json_that_is_nested_too_deeply_is_an_error(script: Script, lake: LakeFS) -> None:
-    """Python's parser fails on it; the error is one of lakegc, and never a crash with a traceback."""
+    """Python's parser fails on such JSON. The client raises one of lakegc's errors instead of crashing."""
     script.on("GET lake/branches", Response(b"[" * 200_000, media_type="application/json"))
 
     with pytest.raises(DamagedData, match="not complete JSON"):
@@ -109,7 +109,7 @@ WRITING: dict[str, tuple[Callable[[LakeFS], Any], Response, Any]] = {
 
 @pytest.mark.parametrize("call", WRITING)
 def test_a_call_that_writes_is_retried_after_a_transient_fault(script: Script, lake: LakeFS, call: str) -> None:
-    """Calls that have the server write lists can be repeated: each writes a run of its own."""
+    """Calls that make the server write lists can be repeated: each writes to a run of its own."""
     ask, good, expected = WRITING[call]
     script.on(call, reply(503, {}), good)
 
@@ -117,7 +117,7 @@ def test_a_call_that_writes_is_retried_after_a_transient_fault(script: Script, l
 
 
 def test_a_persistent_fault_is_retried_as_often_as_the_policy_allows(script: Script, lake: LakeFS) -> None:
-    """Then the message of the last response is shown."""
+    """The error shows the message of the last response."""
     script.on("GET lake/branches", reply(503, {"message": "kv is down"}))
 
     with pytest.raises(Unavailable, match=r"503: kv is down.*Tried 3 times"):
@@ -127,7 +127,6 @@ def test_a_persistent_fault_is_retried_as_often_as_the_policy_allows(script: Scr
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 420, 501])
 def test_a_refusal_is_not_retried(script: Script, lake: LakeFS, status: int) -> None:
-    """It is final."""
     script.on("GET lake/branches", reply(status, {"message": "no"}))
 
     with pytest.raises(Unavailable):
@@ -166,7 +165,7 @@ def test_a_refusal_is_not_retried(script: Script, lake: LakeFS, status: int) -> 
 def test_a_refusal_names_the_request_and_what_to_check(
     script: Script, lake: LakeFS, response: Scripted, error: type[LakegcError], words: list[str]
 ) -> None:
-    """It names the server, and never shows a secret."""
+    """The error names the server, and never shows a secret."""
     lake = LakeFS(replace(lake.settings, read_timeout_s=0.1))
     script.on("GET lake/branches", response)
 
@@ -180,7 +179,7 @@ def test_a_refusal_names_the_request_and_what_to_check(
 
 
 def test_a_redirect_is_not_followed(script: Script, lake: LakeFS) -> None:
-    """Credentials are sent nowhere else."""
+    """Credentials are sent only to the configured server."""
     script.on("GET lake/branches", Response(status_code=307, headers={"Location": "/api/v1/repositories/lake/tags"}))
     script.on("GET lake/tags", FINE)
 
@@ -220,7 +219,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lakegc test")])
     now = datetime.now(dt.UTC)
-    made = (
+    built = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -232,7 +231,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "cert.pem").write_bytes(built.public_bytes(serialization.Encoding.PEM))
     (folder / "key.pem").write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
@@ -246,14 +245,14 @@ def _serving_tls(script: Script, certificate: Certificate) -> Iterator[str]:
 
 
 def test_a_certificate_of_an_unknown_authority_is_refused(script: Script, certificate: Certificate) -> None:
-    """The message names the setting that would help, and nothing was sent."""
+    """The message names the setting that would help. No request is sent."""
     with _serving_tls(script, certificate) as endpoint, pytest.raises(Unavailable, match="LAKEGC_CA_BUNDLE"):
         LakeFS(settings(endpoint)).repository("lake")
     assert script.received == []
 
 
 def test_a_certificate_of_a_configured_authority_is_accepted(script: Script, certificate: Certificate) -> None:
-    """Its file is given in the settings."""
+    """The settings name the authority's file."""
     with _serving_tls(script, certificate) as endpoint:
         trusting = replace(settings(endpoint), ca_bundle=str(certificate.certificate))
         assert LakeFS(trusting).repository("lake").id == "lake"
@@ -261,13 +260,13 @@ def test_a_certificate_of_a_configured_authority_is_accepted(script: Script, cer
 
 @pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
 def test_verification_of_certificates_can_be_switched_off(script: Script, certificate: Certificate) -> None:
-    """Then any certificate will do."""
+    """Without verification, any certificate is accepted."""
     with _serving_tls(script, certificate) as endpoint:
         assert LakeFS(replace(settings(endpoint), verify_tls=False)).repository("lake").id == "lake"
 
 
 def test_a_missing_file_of_authorities_is_an_error(script: Script, certificate: Certificate, tmp_path: Path) -> None:
-    """It names the setting."""
+    """The error names the setting."""
     with _serving_tls(script, certificate) as endpoint, pytest.raises(Unavailable, match="LAKEGC_CA_BUNDLE"):
         LakeFS(replace(settings(endpoint), ca_bundle=str(tmp_path / "none.pem"))).repository("lake")
 
@@ -287,7 +286,7 @@ def test_https_to_a_port_that_speaks_plain_http_is_explained(script: Script, lak
     "endpoint", ["http://h:8000", "http://h:8000/", "http://h:8000/api/v1", "http://h:8000/api/v1/", " http://h:8000 "]
 )
 def test_an_endpoint_may_end_with_the_path_of_the_api_or_slashes(endpoint: str) -> None:
-    """All spellings give the same address."""
+    """All spellings lead to the same address."""
     assert api_address(endpoint) == "http://h:8000/api/v1"
 
 
@@ -305,35 +304,35 @@ def test_an_endpoint_may_end_with_the_path_of_the_api_or_slashes(endpoint: str) 
     ],
 )
 def test_a_bad_endpoint_is_refused_without_being_shown(endpoint: str) -> None:
-    """It may have a secret in it."""
+    """The endpoint may contain a secret."""
     with pytest.raises(WrongUsage, match="endpoint") as raised:
         settings(endpoint)
     assert SECRET not in str(raised.value)
 
 
 def test_a_client_can_be_pickled_for_executors(script: Script, lake: LakeFS) -> None:
-    """It is pickled as its settings."""
+    """Only the settings of the client are pickled."""
     lake.repository("lake")
 
     assert cloudpickle.loads(cloudpickle.dumps(lake)).repository("lake") == lake.repository("lake")
 
 
 def test_neither_repr_nor_log_shows_the_secret(script: Script, lake: LakeFS, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor do they show the form in which it is sent."""
+    """The encoded form in which the secret is sent isn't shown either."""
     caplog.set_level("DEBUG")
     script.on("GET lake/branches", reply(503, {}), FINE)
     lake.branches("lake")
 
-    shown = "\n".join([repr(lake), str(lake), repr(lake.settings), caplog.text])
+    texts = "\n".join([repr(lake), str(lake), repr(lake.settings), caplog.text])
 
-    assert SECRET not in shown
-    assert "Basic " not in shown
+    assert SECRET not in texts
+    assert "Basic " not in texts
 
 
 def test_the_dagster_resource_uses_its_fields_and_then_the_environment(
     script: Script, lake: LakeFS, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its repr doesn't show the secret."""
+    """The resource's repr doesn't show the secret."""
     from spark_resources.lakefs.resource import LakeFSResource
 
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -346,7 +345,7 @@ def test_the_dagster_resource_uses_its_fields_and_then_the_environment(
 
 
 def test_importing_the_client_imports_neither_the_sdk_nor_dagster() -> None:
-    """Both take a second or more, on every executor."""
+    """Importing either would take a second or more on every executor."""
     code = (
         "import sys, spark_resources.lakefs; sys.exit(any(name in sys.modules for name in ('lakefs_sdk', 'dagster')))"
     )
@@ -355,5 +354,5 @@ def test_importing_the_client_imports_neither_the_sdk_nor_dagster() -> None:
 
 
 def _traceback_of(error: BaseException) -> str:
-    """All that a traceback of the error would show."""
+    """Everything that a traceback of the error would show."""
     return "".join(traceback.format_exception(error))

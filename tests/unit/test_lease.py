@@ -1,4 +1,5 @@
-"""One mark or sweep at a time: who gets the lease, for how long, and who doesn't (invariant 11)."""
+"""Only one mark or sweep runs at a time: which run gets the lease, for how long, and which is refused (invariant
+11)."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ class Lake:
         self.store.write(LEASE_KEY, data)
 
     def holder(self) -> str | None:
-        found = current_holder(self.store)
-        return None if found is None else found.who
+        current = current_holder(self.store)
+        return None if current is None else current.who
 
 
 @pytest.fixture
@@ -93,24 +94,24 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def test_a_free_lease_is_taken_for_ten_minutes(lake: Lake) -> None:
-    """Everybody can see who has it, for which mark and until when."""
+    """Anyone can see who holds the lease, for which mark, and until when."""
     assert current_holder(lake.store) is None
     before = lake.store.now()
 
     lease = lake.take("ann", mark_id="m7")
 
-    found = current_holder(lake.store)
-    assert found is not None
-    assert (found.who, found.mark_id, found.token, lease.mark_id) == ("ann", "m7", "ann", "m7")
-    assert before + LEASE_TIME <= found.until <= lake.store.now() + LEASE_TIME
+    holder = current_holder(lake.store)
+    assert holder is not None
+    assert (holder.who, holder.mark_id, holder.token, lease.mark_id) == ("ann", "m7", "ann", "m7")
+    assert before + LEASE_TIME <= holder.until <= lake.store.now() + LEASE_TIME
     assert lease.time_left() == LEASE_TIME
     lease.check()
 
 
 def test_a_second_run_is_refused_with_the_name_of_the_holder(lake: Lake) -> None:
-    """The message says for which mark and until when it is taken; the first one still has it."""
+    """The message says for which mark and until when the lease is taken. The first run keeps the lease."""
     first = lake.take("ann", mark_id="m7")
-    held = lake.store.read(LEASE_KEY)
+    before = lake.store.read(LEASE_KEY)
 
     with pytest.raises(
         Refused, match=r"ann is working on .*lake \(mark m7\) and holds the lease until 20.* UTC"
@@ -118,17 +119,17 @@ def test_a_second_run_is_refused_with_the_name_of_the_holder(lake: Lake) -> None
         lake.take("ben")
 
     assert refused.value.invariant == 11
-    assert lake.store.read(LEASE_KEY) == held
+    assert lake.store.read(LEASE_KEY) == before
     first.renew()
 
 
 def test_exactly_one_of_many_takes_a_free_lease(lake: Lake) -> None:
-    """All try in the same moment."""
+    """All runs try at the same moment."""
     assert _winners(lake) == 1
 
 
 def test_exactly_one_of_many_takes_over_an_expired_lease(lake: Lake) -> None:
-    """All try in the same moment."""
+    """All runs try at the same moment."""
     lake.take("ann")
     lake.pass_time(LEASE_TIME)
 
@@ -159,7 +160,7 @@ def test_a_second_run_of_the_same_person_and_mark_is_refused(lake: Lake) -> None
 
 
 def test_a_run_recognizes_its_own_lease_by_the_token(lake: Lake) -> None:
-    """The response to its write was lost, so it was repeated and found the lease taken."""
+    """The response to the run's write was lost. The retried write found the lease taken."""
     lake.write(Holder("ann", "m1", "mine", lake.store.now() + LEASE_TIME).to_json())
 
     lease = lake.take("ann", token="mine")
@@ -172,7 +173,7 @@ def test_a_run_recognizes_its_own_lease_by_the_token(lake: Lake) -> None:
 
 
 def test_a_lease_that_was_not_renewed_is_taken_over_once_it_expires(lake: Lake) -> None:
-    """The store's clock decides, and not a moment before."""
+    """The store's clock decides when the lease expires."""
     until = lake.store.now() + timedelta(hours=1)
     lake.write(Holder("ann", "m1", "dead", until).to_json())
 
@@ -187,7 +188,7 @@ def test_a_lease_that_was_not_renewed_is_taken_over_once_it_expires(lake: Lake) 
 
 
 def test_no_work_begins_if_the_lease_may_expire_during_a_request(lake: Lake) -> None:
-    """What has to be left is the time that a request may take."""
+    """The remaining time must be at least the time that a request may take."""
     lease = lake.take("ann")
 
     lake.clock.seconds += LEASE_TIME.total_seconds() - 30
@@ -203,23 +204,23 @@ def test_no_work_begins_if_the_lease_may_expire_during_a_request(lake: Lake) -> 
 
 
 def test_a_renewed_lease_lasts_for_the_full_lease_time(lake: Lake) -> None:
-    """It counts from before the request, here and in the store."""
+    """The lease time starts before the request, both in the process and in the store."""
     lease = lake.take("ann")
     lake.pass_time(timedelta(minutes=9))
 
     lease.renew()
 
-    found = current_holder(lake.store)
-    assert found is not None
+    holder = current_holder(lake.store)
+    assert holder is not None
     assert lease.time_left() == LEASE_TIME
-    assert lake.store.now() + timedelta(minutes=9) < found.until <= lake.store.now() + LEASE_TIME
+    assert lake.store.now() + timedelta(minutes=9) < holder.until <= lake.store.now() + LEASE_TIME
     lake.pass_time(timedelta(minutes=9))
     with pytest.raises(Refused, match="ann is working on"):
         lake.take("ben")
 
 
 def test_the_lease_time_counts_from_before_the_request(tmp_path: Path) -> None:
-    """A slow store can't make a lease look as if it ended later than it does in the store."""
+    """Even if the store is slow, the process never believes in a lease that has already ended in the store."""
     with ExitStack() as stack:
         lake = Lake(tmp_path, stack)
         readings = iter([1000.0, *[1007.0] * 1000])
@@ -235,11 +236,11 @@ def test_the_lease_time_counts_from_before_the_request(tmp_path: Path) -> None:
 
 
 def test_a_lease_that_another_run_took_over_cannot_be_renewed_or_used(lake: Lake) -> None:
-    """A run that was suspended for longer than its lease may believe that it still has it."""
+    """A run that was suspended for longer than its lease may believe that it still holds it."""
     sleeper = lake.take("ann")
     lake.pass_time(LEASE_TIME)
     lake.take("ben")
-    lake.clock.seconds = 1000.0  # ann's process was stopped: its own clock says that all is well
+    lake.clock.seconds = 1000.0  # ann's process was suspended, so by its own clock the lease is still valid
 
     sleeper.check()
     with pytest.raises(Refused, match="taken over by another run") as refused:
@@ -263,7 +264,7 @@ def test_a_deleted_lease_cannot_be_renewed(lake: Lake) -> None:
 
 
 def test_releasing_a_lost_lease_leaves_the_successors_lease_unchanged(lake: Lake) -> None:
-    """Its file now belongs to another run."""
+    """The file of the lease now belongs to another run."""
     sleeper = lake.take("ann")
     lake.pass_time(LEASE_TIME)
     lake.take("ben")
@@ -274,7 +275,7 @@ def test_releasing_a_lost_lease_leaves_the_successors_lease_unchanged(lake: Lake
 
 
 def test_a_released_lease_is_free_at_once(lake: Lake) -> None:
-    """This holds after a renewal, too, and releasing twice is harmless."""
+    """A renewed lease is free at once, too. Releasing it twice is harmless."""
     lease = lake.take("ann")
     lease.renew()
     lease.release()
@@ -286,10 +287,10 @@ def test_a_released_lease_is_free_at_once(lake: Lake) -> None:
 
 
 def test_a_lease_is_released_although_the_response_to_its_renewal_was_lost(lake: Lake) -> None:
-    """The renewal left another tag in the store; the lease would otherwise stay for ten minutes."""
+    """The renewal changed the file's tag in the store. Otherwise the lease would stay for ten minutes."""
     lease = lake.take("ann")
-    held = Holder.from_json(lake.store.read(LEASE_KEY), "here")
-    lake.write(replace(held, until=held.until + timedelta(seconds=1)).to_json())
+    holder = Holder.from_json(lake.store.read(LEASE_KEY), "here")
+    lake.write(replace(holder, until=holder.until + timedelta(seconds=1)).to_json())
 
     lease.release()
 
@@ -297,7 +298,7 @@ def test_a_lease_is_released_although_the_response_to_its_renewal_was_lost(lake:
 
 
 def test_releasing_is_silent_if_the_store_is_unreachable(lake: Lake, tmp_path: Path) -> None:
-    """An error would hide that of the work, and the lease ends by itself."""
+    """An error would hide the error of the work. The lease ends by itself."""
     lease = lake.take("ann")
     (tmp_path / "lake").rename(tmp_path / "away")
 
@@ -341,7 +342,7 @@ def test_an_unreadable_lease_is_refused_and_left_as_it_is(lake: Lake, data: byte
 
 
 def test_an_unreachable_namespace_is_an_error_and_not_a_free_lease(tmp_path: Path) -> None:
-    """There may be a holder that can't be seen."""
+    """Another run may hold the lease, although it can't be seen."""
     store = open_store(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path / "gone")))
 
     with pytest.raises(Unavailable):
@@ -349,7 +350,7 @@ def test_an_unreachable_namespace_is_an_error_and_not_a_free_lease(tmp_path: Pat
 
 
 def test_a_holder_is_read_back_as_written() -> None:
-    """Its time is exact to the microsecond."""
+    """The holder's time is exact to the microsecond."""
     holder = Holder('"ann"\n', "m1", "t", datetime(2026, 11, 21, 8, 50, 1, 5, tzinfo=UTC))
 
     assert Holder.from_json(holder.to_json(), "x") == holder
@@ -368,7 +369,7 @@ def s3(server: MotoServer, bucket: str, capabilities: Capabilities) -> Any:
 
 
 def test_a_store_without_conditional_writes_needs_a_single_deployment(moto_server: MotoServer) -> None:
-    """It is refused before anything is written, unless somebody declares that there is one deployment only."""
+    """The run is refused before anything is written, unless the settings declare that there is only one deployment."""
     store = s3(moto_server, "unconditional", Capabilities(conditional_writes=False))
 
     with pytest.raises(Refused, match="LAKEGC_SINGLE_DEPLOYMENT=true") as refused:

@@ -1,4 +1,4 @@
-"""The chain of a full mark is empty: it knows nothing of earlier marks, and reads nothing of theirs."""
+"""The chain of a full mark is empty: it knows nothing of earlier marks, and reads none of their files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakegc_assets.mark.mark_chain import MarkChain
 
 
 def test_the_chain_of_a_full_mark_is_empty() -> None:
-    """What only earlier marks know would keep a full mark from reading what it has to read itself."""
+    """A full mark must read everything itself instead of relying on what earlier marks know."""
     chain = MarkChain(cast(Any, SimpleNamespace(place=None)), ())
 
     assert chain.refs == {}

@@ -1,4 +1,4 @@
-"""A mark's record in a namespace: its states, bytes, order of reading and digest, and whose namespace it is."""
+"""The record of a mark: its states, bytes, order of reading and digest, and the repository that owns its namespace."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def place(tmp_path: Path) -> Place:
 
 
 def step(minute: int, **changes: Any) -> StepRecord:
-    """The step that began at this minute and took half of it."""
+    """A step that began at this minute and took half a minute."""
     began = START + timedelta(minutes=minute)
     datasets = {"": {"sha256": f"{minute:064x}", "rows": minute, "bytes": 10 * minute}}
-    done = StepRecord(began, began + timedelta(seconds=30), minute, datasets, {"rows": minute, "kept": [1, "é"]})
-    return replace(done, **changes)
+    recorded = StepRecord(began, began + timedelta(seconds=30), minute, datasets, {"rows": minute, "kept": [1, "é"]})
+    return replace(recorded, **changes)
 
 
 def record(**changes: Any) -> MarkRecord:
@@ -126,7 +126,7 @@ def test_only_running_and_failed_marks_are_unfinished() -> None:
 
 @pytest.mark.parametrize("state", sorted(set(MarkState) - UNFINISHED))
 def test_a_finished_mark_is_never_begun_again(place: Place, state: MarkState) -> None:
-    """Nor is a step added to it (invariant 12)."""
+    """No step is added to the mark either (invariant 12)."""
     mark = begun(place, state=state)
     before = place.store().read(KEY)
 
@@ -145,11 +145,11 @@ def test_resuming_a_mark_keeps_its_start_cutoff_and_steps(place: Place) -> None:
     Mark.open(place, "m1").fail("the store was away")
     later = {"start": START + timedelta(days=3), "cutoff": START + timedelta(days=2), "server_now": START}
 
-    found = begun(place, **later).record
+    resumed = begun(place, **later).record
 
-    assert (found.start, found.cutoff, found.server_now) == (record().start, record().cutoff, record().server_now)
-    assert (found.state, found.failure, list(found.steps)) == (MarkState.MARKING, None, [CHAIN[0]])
-    assert Mark.open(place, "m1").record == found
+    assert (resumed.start, resumed.cutoff, resumed.server_now) == (record().start, record().cutoff, record().server_now)
+    assert (resumed.state, resumed.failure, list(resumed.steps)) == (MarkState.MARKING, None, [CHAIN[0]])
+    assert Mark.open(place, "m1").record == resumed
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_resuming_a_mark_keeps_its_start_cutoff_and_steps(place: Place) -> None:
     ],
 )
 def test_a_mark_is_resumed_only_with_the_options_that_it_was_begun_with(place: Place, name: str, value: Any) -> None:
-    """Other options are wrong usage, and its record stays as it is."""
+    """Other options are wrong usage, and the mark's record stays unchanged."""
     begun(place)
     before = place.store().read(KEY)
 
@@ -179,18 +179,17 @@ def test_a_mark_is_resumed_only_with_the_options_that_it_was_begun_with(place: P
 
 
 def test_the_first_failure_of_a_mark_stays_in_its_record(place: Place) -> None:
-    """What follows from it doesn't replace the reason."""
+    """Later failures are consequences, and don't replace the cause."""
     mark = begun(place)
 
     mark.fail("the range is damaged")
     mark.fail("something that followed from it")
 
-    found = Mark.open(place, "m1").record
-    assert (found.state, found.failure) == (MarkState.FAILED, "the range is damaged")
+    stored = Mark.open(place, "m1").record
+    assert (stored.state, stored.failure) == (MarkState.FAILED, "the range is damaged")
 
 
 def test_a_record_that_another_process_changed_is_not_overwritten(place: Place) -> None:
-    """The writer stops."""
     mine, another = begun(place), Mark.open(place, "m1")
     another.add_step(CHAIN[0], step(1))
 
@@ -202,7 +201,7 @@ def test_a_record_that_another_process_changed_is_not_overwritten(place: Place) 
 
 
 def test_a_repeated_write_whose_response_was_lost_is_recognized(place: Place) -> None:
-    """The first write arrived, and the mark knows it to be its own."""
+    """The first write succeeded, and the mark recognizes it as its own."""
     first = begun(place)
     again = Mark.open(place, "m1")
     first.add_step(CHAIN[0], step(1))
@@ -214,12 +213,12 @@ def test_a_repeated_write_whose_response_was_lost_is_recognized(place: Place) ->
 
 
 def test_steps_are_numbered_in_the_order_in_which_they_are_recorded(place: Place) -> None:
-    """A repeated one is the last, whatever their times say."""
+    """A repeated step counts as the last, whatever the times of the steps are."""
     mark = begun(place)
     for name in (CHAIN[0], CHAIN[1], CHAIN[0]):
         mark.add_step(name, step(1, number=0))
 
-    assert {name: found.number for name, found in Mark.open(place, "m1").record.steps.items()} == {
+    assert {name: recorded.number for name, recorded in Mark.open(place, "m1").record.steps.items()} == {
         CHAIN[0]: 3,
         CHAIN[1]: 2,
     }
@@ -229,7 +228,7 @@ def test_steps_are_numbered_in_the_order_in_which_they_are_recorded(place: Place
 
 
 def test_the_folders_of_a_mark_follow_from_its_id() -> None:
-    """They are those of design and formats; an id that isn't a single path segment is refused."""
+    """An id that isn't a single path segment is refused."""
     assert mark_folder("m1") == "_lakefs/retention/gc/lakegc/m1/"
     assert asset_folder("m1", "a") == "_lakefs/retention/gc/lakegc/m1/a/"
     assert asset_folder("m1", "a", "b") == "_lakefs/retention/gc/lakegc/m1/a/b/"
@@ -241,20 +240,20 @@ def test_the_folders_of_a_mark_follow_from_its_id() -> None:
 
 
 def test_only_folders_with_a_record_are_marks(place: Place) -> None:
-    """The lease, the owner of the namespace and a folder with nothing but files are not."""
+    """The lease, the owner of the namespace and a folder that only has files are not marks."""
     for mark_id in ("m2", "m1", "m10"):
         begun(place, mark_id=mark_id)
     write_rows(place, asset_folder("m3", "expired_set"), [], ADDRESSES)
     claim_namespace(place, "lake", START)
 
-    assert [found.mark_id for found in marks(place)] == ["m1", "m10", "m2"]
+    assert [mark.mark_id for mark in marks(place)] == ["m1", "m10", "m2"]
     assert [Mark.exists(place, mark_id) for mark_id in ("m1", "m3", "m4")] == [True, False, False]
     with pytest.raises(NotFound, match=r"no mark m3 in .*/lake\. 'lakegc status' lists"):
         Mark.open(place, "m3")
 
 
 def test_a_namespace_without_marks_has_none(place: Place) -> None:
-    """That nobody has made a mark yet is no error."""
+    """A namespace in which no mark was ever made is no error."""
     assert list(marks(place)) == []
 
 
@@ -279,17 +278,17 @@ def test_a_namespace_without_marks_has_none(place: Place) -> None:
     ids=str,
 )
 def test_a_record_is_read_back_as_written(changes: dict[str, Any]) -> None:
-    """Written again, it has the same bytes."""
+    """Writing the record again gives the same bytes."""
     whole = record(**changes)
 
-    found = MarkRecord.from_json(whole.to_json(), "x")
+    read_back = MarkRecord.from_json(whole.to_json(), "x")
 
-    assert found == whole
-    assert found.to_json() == whole.to_json()
+    assert read_back == whole
+    assert read_back.to_json() == whole.to_json()
 
 
 def test_a_value_that_json_cannot_hold_is_refused_when_it_is_written() -> None:
-    """Otherwise the record would be unreadable later."""
+    """If it were written, the record could not be read later."""
     with pytest.raises(TypeError, match="can't be stored in a record"):
         record(counts={"expired": object()}).to_json()
 
@@ -343,7 +342,7 @@ DAMAGE = [
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_record_is_an_error(place: Place, damage: Callable[[dict[str, Any]], Any]) -> None:
-    """Something is missing, added or of another form."""
+    """A part of the record is missing, unknown or malformed."""
     plain = damage(json.loads(record().to_json()))
     place.store().write(KEY, json.dumps(plain).encode())
 
@@ -355,7 +354,7 @@ def test_a_damaged_record_is_an_error(place: Place, damage: Callable[[dict[str, 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", record().to_json()[:-1], b"[" * 10])
 def test_a_truncated_record_is_an_error_and_is_not_overwritten(place: Place, data: bytes) -> None:
-    """It is not treated as a mark that doesn't exist."""
+    """A mark with a truncated record doesn't count as missing."""
     place.store().write(KEY, data)
 
     for use in (lambda: Mark.open(place, "m1"), lambda: begun(place), lambda: list(marks(place))):
@@ -367,7 +366,7 @@ def test_a_truncated_record_is_an_error_and_is_not_overwritten(place: Place, dat
 
 @pytest.mark.parametrize("other", [0, 3, "2", True, None])
 def test_a_record_of_another_format_is_refused_with_advice(place: Place, other: Any) -> None:
-    """A later lakegc may have written it; nothing else of it is read."""
+    """A later version of lakegc may have written the record. None of its other fields is read."""
     plain = {"format": other, "nothing else": "is known"}
     place.store().write(KEY, json.dumps(plain).encode())
 
@@ -379,7 +378,7 @@ def test_a_record_of_another_format_is_refused_with_advice(place: Place, other: 
 
 
 def test_a_record_in_the_folder_of_another_mark_is_an_error(place: Place) -> None:
-    """Somebody may have copied the folder."""
+    """The folder may have been copied."""
     place.store().write(mark_folder("m2") + "mark.json", record().to_json())
 
     for use in (lambda: Mark.open(place, "m2"), lambda: list(marks(place))):
@@ -412,7 +411,7 @@ def test_a_dataset_that_differs_from_the_recorded_one_is_refused(place: Place) -
 
 @pytest.mark.parametrize("before", CHAIN)
 def test_steps_in_the_right_order_are_accepted(before: str) -> None:
-    """Later steps that were done before don't matter."""
+    """Steps that come after `before` may already have been done."""
     check_order(record(), before=before)
     check_order(
         record(steps={name: step(number) for number, name in enumerate(CHAIN[: CHAIN.index(before)], 1)}), before=before
@@ -421,8 +420,8 @@ def test_steps_in_the_right_order_are_accepted(before: str) -> None:
 
 @pytest.mark.parametrize("missing", CHAIN[:-1])
 def test_a_missing_step_stops_the_later_ones(missing: str) -> None:
-    """It is named, and not treated as an empty one (invariants 2 and 3)."""
-    steps = {name: found for name, found in record().steps.items() if name != missing}
+    """The error names the step. A missing step doesn't count as an empty one (invariants 2 and 3)."""
+    steps = {name: recorded for name, recorded in record().steps.items() if name != missing}
 
     with pytest.raises(Refused, match=f"{missing} of mark m1 .lake. doesn't exist yet") as refused:
         check_order(record(steps=steps), before="expired_set")
@@ -433,13 +432,14 @@ def test_a_missing_step_stops_the_later_ones(missing: str) -> None:
 @pytest.mark.parametrize("place_in_chain", range(3))
 @pytest.mark.parametrize("how", ["number", "time"])
 def test_a_step_that_was_repeated_after_the_next_one_is_refused(place_in_chain: int, how: str) -> None:
-    """The count of steps and the store's clock both have to be in the order of reading; either alone refuses."""
+    """Both the step numbers and the store's times must follow the order of reading; either alone is enough to
+    refuse."""
     earlier, later = CHAIN[place_in_chain], CHAIN[place_in_chain + 1]
-    done = record().steps[earlier]
+    original = record().steps[earlier]
     moved = (
-        replace(done, number=record().steps[later].number)
+        replace(original, number=record().steps[later].number)
         if how == "number"
-        else replace(done, finished=record().steps[later].started + timedelta(microseconds=1))
+        else replace(original, finished=record().steps[later].started + timedelta(microseconds=1))
     )
 
     with pytest.raises(Refused, match=f"{earlier} of mark m1 .lake. was read after {later}") as refused:
@@ -449,10 +449,10 @@ def test_a_step_that_was_repeated_after_the_next_one_is_refused(place_in_chain: 
 
 
 def test_steps_with_equal_times_are_in_order() -> None:
-    """Clocks may be coarse, so a step may begin in the moment in which the one before it ended."""
+    """A clock may be coarse, so a step may begin at the very time at which the previous one ended."""
     steps = {
-        name: replace(found, started=START, finished=START, number=number)
-        for number, (name, found) in enumerate(record().steps.items(), 1)
+        name: replace(recorded, started=START, finished=START, number=number)
+        for number, (name, recorded) in enumerate(record().steps.items(), 1)
     }
 
     check_order(record(steps=steps), before="expired_set")
@@ -462,7 +462,7 @@ def test_steps_with_equal_times_are_in_order() -> None:
 
 
 def with_hash(asset: str, part: str, sha256: str) -> dict[str, StepRecord]:
-    """The steps, but for one dataset's list of files."""
+    """The steps, with another hash for the list of files of one dataset."""
     steps = dict(record().steps)
     steps[asset] = replace(steps[asset], datasets={**steps[asset].datasets, part: {"sha256": sha256}})
     return steps
@@ -489,13 +489,12 @@ OTHER_SETS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", OTHER_SETS)
 def test_a_different_set_has_a_different_digest(what: str) -> None:
-    """It depends on rows, live ranges, scope, cutoff, rules, namespace and repository (invariant 7), and on the numbers
-    that brakes compare."""
+    """The digest depends on rows, live ranges, scope, cutoff, rules, namespace and repository (invariant 7), and on the
+    numbers that brakes compare."""
     assert digest_of(record()) != digest_of(record(**OTHER_SETS[what]))
 
 
 def test_no_two_different_sets_share_a_digest() -> None:
-    """No two of them have the same digest either."""
     assert len({digest_of(record(**changes)) for changes in OTHER_SETS.values()}) == len(OTHER_SETS)
 
 
@@ -509,7 +508,7 @@ def test_no_two_different_sets_share_a_digest() -> None:
     ],
 )
 def test_the_digest_of_a_set_does_not_change(changes: dict[str, Any]) -> None:
-    """Neither its states nor writing and reading it change the digest that was approved."""
+    """The approved digest stays the same when the mark changes its state, and when its record is written and read."""
     same = record(**changes)
 
     assert digest_of(record()) == digest_of(MarkRecord.from_json(same.to_json(), "x"))
@@ -519,7 +518,7 @@ def test_the_digest_of_a_set_does_not_change(changes: dict[str, Any]) -> None:
 
 
 def test_a_namespace_belongs_to_the_repository_that_claimed_it_first(place: Place) -> None:
-    """It may claim it again; a later repository of the same name, or any other, is refused."""
+    """The owner may claim it again. Any other repository is refused, including a later one of the same name."""
     claim_namespace(place, "lake", START)
     claim_namespace(place, "lake", START.astimezone(timezone(timedelta(hours=5))))
     owner = place.store().read(OWNER_KEY)
@@ -533,7 +532,7 @@ def test_a_namespace_belongs_to_the_repository_that_claimed_it_first(place: Plac
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b"\xff", b'{"repository": "lake"}'])
 def test_an_unreadable_owner_refuses_every_claim(place: Place, data: bytes) -> None:
-    """It may be another repository, and is left as it is."""
+    """The owner may be another repository. Its file is left unchanged."""
     place.store().write(OWNER_KEY, data)
 
     with pytest.raises(Refused, match=r"another repository \(unreadable"):
@@ -543,7 +542,7 @@ def test_an_unreadable_owner_refuses_every_claim(place: Place, data: bytes) -> N
 
 
 def test_a_namespace_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    """It is not treated as a namespace without marks."""
+    """A missing namespace doesn't count as one without marks."""
     nowhere = Place(Namespace.parse("local://gone"), StoreSettings(local_path=str(tmp_path)))
 
     for use in (lambda: list(marks(nowhere)), lambda: begun(nowhere), lambda: claim_namespace(nowhere, "a", START)):

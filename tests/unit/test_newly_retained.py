@@ -1,4 +1,5 @@
-"""Which commits branches retain since a re-verification: at least what the rule of marks says of the whole graph."""
+"""Commits that branches retain since a re-verification: at least those that the rule of marks retains in the whole
+graph."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from spark_resources.model import Commit, Rules
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 BRANCHES = ("main", "a", "b")
 
-Step = tuple[str, str, int, int]  # what is done, on which branch, to which commit, of which age in days
+Step = tuple[str, str, int, int]  # operation, branch, commit, age in days
 steps = st.lists(
     st.tuples(
         st.sampled_from(("commit", "commit", "merge", "branch", "branch", "delete", "list")),
@@ -63,7 +64,7 @@ class History:
         return self.commits[commit_id]
 
     def reverified(self, rules: Rules | None) -> NewlyRetained:
-        """As right after a re-verification."""
+        """The state right after a re-verification."""
         decided = DecidedCommits(dict(self.commits), (), dict(self.branches), set())
         run: Any = SimpleNamespace(
             lakefs=self,
@@ -74,19 +75,19 @@ class History:
         return NewlyRetained.of(cast(MarkRun, run), self.retained(rules))
 
     def retained(self, rules: Rules | None, known: Collection[str] | None = None) -> set[str]:
-        """What the rule retains, of all commits or of those known."""
+        """The commits that the rule retains, of all commits or of the known ones."""
         commits = [commit for commit in self.commits.values() if known is None or commit.id in known]
         verdicts = retained_commits(commits, self.branches, rules, now=NOW)
         return {verdict.commit_id for verdict in verdicts if verdict.retained}
 
     def reached(self) -> set[str]:
         """The commits that a branch reaches."""
-        found, waiting = set[str](), list(self.branches.values())
+        reachable, waiting = set[str](), list(self.branches.values())
         while waiting:
-            if (commit := waiting.pop()) not in found:
-                found.add(commit)
+            if (commit := waiting.pop()) not in reachable:
+                reachable.add(commit)
                 waiting.extend(self.commits[commit].parents)
-        return found
+        return reachable
 
 
 def began() -> History:
@@ -96,7 +97,7 @@ def began() -> History:
 
 
 def listings(before: list[Step], after: list[Step], rules: Rules | None) -> Iterator[tuple[History, NewlyRetained]]:
-    """The history at each listing after a re-verification."""
+    """The history at the time of each listing after a re-verification."""
     history = began()
     for step in before:
         history.do(step)
@@ -112,8 +113,8 @@ def listings(before: list[Step], after: list[Step], rules: Rules | None) -> Iter
 def test_each_listing_finds_all_commits_that_the_rule_newly_retains(
     before: list[Step], after: list[Step], rules: Rules | None
 ) -> None:
-    """Of the commits that the re-verification knew or a listing could reach: one that no branch reached in a listing is
-    on none."""
+    """Only commits count that the re-verification knew or that a listing could reach. A commit that no branch reached
+    in a listing is on no branch."""
     known: set[str] = set()
     for history, newly in listings(before, after, rules):
         known |= newly.graph.keys() | history.reached()
@@ -135,7 +136,8 @@ def test_a_listing_and_a_dump_find_all_commits_that_the_rule_newly_retains(
 
 
 def test_commits_that_were_found_but_not_added_are_found_again() -> None:
-    """A listing that fails after the commits were found, such as when a table can't be read, changes nothing."""
+    """A listing may fail after commits were found, for example because a table can't be read. It then changes
+    nothing."""
     history = began()
     newly = history.reverified(Rules(1, {}))
     history.add("main", (history.branches["main"],), 0)

@@ -1,4 +1,4 @@
-"""How rows are distributed over tasks, and which of the rows that they read are passed on: none may be lost."""
+"""How rows are distributed over tasks, and how unwanted rows are dropped. No wanted row may be lost."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id",
 
 
 def test_rows_with_the_same_key_are_in_one_task_or_in_adjacent_ones(spark: SparkSession) -> None:
-    """Every row comes to exactly one task, in order."""
+    """Every row is in exactly one task, in order."""
     rows = [{"key": f"k{number % 20:02}", "id": number} for number in range(400)]
 
     tasks = row_tasks(lambda: spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=("key", "id")).frame()
-    found = tasks.select(F.spark_partition_id().alias("task"), "key", "id").collect()
+    collected = tasks.select(F.spark_partition_id().alias("task"), "key", "id").collect()
 
-    assert sorted((row["key"], row["id"]) for row in found) == sorted((row["key"], row["id"]) for row in rows)
-    in_tasks = sorted(found, key=lambda row: row["task"])  # stable: within a task as they came
+    assert sorted((row["key"], row["id"]) for row in collected) == sorted((row["key"], row["id"]) for row in rows)
+    in_tasks = sorted(collected, key=lambda row: row["task"])  # a stable sort: rows of a task keep their order
     assert [row["key"] for row in in_tasks] == sorted(row["key"] for row in rows)
-    assert len({row["task"] for row in found}) > 1
+    assert len({row["task"] for row in collected}) > 1
 
 
 @pytest.mark.parametrize("order_by", [(), ("key", "id")])
@@ -39,7 +39,7 @@ def test_rows_with_the_same_key_are_in_one_task_or_in_adjacent_ones(spark: Spark
 def test_rows_are_distributed_evenly_without_a_shuffle(
     spark: SparkSession, count: int, order_by: tuple[str, ...]
 ) -> None:
-    """One stage is enough."""
+    """The distribution needs one stage."""
     rows = [{"key": f"k{number}", "id": number} for number in range(count)]
 
     tasks = row_tasks(lambda: spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=order_by).frame()
@@ -65,39 +65,39 @@ def test_rows_are_distributed_evenly_without_a_shuffle(
 def test_small_ranges_share_a_task_up_to_a_limit_of_entries_or_ranges(
     spark: SparkSession, count: int, entries: int, tasks: int
 ) -> None:
-    """Every range comes to one task."""
+    """Every range is in exactly one task."""
     ranges = pa.table({"id": pa.array(range(count), pa.int64()), "entries": pa.array([entries] * count, pa.int64())})
 
-    found = range_tasks(lambda: spark, ranges).frame()
+    frame = range_tasks(lambda: spark, ranges).frame()
 
     cores = spark.sparkContext.defaultParallelism
-    assert found.rdd.getNumPartitions() == min(tasks, 8 * cores)
-    assert sorted(row["id"] for row in found.collect()) == list(range(count))
+    assert frame.rdd.getNumPartitions() == min(tasks, 8 * cores)
+    assert sorted(row["id"] for row in frame.collect()) == list(range(count))
 
 
 @pytest.mark.parametrize("order_by", [(), ("key", "id")])
 def test_large_ranges_are_spread_over_the_tasks(spark: SparkSession, order_by: tuple[str, ...]) -> None:
-    """Tasks have about as many entries each, as far as whole ranges allow it, also where large ranges lie together."""
+    """Tasks have about equal numbers of entries, as far as whole ranges allow, even if large ranges are adjacent."""
     entries = [50_000] * 100 + [20] * 2_700 + [3_000_000]
     rows = [{"key": f"k{number:05}", "id": number, "entries": count} for number, count in enumerate(entries)]
 
     tasks = range_tasks(lambda: spark, pa.Table.from_pylist(rows), order_by=order_by).frame()
-    found = tasks.select(F.spark_partition_id().alias("task"), "id", "entries").collect()
+    collected = tasks.select(F.spark_partition_id().alias("task"), "id", "entries").collect()
 
-    assert sorted(row["id"] for row in found) == list(range(len(entries)))
+    assert sorted(row["id"] for row in collected) == list(range(len(entries)))
     costs: dict[int, int] = {}
-    for row in found:
+    for row in collected:
         costs[row["task"]] = costs.get(row["task"], 0) + row["entries"] + RANGE_OVERHEAD_ENTRIES
     even = sum(costs.values()) / (8 * spark.sparkContext.defaultParallelism)
     assert max(costs.values()) <= even + max(entries)
     assert sorted(costs.values())[-2] <= even + 50_000 + RANGE_OVERHEAD_ENTRIES
     if order_by:
-        ids = [row["id"] for row in sorted(found, key=lambda row: row["task"])]
+        ids = [row["id"] for row in sorted(collected, key=lambda row: row["task"])]
         assert ids == sorted(ids)
 
 
 def test_ranges_with_an_unknown_number_of_entries_are_distributed_too(spark: SparkSession) -> None:
-    """Nothing refers to such tables, so nothing says how many entries they have."""
+    """The number is unknown if no metarange refers to the range."""
     ranges = pa.table({"id": pa.array(range(60), pa.int64()), "entries": pa.array([None, 90_000, 5] * 20, pa.int64())})
 
     for some in (ranges, ranges.slice(0, 1)):
@@ -105,7 +105,7 @@ def test_ranges_with_an_unknown_number_of_entries_are_distributed_too(spark: Spa
 
 
 def test_distributing_rows_leaves_the_sessions_settings_unchanged(spark: SparkSession) -> None:
-    """Otherwise Spark would represent other tables differently from then on."""
+    """A changed setting would make Spark represent later tables differently."""
     name = "spark.sql.execution.arrow.localRelationThreshold"
     before = spark.conf.get(name)
 
@@ -117,24 +117,24 @@ def test_distributing_rows_leaves_the_sessions_settings_unchanged(spark: SparkSe
 
 @pytest.mark.parametrize("chunks", [[3, 0, 3], [0, 0, 3], [0, 3, 0, 17], [3]])
 def test_rows_after_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: list[int]) -> None:
-    """Every row is there, whatever chunks a table is made of."""
+    """Every row is there, whatever chunks the table has."""
     ids = iter(range(sum(chunks)))
     pieces = [pa.array([next(ids) for _ in range(size)], pa.int64()) for size in chunks]
     keys = [pa.array(["k"] * size, pa.string()) for size in chunks]
     table = pa.table([pa.chunked_array(keys), pa.chunked_array(pieces)], schema=SCHEMA)
     assert table["id"].num_chunks == len(chunks)
 
-    found = row_tasks(lambda: spark, table, batch=1).frame().collect()
+    collected = row_tasks(lambda: spark, table, batch=1).frame().collect()
 
-    assert sorted(row["id"] for row in found) == list(range(sum(chunks)))
+    assert sorted(row["id"] for row in collected) == list(range(sum(chunks)))
 
 
 def test_without_rows_there_is_no_task(spark: SparkSession) -> None:
-    """For one, Spark would start Python workers of another kind. Every column is there all the same."""
-    found = no_rows(spark, SCHEMA)
+    """Even for a single task, Spark would start Python workers of another kind. The empty result has every column."""
+    frame = no_rows(spark, SCHEMA)
 
-    assert found.rdd.getNumPartitions() == 0
-    assert found.schema == arrow_to_spark(SCHEMA)
+    assert frame.rdd.getNumPartitions() == 0
+    assert frame.schema == arrow_to_spark(SCHEMA)
     assert row_tasks(lambda: spark, SCHEMA.empty_table(), batch=0).frame().collect() == []
 
 
@@ -153,18 +153,19 @@ def rows(first: int, last: int, rank: int, path: str = "p") -> pa.RecordBatch:
 
 
 def test_exactly_the_rows_with_a_wanted_address_are_kept() -> None:
-    """This holds for all batches, however few or many rows there are at a time."""
+    """The batches may have any number of rows."""
     batches = [rows(start, start + 1000, start) for start in range(0, 120_000, 1000)]
     wanted = pa.array(["data/0", "data/49999", "data/50000", "data/119999", "data/none"])
 
-    found = [row for batch in best_attributions(batches, wanted) for row in batch.column(0).to_pylist()]
+    addresses = [row for batch in best_attributions(batches, wanted) for row in batch.column(0).to_pylist()]
 
-    assert found == ["data/0", "data/49999", "data/50000", "data/119999"]
+    assert addresses == ["data/0", "data/49999", "data/50000", "data/119999"]
     assert list(best_attributions([], wanted)) == []
 
 
 def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
-    """Those of other ranges that have the address are dropped; a row of the best one that comes much later is left."""
+    """Rows from other ranges with the address are dropped. A row of the best range is kept even if it comes much
+    later."""
     batches = [
         rows(0, 10, 0, "newest"),
         rows(5, 15, 1, "older"),
@@ -175,12 +176,12 @@ def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
     ]
     wanted = pa.array([f"data/{number}" for number in (0, 7, 12, 14, 19)])
 
-    found = [row for batch in best_attributions(batches, wanted) for row in as_tuples(batch)]
+    best_rows = [row for batch in best_attributions(batches, wanted) for row in as_tuples(batch)]
     anything = [
         row for batch in best_attributions(batches, None) for row in as_tuples(batch) if row[0] in wanted.to_pylist()
     ]
 
-    assert sorted(row for row in found if row[2] != "oldest") == [
+    assert sorted(row for row in best_rows if row[2] != "oldest") == [
         ("data/0", 0, "newest"),
         ("data/12", 1, "older"),
         ("data/14", 1, "older"),
@@ -188,7 +189,7 @@ def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
         ("data/14", 1, "older, much later"),
         ("data/7", 0, "newest"),
     ]
-    assert [row[0] for row in found].count("data/0") == [row[0] for row in found].count("data/7") == 1
-    for rows_found in (found, anything):
+    assert [row[0] for row in best_rows].count("data/0") == [row[0] for row in best_rows].count("data/7") == 1
+    for rows_found in (best_rows, anything):
         best = {address: rank for address, rank, _ in sorted(rows_found, reverse=True)}
         assert best == {"data/0": 0, "data/7": 0, "data/12": 1, "data/14": 1, "data/19": 2}

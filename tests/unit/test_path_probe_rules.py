@@ -1,4 +1,4 @@
-"""Which paths are probed on branches: each that may serve a candidate, and the candidates of those that aren't sent."""
+"""Which paths are probed on branches: each that may serve a candidate. Candidates whose probes aren't sent are kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def frame(spark: SparkSession, schema: pa.Schema, *rows: Sequence[Any]) -> DataF
 
 
 def test_each_path_with_an_entry_of_a_candidates_size_is_probed_once_on_each_branch(spark: SparkSession) -> None:
-    """A path that is left out hides a live object. A range counts only in its own repository."""
+    """A path that isn't probed would hide a live object. A range counts only in its own repository."""
     entries = frame(
         spark, ENTRIES,
         ("lake", "r1", "p", 1), ("lake", "r1", "p", 1), ("lake", "r1", "q", 2), ("lake", "r1", "too large", 3),
@@ -41,10 +41,10 @@ def test_each_path_with_an_entry_of_a_candidates_size_is_probed_once_on_each_bra
     )  # fmt: skip
     candidates = frame(spark, CANDIDATES, ("a", 1), ("b", 1), ("c", 2))
 
-    found = path_probes.probes(entries, branches, candidates)
+    probes = path_probes.probes(entries, branches, candidates)
 
-    assert found.columns == ["repository", "branch", "path", "size"]
-    assert sorted(map(tuple, found.collect()), key=str) == [
+    assert probes.columns == ["repository", "branch", "path", "size"]
+    assert sorted(map(tuple, probes.collect()), key=str) == [
         ("lake", "dev", "p", 1), ("lake", "dev", "q", 2), ("lake", "dev", "r", 1),
         ("lake", "dev", None, 1),
         ("lake", "main", "p", 1), ("lake", "main", "q", 2),
@@ -53,29 +53,30 @@ def test_each_path_with_an_entry_of_a_candidates_size_is_probed_once_on_each_bra
 
 
 def test_sizes_with_few_probes_are_probed_first_up_to_the_limit(spark: SparkSession) -> None:
-    """As many probes as the limit are sent; no size is probed in part. Of equal counts the smaller size is first."""
+    """The limit applies to the total number of probes. No size is probed in part. If counts are equal, the smaller size
+    comes first."""
     one_each = [("lake", "main", f"{size}/{number}", size) for size in (7, 9, 8) for number in range(2)]
     wanted = frame(spark, WANTED, *one_each, *(("lake", "main", f"6/{number}", 6) for number in range(3)))
 
     beyond = {bound: path_probes.beyond_bound(wanted, bound) for bound in (0, 1, 2, 3, 4, 5, 6, 8, 9)}
 
     assert beyond[0].columns == ["size"]
-    assert {bound: sorted(row["size"] for row in found.collect()) for bound, found in beyond.items()} == {
+    assert {bound: sorted(row["size"] for row in unsent.collect()) for bound, unsent in beyond.items()} == {
         0: [6, 7, 8, 9], 1: [6, 7, 8, 9], 2: [6, 8, 9], 3: [6, 8, 9], 4: [6, 9], 5: [6, 9], 6: [6], 8: [6], 9: [],
     }  # fmt: skip
 
 
 def test_a_probe_that_is_not_sent_is_unclear_and_names_no_address(spark: SparkSession) -> None:
-    """So every candidate of its size is kept."""
+    """Every candidate of its size is therefore kept."""
     beyond = frame(spark, WANTED, ("lake", "main", "p", 1), ("lake", "dev", None, 2)).select(
         "size", "path", "branch", "repository"
     )
 
-    found = path_probes.not_sent(beyond, "there are too many")
+    results = path_probes.not_sent(beyond, "there are too many")
 
-    assert found.columns == SERVED.names
-    assert found.schema["address"].dataType.simpleString() == "string"
-    assert sorted(map(tuple, found.collect())) == [
+    assert results.columns == SERVED.names
+    assert results.schema["address"].dataType.simpleString() == "string"
+    assert sorted(map(tuple, results.collect())) == [
         ("lake", "dev", None, 2, None, "there are too many"),
         ("lake", "main", "p", 1, None, "there are too many"),
     ]

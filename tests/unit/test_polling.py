@@ -1,4 +1,4 @@
-"""Polling for the result of other work, with a test clock."""
+"""Waiting for the result of other work by polling, tested with a fake clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_resources.stores.polling import poll
 
 
 class Clock:
-    """A clock that only waiting advances."""
+    """A clock that only advances when something waits."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -22,8 +22,8 @@ class Clock:
 
 def polled(results: Iterator[str | None], **more: Any) -> tuple[str | None, list[float]]:
     clock = Clock()
-    found = poll(lambda: next(results), monotonic=clock.seconds, sleep=clock.waits.append, **more)
-    return found, clock.waits
+    result = poll(lambda: next(results), monotonic=clock.seconds, sleep=clock.waits.append, **more)
+    return result, clock.waits
 
 
 def test_an_immediate_result_is_returned_without_waiting() -> None:
@@ -37,7 +37,7 @@ def test_the_wait_doubles_up_to_its_maximum() -> None:
 
 
 def test_the_last_poll_comes_at_the_timeout() -> None:
-    """It isn't waited longer than that, and what is there by then is found."""
+    """The wait is never longer than the timeout, and a result that is there by then is found."""
     assert polled(iter([None, None, "done"]), timeout_s=1.5, first_wait_s=1) == ("done", [1, 0.5])
     assert polled(iter([None, None, None]), timeout_s=1.5, first_wait_s=1) == (None, [1, 0.5])
 

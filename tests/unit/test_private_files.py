@@ -1,4 +1,4 @@
-"""Files that lakegc leaves on a machine are private, and none is trusted because of its name alone."""
+"""Files that lakegc leaves on a machine are private, and no file is trusted because of its name alone."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def mode(path: Path) -> int:
 
 @pytest.fixture(autouse=True)
 def open_mask() -> Iterator[None]:
-    """Set a umask with which everybody may write to new files."""
+    """Set a umask that lets everybody write to new files."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def test_a_file_or_folder_is_accessible_to_this_user_only(tmp_path: Path) -> None:
-    """One of an earlier version that is open to others is closed."""
+    """A file or folder that an earlier version left open to others is closed."""
     (tmp_path / "there").mkdir(mode=0o777)
     (tmp_path / "file").write_text("from before, ")
     for folder in ("there", "new"):
@@ -45,7 +45,7 @@ def test_a_file_or_folder_is_accessible_to_this_user_only(tmp_path: Path) -> Non
 
 
 def test_private_files_and_folders_are_never_opened_through_a_link(tmp_path: Path) -> None:
-    """With a link, somebody else could have this user's rights used on any file or folder of the machine."""
+    """A link could make lakegc act, with this user's rights, on any file or folder of the machine."""
     (tmp_path / "target").mkdir()
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "folder").symlink_to(tmp_path / "target")
@@ -60,7 +60,7 @@ def test_private_files_and_folders_are_never_opened_through_a_link(tmp_path: Pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_file_or_folder_of_another_user_is_refused(tmp_path: Path) -> None:
-    """Its owner can change what is in it."""
+    """The owner could change its content."""
     for path in (private_folder(tmp_path / "folder"), tmp_path / "file"):
         path.touch()
         os.chown(path, 12345, 12345)
@@ -71,14 +71,15 @@ def test_a_file_or_folder_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_archive_of_classes_that_others_could_write_is_not_loaded(tmp_path: Path) -> None:
-    """The JVM runs what is in it. An archive that a JVM left open to others is closed before it gets its name."""
+    """The JVM runs the classes in the archive. An archive that a JVM left open to others is closed before it gets its
+    name."""
     java, spark, cache = tmp_path / "java", tmp_path / "spark", tmp_path / "cache" / "lakegc"
     java.write_bytes(b"java")
     spark.mkdir()
     options = archive_options(java, spark, folder=cache, now=NOW)
-    left = Path(options.partition("-XX:ArchiveClassesAtExit=")[2])
-    left.write_bytes(b"classes")
-    os.utime(left, (NOW - COMPLETE_AFTER_S - 1, NOW - COMPLETE_AFTER_S - 1))
+    existing = Path(options.partition("-XX:ArchiveClassesAtExit=")[2])
+    existing.write_bytes(b"classes")
+    os.utime(existing, (NOW - COMPLETE_AFTER_S - 1, NOW - COMPLETE_AFTER_S - 1))
     options = archive_options(java, spark, folder=cache, now=NOW)
     [archive] = cache.iterdir()
 
@@ -92,7 +93,7 @@ def test_an_archive_of_classes_that_others_could_write_is_not_loaded(tmp_path: P
 
 
 def test_the_dagster_home_is_accessible_to_this_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the settings and logs of runs. A folder that somebody made and named keeps its mode."""
+    """The Dagster home contains settings and logs of runs. An existing folder that the user named keeps its mode."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("DAGSTER_HOME", "")
     home, named = dagster_home({}), dagster_home({"DAGSTER_HOME": str(tmp_path / "named")})
@@ -111,7 +112,7 @@ SECRETS = [
 
 @pytest.mark.parametrize("given", SECRETS)
 def test_a_secret_on_the_command_line_is_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Everybody on the machine can list processes, and shells keep what was typed."""
+    """Everybody on the machine can list processes and their arguments, and shells keep a history."""
     name, _, value = given.partition("=")
     with environment({}):
         assert main.run(["--set", given, "status"]) == WrongUsage.exit_code
@@ -121,9 +122,9 @@ def test_a_secret_on_the_command_line_is_refused(given: str, capsys: pytest.Capt
 
 
 def test_every_secret_setting_is_recognized_by_its_type() -> None:
-    """So a secret that is added later is refused on the command line, too."""
+    """A secret that is added later is therefore refused on the command line, too."""
     assert {name for name in Settings.model_fields if Settings.is_secret(name, "")} >= {
-        given.partition("=")[0] for given in SECRETS[:-1]
+        option.partition("=")[0] for option in SECRETS[:-1]
     }
     assert not Settings.is_secret("endpoint_url", "http://token")
     assert not Settings.is_secret("spark_conf", '{"spark.driver.memory": "4g"}')

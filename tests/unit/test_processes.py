@@ -1,4 +1,4 @@
-"""Which processes are known to be dead: a mistake would take over the lease of a running one."""
+"""Which processes are known to be dead. A mistake would let another run take over the lease of a running one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ print(json.dumps(asdict(this_process())))
 
 @pytest.fixture
 def mine() -> ProcessIdentity:
-    found = this_process()
-    if found is None:
+    process = this_process()
+    if process is None:
         pytest.skip("this system doesn't tell which process is which")
-    return found
+    return process
 
 
 def test_a_process_that_ended_is_known_to_be_dead(mine: ProcessIdentity) -> None:
-    """This holds while it is a zombie, too, for which nobody has waited."""
+    """A zombie counts as dead, too: it has ended, but its parent hasn't waited for it."""
     with subprocess.Popen([sys.executable, "-c", f"{SHOW}\ninput()"], stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -55,7 +55,7 @@ def test_a_process_id_that_is_reused_belongs_to_another_process(mine: ProcessIde
 def test_a_process_of_another_machine_or_container_is_not_known_to_be_dead(
     mine: ProcessIdentity, change: dict[str, str]
 ) -> None:
-    """An id that isn't in use here may be a living process there."""
+    """An id that isn't in use on this machine may belong to a live process on the other one."""
     assert not is_known_dead(replace(mine, pid=2**22 + 1, **change))  # type: ignore[arg-type]
     assert is_known_dead(replace(mine, pid=2**22 + 1))
 
@@ -75,13 +75,13 @@ def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(mine: P
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_ends_the_process_lets_it_clean_up(number: signal.Signals) -> None:
-    """A closed terminal, or a service manager that stops it, has the same effect as Ctrl-C."""
+    """A closed terminal and a stop by a service manager have the same effect as Ctrl-C."""
     script = (
         "import signal, time\n"
         f"signal.signal({number:d}, signal.SIG_DFL)\n"  # under `nohup`, the tests' processes ignore SIGHUP
         "from spark_resources.host.processes import interrupt_on_termination as it; it()\n"
         "try:\n print('ready', flush=True)\n for _ in range(1200): time.sleep(0.05)\nfinally:\n print('gave back')"
-    )  # many short waits: a signal right before a single long one would only be handled after it
+    )  # many short waits, because a signal right before a long one would only be handled after it
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, stderr=-3, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -90,7 +90,7 @@ def test_a_signal_that_ends_the_process_lets_it_clean_up(number: signal.Signals)
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    """Otherwise `nohup` would lose its meaning."""
+    """If lakegc handled it, `nohup` would have no effect."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         interrupt_on_termination()

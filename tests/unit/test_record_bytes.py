@@ -1,4 +1,5 @@
-"""The bytes of every record in a namespace: those of earlier versions are hashed, signed and compared, so they stay."""
+"""The bytes of every record in a namespace. Records of earlier versions are hashed, signed and compared, so their bytes
+must not change."""
 
 from __future__ import annotations
 
@@ -136,15 +137,15 @@ RECORDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_has_the_recorded_bytes(name: str) -> None:
-    """It is written with them, and read from them."""
+    """Writing the record gives these bytes, and reading them gives the record."""
     record = RECORDS[name]
 
     assert record.to_json() == recorded(name)
     assert type(record).from_json(recorded(name), "here") == record
 
 
-def test_the_digests_that_approvals_and_marks_name_are_the_recorded_ones() -> None:
-    """They depend on the bytes of records, or of their parts."""
+def test_the_digests_in_approvals_and_marks_have_the_recorded_values() -> None:
+    """The digests depend on the bytes of whole records or of their parts."""
     hashes = {
         "mark": digest_of(FINISHED),
         "begun": digest_of(BEGUN_MARK),
@@ -182,7 +183,7 @@ def files(place: Place) -> str:
 
 
 def counts(place: Place) -> str:
-    """Written at the end of an undo, from its receipts."""
+    """The counts at the end of an undo, from its receipts."""
     undone = Receipts(place, "undone/")
     objects = pa.table({"address": ["a", "b", "c"], "size": [1, 1, 1]})
     outcomes = pa.array([Outcome.RESTORED, Outcome.RESTORED, Outcome.PURGED], pa.string())
@@ -209,21 +210,24 @@ def test_a_file_of_every_kind_has_the_recorded_bytes(place: Place, name: str) ->
 
 
 def test_a_record_of_capabilities_has_the_recorded_bytes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are used when they are read again: another probe would find something else."""
-    found = Capabilities(
+    """Capabilities are read again instead of being probed again: another probe might give other results."""
+    capabilities = Capabilities(
         byte_order=False, time_resolution=timedelta(milliseconds=1), ramp=1000.0, unsupported_keys=frozenset({"b", "a"})
     )
-    probed = iter([found])
+    probed = iter([capabilities])
     monkeypatch.setattr("spark_resources.stores.probe.probe", lambda *_: next(probed))
     store = place.store()
     monkeypatch.setattr(type(store), "now", lambda _: NOON)
 
-    assert [recorded_capabilities(store, "https://here", token=token) for token in ("one", "two")] == [found, found]
+    assert [recorded_capabilities(store, "https://here", token=token) for token in ("one", "two")] == [
+        capabilities,
+        capabilities,
+    ]
     assert store.read(RECORD_KEY) == recorded("store")
 
 
 def test_a_signed_record_has_the_recorded_bytes() -> None:
-    """Its signature depends on those of the record."""
+    """The signature depends on the bytes of the record."""
     seal = Seal.of(
         SigningKeys(SigningKey.parse("0123456789abcdef" * 4)), repository="lake", created=NOON, namespace="s3://lake"
     )
@@ -236,7 +240,7 @@ def test_a_signed_record_has_the_recorded_bytes() -> None:
 
 
 def test_leases_of_earlier_versions_are_read() -> None:
-    """The first ones lacked the format, the process and the time of tasks; others may have more fields."""
+    """The first leases lacked the format, the process and the time of tasks. Other versions may add fields."""
     plain = {"who": "ann", "mark_id": "m1", "token": "t", "until": "2026-11-21T13:00:00+01:00"}
 
     assert Holder.from_json(json.dumps(plain).encode(), "here") == Holder("ann", "m1", "t", NOON)
@@ -244,15 +248,15 @@ def test_leases_of_earlier_versions_are_read() -> None:
 
 
 def test_reports_of_the_first_format_are_read() -> None:
-    """Their re-verifications have another name, and later fields are missing."""
+    """Such reports have another name for re-verifications, and lack later fields."""
     later = ("verifications", "quarantine", "taken", "dataset", "deleting", "unread", "refusals")
     plain = json.loads(REPORT.to_json())
     first = {name: value for name, value in plain.items() if name not in later}
     first |= {"proofs": plain["verifications"], "format": 1}
 
-    found = Report.from_json(json.dumps(first).encode(), "here")
+    report = Report.from_json(json.dumps(first).encode(), "here")
 
-    assert found == replace(
+    assert report == replace(
         REPORT,
         quarantine=False,
         taken=0,
@@ -261,11 +265,10 @@ def test_reports_of_the_first_format_are_read() -> None:
         unread={},
         refusals=(),
     )
-    assert found.format == 2
+    assert report.format == 2
 
 
 def test_every_recorded_file_is_used_by_a_test() -> None:
-    """There are no other files."""
     names = {*RECORDS, *WRITERS, "digests", "store", "signed"}
 
     assert {path.stem for path in RECORDED.iterdir()} == names

@@ -1,4 +1,4 @@
-"""Records that aren't as declared are refused as damage: the error names the file, the field, and what is wrong."""
+"""A record that doesn't match its declaration is damage: the error names the file, the field and the mistake."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ WITH_COUNTS = RECORDS | {"since": QuarantineCounts({"restored": 1})}
 
 
 def refusal(name: str, data: bytes) -> str:
-    """The message about a record with these bytes. Anything but lakegc's own errors would show as a traceback."""
+    """The message of the error about a record with these bytes. An error that isn't lakegc's own would show as a
+    traceback."""
     with pytest.raises(LakegcError) as refused:
         type(WITH_COUNTS[name]).from_json(data, "WHERE/KEY")
     assert not isinstance(refused.value, UnknownFormat)
@@ -76,7 +77,7 @@ ALTERED: list[tuple[str, tuple[str, ...], Any, str]] = [
 
 @pytest.mark.parametrize(("name", "path", "to", "why"), ALTERED)
 def test_an_altered_field_is_named_with_its_file(name: str, path: tuple[str, ...], to: Any, why: str) -> None:
-    """Nothing is coerced, not even in nested records."""
+    """No value is coerced, not even in nested records."""
     message = refusal(name, altered(name, *path, to=to))
 
     assert "WHERE/KEY" in message
@@ -89,7 +90,7 @@ NO_RECORD = (b"", b"\xff", b"[]", b"null", b"5", b'"text"', b'{"a": NaN}', b"{}"
 @pytest.mark.parametrize("name", WITH_COUNTS)
 @pytest.mark.parametrize("data", NO_RECORD, ids=[repr(data)[:12] for data in NO_RECORD])
 def test_a_file_that_is_not_a_json_record_is_refused(name: str, data: bytes) -> None:
-    """This holds for other JSON values, JSON that only Python accepts, and text that isn't JSON."""
+    """The file may contain another JSON value, JSON that only Python accepts, or text that isn't JSON."""
     assert "WHERE/KEY" in refusal(name, data)
 
 
@@ -105,13 +106,13 @@ def test_each_missing_field_is_named(name: str) -> None:
 
 
 def test_only_a_few_problems_are_named() -> None:
-    """The message stays readable."""
+    """A message that named all of them would be too long to read."""
     assert "(mark_id is missing; state is missing; repository is missing …)" in refusal("mark", b"{}")
 
 
 @pytest.mark.parametrize(("name", "number"), [("mark", 3), ("lease", 2), ("backup", 2)])
 def test_a_record_of_a_newer_format_is_reported_as_newer_and_not_as_damaged(name: str, number: int) -> None:
-    """It isn't damaged: the advice is to update lakegc."""
+    """The error advises to update lakegc."""
     for data in (altered(name, "format", to=number), record_bytes({"format": number, "new": []})):
         with pytest.raises(UnknownFormat, match=rf"WHERE/KEY is of format {number}.*Update lakegc"):
             type(RECORDS[name]).from_json(data, "WHERE/KEY")

@@ -47,12 +47,12 @@ AREAS = ("data/s{}/é{}", "data/{}{}", "root{}{}", "legacy/{}/{}", "data/s{}/../
 
 def addresses(draw: random.Random, most: int) -> pa.Table:
     """Some addresses in and outside the listed area, many of them several times."""
-    found = [draw.choice(AREAS).format(draw.randrange(3), draw.randrange(8)) for _ in range(draw.randrange(most))]
-    return pa.table([pa.array(found, pa.string())], schema=ADDRESSES)
+    drawn = [draw.choice(AREAS).format(draw.randrange(3), draw.randrange(8)) for _ in range(draw.randrange(most))]
+    return pa.table([pa.array(drawn, pa.string())], schema=ADDRESSES)
 
 
 def listed(draw: random.Random, most: int) -> pa.Table:
-    """The same as rows of a listing, some of them listed twice, with other times, sizes and checksums."""
+    """The same addresses as rows of a listing. Some are listed twice, with other times, sizes and checksums."""
     rows = [
         {
             "address": address,
@@ -68,7 +68,7 @@ def listed(draw: random.Random, most: int) -> pa.Table:
 
 
 def known(draw: random.Random, most: int) -> pa.Table:
-    """What ranges of earlier marks say of some addresses, of many more than once."""
+    """Rows that ranges of earlier marks give for some addresses, several for many of them."""
     rows = [
         {"address": address, "before": before, "live": live, "again": live and not before and draw.random() < 0.5}
         for address in addresses(draw, most)["address"].to_pylist()
@@ -80,7 +80,8 @@ def known(draw: random.Random, most: int) -> pa.Table:
 def expected_status(
     rows_of: GroupedRows, *, known: bool = False, folders: tuple[str, ...] = ()
 ) -> tuple[list[str], dict[str, int]]:
-    """The expected rows and counts, address by address; with `known`, those of an incremental mark."""
+    """The expected rows and counts, computed address by address. With `known`, they are those of an incremental
+    mark."""
     listings: dict[str, list[dict[str, Any]]] = {}
     for row in rows_of[garbage.STORED].to_pylist():
         listings.setdefault(row.pop("address"), []).append({name: row[name] for name in LISTED})
@@ -98,8 +99,8 @@ def expected_status(
     addresses = {*youngest, *of[garbage.COMMITTED], *of[garbage.UNCOMMITTED], *looked_at, *flags["again"]}
     for address in addresses:
         listed, staged = youngest.get(address), address in of[garbage.UNCOMMITTED]
-        seen = listed is not None or address in looked_at or folder_of(address) in folders
-        if address in flags["before"] and not seen:
+        was_listed = listed is not None or address in looked_at or folder_of(address) in folders
+        if address in flags["before"] and not was_listed:
             continue
         committed = address in of[garbage.COMMITTED] or address in flags["live"]
         committed |= listed is not None and address in of[garbage.MAYBE_GONE]
@@ -140,7 +141,7 @@ def status_of(address: str, listed: dict[str, Any] | None, staged: bool) -> str:
 
 
 def folder_of(address: str) -> str:
-    """What a full run lists to find an address."""
+    """The folder that a full mark lists to find an address."""
     if not address.startswith("data/"):
         return ""
     return f"data/{address.split('/')[1]}/" if address.count("/") > 1 else "data/"
@@ -172,7 +173,8 @@ def test_reference_status_has_the_expected_rows_and_counts(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_incremental_reference_status_covers_what_was_listed_or_is_new(seed: int) -> None:
-    """Only what was listed now, or was unknown to the base mark, has rows and counts; known references count for it."""
+    """Only addresses that were listed now, or that the base mark didn't know, have rows and counts. References known
+    from earlier marks count for them."""
     draw = random.Random(seed)
     rows_of = {garbage.STORED: listed(draw, 120)}
     rows_of |= {name: addresses(draw, 40) for name in (garbage.COMMITTED, garbage.UNCOMMITTED, garbage.LOOKED_UP)}
@@ -190,7 +192,8 @@ def test_incremental_reference_status_covers_what_was_listed_or_is_new(seed: int
 
 
 def test_a_known_live_object_is_missing_only_from_listed_folders() -> None:
-    """In a folder that wasn't listed it isn't reported missing; an object of a range that counts again is."""
+    """An object isn't reported as missing from a folder that wasn't listed. An object of a range that counts again
+    is."""
     settled = {"address": "data/s1/a", "before": True, "live": True, "again": False}
     back = {"address": "data/s1/b", "before": False, "live": True, "again": True}
     rows_of = {garbage.STORED: STORED_OBJECTS.empty_table()} | {
@@ -205,12 +208,12 @@ def test_a_known_live_object_is_missing_only_from_listed_folders() -> None:
     rows_of[garbage.KNOWN] = pa.Table.from_pylist([settled, back], schema=garbage.KNOWN_ADDRESSES)
     rows_of[garbage.UNCOMMITTED] = pa.table([["data/s1/a"]], schema=ADDRESSES)
 
-    for folders, lost in (((), ["data/s1/b"]), (("data/s1/",), ["data/s1/a", "data/s1/b"])):
+    for folders, missing in (((), ["data/s1/b"]), (("data/s1/",), ["data/s1/a", "data/s1/b"])):
         rows, counts = garbage.incremental_reference_status(
             rows_of, CUTOFF, timedelta(0), pa.array(folders, pa.string())
         )
-        assert sorted(rows["address"].to_pylist()) == lost
-        assert counts["live_not_listed"] == len(lost)
+        assert sorted(rows["address"].to_pylist()) == missing
+        assert counts["live_not_listed"] == len(missing)
 
 
 # --- co-grouping --
@@ -226,9 +229,9 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def persist() -> Iterator[Persisted]:
-    kept = Persisted()
-    yield kept
-    kept.release()
+    persisted = Persisted()
+    yield persisted
+    persisted.release()
 
 
 def written(place: Place, name: str, table: pa.Table, files: int) -> Dataset:
@@ -243,7 +246,7 @@ def written(place: Place, name: str, table: pa.Table, files: int) -> Dataset:
 
 
 def count_by_address(grouped: GroupedRows, report: TaskReport) -> pa.Table:
-    """A row for each address of a task, with how often it is in each input."""
+    """One row for each address of a task, with its number of rows in each input."""
     inputs = {name: grouped[name]["address"].to_pylist() for name in ("stored", "live")}
     task = str(random.SystemRandom().random())
     rows = [
@@ -256,7 +259,7 @@ def count_by_address(grouped: GroupedRows, report: TaskReport) -> pa.Table:
 
 @pytest.fixture
 def inputs(place: Place) -> list[Input]:
-    """An input of two datasets, and one of a dataset with strange addresses."""
+    """One input of two datasets, and one of a single dataset with unusual addresses."""
     draw = random.Random(1)
     stored, live = listed(draw, 900), addresses(draw, 500)
     live = pa.concat_tables([live, pa.table([pa.array(["", "data/\n\x00", "data/s1/\U0001f600"])], schema=ADDRESSES)])
@@ -292,7 +295,7 @@ def test_all_rows_of_an_address_are_in_one_task(
     at_most: int,
     here: int,
 ) -> None:
-    """Whatever file and input they are in, no row is lost and none is duplicated."""
+    """Whatever file and input the rows are in, none is lost or duplicated."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_PER_BUCKET", at_most)
     monkeypatch.setattr(arrow_shuffle, "ROWS_HERE", here)
 
@@ -315,7 +318,7 @@ def test_all_rows_of_an_address_are_in_one_task(
 def test_a_file_without_wanted_rows_counts_as_read(
     spark: SparkSession, inputs: list[Input], persist: Persisted
 ) -> None:
-    """If no row of a file, or of all files, is wanted, the other rows are co-grouped all the same."""
+    """If no row of a file, or of all files, is wanted, the other rows are still co-grouped."""
     stored, live = inputs
 
     def wanted(table: pa.Table) -> pa.Table:
@@ -324,13 +327,13 @@ def test_a_file_without_wanted_rows_counts_as_read(
     for select, least in ((wanted, 1), (lambda table: table.slice(0, 0), 0)):
         some = replace(live, files=tuple(replace(file, select=select) for file in live.files), max_rows=3)
         grouped = co_group(lambda: spark, [stored, some], count_by_address, COUNTED, persist)
-        kept = {row["address"] for row in rows_in(grouped) if row["live"]}
-        assert "data/\n\x00" not in kept
-        assert (len(kept) > 0) == bool(least)
+        live_addresses = {row["address"] for row in rows_in(grouped) if row["live"]}
+        assert "data/\n\x00" not in live_addresses
+        assert (len(live_addresses) > 0) == bool(least)
 
 
 def test_inputs_without_a_file_are_combined_once(spark: SparkSession, inputs: list[Input], persist: Persisted) -> None:
-    """Even if no input has a file, as in a repository without objects."""
+    """A repository without objects has no input with a file."""
     without = [replace(combined, files=(), count=0) for combined in inputs]
 
     grouped = co_group(lambda: spark, without, count_by_address, COUNTED, persist)
@@ -342,7 +345,7 @@ def test_inputs_without_a_file_are_combined_once(spark: SparkSession, inputs: li
 def test_a_changed_file_stops_the_co_grouping(
     spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted
 ) -> None:
-    """A file that isn't the one that was written is an error, and its rows are never silently left out."""
+    """A file that was replaced since it was written is an error. Its rows are never silently left out."""
     place.store().write("c/part-1.parquet", b"something else")
 
     with pytest.raises(DamagedData, match=r"part-1\.parquet"):
@@ -354,7 +357,7 @@ def losing(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def cutting(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The first piece without its rows, as a stream that was cut at the end of a message reads."""
+    """The first piece without its rows, as a stream reads that was cut at the end of a message."""
     first = pa.ipc.open_stream(batch.column("rows")[0].as_buffer()).schema
     empty = arrow_shuffle._packed(first.empty_table())
     rows = pa.array([empty, *batch.column("rows").to_pylist()[1:]], pa.binary())
@@ -375,7 +378,7 @@ def test_rows_lost_between_tasks_are_an_error(
     lost: Any,
     here: int,
 ) -> None:
-    """A batch of one file, its rows, or all of its batches don't arrive."""
+    """One batch, its rows, or all batches of a file don't arrive."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_PER_BUCKET", 1_000 if here else 40)
     monkeypatch.setattr(arrow_shuffle, "ROWS_HERE", here)
     whole = arrow_shuffle.bucket_batches
@@ -392,7 +395,8 @@ def test_rows_lost_between_tasks_are_an_error(
 def test_rows_with_differing_hashes_are_an_error(
     spark: SparkSession, inputs: list[Input], persist: Persisted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If two machines hashed an address differently, its rows would come to different tasks and look unreferenced."""
+    """If two machines hashed an address differently, its rows would be in different tasks, and the object would seem
+    unreferenced."""
     whole = arrow_shuffle.bucket_batches
 
     def otherwise(table: pa.Table, number: int, *rest: Any, **more: Any) -> Batches:
@@ -418,9 +422,9 @@ def of_names(name: str, spark: SparkSession, names: list[str], *, on_executors: 
 
 
 def numbered(grouped: GroupedRows, report: TaskReport) -> pa.Table:
-    """The number of rows of each input in a task, and its first and last address."""
-    found = pc.unique(pa.concat_tables(grouped.values())["address"]).sort()
-    ends = [found[0].as_py(), found[-1].as_py()] if len(found) else [None, None]
+    """The number of rows of each input in a task, and the task's first and last address."""
+    unique = pc.unique(pa.concat_tables(grouped.values())["address"]).sort()
+    ends = [unique[0].as_py(), unique[-1].as_py()] if len(unique) else [None, None]
     counts = [len(grouped["objects"]), len(grouped["more"])]
     return pa.Table.from_pylist([dict(zip(ENDS.names, [*ends, *counts], strict=True))], schema=ENDS)
 
@@ -433,15 +437,17 @@ ENDS = pa.schema([("first", pa.string()), ("last", pa.string()), ("objects", pa.
 def test_tasks_follow_each_other_in_address_order(
     spark: SparkSession, persist: Persisted, tasks: int, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All rows of an address are in one task, also with a Spark that can't partition by id."""
+    """All rows of an address are in one task, even with a Spark version that can't partition by id."""
     inputs = [of_names("objects", spark, NAMES), of_names("more", spark, [NAMES[0]] * 500 + NAMES[::3])]
     if old:
         for kind in (type(inputs[0].rows), DataFrame):
             monkeypatch.delattr(kind, "repartitionById", raising=False)
 
-    found = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(NAMES[::2]), tasks)).grouped(numbered, ENDS, persist)
+    grouped = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(NAMES[::2]), tasks)).grouped(
+        numbered, ENDS, persist
+    )
 
-    rows = as_frame(found.rows).collect()  # in the order of tasks
+    rows = as_frame(grouped.rows).collect()  # in the order of tasks
     assert (sum(row["objects"] for row in rows), sum(row["more"] for row in rows)) == (100, 534)
     ends = [(row["first"].encode(), row["last"].encode()) for row in rows if row["first"] is not None]
     assert all(last < first for (_, last), (first, _) in pairwise(ends))
@@ -449,24 +455,24 @@ def test_tasks_follow_each_other_in_address_order(
 
 
 def test_objects_are_spread_evenly_however_skewed_other_rows_are(spark: SparkSession, persist: Persisted) -> None:
-    """Tasks have about as many objects each, though a few objects have most of the other rows."""
+    """Tasks have about equal numbers of objects, even if most of the other rows belong to a few objects."""
     names = [f"data/s/{number:05}" for number in range(4000)]
     inputs = [of_names("objects", spark, names), of_names("more", spark, names[:10] * 400)]
 
-    found = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(names[::3]), 4)).grouped(numbered, ENDS, persist)
+    grouped = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(names[::3]), 4)).grouped(numbered, ENDS, persist)
 
-    assert all(990 < row["objects"] < 1010 for row in as_frame(found.rows).collect())
+    assert all(990 < row["objects"] < 1010 for row in as_frame(grouped.rows).collect())
 
 
 def test_without_a_sampled_address_one_task_has_all_rows() -> None:
-    """There is nothing to choose the bounds of ranges by."""
+    """Without a sample, there are no bounds between tasks."""
     assert len(even_cuts(pa.array([], pa.string()), 3)) == 0
 
 
 def test_superfluous_rows_of_an_address_are_dropped_while_rows_arrive(
     spark: SparkSession, persist: Persisted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task never has to hold all duplicates of many files."""
+    """A task never has to hold the duplicates from many files all at once."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_TO_REDUCE", 100)
     live = [of_names("live", spark, ["a", "b"] * 60, on_executors=False) for _ in range(3)]
     once = [replace(combined, reduced=addresses_once) for combined in live]
@@ -475,11 +481,11 @@ def test_superfluous_rows_of_an_address_are_dropped_while_rows_arrive(
         report.count(held=len(grouped["live"]))
         return addresses_once(grouped["live"])
 
-    found = co_group(lambda: spark, once, received, ADDRESSES, persist)
+    co_grouped = co_group(lambda: spark, once, received, ADDRESSES, persist)
 
-    assert sorted(row["address"] for row in rows_in(found)) == ["a", "b"]
-    assert found.report.by_key["received"]["live"] == 360
-    assert found.report.counters["held"] < 120
+    assert sorted(row["address"] for row in rows_in(co_grouped)) == ["a", "b"]
+    assert co_grouped.report.by_key["received"]["live"] == 360
+    assert co_grouped.report.counters["held"] < 120
 
 
 # --- age ------------------------------------------------------------------------------------------------------------

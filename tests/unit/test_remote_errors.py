@@ -1,4 +1,4 @@
-"""Errors of Spark and of its tasks, in the form that people read."""
+"""Errors of Spark and its tasks, in a readable form."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def is_too_much(spark: SparkSession) -> None:
 def test_the_error_of_a_failed_task_says_what_failed_and_what_to_do(
     spark: SparkSession, work: Callable[[SparkSession], object], words: list[str]
 ) -> None:
-    """A task that raises, a worker that dies and a full heap are one line each, without the path of a class."""
+    """The causes are a task that raises, a worker that dies and a full heap. Each message is one line, without class
+    paths."""
     with pytest.raises(LakegcError) as raised, errors_from_executors():
         work(spark)
 
@@ -56,8 +57,8 @@ def test_the_error_of_a_failed_task_says_what_failed_and_what_to_do(
 
 
 def test_a_response_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
-    """A store can put anything into a header, and the text ends up in errors of Spark. If it were unpickled from there,
-    it would run on the driver with all of its credentials."""
+    """A store can put any text into a header, and the text ends up in errors of Spark. If lakegc unpickled it, it would
+    run on the driver with all of the driver's credentials."""
     witness = tmp_path / "it ran"
     pickled = base64.b64encode(f"cposix\nsystem\n(S'touch \"{witness}\"'\ntR.".encode()).decode()
     with replying(200, b"", {"Last-Modified": f"lakegc-error[{pickled}]"}) as server:
@@ -74,7 +75,7 @@ def test_a_response_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_pat
 
 
 def test_a_text_without_the_nonce_of_this_process_is_not_a_lakegc_error(spark: SparkSession) -> None:
-    """A store that knows the form of errors can't forge one that says that something is absent or refused."""
+    """A store that knows the format of errors still can't forge one that says that something is absent or refused."""
     forged = as_text(NotFound("nothing is staged"), "0" * 32)
 
     def quotes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -100,7 +101,8 @@ def test_a_text_without_the_nonce_of_this_process_is_not_a_lakegc_error(spark: S
 def test_an_error_arrives_with_its_class_message_and_invariant(
     raised: LakegcError, expected: type[LakegcError]
 ) -> None:
-    """A class that only one module knows arrives as the nearest shared one, so with the same exit code."""
+    """An error of a class that only one module knows arrives as the nearest shared class, and so with the same exit
+    code."""
     arrived = from_text(f"org.apache.spark: RuntimeError: {as_text(raised, 'n1')}\n\tat x", "n1")
 
     assert type(arrived) is expected
@@ -113,5 +115,5 @@ def test_an_error_arrives_with_its_class_message_and_invariant(
     ["not JSON", '["list"]', '{"class": "SystemExit", "message": "m", "invariant": null}', '{"class": []}', "[" * 9999],
 )
 def test_a_damaged_or_foreign_error_text_is_not_read_as_an_error(error_text: str) -> None:
-    """It is reported like any failure of Spark."""
+    """Such a text is reported like any other failure of Spark."""
     assert from_text(f"lakegc-error[n1:{base64.b64encode(error_text.encode()).decode()}]", "n1") is None

@@ -1,4 +1,4 @@
-"""How many requests one task has in flight is what the settings say: for pages, tables and path probes."""
+"""The settings decide how many requests a task sends concurrently: for pages, tables and path probes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Crowd:
             self.most = max(self.most, self.now)
             self.changed.notify_all()
             if self.changed.wait_for(lambda: self.most >= AT_ONCE, LIMIT_S) and self.now == self.most:
-                self.changed.wait_for(lambda: self.most > AT_ONCE, A_MOMENT_S)  # does one more come?
+                self.changed.wait_for(lambda: self.most > AT_ONCE, A_MOMENT_S)  # waits for a request too many
             self.now -= 1
 
     def settings(self, **more: str) -> Settings:
@@ -70,14 +70,14 @@ def response_to(url: str) -> object:
 
 @contextmanager
 def crowd() -> Iterator[Crowd]:
-    found = Crowd()
+    started = Crowd()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             if "/diff" not in self.path and "/ls" not in self.path:
-                found.come_and_go()
+                started.come_and_go()
             body = NOTHING_LISTED if "list-type=2" in self.path else b"content"
             if "/api/v1/" in self.path:
                 body = json.dumps(response_to(self.path)).encode()
@@ -92,18 +92,18 @@ def crowd() -> Iterator[Crowd]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        found.endpoint = f"http://127.0.0.1:{server.server_port}"
+        started.endpoint = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield found
+            yield started
         finally:
             server.shutdown()
             thread.join()
 
 
 def test_a_task_requests_as_many_pages_at_once_as_the_setting_allows() -> None:
-    """LAKEGC_LISTING_REQUESTS is how many pages one task requests from a store at once."""
+    """LAKEGC_LISTING_REQUESTS limits how many pages a task requests from a store concurrently."""
     with crowd() as server:
         place = server.place(LISTING_REQUESTS=str(AT_ONCE))
         assert not list(
@@ -114,7 +114,7 @@ def test_a_task_requests_as_many_pages_at_once_as_the_setting_allows() -> None:
 
 
 def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
-    """LAKEGC_READING_REQUESTS is how many tables one task fetches ahead."""
+    """LAKEGC_READING_REQUESTS limits how many tables a task fetches ahead."""
     with crowd() as server:
         place = server.place(READING_REQUESTS=str(AT_ONCE))
         ids = [f"{number:064x}" for number in range(ALL)]
@@ -126,7 +126,7 @@ def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
 
 
 def test_a_task_sends_as_many_path_probes_at_once_as_the_setting_allows() -> None:
-    """LAKEGC_PROBE_REQUESTS is how many path probes one task sends to the lakeFS server at once."""
+    """LAKEGC_PROBE_REQUESTS limits how many path probes a task sends to the lakeFS server concurrently."""
     with crowd() as server:
         lakefs = LakeFS(LakeFSSettings.of(server.settings(PROBE_REQUESTS=str(AT_ONCE))))
         assert list(staged_addresses(lakefs, "lake", "main")) == [STAT["physical_address"]] * ALL

@@ -1,4 +1,5 @@
-"""What branches serve at the probed paths: complete, exact, and unclear where it isn't certain (invariant 2)."""
+"""Which objects branches serve at the probed paths. The result is complete and exact, or unclear where it isn't certain
+(invariant 2)."""
 
 from __future__ import annotations
 
@@ -27,14 +28,15 @@ NAMESPACE = Namespace.parse("s3://bucket/lake")
 
 @dataclass
 class Branches:
-    """A server that serves what it is given, in the order of the paths' bytes; a page may hold fewer than requested."""
+    """A server that serves the given entries in the order of the paths' bytes. A page may have fewer entries than
+    requested."""
 
     served: dict[str, dict[str, str]]
     largest_page: int = 1000
-    empty_pages: int = 0  # so many pages at first hold nothing and say that there is more
+    empty_pages: int = 0  # so many pages at the start are empty and announce more
     failing: dict[str, LakegcError] = field(default_factory=dict)
     requested: list[str] = field(default_factory=list)
-    listed: list[str] = field(default_factory=list)  # besides those that serve something
+    listed: list[str] = field(default_factory=list)  # branches in addition to those that serve objects
     settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))
 
     def list_objects(self, repository: str, branch: str, *, after: str = "", amount: int = 1000) -> ServedPage:
@@ -78,7 +80,7 @@ def rows(branch: str, paths: Sequence[str], *, size: int = 1) -> list[dict[str, 
     return [{"repository": "lake", "branch": branch, "path": path, "size": size} for path in paths]
 
 
-# bytes sort otherwise than UTF-16, and otherwise than a person: astral, private use, NUL, newline, slashes
+# paths that sort differently as bytes than as UTF-16 or for a reader: astral, private use, NUL, newline, slashes
 letters = st.sampled_from(["a", "b", "/", "-", "0", "\0", "\n", "\x7f", "é", "\uffee", "\U0001f600"])
 paths = st.text(letters, min_size=1, max_size=4)
 
@@ -93,7 +95,7 @@ paths = st.text(letters, min_size=1, max_size=4)
 def test_every_path_probe_returns_what_the_branch_serves(
     there: dict[str, str], requested: set[str], page: int, empty_pages: int
 ) -> None:
-    """It doesn't matter how the server divides its pages."""
+    """The results don't depend on how the server divides its pages."""
     wanted = in_byte_order({*requested, *list(there)[:10]})
     server = Branches({"main": there}, largest_page=page, empty_pages=empty_pages)
     assert served_addresses(server.as_lakefs(), "lake", "main", wanted) == {path: there.get(path) for path in wanted}
@@ -101,7 +103,7 @@ def test_every_path_probe_returns_what_the_branch_serves(
 
 @given(requested=st.lists(paths, min_size=1, max_size=25, unique=True), page=st.integers(1, 5))
 def test_paths_in_any_order_get_the_results_of_the_right_page(requested: list[str], page: int) -> None:
-    """A page ends at one path; what sorts behind it is probed again, wherever it is in the list."""
+    """A page ends at one path. Paths that sort after it are probed again, wherever they are in the list."""
     there = {path: address(number) for number, path in enumerate(requested)}
     server = Branches({"main": there}, largest_page=page)
     assert served_addresses(server.as_lakefs(), "lake", "main", requested) == there
@@ -120,28 +122,29 @@ def test_an_empty_page_that_announces_more_does_not_mean_absence() -> None:
     ids=lambda e: type(e).__name__,
 )
 def test_a_path_probe_that_fails_is_unclear(error: LakegcError) -> None:
-    """So are those after the first one that failed. Their candidates are kept."""
+    """The probes after the first failure are unclear, too. Their candidates are kept."""
     server = Branches({"a": {"p": address(1)}, "b": {}, "c": {"p": address(3)}}, failing={"b": error})
     requested = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
-    found = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
-    assert [(row["branch"], row["path"], row["address"], row["unclear"]) for row in found] == [
+    results = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert [(row["branch"], row["path"], row["address"], row["unclear"]) for row in results] == [
         ("a", "p", "data/s/1", None),
         ("b", "p", None, str(error)),
         ("b", "q", None, str(error)),
         ("c", "p", None, str(error)),
     ]
-    assert server.requested == ["a", "b"]  # a server that is down does not get a million requests
+    assert server.requested == ["a", "b"]  # a server that is down must not get a million requests
 
 
 def probe_results(server: Branches, requested: Sequence[dict[str, Any]]) -> list[tuple[str, str | None, bool]]:
-    """Branch, address and whether the result is clear, of each probe."""
+    """The branch and address of each probe, and whether the result is clear."""
     batches = probe_batches(requested, server.as_lakefs(), NAMESPACE)
     rows = [row for batch in batches for row in batch.to_pylist()]
     return [(row["branch"], row["address"], row["unclear"] is None) for row in rows]
 
 
 def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
-    """A second listing lacks it. Its remaining probes are dropped, and those of all other branches are still sent."""
+    """A second listing of branches doesn't have it. Its remaining probes are dropped; those of all other branches are
+    still sent."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}})
     requested = [
         *rows("a", ["p"]),
@@ -149,25 +152,25 @@ def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
         *rows("c", ["p"]),
     ]
 
-    found = probe_results(server, requested)
+    results = probe_results(server, requested)
 
-    assert found[0] == ("a", "data/s/1", True)
-    assert set(found[1:-1]) == {("gone", None, True)}
-    assert found[-1] == ("c", "data/s/3", True)
-    assert server.requested.count("gone") <= PATHS_AT_ONCE  # and not again for what is left of it
+    assert results[0] == ("a", "data/s/1", True)
+    assert set(results[1:-1]) == {("gone", None, True)}
+    assert results[-1] == ("c", "data/s/3", True)
+    assert server.requested.count("gone") <= PATHS_AT_ONCE  # the remaining paths are not requested
 
 
 def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
     """The two results contradict each other; other branches are not affected."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}}, listed=["b"])
 
-    found = probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
+    results = probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
 
-    assert found == [("a", "data/s/1", True), ("b", None, False), ("c", "data/s/3", True)]
+    assert results == [("a", "data/s/1", True), ("b", None, False), ("c", "data/s/3", True)]
 
 
 def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
-    """It was deleted and created again under its name between two requests, and may serve something else."""
+    """The branch was deleted and created again under its name between two requests, so it may serve other objects."""
 
     class MadeAnew(Branches):
         def branches(self, repository: str) -> dict[str, str]:
@@ -183,7 +186,7 @@ def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
 
 
 def test_a_second_listing_that_fails_leaves_the_branch_unclear() -> None:
-    """Whether the branch was deleted is unknown, so what it may serve is kept."""
+    """It is unknown whether the branch was deleted, so any object that it may serve is kept."""
 
     class Unlisted(Branches):
         def branches(self, repository: str) -> dict[str, str]:
@@ -200,7 +203,7 @@ def test_a_damaged_response_stops_the_mark() -> None:
 
 
 def test_a_window_that_fails_halfway_is_unclear_as_a_whole() -> None:
-    """What was found before the failure doesn't count."""
+    """Results from before the failure don't count."""
 
     class FailingAtQ(Branches):
         def stat(self, repository: str, branch: str, path: str) -> ServedObject | None:
@@ -214,7 +217,7 @@ def test_a_window_that_fails_halfway_is_unclear_as_a_whole() -> None:
 
 
 def test_a_served_address_in_another_spelling_of_the_namespace_stops_the_mark() -> None:
-    """It is neither placed outside nor left unclear."""
+    """The address is neither placed outside nor left unclear."""
     server = Branches({"main": {"p": "s3a://bucket//lake/data/s/1"}})
     with pytest.raises(Refused, match="differs from the namespace"):
         list(probe_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
@@ -222,7 +225,8 @@ def test_a_served_address_in_another_spelling_of_the_namespace_stops_the_mark() 
 
 @pytest.mark.parametrize("key", ["data/we ird/obj %2F + é", "data/a%20b", "data/a?x", "data/100%"])
 def test_a_served_address_is_the_key_byte_for_byte(key: str) -> None:
-    """A key with % or ? comes from a relative entry and is shown behind the namespace: it is live, and no conflict."""
+    """A key with % or ? comes from a relative entry and is shown after the namespace. The object is live, and the
+    address is no conflict."""
     server = Branches({"main": {"p": f"{NAMESPACE.uri}/{key}"}})
     (batch,) = probe_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
     assert batch["address"].to_pylist() == [key]
@@ -232,23 +236,23 @@ def test_a_path_with_several_sizes_is_probed_once_with_a_result_for_each() -> No
     """Two heads of a branch can have different sizes at a path."""
     server = Branches({"main": {"p": address(1)}})
     requested = [*rows("main", ["p"], size=1), *rows("main", ["p"], size=2)]
-    found = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
-    assert [(row["size"], row["address"]) for row in found] == [(1, "data/s/1"), (2, "data/s/1")]
+    results = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert [(row["size"], row["address"]) for row in results] == [(1, "data/s/1"), (2, "data/s/1")]
     assert server.requested == ["main"]
 
 
 def test_more_paths_than_fit_into_a_window_all_get_results() -> None:
-    """Nothing is lost between two windows of a branch, nor between two branches."""
+    """No result is lost between two windows of a branch, or between two branches."""
     there = {f"p{number:05}": address(number) for number in range(PATHS_AT_ONCE + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)
     requested = [*rows("main", sorted(there)), *rows("other", sorted(there))]
-    found = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
-    assert len(found) == len(requested)
-    assert all(row["unclear"] is None for row in found)
-    assert {row["path"]: row["address"] for row in found if row["branch"] == "main"} == {
+    results = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    assert len(results) == len(requested)
+    assert all(row["unclear"] is None for row in results)
+    assert {row["path"]: row["address"] for row in results if row["branch"] == "main"} == {
         path: full.removeprefix("s3://bucket/lake/") for path, full in there.items()
     }
-    assert {row["address"] for row in found if row["branch"] == "other"} == {None}
+    assert {row["address"] for row in results if row["branch"] == "other"} == {None}
 
 
 # --- paths that are not UTF-8 -----------------------------------------------------------------------------------------
@@ -256,7 +260,8 @@ def test_more_paths_than_fit_into_a_window_all_get_results() -> None:
 
 @dataclass
 class Shown(Branches):
-    """A server whose paths are bytes: its JSON shows U+FFFD for each that is not UTF-8, and pages go by the bytes."""
+    """A server whose paths are bytes. Its JSON shows U+FFFD for each byte that is not UTF-8, but pages follow the order
+    of the bytes."""
 
     at: dict[bytes, str] = field(default_factory=dict)
 
@@ -287,32 +292,33 @@ raw_paths = bytes_of_paths.map(lambda parts: b"a" + b"".join(parts))
 @example(there={b"a\x80": address(1), b"a\xc3\xa9": address(2)}, requested={"aé", "ab", "ac", "ad"}, page=1)
 @example(there={b"a\xef\xbf\xbd": address(1), b"a\xff": address(2)}, requested={"a\ufffd", "a", "ab", "ac"}, page=6)
 def test_a_path_that_is_not_utf8_hides_no_other_path(there: dict[bytes, str], requested: set[str], page: int) -> None:
-    """The last path of a page may be shown so that it seems to sort further behind: paths in between are not absent."""
+    """The last path of a page may be shown in a form that sorts later than the path itself. Paths in between are not
+    absent."""
     server = Shown({}, largest_page=page, at=there)
 
-    found = served_addresses(server.as_lakefs(), "lake", "main", in_byte_order(requested))
+    served = served_addresses(server.as_lakefs(), "lake", "main", in_byte_order(requested))
 
-    assert found == {path: there.get(path.encode()) for path in requested}
+    assert served == {path: there.get(path.encode()) for path in requested}
 
 
 @given(there=st.dictionaries(raw_paths, st.integers(0, 10**6).map(address), max_size=20), page=st.integers(1, 6))
 def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_mark_stops(
     there: dict[bytes, str], page: int
 ) -> None:
-    """What is staged at such a path is live, though the path can't be requested."""
+    """An object staged at such a path is live, although the path can't be requested."""
     server, paths = Shown({}, largest_page=page, at=there), [as_text(path) for path in there]
     hidden = {there[path] for path in there if path.decode(errors="ignore").encode() != path}
     try:
-        found = set(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", paths))
+        addresses = set(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", paths))
     except Unavailable:
         assert page < len(there)
         return
 
-    assert hidden <= found <= set(there.values())
+    assert hidden <= addresses <= set(there.values())
 
 
 def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_probed() -> None:
-    """The path can't be requested, so its candidates are kept; the mark can be made all the same."""
+    """The path can't be requested, so its candidates are kept. The mark still succeeds."""
     server = Branches({"main": {"p": address(1)}})
     rows_of_main: list[dict[str, Any]] = [{**rows("main", ["x"], size=4)[0], "path": None}, *rows("main", ["p"])]
     (batch,) = probe_batches(rows_of_main, server.as_lakefs(), NAMESPACE)

@@ -51,16 +51,16 @@ EXAMPLE = [
 
 
 def test_the_documented_example_retains_the_documented_commits() -> None:
-    """Its rules are 21 days for main and 7 days for dev."""
+    """The example's rules are 21 days for main and 7 days for dev."""
     rules = Rules(30, {"main": 21, "dev": 7})
 
-    kept = retained(EXAMPLE, {"main": "m0326", "dev": "d0323"}, rules)
+    retained_ids = retained(EXAMPLE, {"main": "m0326", "dev": "d0323"}, rules)
 
-    assert kept == {"m0309", "m0312", "m0318", "merge", "m0326", "d0323"}
+    assert retained_ids == {"m0309", "m0312", "m0318", "merge", "m0326", "d0323"}
 
 
 def test_every_verdict_has_its_branch_days_and_end_of_retention() -> None:
-    """Every verdict names the branch, its days, and the moment at which that rule lets go."""
+    """The end is the moment until which the branch's rule retains the commit."""
     by_id = verdicts(EXAMPLE, {"main": "m0326", "dev": "d0323"}, Rules(30, {"main": 21, "dev": 7}))
 
     def reason_of(name: str) -> tuple[Reason, str | None, int | None, datetime | None]:
@@ -74,7 +74,7 @@ def test_every_verdict_has_its_branch_days_and_end_of_retention() -> None:
 
 
 def test_a_verdict_has_the_date_message_and_metarange_of_its_commit() -> None:
-    """A reviewer reads them."""
+    """A reviewer reads the date and the message."""
     (verdict,) = retained_commits([commit("a", created=march(1), metarange="abc")], {"main": "a"}, Rules(7), now=NOW)
 
     assert (verdict.created, verdict.message, verdict.metarange_id) == (march(1), "message of a", "abc")
@@ -84,7 +84,7 @@ def test_a_verdict_has_the_date_message_and_metarange_of_its_commit() -> None:
 
 
 def test_branch_heads_are_retained_whatever_their_age() -> None:
-    """Zero days don't change that."""
+    """A rule of zero days retains them, too."""
     old = commit("a", created=NOW - 9999 * DAY)
 
     assert retained([old], {"main": "a"}, Rules(0)) == {"a"}
@@ -98,14 +98,13 @@ def test_a_branch_head_behind_an_old_child_is_retained() -> None:
 
 
 def test_a_branch_without_a_rule_has_the_default_days() -> None:
-    """A branch that the rules don't name has the default days."""
     commits = [commit("a", created=march(1)), commit("b", "a", created=NOW - 5 * DAY)]
 
     assert retained(commits, {"other": "b"}, Rules(10, {"main": 1})) == {"a", "b"}
 
 
 def test_dangling_commits_younger_than_the_default_rule_are_retained() -> None:
-    """They have neither a branch nor a child; their own date decides."""
+    """A dangling commit has neither a branch nor a child, so its own date decides."""
     young, old = commit("young", created=NOW - 3 * DAY), commit("old", created=NOW - 9 * DAY)
 
     by_id = verdicts([commit("a"), young, old], {"main": "a"}, Rules(5, {"main": 99}))
@@ -117,7 +116,7 @@ def test_dangling_commits_younger_than_the_default_rule_are_retained() -> None:
 
 
 def test_ancestors_of_a_dangling_commit_are_retained_by_the_default_rule() -> None:
-    """The dates of their children decide."""
+    """The date of each ancestor's child decides."""
     line = [commit("a", created=march(1)), commit("b", "a", created=march(2)), commit("c", "b", created=NOW - DAY)]
 
     by_id = verdicts([commit("m"), *line], {"main": "m"}, Rules(5, {"main": 99}))
@@ -127,7 +126,7 @@ def test_ancestors_of_a_dangling_commit_are_retained_by_the_default_rule() -> No
 
 
 def test_a_commit_that_is_only_a_merge_parent_is_dangling() -> None:
-    """Its own date decides, not that of the merge."""
+    """The commit's own date decides, not that of the merge."""
     commits = [
         commit("root", created=march(1)),
         commit("side", "root", created=march(2)),
@@ -141,7 +140,7 @@ def test_a_commit_that_is_only_a_merge_parent_is_dangling() -> None:
 
 
 def test_the_main_parent_of_a_version_0_merge_is_its_last_one() -> None:
-    """From version 1 on it is the first one."""
+    """Since version 1, the main parent is the first one."""
     old, new = commit("old", created=march(1)), commit("new", created=march(1))
 
     version_0 = commit("m", "new", "old", version=0, created=NOW - DAY)
@@ -155,7 +154,7 @@ def test_the_main_parent_of_a_version_0_merge_is_its_last_one() -> None:
 
 
 def test_a_walk_continues_past_an_expired_commit() -> None:
-    """Dates need not be in order: a parent with a young child may lie behind an expired commit."""
+    """Dates need not be in order: behind an expired commit there may be a parent with a young child."""
     commits = [
         commit("a", created=march(1)),
         commit("b", "a", created=NOW - DAY),
@@ -167,7 +166,7 @@ def test_a_walk_continues_past_an_expired_commit() -> None:
 
 
 def test_a_shared_parent_is_retained_by_any_of_its_children() -> None:
-    """Each child counts with its own date and the days of its branch, and the longest retention wins."""
+    """Each child counts with its own date and the days of its branch. The longest retention wins."""
     commits = [
         commit("root", created=march(1)),
         commit("parent", "root", created=march(2)),
@@ -186,7 +185,7 @@ def test_a_shared_parent_is_retained_by_any_of_its_children() -> None:
 
 
 def test_the_days_of_a_longer_rule_apply_behind_the_head_of_a_branch_with_a_shorter_one() -> None:
-    """The walk of the branch with more days doesn't end at that head."""
+    """The walk of the branch with the longer rule continues past that head."""
     commits = [
         commit("a", created=march(1)),
         commit("b", "a", created=NOW - 10 * DAY),
@@ -200,7 +199,7 @@ def test_the_days_of_a_longer_rule_apply_behind_the_head_of_a_branch_with_a_shor
 
 
 def test_the_days_of_a_longer_rule_apply_behind_a_head_on_a_branch_with_a_shorter_one() -> None:
-    """The branch with fewer days is walked through that head, but doesn't shorten its retention."""
+    """The walk of the branch with the shorter rule passes through that head, but doesn't shorten the retention."""
     commits = [
         commit("a", created=march(1)),
         commit("b", "a", created=NOW - 10 * DAY),
@@ -239,9 +238,10 @@ def test_a_merge_does_not_retain_its_second_parent() -> None:
     ],
 )
 def test_the_end_of_retention_is_rounded_up(before_now: timedelta, kept: bool) -> None:
-    """A parent is retained while its child, and a dangling commit while itself, may be later than now − days.
+    """A parent is retained while its child may be later than now − days, and a dangling commit while it may be later
+    itself.
 
-    A date of whole seconds may have lost its fraction.
+    A date in whole seconds may have lost its fraction.
     """
     commits = [commit("a", created=march(1)), commit("b", "a", created=NOW - before_now)]
     dangling = commit("x", created=NOW - before_now)
@@ -287,7 +287,7 @@ def test_a_rule_of_very_many_days_retains_for_ever(days: int) -> None:
 
 
 def test_without_rules_every_commit_is_retained() -> None:
-    """A dangling one is, too, and no verdict names a branch or a date."""
+    """Dangling commits are retained, too. No verdict names a branch or a date."""
     by_id = verdicts([*EXAMPLE, commit("lost", created=march(1))], {"main": "m0326"}, None)
 
     assert {name for name, verdict in by_id.items() if verdict.retained} == {"lost", *(c.id for c in EXAMPLE)}
@@ -301,7 +301,7 @@ both_ways = pytest.mark.parametrize("rules", [Rules(7), None], ids=["rules", "no
 
 @both_ways
 def test_a_head_missing_from_the_graph_is_an_error(rules: Rules | None) -> None:
-    """It names branch and commit; without the error, the live set would be smaller."""
+    """The error names branch and commit. Without it, the live set would be too small."""
     with pytest.raises(DamagedData, match=r"(?s)'topic'.*c9") as raised:
         retained_commits([commit("a")], {"main": "a", "topic": "c9"}, rules, now=NOW)
 
@@ -311,7 +311,7 @@ def test_a_head_missing_from_the_graph_is_an_error(rules: Rules | None) -> None:
 @both_ways
 @pytest.mark.parametrize("parents", [("gone",), ("gone", "a"), ("a", "gone")], ids=["only", "main", "merge"])
 def test_a_missing_parent_is_an_error(rules: Rules | None, parents: tuple[str, ...]) -> None:
-    """It names child and parent, whether the parent is the main one or a merged one."""
+    """The error names child and parent. The parent may be the main one or a merged one."""
     with pytest.raises(DamagedData, match=r"(?s)gone.*b7") as raised:
         retained_commits([commit("a"), commit("b7", *parents)], {"main": "b7"}, rules, now=NOW)
 
@@ -321,7 +321,7 @@ def test_a_missing_parent_is_an_error(rules: Rules | None, parents: tuple[str, .
 @both_ways
 @pytest.mark.parametrize("ring", [["a"], ["a", "b"], ["a", "b", "c"]], ids=len)
 def test_a_cycle_of_parents_is_an_error(rules: Rules | None, ring: list[str]) -> None:
-    """It names a commit on the cycle, not one that leads to it."""
+    """The error names a commit on the cycle, not one that leads to it."""
     commits = [commit(name, parent) for name, parent in zip(ring, [*ring[1:], ring[0]], strict=True)]
 
     with pytest.raises(DamagedData, match=r"commit a is in a cycle"):
@@ -329,7 +329,7 @@ def test_a_cycle_of_parents_is_an_error(rules: Rules | None, ring: list[str]) ->
 
 
 def test_two_commits_with_the_same_id_are_an_error() -> None:
-    """The same commit twice is one commit."""
+    """A commit that is given twice is no error."""
     same, other = commit("a", created=march(1)), commit("a", created=march(2))
 
     assert retained([same, commit("a", created=march(1))], {"main": "a"}, Rules(1)) == {"a"}
@@ -338,14 +338,14 @@ def test_two_commits_with_the_same_id_are_an_error() -> None:
 
 
 def test_an_empty_graph_is_accepted_only_without_heads() -> None:
-    """With heads it is an error."""
+    """An empty graph with heads is an error."""
     assert retained_commits([], {}, Rules(7), now=NOW) == []
     with pytest.raises(DamagedData, match="main"):
         retained_commits([], {"main": "a"}, Rules(7), now=NOW)
 
 
 def test_verdicts_do_not_depend_on_the_order_of_the_input() -> None:
-    """Nor does the order of the verdicts."""
+    """The order of the verdicts doesn't depend on it either."""
     heads = {"main": "m0326", "copy": "m0326", "dev": "d0323"}
     rules = Rules(21, {"dev": 7})
 
@@ -365,12 +365,12 @@ def server_and_rule(*listed: tuple[str, str]) -> dict[str, Verdict]:
         commit("b", "a", created=march(2)),
         commit("c", "b", created=NOW - DAY),
     ]
-    ours = retained_commits(commits, {"main": "c"}, Rules(5), now=NOW)
-    return {verdict.commit_id: verdict for verdict in with_server_list(ours, listed)}
+    by_rule = retained_commits(commits, {"main": "c"}, Rules(5), now=NOW)
+    return {verdict.commit_id: verdict for verdict in with_server_list(by_rule, listed)}
 
 
 def test_a_commit_that_the_server_does_not_list_is_retained_by_the_rule() -> None:
-    """A commit that the rule retains stays retained, by the rule, though the server's list lacks it."""
+    """The verdict names the rule."""
     by_id = server_and_rule(("c", "range-of-c"))
 
     assert (by_id["b"].retained, by_id["b"].why, by_id["b"].server_listed) == (True, Reason.CHILD_YOUNG, False)
@@ -379,7 +379,7 @@ def test_a_commit_that_the_server_does_not_list_is_retained_by_the_rule() -> Non
 
 
 def test_a_commit_that_only_the_server_lists_is_retained() -> None:
-    """No date says when that ends. Its objects are read from its metarange."""
+    """No date is known at which its retention ends. Its objects are read from its metarange."""
     verdict = server_and_rule(("a", "range-of-a"))["a"]
 
     assert verdict.metarange_id == "range-of-a"
@@ -389,7 +389,7 @@ def test_a_commit_that_only_the_server_lists_is_retained() -> None:
 
 
 def test_a_listed_commit_that_the_graph_lacks_is_retained() -> None:
-    """It has the metarange of the server's list, and its place in the order of ids."""
+    """The verdict has the metarange of the server's list, and is sorted by its id like all others."""
     by_id = server_and_rule(("bb", "elsewhere"), ("bb", "elsewhere"))
 
     assert list(by_id) == ["a", "b", "bb", "c"]
@@ -406,11 +406,10 @@ def test_a_listed_commit_that_the_graph_lacks_is_retained() -> None:
     ],
 )
 def test_two_metaranges_of_one_commit_are_an_error(listed: list[tuple[str, str]]) -> None:
-    """One of the two would not be read."""
+    """One of the two metaranges would not be read."""
     with pytest.raises(DamagedData, match=r"commit [abx]"):
         server_and_rule(*listed)
 
 
 def test_an_empty_list_of_the_server_does_not_change_any_verdict() -> None:
-    """It adds nothing and removes nothing."""
     assert {name for name, verdict in server_and_rule().items() if verdict.retained} == {"b", "c"}

@@ -1,4 +1,4 @@
-"""The retry policy: for how long it retries, and what; and conditional writes whose response was lost."""
+"""The retry policy: which errors are retried, and for how long. Conditional writes whose response was lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOON = RetryPolicy(first_wait_s=0, attempts=3)
 
 
 class Clock:
-    """A clock that only sleeping advances."""
+    """A clock that only advances when something sleeps."""
 
     def __init__(self) -> None:
         self.now, self.waits = 0.0, [0.0][:0]
@@ -26,12 +26,12 @@ class Clock:
 
 
 def failing(*errors: Exception) -> Callable[[], str]:
-    """A function that raises these errors one after the other, and then succeeds."""
-    left = list(errors)
+    """A function that raises these errors one after another, and then succeeds."""
+    remaining = list(errors)
 
     def act() -> str:
-        if left:
-            raise left.pop(0)
+        if remaining:
+            raise remaining.pop(0)
         return "done"
 
     return act
@@ -130,7 +130,7 @@ def test_a_transient_error_can_be_pickled() -> None:
 
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
 def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_bytes(refused: Unavailable) -> None:
-    """Otherwise a run that holds the lease would lock itself out."""
+    """If it weren't recognized, a run that holds the lease would lock itself out."""
     act = failing(Transient("the response was lost"), refused)
     assert write_conditionally(SOON, act, lambda: (b"mine", "tag"), b"mine") == "tag"
 

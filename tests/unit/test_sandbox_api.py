@@ -1,4 +1,4 @@
-"""The sandbox's HTTP API, called by the real `lakefs-sdk`: how each operation responds, and what it refuses."""
+"""The sandbox's HTTP API, called with the real `lakefs-sdk`: the response of each operation, and what it refuses."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def commit(api: Any, message: str = "a commit", *, branch: str = "main", **field
 
 
 def refused(status: int, message: str = "") -> Any:
-    """Expects an API error with this status whose body is a message with these words."""
+    """Expect an API error with this status, whose body is a message with these words."""
     return pytest.raises(ApiException, check=lambda e: e.status == status and message in str(e.body))
 
 
@@ -88,7 +88,7 @@ def test_the_configuration_names_the_local_block_store(api: Any) -> None:
 
 
 def test_wrong_and_missing_credentials_are_refused(sandbox: Sandbox) -> None:
-    """Every call but the health check answers 401 with a message."""
+    """Every call except the health check answers 401 with a message."""
     stranger = client(sandbox, secret="guessed")
     with refused(401, "error authenticating request"):
         stranger.repositories_api.get_repository(REPOSITORY)
@@ -99,11 +99,11 @@ def test_wrong_and_missing_credentials_are_refused(sandbox: Sandbox) -> None:
 
 
 def test_a_new_repository_is_listed_until_it_is_deleted(sandbox: Sandbox, api: Any) -> None:
-    """It has the file that claims its namespace."""
-    made = api.repositories_api.create_repository(
+    """The namespace has the file that claims it for the repository."""
+    created = api.repositories_api.create_repository(
         models.RepositoryCreation(name="other", storage_namespace="local://deep/other", default_branch="trunk")
     )
-    assert (made.id, made.storage_namespace, made.default_branch) == ("other", "local://deep/other", "trunk")
+    assert (created.id, created.storage_namespace, created.default_branch) == ("other", "local://deep/other", "trunk")
     assert [repository.id for repository in api.repositories_api.list_repositories().results] == [REPOSITORY, "other"]
     assert (sandbox.local_path / "deep/other/_lakefs/dummy").is_file()
     api.repositories_api.delete_repository("other")
@@ -124,10 +124,10 @@ def test_a_new_repository_is_listed_until_it_is_deleted(sandbox: Sandbox, api: A
 def test_a_repository_with_a_bad_name_or_namespace_is_not_created(
     sandbox: Sandbox, name: str, namespace: str, status: int, message: str
 ) -> None:
-    """A name in use is 409; a namespace in use or of another store, and an invalid name, are 400."""
+    """A name in use is 409. An invalid name, a namespace in use, and a namespace of another store are 400."""
     body = f'{{"name": "{name}", "storage_namespace": "{namespace}"}}'.encode()
-    answered, said, _ = raw(sandbox, "POST", "/repositories", body)
-    assert (answered, message in said.decode()) == (status, True), said
+    answered, response, _ = raw(sandbox, "POST", "/repositories", body)
+    assert (answered, message in response.decode()) == (status, True), response
 
 
 def test_a_read_only_repository_refuses_every_write(sandbox: Sandbox, api: Any, tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_read_only_repository_refuses_every_write(sandbox: Sandbox, api: Any, 
         ("POST", "/gc/prepare_commits/async", b""),
         ("POST", "/gc/prepare_uncommited", b"{}"),
     ):
-        status, said, _ = raw(sandbox, method, f"/repositories/{REPOSITORY}-ro{path}", body)
-        assert (status, said) == (403, b'{"message":"read-only repository"}'), path
+        status, message, _ = raw(sandbox, method, f"/repositories/{REPOSITORY}-ro{path}", body)
+        assert (status, message) == (403, b'{"message":"read-only repository"}'), path
 
 
 @pytest.mark.parametrize(
@@ -156,19 +156,19 @@ def test_a_read_only_repository_refuses_every_write(sandbox: Sandbox, api: Any, 
     ],
 )
 def test_an_unknown_operation_is_404_with_the_message_of_lakefs(sandbox: Sandbox, method: str, path: str) -> None:
-    """It is not a web page."""
-    status, said, _ = raw(sandbox, method, path, b"{}" if method != "GET" else None)
-    assert (status, said) == (404, b'{"message":"invalid API endpoint"}')
+    """The response is JSON, not a web page."""
+    status, message, _ = raw(sandbox, method, path, b"{}" if method != "GET" else None)
+    assert (status, message) == (404, b'{"message":"invalid API endpoint"}')
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"message": 1}', b"{}", b'{"message": "m", "date": -1}', b"\xff"])
 def test_a_bad_body_is_400_and_changes_nothing(sandbox: Sandbox, body: bytes) -> None:
-    """It isn't JSON, or a field is missing or of another type."""
+    """The body isn't JSON, or it has a field that is missing or of the wrong type."""
     lake = sandbox.repository(REPOSITORY)
     lake.put("main", "a", b"1")
     head = lake.branch("main").commit_id
-    status, said, _ = raw(sandbox, "POST", f"/repositories/{REPOSITORY}/branches/main/commits", body)
-    assert (status, b"request body has an error" in said) == (400, True), said
+    status, message, _ = raw(sandbox, "POST", f"/repositories/{REPOSITORY}/branches/main/commits", body)
+    assert (status, b"request body has an error" in message) == (400, True), message
     assert lake.branch("main").commit_id == head
 
 
@@ -176,23 +176,23 @@ def test_a_bad_body_is_400_and_changes_nothing(sandbox: Sandbox, body: bytes) ->
 
 
 def test_pages_list_every_branch_once_and_in_order(api: Any) -> None:
-    """A prefix selects branches; hidden ones are there only if they are requested."""
+    """A prefix selects branches. Hidden branches are listed only on request."""
     for name, hidden in (("dev-1", False), ("dev-2", True), ("dev-3", False), ("stage", False)):
         api.branches_api.create_branch(REPOSITORY, models.BranchCreation(name=name, source="main", hidden=hidden))
-    seen, after = [], ""
+    names, after = [], ""
     while True:
         page = api.branches_api.list_branches(REPOSITORY, amount=2, after=after, show_hidden=True)
-        seen += [branch.id for branch in page.results]
+        names += [branch.id for branch in page.results]
         if not page.pagination.has_more:
             break
         after = page.pagination.next_offset
-    assert seen == ["dev-1", "dev-2", "dev-3", "main", "stage"]
-    shown = api.branches_api.list_branches(REPOSITORY, prefix="dev")
-    assert [branch.id for branch in shown.results] == ["dev-1", "dev-3"]
+    assert names == ["dev-1", "dev-2", "dev-3", "main", "stage"]
+    selected = api.branches_api.list_branches(REPOSITORY, prefix="dev")
+    assert [branch.id for branch in selected.results] == ["dev-1", "dev-3"]
 
 
 def test_a_branch_and_a_tag_begin_at_the_commit_of_their_source(api: Any, tmp_path: Path) -> None:
-    """They stay there; a deleted one is 404."""
+    """Both stay at that commit. A deleted branch or tag is 404."""
     upload(api, tmp_path, "a", b"1")
     first = commit(api)
     assert api.branches_api.create_branch(REPOSITORY, models.BranchCreation(name="dev", source="main")) == first.id
@@ -239,18 +239,18 @@ def test_a_bad_branch_or_tag_is_refused(api: Any) -> None:
 def test_an_upload_is_served_byte_for_byte_under_its_path(
     sandbox: Sandbox, api: Any, tmp_path: Path, path: str, data: bytes
 ) -> None:
-    """Its file lies at the address of its stat."""
-    made = upload(api, tmp_path, path, data)
+    """The object's file lies at the address that its stat has."""
+    uploaded = upload(api, tmp_path, path, data)
     assert bytes(api.objects_api.get_object(REPOSITORY, "main", path)) == data
     stat = api.objects_api.stat_object(REPOSITORY, "main", path)
     assert (stat.path, stat.size_bytes, stat.checksum) == (path, len(data), hashlib.md5(data).hexdigest())
-    assert stat.physical_address == made.physical_address
+    assert stat.physical_address == uploaded.physical_address
     assert stat.physical_address.startswith(f"local://{sandbox.local_path}/{REPOSITORY}/data/")
     assert Path(stat.physical_address.removeprefix("local://")).read_bytes() == data
 
 
 def test_a_body_that_is_not_a_form_is_stored_as_the_object(sandbox: Sandbox, api: Any) -> None:
-    """Its type and its metadata are stored."""
+    """The object's content type and metadata are stored."""
     status, _, _ = raw(
         sandbox, "POST", f"/repositories/{REPOSITORY}/branches/main/objects?path=a%2Fb", b"--raw\r\n",
         Content_Type="text/csv", X_Lakefs_Meta_Team="ml",
@@ -262,7 +262,7 @@ def test_a_body_that_is_not_a_form_is_stored_as_the_object(sandbox: Sandbox, api
 
 
 def test_a_range_of_bytes_is_served(sandbox: Sandbox, api: Any, tmp_path: Path) -> None:
-    """It is 206 with its position; a range outside the object is 416."""
+    """The response is 206 with the range's position. A range outside the object is 416."""
     upload(api, tmp_path, "a", b"0123456789")
     path = f"/repositories/{REPOSITORY}/refs/main/objects?path=a"
     for byte_range, expected in (
@@ -278,12 +278,12 @@ def test_a_range_of_bytes_is_served(sandbox: Sandbox, api: Any, tmp_path: Path) 
 
 
 def test_an_object_whose_file_is_missing_differs_from_a_missing_path(api: Any, tmp_path: Path) -> None:
-    """It is 410 to read and 200 to stat and head; a path that never existed is 404."""
-    made = upload(api, tmp_path, "a", b"1")
-    Path(made.physical_address.removeprefix("local://")).unlink()
+    """Reading the object is 410, but stat and head are 200. A path that never existed is 404."""
+    uploaded = upload(api, tmp_path, "a", b"1")
+    Path(uploaded.physical_address.removeprefix("local://")).unlink()
     with refused(410, "No data"):
         api.objects_api.get_object(REPOSITORY, "main", "a")
-    assert api.objects_api.stat_object(REPOSITORY, "main", "a").physical_address == made.physical_address
+    assert api.objects_api.stat_object(REPOSITORY, "main", "a").physical_address == uploaded.physical_address
     assert api.objects_api.head_object_with_http_info(REPOSITORY, "main", "a").status_code == 200
     for ask in (api.objects_api.get_object, api.objects_api.stat_object, api.objects_api.head_object):
         with refused(404):
@@ -291,7 +291,7 @@ def test_an_object_whose_file_is_missing_differs_from_a_missing_path(api: Any, t
 
 
 def test_an_upload_needs_an_existing_branch(api: Any, tmp_path: Path) -> None:
-    """A missing branch or repository is 404, and a path that must not exist yet and does is 412."""
+    """A missing branch or repository is 404. A path that must not exist but does is 412."""
     with refused(404, "branch not found"):
         upload(api, tmp_path, "a", b"1", branch="gone")
     upload(api, tmp_path, "a", b"1")
@@ -320,19 +320,19 @@ def test_a_deleted_path_is_not_served(api: Any, tmp_path: Path) -> None:
 
 def listed(api: Any, ref: str = "main", **options: Any) -> list[str]:
     """Every path of a listing, page by page."""
-    seen: list[str] = []
+    paths: list[str] = []
     after = ""
     while True:
         page = api.objects_api.list_objects(REPOSITORY, ref, after=after, **options)
-        seen += [entry.path for entry in page.results]
+        paths += [entry.path for entry in page.results]
         if not page.pagination.has_more:
-            return seen
+            return paths
         after = page.pagination.next_offset
 
 
 @pytest.mark.parametrize("amount", [1, 2, 3, 100])
 def test_a_listing_has_every_path_once_for_any_page_size(api: Any, tmp_path: Path, amount: int) -> None:
-    """It is the staged view over the committed one in byte order, with and without a delimiter."""
+    """The listing shows staged over committed data, in byte order, with and without a delimiter."""
     for path in ("a/1", "a/2", "a-b", "b", "c/d/e", "é"):
         upload(api, tmp_path, path, path.encode())
     commit(api)
@@ -347,7 +347,7 @@ def test_a_listing_has_every_path_once_for_any_page_size(api: Any, tmp_path: Pat
 
 
 def test_concurrent_uploads_are_all_served(api: Any, sandbox: Sandbox) -> None:
-    """There are forty from eight threads, with commits between them."""
+    """Eight threads upload forty objects, with commits in between."""
     failures: list[BaseException] = []
 
     def work(worker: int) -> None:

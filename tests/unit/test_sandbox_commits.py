@@ -20,7 +20,8 @@ MARCH = datetime(2022, 3, 9, tzinfo=UTC)
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    """Not started: these tests need no HTTP. Ranges are short, so that there are several."""
+    """A sandbox that isn't started, because these tests need no HTTP. Its ranges are short, so that commits have
+    several."""
     sandbox = Sandbox(tmp_path / "sandbox", range_entries=4)
     yield sandbox
     sandbox.stop()
@@ -36,7 +37,7 @@ def refused(status: int, message: str = "") -> Any:
 
 
 def content(repository: SandboxRepository, ref: str) -> dict[str, bytes]:
-    """Every path of a ref with its object's bytes."""
+    """Every path of a ref with the bytes of its object."""
     page, more = repository.listing(ref, amount=100_000)
     assert not more
     return {
@@ -47,7 +48,7 @@ def content(repository: SandboxRepository, ref: str) -> dict[str, bytes]:
 
 
 def table(repository: SandboxRepository, name: str) -> bytes:
-    """A table's bytes, once its id has been verified."""
+    """The bytes of a table whose id was verified."""
     data = (repository.objects.file("_lakefs") / name).read_bytes()
     verify_table(data, name=name)
     return data
@@ -61,7 +62,7 @@ def range_ids(repository: SandboxRepository, commit: Commit) -> list[str]:
 
 
 def test_the_first_commit_is_like_that_of_a_real_server(lake: SandboxRepository) -> None:
-    """It is empty, of nobody, of generation 1 and without a metarange."""
+    """The first commit is empty, has no committer and no metarange, and is of generation 1."""
     [first] = list(lake.log("main"))
     assert (first.committer, first.message, first.metarange_id) == ("", "Repository created", "")
     assert (first.generation, first.version, first.parents, dict(first.metadata)) == (1, 1, (), {})
@@ -69,7 +70,7 @@ def test_the_first_commit_is_like_that_of_a_real_server(lake: SandboxRepository)
 
 
 def test_a_commit_has_the_content_of_its_parent_with_the_staged_changes(lake: SandboxRepository) -> None:
-    """Its message, date and id are its own."""
+    """The commit has its own message, date and id."""
     lake.put_many("main", [(f"k{number}", b"old") for number in range(20)])
     first = lake.commit("main", "first", date=MARCH)
     lake.put("main", "k3", b"new")
@@ -85,7 +86,8 @@ def test_a_commit_has_the_content_of_its_parent_with_the_staged_changes(lake: Sa
 
 
 def test_an_empty_commit_is_refused_unless_it_is_allowed(lake: SandboxRepository) -> None:
-    """Nothing is staged, a path that was never committed is hidden, or identical content is re-staged."""
+    """A commit is empty if nothing is staged, if the only change hides a path that was never committed, or if identical
+    content is re-staged."""
     with refused(400, "no changes"):
         lake.commit("main", "nothing")
     lake.put("main", "a", b"1")
@@ -102,7 +104,7 @@ def test_an_empty_commit_is_refused_unless_it_is_allowed(lake: SandboxRepository
 
 
 def test_a_commit_keeps_the_address_of_identical_content_that_was_restaged(lake: SandboxRepository) -> None:
-    """The staged address is served no longer."""
+    """The staged address is no longer served."""
     first = lake.put("main", "_SUCCESS", b"")
     lake.commit("main", "first")
     again = lake.put("main", "_SUCCESS", b"")
@@ -113,7 +115,7 @@ def test_a_commit_keeps_the_address_of_identical_content_that_was_restaged(lake:
 
 
 def test_every_table_of_a_commit_has_the_id_of_its_content(lake: SandboxRepository) -> None:
-    """Its counts are true, and its entries have relative addresses."""
+    """The counts of each table are correct, and its entries have relative addresses."""
     for day in range(5):
         lake.put_many("main", [(f"d{day}/k{number}", f"{day} {number}".encode()) for number in range(10)])
         lake.commit("main", f"day {day}")
@@ -133,7 +135,8 @@ def test_every_table_of_a_commit_has_the_id_of_its_content(lake: SandboxReposito
 
 
 def test_a_commit_rewrites_only_the_ranges_that_changed(lake: SandboxRepository) -> None:
-    """One changed path makes at most two new ranges of many; all others are the parent's, by id and by file."""
+    """Of many ranges, one changed path makes at most two new ones. All others are the parent's, with the same ids and
+    files."""
     lake.put_many("main", [(f"k{number:04d}", b"old") for number in range(400)])
     first = lake.commit("main", "first")
     before = {name: lake.objects.file(f"_lakefs/{name}").stat().st_mtime_ns for name in range_ids(lake, first)}
@@ -146,7 +149,7 @@ def test_a_commit_rewrites_only_the_ranges_that_changed(lake: SandboxRepository)
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_operations_make_the_same_metaranges(sandbox: Sandbox, seed: int) -> None:
-    """The changes are random; the other repository has them, too."""
+    """Random changes are made in two repositories."""
     draw = random.Random(seed)
     walked, again, expected = sandbox.create("walked"), sandbox.create("again"), dict[str, bytes]()
     paths = [f"{draw.randrange(3)}/{number:03d}" for number in range(80)]
@@ -159,13 +162,13 @@ def test_the_same_operations_make_the_same_metaranges(sandbox: Sandbox, seed: in
             expected.pop(path, None)
         for lake in (walked, again):
             lake.delete("main", chosen[10:])
-        made = walked.commit("main", f"step {step}", allow_empty=True)
+        commit = walked.commit("main", f"step {step}", allow_empty=True)
         assert content(walked, "main@") == expected
-        assert again.commit("main", f"step {step}", allow_empty=True).metarange_id == made.metarange_id
+        assert again.commit("main", f"step {step}", allow_empty=True).metarange_id == commit.metarange_id
 
 
 def test_an_entry_after_the_last_range_begins_a_new_range(lake: SandboxRepository) -> None:
-    """As on the server, the old range is reused as it is."""
+    """The old range is reused unchanged, as on a real server."""
     lake.put("main", "base", b"1")
     first = range_ids(lake, lake.commit("main", "first"))
     lake.put("main", "kept", b"2")
@@ -174,7 +177,7 @@ def test_an_entry_after_the_last_range_begins_a_new_range(lake: SandboxRepositor
 
 
 def test_reading_a_missing_range_for_the_first_time_is_an_error(lake: SandboxRepository) -> None:
-    """It is not read as an empty one."""
+    """A missing range is not read as an empty one."""
     lake.put("main", "a", b"1")
     commit = lake.commit("main", "a")
     lake.objects.file(f"_lakefs/{range_ids(lake, commit)[0]}").unlink()
@@ -202,7 +205,7 @@ def changed(lake: SandboxRepository, branch: str, **values: bytes | None) -> Com
 
 
 def test_a_merge_has_the_changes_of_both_branches(lake: SandboxRepository) -> None:
-    """A change that both made alike is no conflict."""
+    """The same change on both branches is no conflict."""
     branched(lake, dict.fromkeys("abcdefghijkl", b"base"))
     dest = changed(lake, "main", a=b"main", b=None, both=b"same", c=b"same", x=b"main")
     source = changed(lake, "dev", d=b"dev", e=None, both=b"same", c=b"same", y=b"dev")
@@ -230,7 +233,7 @@ CONFLICTS = [
 def test_a_conflict_is_refused_unless_a_strategy_names_the_winner(
     lake: SandboxRepository, ours: dict[str, bytes | None], theirs: dict[str, bytes | None], strategy: str
 ) -> None:
-    """Without a strategy it is 409, and nothing changes."""
+    """Without a strategy, the merge is 409 and changes nothing."""
     branched(lake, {"a": b"base", "b": b"base"})
     head = changed(lake, "main", **ours)
     changed(lake, "dev", **theirs)
@@ -247,7 +250,7 @@ def test_a_conflict_is_refused_unless_a_strategy_names_the_winner(
 
 
 def test_identical_content_at_another_address_is_not_a_conflict(lake: SandboxRepository) -> None:
-    """The branch that only moved it hasn't changed it, so the change of the other branch stands."""
+    """A branch that only moved the content didn't change it, so the other branch's change wins."""
     branched(lake, {"a": b"base", "b": b"base"})
     changed(lake, "dev", a=None)
     moved = changed(lake, "dev", a=b"base")
@@ -258,7 +261,7 @@ def test_identical_content_at_another_address_is_not_a_conflict(lake: SandboxRep
 
 
 def test_an_impossible_merge_is_refused(lake: SandboxRepository) -> None:
-    """The destination is dirty, the source has no changes or is unknown, or there is no such strategy."""
+    """The destination has staged changes, the source has no changes or is unknown, or the strategy doesn't exist."""
     branched(lake, {"a": b"base"})
     with refused(400, "no changes"):
         lake.merge("dev", "main")
@@ -277,7 +280,7 @@ def test_an_impossible_merge_is_refused(lake: SandboxRepository) -> None:
 
 
 def test_restaged_identical_content_does_not_block_a_merge(lake: SandboxRepository) -> None:
-    """It is no change to the server, which merges and forgets it."""
+    """The server doesn't count it as a change: it merges, and the staged entry is gone."""
     branched(lake, {"a": b"base"})
     committed = lake.stat("main", "a")
     changed(lake, "dev", b=b"dev")
@@ -287,7 +290,7 @@ def test_restaged_identical_content_does_not_block_a_merge(lake: SandboxReposito
 
 
 def test_the_log_is_newest_first_over_all_parents_or_along_the_main_line(lake: SandboxRepository) -> None:
-    """`~` and `^` step along it, and prefixes name commits."""
+    """`~` and `^` move along the log, and prefixes of ids name commits."""
     branched(lake, {"a": b"base"})
     base, dev, main = lake.resolve("main").commit, changed(lake, "dev", b=b"1"), changed(lake, "main", c=b"1")
     merged = lake.merge("dev", "main")

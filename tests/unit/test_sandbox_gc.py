@@ -1,4 +1,4 @@
-"""What the sandbox prepares for collectors, requested by the real `lakefs-sdk` (formats §2, §5, §6)."""
+"""The lists that the sandbox prepares for collectors, requested with the real `lakefs-sdk` (formats §2, §5, §6)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def set_rules(api: Any, default_days: int, **branches: int) -> None:
 
 
 def announced(location: str) -> Path:
-    """The file or folder of an announced location: the local adapter writes three slashes."""
+    """The file or folder at an announced location, which the local adapter writes with three slashes."""
     assert location.startswith("local:///")
     return Path(location.removeprefix("local://"))
 
@@ -69,14 +69,14 @@ def announced(location: str) -> Path:
 
 
 def test_rules_are_read_back_as_set(api: Any, lake: SandboxRepository) -> None:
-    """Both calls return them, and they lie in the namespace as a server writes them."""
+    """Both calls return the rules, and they lie in the namespace as a server writes them."""
     with refused(404, "not found"):
         api.repositories_api.get_gc_rules("lake")
     set_rules(api, 21, main=21, dev=7)
     for ask in (api.repositories_api.get_gc_rules, api.internal_api.internal_get_garbage_collection_rules):
-        found = ask("lake")
-        assert found.default_retention_days == 21
-        assert {rule.branch_id: rule.retention_days for rule in found.branches} == {"main": 21, "dev": 7}
+        rules = ask("lake")
+        assert rules.default_retention_days == 21
+        assert {rule.branch_id: rule.retention_days for rule in rules.branches} == {"main": 21, "dev": 7}
     stored = (lake.objects.file("_lakefs/retention/gc/rules") / "config.json").read_bytes()
     assert stored == bytes.fromhex("081512080a046d61696e101512070a036465761007")
     api.repositories_api.delete_gc_rules("lake")
@@ -85,7 +85,7 @@ def test_rules_are_read_back_as_set(api: Any, lake: SandboxRepository) -> None:
 
 
 def test_without_rules_the_list_of_commits_is_404(api: Any) -> None:
-    """In the background, the status says so."""
+    """The asynchronous call reports this in its status."""
     with refused(404, "get gc rules: not found"):
         api.internal_api.prepare_garbage_collection_commits("lake")
     task = api.internal_api.prepare_garbage_collection_commits_async("lake")
@@ -103,13 +103,13 @@ def rows(location: str) -> list[dict[str, str]]:
 
 
 def worked_example(sandbox: Sandbox) -> dict[str, Commit]:
-    """The documentation's history (formats §6), each commit by its branch and day."""
+    """The history of lakeFS's documentation (formats §6): each commit by its branch and day."""
     lake = sandbox.repository("lake")
-    made: dict[str, Commit] = {}
+    commits: dict[str, Commit] = {}
 
     def commit(branch: str, day: datetime) -> None:
         lake.put(branch, "file", f"{branch} {day}".encode())
-        made[f"{branch} {day:%m-%d}"] = lake.commit(branch, "m", date=day)
+        commits[f"{branch} {day:%m-%d}"] = lake.commit(branch, "m", date=day)
 
     for month, day in ((2, 27), (3, 1), (3, 9)):
         commit("main", datetime(2022, month, day, tzinfo=UTC))
@@ -117,15 +117,15 @@ def worked_example(sandbox: Sandbox) -> dict[str, Commit]:
     for branch, day in (("main", 12), ("dev", 14), ("dev", 16), ("main", 18), ("dev", 20), ("dev", 23)):
         commit(branch, datetime(2022, 3, day, tzinfo=UTC))
     sandbox.set_clock(datetime(2022, 3, 24, tzinfo=UTC))
-    made["merge"] = lake.merge("dev~1", "main", strategy="source-wins")
+    commits["merge"] = lake.merge("dev~1", "main", strategy="source-wins")
     commit("main", datetime(2022, 3, 26, tzinfo=UTC))
     sandbox.set_clock(NOW)
-    return made
+    return commits
 
 
 def test_the_documented_example_has_the_documented_list_of_commits(sandbox: Sandbox, api: Any) -> None:
-    """Both forms of the call give it, with metaranges."""
-    made = worked_example(sandbox)
+    """The synchronous and the asynchronous call return it, with metaranges."""
+    commits = worked_example(sandbox)
     set_rules(api, 21, main=21, dev=7)
     expected = {"main 03-09", "main 03-12", "main 03-18", "merge", "main 03-26", "dev 03-23"}
     plain = api.internal_api.prepare_garbage_collection_commits("lake")
@@ -133,18 +133,18 @@ def test_the_documented_example_has_the_documented_list_of_commits(sandbox: Sand
     status = api.internal_api.prepare_garbage_collection_commits_status("lake", task.id)
     assert plain.run_id != status.result.run_id
     for prepared in (plain, status.result):
-        found = rows(prepared.gc_commits_location)
-        assert {row["commit_id"]: row["metarange_id"] for row in found} == {
-            made[name].id: made[name].metarange_id for name in expected
+        listed = rows(prepared.gc_commits_location)
+        assert {row["commit_id"]: row["metarange_id"] for row in listed} == {
+            commits[name].id: commits[name].metarange_id for name in expected
         }
-        assert {row["expired"] for row in found} == {"false"}
+        assert {row["expired"] for row in listed} == {"false"}
         key = f"_lakefs/retention/gc/commits/run_id={prepared.run_id}/commits.csv"
         assert prepared.gc_commits_location == f"local://{sandbox.local_path}/lake/{key}"
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name)
 def test_the_sandbox_lists_the_commits_that_a_real_server_listed(recording: Path) -> None:
-    """This holds for every recorded history, with the fault of the server."""
+    """Every recorded history gives the recorded list if the sandbox imitates the server's fault."""
     meta = json.loads((recording / "meta.json").read_text())
     folder = recording / "namespace/_lakefs"
     if meta["rules"] is None:
@@ -172,7 +172,8 @@ def test_the_sandbox_lists_the_commits_that_a_real_server_listed(recording: Path
 
 
 def shared_parent(first: str, second: str) -> tuple[dict[str, Commit], list[BranchRecord], Rules]:
-    """A parent that only the young child on the short branch keeps; the long branch's child is too old."""
+    """A parent that only the young child on the branch with the shorter rule retains. The child on the other branch is
+    too old."""
     commits = {
         "parent": Commit("parent", (), NOW - timedelta(days=90), ""),
         first: Commit(first, ("parent",), NOW - timedelta(days=30), ""),
@@ -182,31 +183,31 @@ def shared_parent(first: str, second: str) -> tuple[dict[str, Commit], list[Bran
 
 
 def test_the_order_of_ids_matters_only_with_the_servers_fault() -> None:
-    """Then a parent is missing from the list if the longer walk comes first."""
-    for first, second, kept in (("1", "2", False), ("2", "1", True)):
+    """With the fault, a parent is missing from the list if the longer walk comes first."""
+    for first, second, listed in (("1", "2", False), ("2", "1", True)):
         commits, branches, rules = shared_parent(first, second)
         faulty = listed_commits(commits, branches, rules, now=NOW, oversights=ALL_OVERSIGHTS)
-        assert faulty == {first, second} | ({"parent"} if kept else set())
+        assert faulty == {first, second} | ({"parent"} if listed else set())
         assert listed_commits(commits, branches, rules, now=NOW, oversights=()) == {first, second, "parent"}
 
 
 def test_dangling_commits_younger_than_the_default_rule_are_listed() -> None:
-    """Their parents are listed by their dates."""
-    for age, kept in ((3, {"child", "parent", "head"}), (8, {"head"})):
+    """A parent of a dangling commit is listed by the date of its child."""
+    for age, expected in ((3, {"child", "parent", "head"}), (8, {"head"})):
         commits = {
             "parent": Commit("parent", (), NOW - timedelta(days=90), ""),
             "child": Commit("child", ("parent",), NOW - timedelta(days=age), ""),
             "head": Commit("head", (), NOW - timedelta(days=90), ""),
         }
-        found = listed_commits(commits, [BranchRecord("main", "head")], Rules(5), now=NOW, oversights=())
-        assert found == kept
+        listed = listed_commits(commits, [BranchRecord("main", "head")], Rules(5), now=NOW, oversights=())
+        assert listed == expected
 
 
 # --- uncommitted ------------------------------------------------------------------------------------------------------
 
 
 def prepared(api: Any) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Every page of one run, and the rows of the files that the pages announced."""
+    """Every page of one run, and the rows of the files that the pages announce."""
     pages = [api.internal_api.prepare_garbage_collection_uncommitted("lake")]
     while token := pages[-1].continuation_token:
         request = models.PrepareGCUncommittedRequest(continuation_token=token)
@@ -220,9 +221,9 @@ def prepared(api: Any) -> tuple[list[Any], list[dict[str, Any]]]:
 
 
 def test_the_announced_location_is_empty_if_nothing_is_staged(api: Any) -> None:
-    """The page has no successor."""
-    [page], found = prepared(api)
-    assert (page.gc_uncommitted_location, page.continuation_token, found) == ("", None, [])
+    """There is only one page."""
+    [page], staged = prepared(api)
+    assert (page.gc_uncommitted_location, page.continuation_token, staged) == ("", None, [])
 
 
 def test_pages_list_every_staged_address_of_every_branch_once(api: Any, lake: SandboxRepository) -> None:
@@ -233,19 +234,20 @@ def test_pages_list_every_staged_address_of_every_branch_once(api: Any, lake: Sa
     lake.create_branch("quiet", "main", hidden=True)
     entries = [lake.put(branch, f"k{n}", b"%d" % n) for branch in ("main", "dev", "quiet") for n in range(3)]
     lake.delete("main", ["committed"])
-    pages, found = prepared(api)
+    pages, staged = prepared(api)
     assert len(pages) == 5
     assert {page.run_id for page in pages} == {pages[0].run_id}
     folder = f"_lakefs/retention/gc/uncommitted/{pages[0].run_id}/uncommitted"
     assert {page.gc_uncommitted_location for page in pages} == {f"local://{lake.objects.file(folder)}"}
-    assert sorted(row["physical_address"] for row in found) == sorted(entry.address for entry in entries)
-    assert all(row["physical_address"].startswith("data/") for row in found)
+    assert sorted(row["physical_address"] for row in staged) == sorted(entry.address for entry in entries)
+    assert all(row["physical_address"].startswith("data/") for row in staged)
     now = datetime.now(UTC).timestamp()
-    assert all(now - 60 < row["creation_date"] <= now for row in found)
+    assert all(now - 60 < row["creation_date"] <= now for row in staged)
 
 
 def test_a_branch_deleted_during_the_list_loses_the_page_of_other_branches(sandbox: Sandbox, api: Any) -> None:
-    """As on the server: not if a later branch has changes, and with 404 if the deleted one is the last (formats §2)."""
+    """The sandbox does as the server: the page isn't lost if a later branch has changes, and the call is 404 if the
+    deleted branch is the last one (formats §2)."""
     lake, prepare = sandbox.repository("lake"), api.internal_api.prepare_garbage_collection_uncommitted
     lake.create_branch("z", "main")
     lake.put("main", "a", b"a")
@@ -261,7 +263,7 @@ def test_a_branch_deleted_during_the_list_loses_the_page_of_other_branches(sandb
 
 
 def test_a_staging_record_that_cannot_be_read_ends_the_diff_without_an_error(sandbox: Sandbox, api: Any) -> None:
-    """As on the server. Listing the branch and reading that very path fail (formats §2)."""
+    """The sandbox does as the server. Listing the branch and reading that very path do fail (formats §2)."""
     lake = sandbox.repository("lake")
     for path in "abc":
         lake.put("main", path, path.encode())
@@ -276,7 +278,6 @@ def test_a_staging_record_that_cannot_be_read_ends_the_diff_without_an_error(san
 
 
 def test_an_unknown_continuation_token_is_400(api: Any) -> None:
-    """A continuation token that the server didn't give is 400."""
     request = models.PrepareGCUncommittedRequest(continuation_token="made-up")
     with refused(400, "invalid continuation token"):
         api.internal_api.prepare_garbage_collection_uncommitted("lake", prepare_gc_uncommitted_request=request)
@@ -286,7 +287,7 @@ def test_an_unknown_continuation_token_is_400(api: Any) -> None:
 def test_restaged_identical_content_is_listed_only_without_the_servers_fault(
     tmp_path: Path, oversights: frozenset[Oversight], seen: bool
 ) -> None:
-    """It is served from its new address either way."""
+    """The content is served from its new address with or without the fault."""
     with Sandbox(tmp_path / "sandbox", oversights=oversights) as sandbox:
         lake, api = sandbox.create("lake"), client(sandbox)
         old = lake.put("main", "_SUCCESS", b"")
@@ -295,14 +296,14 @@ def test_restaged_identical_content_is_listed_only_without_the_servers_fault(
         other = lake.put("main", "other", b"")
         served = api.objects_api.stat_object("lake", "main", "_SUCCESS").physical_address
         assert served.endswith(new.address)
-        _, found = prepared(api)
-        assert {row["physical_address"] for row in found} == {other.address} | ({new.address} if seen else set())
+        _, staged = prepared(api)
+        assert {row["physical_address"] for row in staged} == {other.address} | ({new.address} if seen else set())
         assert old.address != new.address
         assert [change.path for change in api.branches_api.diff_branch("lake", "main").results] == ["other"]
 
 
 def test_identical_content_with_another_type_or_metadata_is_listed(api: Any, lake: SandboxRepository) -> None:
-    """To the server it is a change."""
+    """The server counts it as a change."""
     for path in ("type", "metadata"):
         lake.put("main", path, b"1")
     lake.commit("main", "m")
@@ -310,8 +311,8 @@ def test_identical_content_with_another_type_or_metadata_is_listed(api: Any, lak
         lake.put("main", "type", b"1", content_type="text/csv"),
         lake.put("main", "metadata", b"1", metadata={"team": "ml"}),
     ]
-    _, found = prepared(api)
-    assert {row["physical_address"] for row in found} == {entry.address for entry in staged}
+    _, listed = prepared(api)
+    assert {row["physical_address"] for row in listed} == {entry.address for entry in staged}
 
 
 @pytest.mark.parametrize(("oversights", "seen"), [(ALL_OVERSIGHTS, False), (frozenset[Oversight](), True)])
@@ -328,25 +329,25 @@ def test_full_addresses_are_listed_only_without_the_servers_fault(
         outside = Entry(b"outside", "local:///elsewhere/data/x", AddressType.FULL, size=1, last_modified=sandbox.now())
         lake.stage("main", [entry, outside])
         assert lake.read("main", "linked")[1] == b"1"
-        _, found = prepared(client(sandbox))
-        assert [row["physical_address"] for row in found] == (["data/linked"] if seen else [])
+        _, staged = prepared(client(sandbox))
+        assert [row["physical_address"] for row in staged] == (["data/linked"] if seen else [])
 
 
 def test_pages_of_a_diff_list_every_change_once(api: Any, lake: SandboxRepository) -> None:
-    """Each has its kind; an unknown branch is 404."""
+    """Each change has its kind. An unknown branch is 404."""
     lake.put_many("main", [(path, b"old") for path in ("a", "b", "c")])
     lake.commit("main", "m")
     lake.put("main", "a", b"new")
     lake.delete("main", ["b"])
     lake.put("main", "d/1", b"added")
-    seen, after = [], ""
+    changes, after = [], ""
     while True:
         page = api.branches_api.diff_branch("lake", "main", amount=1, after=after)
-        seen += [(change.path, change.type) for change in page.results]
+        changes += [(change.path, change.type) for change in page.results]
         if not page.pagination.has_more:
             break
         after = page.pagination.next_offset
-    assert seen == [("a", "changed"), ("b", "removed"), ("d/1", "added")]
+    assert changes == [("a", "changed"), ("b", "removed"), ("d/1", "added")]
     assert [change.path for change in api.branches_api.diff_branch("lake", "main", prefix="d/").results] == ["d/1"]
     with refused(404, "branch not found"):
         api.branches_api.diff_branch("lake", "gone")
@@ -356,7 +357,7 @@ def test_pages_of_a_diff_list_every_change_once(api: Any, lake: SandboxRepositor
 
 
 def test_a_dump_has_every_commit_branch_and_tag(sandbox: Sandbox, api: Any, lake: SandboxRepository) -> None:
-    """Dangling and hidden ones are included, and the tables have the ids of their content."""
+    """The dump includes dangling commits and hidden branches. Each table has the id of its content."""
     lake.create_branch("dev", "main", hidden=True)
     lake.put("dev", "a", b"1")
     lake.commit("dev", "dangling")

@@ -1,5 +1,5 @@
-"""What the sandbox does with branches and commits, requested by the real `lakefs-sdk`: responses, statuses, what is
-live."""
+"""The sandbox's operations on branches and commits, requested with the real `lakefs-sdk`: responses, statuses, and live
+objects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refused(status: int, message: str = "") -> Any:
 
 
 def committed(lake: SandboxRepository, branch: str, **values: bytes | None) -> str:
-    """One commit of these paths, None for a deleted one; its id."""
+    """Commit these paths, deleting those with None, and return the id of the commit."""
     for path, data in values.items():
         if data is None:
             lake.delete(branch, [path])
@@ -63,7 +63,7 @@ def served(lake: SandboxRepository, ref: str) -> dict[str, bytes]:
 
 
 def test_a_reset_restores_only_what_it_names(api: Any, lake: SandboxRepository) -> None:
-    """It names an object, a prefix or everything; other changes stay."""
+    """A reset names an object, a prefix or everything. Other changes stay."""
     committed(lake, "main", **{"a": b"1", "a/b": b"1", "c": b"1"})
     for path in ("a", "a/b", "a/new", "b"):
         lake.put("main", path, b"2")
@@ -83,7 +83,7 @@ def test_a_reset_restores_only_what_it_names(api: Any, lake: SandboxRepository) 
 
 
 def test_resetting_a_path_with_identical_content_keeps_its_new_address(api: Any, lake: SandboxRepository) -> None:
-    """To the server there is no change to reset, so the new address is still served."""
+    """The server sees no change to reset, so the new address is still served."""
     committed(lake, "main", a=b"1")
     again = lake.put("main", "a", b"1")
     api.branches_api.reset_branch("lake", "main", models.ResetCreation(type="object", path="a"))
@@ -93,7 +93,8 @@ def test_resetting_a_path_with_identical_content_keeps_its_new_address(api: Any,
 
 
 def test_a_hard_reset_leaves_a_dangling_commit(api: Any, lake: SandboxRepository) -> None:
-    """The branch is at the other commit, and the one that it left is still dumped; a dirty branch is 400."""
+    """The branch is at the other commit. The commit that it left is still dumped. A branch with staged changes is
+    400."""
     first = committed(lake, "main", a=b"1")
     second = committed(lake, "main", a=b"2")
     lake.put("main", "b", b"staged")
@@ -113,15 +114,16 @@ def test_a_hard_reset_leaves_a_dangling_commit(api: Any, lake: SandboxRepository
 
 
 def test_a_revert_undoes_the_changes_of_one_commit(api: Any, lake: SandboxRepository) -> None:
-    """It restores their addresses and keeps later changes; a conflict with those is refused."""
+    """The revert restores the previous addresses and keeps later changes. It is refused if it conflicts with later
+    changes."""
     committed(lake, "main", a=b"1", b=b"1")
     before = lake.stat("main", "a").address
     undone = committed(lake, "main", a=b"2", c=b"2")
     committed(lake, "main", b=b"3")
     api.branches_api.revert_branch("lake", "main", models.RevertCreation(ref=undone, parent_number=0))
-    made = next(iter(lake.log("main")))
+    revert = next(iter(lake.log("main")))
     assert (served(lake, "main"), lake.stat("main", "a").address) == ({"a": b"1", "b": b"3"}, before)
-    assert (made.message, dict(made.metadata), len(made.parents)) == (f"Revert {undone}", {}, 1)
+    assert (revert.message, dict(revert.metadata), len(revert.parents)) == (f"Revert {undone}", {}, 1)
     with refused(400, "no changes"):
         api.branches_api.revert_branch("lake", "main", models.RevertCreation(ref=undone, parent_number=0))
     changed = committed(lake, "main", b=b"4")
@@ -133,7 +135,7 @@ def test_a_revert_undoes_the_changes_of_one_commit(api: Any, lake: SandboxReposi
 
 
 def test_a_merge_is_reverted_to_the_named_parent(api: Any, lake: SandboxRepository) -> None:
-    """Without a parent's number it is 409, and with a wrong one 400."""
+    """Without the number of a parent the revert is 409, and with a wrong number 400."""
     committed(lake, "main", a=b"1")
     lake.create_branch("dev", "main")
     committed(lake, "dev", d=b"dev")
@@ -145,13 +147,14 @@ def test_a_merge_is_reverted_to_the_named_parent(api: Any, lake: SandboxReposito
     overrides = models.CommitOverrides(message="out again", metadata={"team": "ml"})
     creation = models.RevertCreation(ref="main", parent_number=1, commit_overrides=overrides)
     api.branches_api.revert_branch("lake", "main", creation)
-    made = next(iter(lake.log("main")))
-    assert (made.message, dict(made.metadata)) == ("out again", {"team": "ml"})
+    revert = next(iter(lake.log("main")))
+    assert (revert.message, dict(revert.metadata)) == ("out again", {"team": "ml"})
     assert served(lake, "main") == {"a": b"1", "m": b"main"}
 
 
 def test_a_cherry_pick_applies_the_changes_of_one_commit(api: Any, lake: SandboxRepository) -> None:
-    """It has the message and the origin of the commit; for a merge, a parent's number is needed."""
+    """The new commit has the message of the picked commit and names it as its origin. For a merge, the number of a
+    parent is required."""
     committed(lake, "main", a=b"1")
     lake.create_branch("dev", "main")
     committed(lake, "dev", other=b"dev")
@@ -223,7 +226,7 @@ def test_only_the_address_given_out_for_a_path_can_be_linked_to_it(
         "abc", 1, {"team": "ml"}, location,
     )  # fmt: skip
     assert served(lake, "main") == {"a b": b"1"}
-    # On the local adapter the server keeps the address as it announced it (formats §4).
+    # With the local adapter the server keeps the announced address unchanged (formats §4).
     assert (lake.stat("main", "a b").address_type, lake.stat("main", "a b").address) == (AddressType.FULL, location)
 
 
@@ -253,13 +256,13 @@ def test_a_staged_address_is_relative_under_data_and_full_otherwise(
     assert staged("a", outside).physical_address == outside
     staged("b", "local://lake/data/s/i")
     staged("c", "local://lake/legacy")
-    found = {path: lake.stat("main", path) for path in "abc"}
-    assert {path: (entry.address_type, entry.address) for path, entry in found.items()} == {
+    entries = {path: lake.stat("main", path) for path in "abc"}
+    assert {path: (entry.address_type, entry.address) for path, entry in entries.items()} == {
         "a": (AddressType.FULL, outside),
         "b": (AddressType.RELATIVE, "data/s/i"),
         "c": (AddressType.FULL, "local://lake/legacy"),
     }
-    assert found["a"].last_modified == datetime.fromtimestamp(1_600_000_000, UTC)
+    assert entries["a"].last_modified == datetime.fromtimestamp(1_600_000_000, UTC)
     with refused(400, "not valid for block adapter"):
         staged("d", "s3://bucket/x")
     with refused(410, "No data"):
@@ -273,7 +276,7 @@ def test_a_staged_address_is_relative_under_data_and_full_otherwise(
 def test_an_import_replaces_everything_under_its_destination(
     sandbox: Sandbox, api: Any, lake: SandboxRepository
 ) -> None:
-    """It commits full addresses outside the namespace, and changes nothing else."""
+    """The import commits full addresses outside the namespace, and changes no other path."""
     committed(lake, "main", **{"in/old": b"1", "other": b"1"})
     folder = sandbox.local_path / "outside/deep"
     folder.mkdir(parents=True)
@@ -295,8 +298,8 @@ def test_an_import_replaces_everything_under_its_destination(
     assert lake.stat("main", "in/deep/a").address == f"{source}deep/a"
     assert run(type="object", path=f"{source}deep/b", destination="one").ingested_objects == 1
     assert served(lake, "main")["one"] == b"b"
-    gone = run(type="object", path=f"{source}deep/c", destination="two")
-    assert (gone.completed, "no object" in gone.error.message) == (False, True)
+    missing = run(type="object", path=f"{source}deep/c", destination="two")
+    assert (missing.completed, "no object" in missing.error.message) == (False, True)
     for path in ("local://lake/data/", f"local://{sandbox.local_path}/", f"local://{sandbox.local_path}/lake/data/"):
         with refused(400, "namespace"):
             run(type="common_prefix", path=path, destination="in/")
@@ -310,20 +313,20 @@ def test_an_import_replaces_everything_under_its_destination(
 
 def diff(api: Any, left: str, right: str, **options: Any) -> list[tuple[str, str]]:
     """Every difference with its kind, page by page."""
-    found: list[tuple[str, str]] = []
+    differences: list[tuple[str, str]] = []
     after = ""
     while True:
         page = api.refs_api.diff_refs("lake", left, right, amount=2, after=after, **options)
-        found += [(change.path, change.type) for change in page.results]
+        differences += [(change.path, change.type) for change in page.results]
         if not page.pagination.has_more:
-            return found
+            return differences
         after = page.pagination.next_offset
 
 
 def test_a_three_dot_diff_shows_the_changes_of_the_right_ref_and_a_two_dot_diff_the_difference(
     api: Any, lake: SandboxRepository
 ) -> None:
-    """The changes are those since both refs parted, and conflicts are among them."""
+    """The changes are those since the two refs diverged. They include conflicts."""
     committed(lake, "main", a=b"1", b=b"1", c=b"1", d=b"1", same=b"1")
     lake.create_branch("dev", "main")
     committed(lake, "main", a=b"main", d=b"main", m=b"main")
@@ -347,7 +350,7 @@ def test_a_three_dot_diff_shows_the_changes_of_the_right_ref_and_a_two_dot_diff_
 
 
 def test_a_two_dot_diff_to_staged_data_shows_the_staged_changes(api: Any, lake: SandboxRepository) -> None:
-    """Two dots to a branch followed by a dollar sign tell what is staged there over what is committed."""
+    """The right ref is the branch's name followed by a dollar sign."""
     committed(lake, "main", a=b"1", b=b"1", c=b"1", d=b"1")
     lake.create_branch("dev", "main")
     committed(lake, "dev", b=b"2", c=b"2", e=b"2", f=b"2")
@@ -366,21 +369,21 @@ def test_a_two_dot_diff_to_staged_data_shows_the_staged_changes(api: Any, lake: 
 
 @pytest.mark.parametrize("amount", [1, 2, 100])
 def test_changes_grouped_at_a_delimiter_have_each_prefix_once(api: Any, lake: SandboxRepository, amount: int) -> None:
-    """This holds at every page size."""
+    """The size of pages doesn't matter."""
     for path in ("a-b", "a/1", "a/2", "b", "c/d/e"):
         lake.put("main", path, b"1")
-    found, after = [], ""
+    grouped, after = [], ""
     while True:
         page = api.branches_api.diff_branch("lake", "main", amount=amount, after=after, delimiter="/")
-        found += [(change.path, change.path_type) for change in page.results]
+        grouped += [(change.path, change.path_type) for change in page.results]
         if not page.pagination.has_more:
             break
         after = page.pagination.next_offset
-    assert found == [("a-b", "object"), ("a/", "common_prefix"), ("b", "object"), ("c/", "common_prefix")]
+    assert grouped == [("a-b", "object"), ("a/", "common_prefix"), ("b", "object"), ("c/", "common_prefix")]
 
 
 def test_a_log_filtered_by_paths_is_refused(api: Any) -> None:
-    """The whole log would be taken for that of the paths."""
+    """If the filter were ignored, a client would take the whole log for that of the paths."""
     with refused(501, "objects"):
         api.refs_api.log_commits("lake", "main", objects=["a"])
 
@@ -389,7 +392,8 @@ def test_a_log_filtered_by_paths_is_refused(api: Any) -> None:
 
 
 def test_the_request_log_has_one_line_for_each_request(tmp_path: Path) -> None:
-    """A line has time, method, path as sent, status and milliseconds; refused requests have one, too."""
+    """Each line has the time, the method, the path as sent, the status and the milliseconds. Refused requests are
+    logged, too."""
     lines: list[str] = []
     with Sandbox(tmp_path / "sandbox", request_log=lines.append) as sandbox:
         sandbox.set_clock(THEN)
@@ -412,7 +416,6 @@ def test_the_request_log_has_one_line_for_each_request(tmp_path: Path) -> None:
 
 
 def test_the_configuration_for_lakectl_has_this_sandboxs_endpoint_and_keys(sandbox: Sandbox) -> None:
-    """It has the sandbox's keys."""
     assert yaml.safe_load(sandbox.lakectl_configuration) == {
         "credentials": {"access_key_id": sandbox.access_key_id, "secret_access_key": sandbox.secret_access_key},
         "server": {"endpoint_url": f"{sandbox.endpoint_url}/api/v1"},

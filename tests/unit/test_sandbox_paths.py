@@ -1,4 +1,4 @@
-"""Whatever a namespace, a key or an address contains, the sandbox opens no file outside its folder."""
+"""The sandbox opens no file outside its folder, whatever a namespace, a key or an address contains."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WAYS_OUT = [
 
 @pytest.mark.parametrize("key", WAYS_OUT, ids=range(len(WAYS_OUT)))
 def test_no_key_leads_out_of_the_folder(lake: SandboxRepository, sandbox: Sandbox, key: str) -> None:
-    """In every spelling, such an address is refused or has no data: to read, to copy and to write."""
+    """Reading, copying and writing such an address is refused or finds no data, in every spelling."""
     spellings = {
         "relative": (key, AddressType.RELATIVE),
         "full": (f"local://lake/{key}", AddressType.FULL),
@@ -75,7 +75,7 @@ NO_NAMESPACES = ["local://../x", "local://a/../../x", "local://a/./b", "local://
 
 @pytest.mark.parametrize("address", ELSEWHERE)
 def test_an_address_outside_the_folder_is_not_read(lake: SandboxRepository, address: str) -> None:
-    """Nor is anything imported from there."""
+    """No object is imported from such an address either."""
     lake.stage("main", [Entry(b"a", address, AddressType.FULL, size=1)])
     with refused(400, 410):
         lake.read("main", "a")
@@ -84,7 +84,7 @@ def test_an_address_outside_the_folder_is_not_read(lake: SandboxRepository, addr
 
 
 def test_symbolic_links_are_not_followed(lake: SandboxRepository, sandbox: Sandbox, tmp_path: Path) -> None:
-    """A link to a file or folder outside is neither read, nor written through, nor imported."""
+    """A link to a file or folder outside is never read, written through or imported."""
     inside = sandbox.local_path / "lake"
     (inside / "data").mkdir()
     (inside / "data/file").symlink_to(tmp_path / "secret")
@@ -106,7 +106,7 @@ def test_symbolic_links_are_not_followed(lake: SandboxRepository, sandbox: Sandb
 
 @pytest.mark.parametrize("namespace", NO_NAMESPACES)
 def test_no_namespace_leads_out_of_the_folder(sandbox: Sandbox, namespace: str) -> None:
-    """A repository is created under the folder or not at all."""
+    """A repository is created below the folder or not at all."""
     before = sorted(sandbox.root.parent.iterdir())
     with refused(400):
         sandbox.create("other", storage_namespace=namespace)
@@ -124,6 +124,6 @@ def test_a_key_below_an_object_or_at_a_folder_is_refused(lake: SandboxRepository
 
 
 def test_a_namespace_of_another_block_store_is_refused(sandbox: Sandbox) -> None:
-    """A sandbox over a folder has no repository in a bucket."""
+    """A sandbox over a local folder has no repositories in a bucket."""
     with refused(400):
         Catalog(sandbox.root).create("other", "s3://bucket/other")

@@ -1,4 +1,4 @@
-"""The sandbox's clock, names, restarts and commit routes; and lakegc's own client and store on it."""
+"""The sandbox's clock, object names, restarts and commit calls, and lakegc's own client and store with it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
         yield running
 
 
-def retry_after_s(xid: str) -> int:
-    """The time in an xid, as formats §1 has it: four bytes in base32hex."""
+def xid_time(xid: str) -> int:
+    """The time in an xid (formats §1): its first four bytes, in base32hex."""
     alphabet = "0123456789abcdefghijklmnopqrstuv"
     number = 0
     for letter in xid:
@@ -44,7 +44,7 @@ def retry_after_s(xid: str) -> int:
 
 
 def test_server_store_and_files_use_the_clock_that_was_set(sandbox: Sandbox) -> None:
-    """So do entries, names and commits."""
+    """Entries, names and commits use it, too."""
     sandbox.set_clock(THEN)
     lake = sandbox.repository("lake")
     settings = Settings.load({}, Path("/nowhere"), **sandbox.settings)
@@ -63,15 +63,15 @@ def test_server_store_and_files_use_the_clock_that_was_set(sandbox: Sandbox) -> 
         store.stat(f"_lakefs/{commit.metarange_id}").modified,
         entry.last_modified,
         commit.created,
-        datetime.fromtimestamp(retry_after_s(name), UTC),
-        datetime.fromtimestamp((64_060_588_800 - retry_after_s(data_slice)) % 2**32, UTC),
+        datetime.fromtimestamp(xid_time(name), UTC),
+        datetime.fromtimestamp((64_060_588_800 - xid_time(data_slice)) % 2**32, UTC),
         sandbox.create("late").record.created,
     ):
         assert abs(moment - THEN) < NEAR, moment
 
 
 def test_a_set_clock_advances_and_leaves_earlier_files_unchanged(sandbox: Sandbox) -> None:
-    """None restores the machine's time."""
+    """Setting the clock to None restores the machine's time."""
     lake = sandbox.repository("lake")
     sandbox.set_clock(THEN)
     file = lake.objects.file(lake.put("main", "a", b"1").address)
@@ -90,18 +90,18 @@ def test_a_set_clock_advances_and_leaves_earlier_files_unchanged(sandbox: Sandbo
 
 
 def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -> None:
-    """A slice is open for an hour or 50,000 names."""
+    """A slice is open for one hour or 50,000 names."""
     now = [THEN]
     xids = Xids(7, lambda: now[0])
     addresses = AddressGenerator(xids, lambda: now[0])
     slices: list[str] = []
-    given: list[str] = []
+    issued: list[str] = []
     for step in range(3):
         now[0] = THEN + timedelta(minutes=61 * step)
         slices.append(addresses.address().split("/")[1])
-        given.append(addresses.address().split("/")[2])
-    assert (slices, given) == (sorted(set(slices), reverse=True), sorted(set(given)))
-    assert all(len(name) == 20 for name in slices + given)
+        issued.append(addresses.address().split("/")[2])
+    assert (slices, issued) == (sorted(set(slices), reverse=True), sorted(set(issued)))
+    assert all(len(name) == 20 for name in slices + issued)
     now[0] += timedelta(minutes=59)
     assert addresses.address().split("/")[1] == slices[-1]
     rest = {addresses.address().split("/")[1] for _ in range(SLICE_OBJECTS - 3)}
@@ -110,22 +110,22 @@ def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -
 
 
 def test_no_address_is_given_out_twice_after_a_restart(tmp_path: Path) -> None:
-    """The sandboxes follow each other on one folder within a second."""
-    given: list[str] = []
+    """Several sandboxes use the same folder one after another within a second."""
+    addresses: list[str] = []
     for start in range(3):
         sandbox = Sandbox(tmp_path / "sandbox")
         sandbox.set_clock(THEN)
         lake = sandbox.repository("lake") if start else sandbox.create("lake")
-        given += [lake.put("main", f"{start}/{number}", b"").address for number in range(5)]
+        addresses += [lake.put("main", f"{start}/{number}", b"").address for number in range(5)]
         sandbox.stop()
-    assert len(set(given)) == 15
+    assert len(set(addresses)) == 15
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_restarted_sandbox_serves_the_same_repository(tmp_path: Path) -> None:
-    """It has the same commits, branches, tags, staged entries, rules, tasks and clock."""
+    """The restarted sandbox has the same commits, branches, tags, staged entries, rules, tasks and clock."""
 
     def served(sandbox: Sandbox) -> list[Any]:
         api = client(sandbox)
@@ -162,7 +162,7 @@ def test_a_restarted_sandbox_serves_the_same_repository(tmp_path: Path) -> None:
 
 
 def test_a_stopped_sandbox_frees_its_port_and_can_be_started_again(sandbox: Sandbox) -> None:
-    """Meanwhile, asking for its address is an error."""
+    """While the sandbox is stopped, asking for its address is an error."""
     address = sandbox.endpoint_url
     port = int(address.rpartition(":")[2])
     with pytest.raises(Unavailable, match="can't listen"):
@@ -177,7 +177,7 @@ def test_a_stopped_sandbox_frees_its_port_and_can_be_started_again(sandbox: Sand
 
 
 def test_options_and_variables_of_the_sandbox_give_the_same_settings(sandbox: Sandbox) -> None:
-    """They lead lakegc to the sandbox."""
+    """With either of them, lakegc connects to the sandbox."""
     by_options = Settings.load({}, Path("/nowhere"), **sandbox.settings)
     by_variables = Settings.load(sandbox.environment, Path("/nowhere"))
     assert by_options.model_dump() == by_variables.model_dump()
@@ -188,7 +188,7 @@ def test_options_and_variables_of_the_sandbox_give_the_same_settings(sandbox: Sa
 
 
 def test_a_commit_has_the_message_metadata_and_date_of_its_request(sandbox: Sandbox) -> None:
-    """The response, `get commit` and the log agree, and faults have their status."""
+    """The response, `get commit` and the log agree. Errors have their own statuses."""
     api, lake = client(sandbox), sandbox.repository("lake")
     creation = models.CommitCreation(message="m", metadata={"team": "ml"}, date=1_700_000_000)
     with refused(400, "commit: no changes"):
@@ -196,11 +196,11 @@ def test_a_commit_has_the_message_metadata_and_date_of_its_request(sandbox: Sand
     with refused(404, "branch not found"):
         api.commits_api.commit("lake", "gone", creation)
     lake.put("main", "a", b"1")
-    made = api.commits_api.commit("lake", "main", creation)
-    assert (made.message, made.metadata, made.creation_date) == ("m", {"team": "ml"}, 1_700_000_000)
-    assert (made.committer, made.generation, made.version) == ("admin", 2, 1)
-    assert api.commits_api.get_commit("lake", made.id) == made
-    assert api.refs_api.log_commits("lake", made.id).results[0] == made
+    commit = api.commits_api.commit("lake", "main", creation)
+    assert (commit.message, commit.metadata, commit.creation_date) == ("m", {"team": "ml"}, 1_700_000_000)
+    assert (commit.committer, commit.generation, commit.version) == ("admin", 2, 1)
+    assert api.commits_api.get_commit("lake", commit.id) == commit
+    assert api.refs_api.log_commits("lake", commit.id).results[0] == commit
     with refused(404, "commit not found"):
         api.commits_api.get_commit("lake", "0" * 64)
 
@@ -212,20 +212,20 @@ def test_pages_of_the_log_list_every_commit_once_and_in_order(sandbox: Sandbox, 
     for number in range(4):
         lake.put("main", "a", b"%d" % number)
         lake.commit("main", f"{number}")
-    seen, after = [], ""
+    ids, after = [], ""
     while True:
         page = api.refs_api.log_commits("lake", "main", amount=amount, after=after)
-        seen += [commit.message for commit in page.results]
+        ids += [commit.message for commit in page.results]
         if not page.pagination.has_more:
             break
         after = page.pagination.next_offset
-    assert seen == ["3", "2", "1", "0", "Repository created"]
+    assert ids == ["3", "2", "1", "0", "Repository created"]
     with refused(404):
         api.refs_api.log_commits("lake", "gone")
 
 
 def test_a_merge_with_a_conflict_is_409_unless_a_strategy_is_given(sandbox: Sandbox) -> None:
-    """Without a conflict it answers with its commit."""
+    """Without a conflict, the response names the merge commit."""
     api, lake = client(sandbox), sandbox.repository("lake")
     lake.create_branch("dev", "main")
     for branch in ("main", "dev"):
@@ -243,12 +243,12 @@ def test_a_merge_with_a_conflict_is_409_unless_a_strategy_is_given(sandbox: Sand
 
 
 def test_direct_calls_and_http_see_the_same_repository(sandbox: Sandbox) -> None:
-    """Each sees the other's changes at once, and has the same refusals."""
+    """Each sees the other's changes at once, and both refuse the same requests."""
     api, lake = client(sandbox), sandbox.repository("lake")
     assert isinstance(lake, SandboxRepository)
     assert lake.put_many("main", ((f"k{number}", b"") for number in range(1500))) == 1500
     assert len(api.objects_api.list_objects("lake", "main", amount=1000).results) == 1000
-    made = api.commits_api.commit("lake", "main", models.CommitCreation(message="m"))
-    assert lake.branch("main").commit_id == made.id
+    commit = api.commits_api.commit("lake", "main", models.CommitCreation(message="m"))
+    assert lake.branch("main").commit_id == commit.id
     with pytest.raises(Problem, match="not unique"):
         sandbox.create("lake")

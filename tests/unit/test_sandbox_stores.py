@@ -1,4 +1,4 @@
-"""The sandbox over a store: the same repository, with its objects in a bucket, and a mark of it."""
+"""The sandbox with its objects in a store: it serves the same repository, and a mark of it is correct."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def stored(seaweedfs: SeaweedFS, bucket: str) -> set[str]:
 def test_objects_tables_and_prepared_lists_are_in_the_bucket(
     sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str
 ) -> None:
-    """They lie under the name of the repository; only the sandbox's state is on this machine."""
+    """All of them lie under the name of the repository. Only the sandbox's own state is on this machine."""
     api, lake = client(sandbox), sandbox.create("lake")
     assert api.config_api.get_config().storage_config.blockstore_type == "s3"
     assert api.repositories_api.get_repository("lake").storage_namespace == f"s3://{bucket}/under/lake"
     entry = lake.put("main", "a b", b"1")
-    made = lake.commit("main", "m")
+    commit = lake.commit("main", "m")
     lake.put("main", "staged", b"2")
     page = api.internal_api.prepare_garbage_collection_uncommitted("lake")
     keys = stored(seaweedfs, bucket)
-    assert {f"under/lake/{key}" for key in ("_lakefs/dummy", entry.address, f"_lakefs/{made.metarange_id}")} <= keys
+    assert {f"under/lake/{key}" for key in ("_lakefs/dummy", entry.address, f"_lakefs/{commit.metarange_id}")} <= keys
     assert any(f"s3://{bucket}/{key}".startswith(page.gc_uncommitted_location) for key in keys)
     assert not any(sandbox.local_path.iterdir())
     stats = api.objects_api.stat_object("lake", "main", "a b")
@@ -65,7 +65,7 @@ def test_objects_tables_and_prepared_lists_are_in_the_bucket(
 def test_a_linked_object_in_s3_has_a_relative_address_and_is_listed(
     sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str
 ) -> None:
-    """The announced address is in the namespace there, unlike on the local adapter."""
+    """The announced address is in the namespace, unlike with the local adapter."""
     api, lake = client(sandbox), sandbox.create("lake")
     location = api.staging_api.get_physical_address("lake", "main", "a").physical_address
     key = location.removeprefix(f"s3://{bucket}/")
@@ -84,7 +84,7 @@ def test_a_linked_object_in_s3_has_a_relative_address_and_is_listed(
 
 @pytest.mark.parametrize("provider", ["seaweedfs", "gcs", "azure"], indirect=True)
 def test_imported_objects_are_read_by_their_full_addresses(provider: Provider, tmp_path: Path) -> None:
-    """They lie beside the namespace, in each kind of store; those of another store are refused."""
+    """The imported objects lie beside the namespace, in each kind of store. Objects of another store are refused."""
     outside = provider.uri("outside")
     provider.open(outside).write("of a client/x", b"theirs")
     with Sandbox(tmp_path, place=StorePlace(provider.uri(), provider.settings)) as running:
@@ -106,7 +106,7 @@ def test_the_clock_cannot_be_set_over_s3(sandbox: Sandbox) -> None:
 
 
 def test_a_repository_that_cannot_be_written_to_is_not_created(sandbox: Sandbox) -> None:
-    """A missing bucket and a namespace in a folder are 400 with a reason; a place that is no URI is wrong usage."""
+    """A missing bucket and a namespace in a folder are 400 with a reason. A place that is no URI is wrong usage."""
     api = client(sandbox)
     for namespace, reason in (("s3://no-such-bucket/x", "bucket"), ("local://lake", "must match")):
         with refused(400, reason):
@@ -118,9 +118,12 @@ def test_a_repository_that_cannot_be_written_to_is_not_created(sandbox: Sandbox)
 
 
 def test_the_printed_environment_has_no_secrets(sandbox: Sandbox, seaweedfs: SeaweedFS) -> None:
-    """The settings of the sandbox open the store; what is printed for other terminals only names it."""
-    found = Settings.load({}, Path("/nowhere"), **sandbox.settings).store()
-    assert (found.s3_endpoint_url, found.s3_access_key_id) == (seaweedfs.endpoint_url, seaweedfs.access_key)
+    """The settings of the sandbox open the store. The variables printed for other terminals only name it."""
+    store_settings = Settings.load({}, Path("/nowhere"), **sandbox.settings).store()
+    assert (store_settings.s3_endpoint_url, store_settings.s3_access_key_id) == (
+        seaweedfs.endpoint_url,
+        seaweedfs.access_key,
+    )
     assert sandbox.environment["LAKEGC_S3_ENDPOINT_URL"] == seaweedfs.endpoint_url
     assert not any(seaweedfs.secret_key in value for value in sandbox.environment.values())
 
@@ -128,7 +131,8 @@ def test_the_printed_environment_has_no_secrets(sandbox: Sandbox, seaweedfs: Sea
 def test_a_mark_of_a_sandbox_in_s3_expires_exactly_the_unreferenced_objects(
     sandbox: Sandbox, seaweedfs: SeaweedFS, bucket: str
 ) -> None:
-    """What was overwritten long ago or reset expires; imports are outside, and a shallow copy keeps its object."""
+    """Objects that were overwritten long ago or reset expire. Imported objects are outside the namespace, and a shallow
+    copy keeps its object."""
     seaweedfs.client().put_object(Bucket=bucket, Key="outside/x", Body=b"x")
     lake = sandbox.create("lake")
     old, day = lake.put("main", "a", b"old"), datetime(2020, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""`lakegc sandbox up` as seen in a terminal."""
+"""`lakegc sandbox up` in a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-c", "from lakegc_assets.cli.main import main; main(
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command with a folder and a request log of its own."""
+    """The command, running with its own folder and request log."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     process = subprocess.Popen(
         [*COMMAND, "--folder", str(tmp_path / "sandbox"), "--request-log", str(tmp_path / "log")],
@@ -44,7 +44,7 @@ def output_until(output: IO[str], end: str) -> str:
 def test_the_printed_variables_and_the_lakectl_file_work_with_the_server(
     running: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    """Requests are logged, and Ctrl-C stops it properly."""
+    """The server logs requests, and Ctrl-C stops it cleanly."""
     assert running.stdout is not None
     printed = output_until(running.stdout, "Ctrl-C")
     exported = dict(
@@ -62,6 +62,6 @@ def test_the_printed_variables_and_the_lakectl_file_work_with_the_server(
         assert LakeFS(LakeFSSettings.of(settings)).config().blockstore("") == "local"
     logged = (tmp_path / "log").read_text().splitlines()
     assert [line.split()[1:4] for line in logged] == [["GET", "/api/v1/config", "200"]] * 2
-    deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # what a shell starts in the background never hears Ctrl-C
+    deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a shell's background process ignores Ctrl-C
     running.send_signal(signal.SIGTERM if deaf else signal.SIGINT)
     assert (running.wait(30), running.stdout.read().strip()) == (0, "stopped")

@@ -1,4 +1,5 @@
-"""The Spark session: its settings apply or are refused, one runs at a time, and workers fork from few threads."""
+"""The Spark session: its settings apply or are refused, only one session runs at a time, and workers fork from a
+process with few threads."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from spark_resources.spark.session import (
     machine_settings,
 )
 
-# What is done to sessions is done in a process of its own: the one of the other tests stays as it is.
+# Sessions are started and stopped in a separate process, so that the other tests' session isn't affected.
 SESSIONS = """
 import json, os, pathlib, threading
 import pyspark.errors.utils
@@ -104,8 +105,8 @@ SECRET = "not for: nobody's = eyes! #é\\u0041\\ \U0001f511"
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The findings of a process that starts and ends several sessions in one JVM, in order."""
-    with tempfile.TemporaryDirectory() as tmp:  # sockets have short names, and pytest's own folders are too deep
+    """The findings of a process that starts and stops several sessions in one JVM, in order."""
+    with tempfile.TemporaryDirectory() as tmp:  # sockets need short paths; those of pytest are too long
         return sessions_in(Path(tmp), tmp_path_factory.mktemp("home"))
 
 
@@ -113,7 +114,7 @@ def sessions_in(tmp: Path, home: Path) -> dict[str, Any]:
     mine = {"spark.sql.shuffle.partitions": "3", "spark.hadoop.fs.s3a.secret.key": SECRET}
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))} | {
         "HOME": str(home),
-        "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # an archive for one process isn't worth the making
+        "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # creating an archive for one process isn't worth it
         "TMPDIR": str(tmp),
         "LAKEGC_SPARK_MASTER": "local[1]",
         "LAKEGC_SPARK_CONF": json.dumps({**QUICK_START, **mine}),
@@ -121,13 +122,13 @@ def sessions_in(tmp: Path, home: Path) -> dict[str, Any]:
     command = [sys.executable, "-c", SESSIONS]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found | {"left at the end": [path.name for path in tmp.iterdir()]}
+    findings: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return findings | {"left at the end": [path.name for path in tmp.iterdir()]}
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="command lines of others are read from /proc")
 def test_no_setting_is_on_the_command_line_of_the_jvm(sessions: dict[str, Any]) -> None:
-    """Everybody on a machine can list its processes, and Spark's configuration may have keys of stores."""
+    """Everybody on a machine can list its processes, and Spark's configuration may contain keys of stores."""
     [command_line] = sessions["command lines"]
 
     assert "SparkSubmit" in command_line
@@ -136,26 +137,26 @@ def test_no_setting_is_on_the_command_line_of_the_jvm(sessions: dict[str, Any]) 
 
 
 def test_settings_reach_the_jvm_unchanged(sessions: dict[str, Any]) -> None:
-    """A character with a meaning in a file of settings would change a key, or begin another setting."""
+    """A character with a special meaning in a settings file could change a key or begin another setting."""
     assert sessions["secret"] == sessions["secret in Java"] == SECRET
     assert sessions["left"] == []
 
 
 def test_sockets_of_workers_are_in_a_private_folder(sessions: dict[str, Any]) -> None:
-    """They ask for no secret, so anyone who can open one of them can have a worker run any code."""
+    """The sockets require no secret, so anyone who can open one can make a worker run any code."""
     assert sessions["modes"] == {"folder": "0o700", "log": "0o600"}
     assert sessions["sockets"]["in it"] > 0
     assert sessions["sockets"]["beside it"] == 0
 
 
 def test_a_session_leaves_nothing_in_the_temporary_folder(sessions: dict[str, Any]) -> None:
-    """Otherwise each run would leave a socket, a log or a file with keys of stores there."""
+    """Each run could leave a socket, a log or a file with keys of stores there."""
     cache = f"lakegc-{os.geteuid()}"  # stays, where the home can't be written to
     assert {name for name in sessions["left at the end"] if name.startswith((".", "lakegc"))} <= {cache}
 
 
 def test_configured_settings_override_the_defaults(sessions: dict[str, Any]) -> None:
-    """They come from LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF. Speculation is off."""
+    """The settings come from LAKEGC_SPARK_MASTER and LAKEGC_SPARK_CONF. Speculation is off."""
     assert sessions["taken"] == {
         "spark.master": "local[1]",
         "spark.sql.shuffle.partitions": "3",
@@ -165,12 +166,12 @@ def test_configured_settings_override_the_defaults(sessions: dict[str, Any]) -> 
 
 
 def test_a_resource_starts_no_jvm_until_its_session_is_used(sessions: dict[str, Any]) -> None:
-    """Making the resource is cheap."""
     assert sessions["lazy"] is True
 
 
 def test_other_settings_while_a_session_runs_are_an_error(sessions: dict[str, Any]) -> None:
-    """Spark would silently return the running session; the error names the settings, and the session keeps its own."""
+    """Spark itself would silently return the running session. The error names the settings, and the session keeps its
+    own."""
     assert sessions["other"].startswith("LakegcError: a SparkSession with other settings is already running")
     assert "(spark.sql.shuffle.partitions differ)" in sessions["other"]
     assert sessions["untouched"] == "3"
@@ -179,30 +180,30 @@ def test_other_settings_while_a_session_runs_are_an_error(sessions: dict[str, An
 
 
 def test_teardown_stops_the_session_and_removes_the_log_of_the_jvm(sessions: dict[str, Any]) -> None:
-    """The next session has settings of its own."""
+    """The next session has its own settings."""
     assert (sessions["stopped"], sessions["second"]) == (True, "5")
     assert (sessions["jvm_log"], sessions["jvm_log afterwards"]) == (True, False)
 
 
 def test_expressions_are_built_without_recording_their_lines(sessions: dict[str, Any]) -> None:
-    """Sending the line of each to the JVM would take longer than building it."""
+    """Sending the source line of each expression to the JVM would take longer than building it."""
     assert sessions["asks"] is False
 
 
 def test_the_counts_of_tasks_are_settings_of_spark(sessions: dict[str, Any]) -> None:
-    """They come from LAKEGC_PARALLELISM and LAKEGC_SHUFFLE_PARTITIONS."""
+    """The counts come from LAKEGC_PARALLELISM and LAKEGC_SHUFFLE_PARTITIONS."""
     assert (sessions["parallelism"], sessions["second"]) == (3, "5")
 
 
 def test_a_master_that_spark_cannot_use_is_an_error_with_its_name(sessions: dict[str, Any]) -> None:
-    """The error says which settings to check, and nothing is left running."""
+    """The error says which settings to check, and no process is left running."""
     assert sessions["nonsense"].startswith("LakegcError: Spark does not start with master nonsense: ")
     assert "LAKEGC_SPARK_MASTER" in sessions["nonsense"]
     assert sessions["nothing left"] is True
 
 
 def test_a_running_session_with_speculation_is_refused(sessions: dict[str, Any]) -> None:
-    """Somebody else started it; that its other settings agree doesn't matter."""
+    """Other code started the session. It is refused even if its other settings agree."""
     assert "(spark.speculation differ)" in sessions["speculative"]
 
 
@@ -215,7 +216,7 @@ def test_speculation_in_the_spark_configuration_is_wrong_usage(value: str) -> No
 
 @pytest.mark.parametrize("key", [key for key in REQUIRED_SETTINGS if key != "spark.speculation"])
 def test_settings_that_correctness_depends_on_cannot_be_changed(key: str) -> None:
-    """Setting them to the value that they have anyway is allowed."""
+    """Setting them to the value that they already have is allowed."""
     with pytest.raises(WrongUsage, match="must be"):
         check_overrides({key: "Europe/Berlin"})
     check_overrides({key: REQUIRED_SETTINGS[key].upper()})
@@ -224,11 +225,11 @@ def test_settings_that_correctness_depends_on_cannot_be_changed(key: str) -> Non
 def test_configured_speculation_is_refused_before_a_jvm_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It may come from LAKEGC_SPARK_CONF or from the configuration of the resource."""
+    """Speculation may be switched on by LAKEGC_SPARK_CONF or by the resource's configuration."""
     from spark_resources.spark.resource import SparkResource
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # where a JVM would be looked for
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # a JVM would be searched here
     monkeypatch.setenv("LAKEGC_SPARK_CONF", '{"spark.speculation": "true"}')
     with pytest.raises(WrongUsage, match=r"spark\.speculation"):
         _ = SparkResource().spark_session
@@ -238,8 +239,8 @@ def test_configured_speculation_is_refused_before_a_jvm_is_started(
 
 
 def test_the_defaults_follow_the_cores_and_the_memory_of_the_machine() -> None:
-    """The heap is between half a GiB and four and grows with the cores; shuffles have tasks for every core, and their
-    memory grows by 2 MiB at a time."""
+    """The heap grows with the cores from half a GiB to four GiB. Shuffles have tasks for every core, and the memory for
+    shuffles grows by 2 MiB at a time."""
     small, large = machine_settings("local[*]", 2, 1 << 30), machine_settings("local[*]", 64, 1 << 40)
     usual = machine_settings("local[*]", 4, 32 << 30)
 
@@ -252,7 +253,7 @@ def test_the_defaults_follow_the_cores_and_the_memory_of_the_machine() -> None:
 
 
 def test_only_a_small_default_heap_gets_the_serial_collector() -> None:
-    """For a large heap, or one that the user has set, Java chooses."""
+    """If the heap is large or set by the user, Java chooses the collector."""
     chosen = [machine_settings("local[*]", cores, 1 << 40) for cores in (2, 4, 8)]
 
     assert [collector(settings, {}, {}) for settings in chosen] == ["-XX:+UseSerialGC", "-XX:+UseSerialGC", ""]
@@ -261,7 +262,7 @@ def test_only_a_small_default_heap_gets_the_serial_collector() -> None:
 
 @pytest.mark.parametrize("option", ["-XX:+UseG1GC", "-Xmx1g -XX:-UseParallelGC", "-XX:+UseZGC"])
 def test_a_configured_collector_replaces_the_default_one(option: str) -> None:
-    """Java doesn't start if two are named."""
+    """Java doesn't start if two collectors are named."""
     settings = machine_settings("local[*]", 2, 1 << 40)
 
     assert collector(settings, {}, {"JAVA_TOOL_OPTIONS": option}) == ""
@@ -273,13 +274,15 @@ def test_a_configured_collector_replaces_the_default_one(option: str) -> None:
     "master", ["yarn", "k8s://https://cluster:6443", "spark://cluster:7077", "local-cluster[2,1,512]"]
 )
 def test_on_a_cluster_the_driver_has_no_loopback_address(master: str) -> None:
-    """Executors would look for the driver on their own machine, and their number doesn't follow from its cores."""
+    """With a loopback address, executors would look for the driver on their own machine. The number of executors
+    doesn't follow from the driver's cores."""
     assert machine_settings(master, 2, 1 << 30) == {"spark.master": master, "spark.driver.memory": "512m"}
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in Linux's /proc")
 def test_the_worker_daemon_imports_nothing_that_starts_a_thread() -> None:
-    """A fork has only the thread that calls it. The one of pyarrow's allocator is an exception: it survives forks."""
+    """A fork has only the thread that calls it. The thread of pyarrow's allocator is an exception: it survives
+    forks."""
     code = """
 import os, sys, spark_resources.spark.worker_daemon
 names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
@@ -299,7 +302,7 @@ print(*sorted({"pyarrow", "boto3", "pandas"} - set(sys.modules)))
 
 
 def test_zip_files_of_the_installed_spark_are_removed_from_the_path(tmp_path: Path) -> None:
-    """The installed package is imported instead. Zip files of another Spark, and all other entries, stay."""
+    """The installed package is imported instead. Zip files of another Spark and all other entries stay."""
     import pyspark
 
     from spark_resources.spark.worker_daemon import without_zips
@@ -313,7 +316,7 @@ def test_zip_files_of_the_installed_spark_are_removed_from_the_path(tmp_path: Pa
 
 
 def test_the_garbage_collector_of_workers_ignores_modules_that_tasks_import(spark: SparkSession) -> None:
-    """A worker would otherwise go through the objects of the compiled decoder after each task."""
+    """If it didn't, a worker would traverse the objects of the compiled decoder after each task."""
 
     def importing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import gc

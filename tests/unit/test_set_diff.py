@@ -1,4 +1,4 @@
-"""Two sorted sets are compared in one pass, with a window of each in memory."""
+"""Two sorted sets are compared in one pass, with only a window of each in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = st.text("a\ue000\U00010000é/~", max_size=3)
 
 
 def in_tables(addresses: list[str], sizes: list[int]) -> Iterator[pa.Table]:
-    """The addresses in tables of these sizes, again and again."""
+    """The addresses in tables of these sizes, which are repeated as needed."""
     at, number = 0, 0
     while at < len(addresses):
         count = sizes[number % len(sizes)] if sizes else 1
@@ -36,19 +36,19 @@ def in_order(addresses: set[str]) -> list[str]:
 def test_each_address_is_reported_once_with_its_change(
     before: set[str], after: set[str], some: list[int], other: list[int]
 ) -> None:
-    """The order is that of bytes, however the two sets are cut into tables."""
-    found: dict[Change, list[str]] = {change: [] for change in Change}
+    """Addresses come in byte order, however the two sets are split into tables."""
+    reported: dict[Change, list[str]] = {change: [] for change in Change}
     for change, rows in changes(in_tables(in_order(before), some), in_tables(in_order(after), other)):
-        found[change] += rows["address"].to_pylist()
+        reported[change] += rows["address"].to_pylist()
 
-    assert found[Change.NEWLY] == in_order(after - before)
-    assert found[Change.NO_LONGER] == in_order(before - after)
-    assert found[Change.STILL] == in_order(after & before)
+    assert reported[Change.NEWLY] == in_order(after - before)
+    assert reported[Change.NO_LONGER] == in_order(before - after)
+    assert reported[Change.STILL] == in_order(after & before)
 
 
 @pytest.mark.parametrize("tables", [["b", "a"], ["a", "a"], ["a", "b", "", "a"], ["a", "b", "", "b", "c"]])
 def test_a_set_out_of_order_is_an_error(tables: list[str]) -> None:
-    """So is a set that names an address twice, in one table or over two."""
+    """A set that names an address twice is an error, too, whether in one table or in two."""
     parts = "\n".join(tables).split("\n\n")
 
     def broken() -> Iterator[pa.Table]:
@@ -61,7 +61,7 @@ def test_a_set_out_of_order_is_an_error(tables: list[str]) -> None:
 
 
 def test_at_most_one_table_of_each_set_is_prefetched() -> None:
-    """Two long sets are compared without being held in memory."""
+    """Long sets are therefore compared without being held in memory."""
     read = {"before": 0, "after": 0}
 
     def counted(which: str) -> Iterator[pa.Table]:

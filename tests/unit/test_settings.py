@@ -1,4 +1,4 @@
-"""Where settings come from, what is refused, and that secrets stay secret."""
+"""Where settings come from, which ones are refused, and that secrets are never shown."""
 
 from __future__ import annotations
 
@@ -60,22 +60,21 @@ def test_options_override_variables_and_those_override_lakectl(home: Path) -> No
     key = "secret_access_key"
     environ: dict[str, str] = {}
     expected = [("http://file:8000/api/v1", f"server.endpoint_url in {home / '.lakectl.yaml'}")]
-    found = [Settings.load(environ, home)]
+    loaded = [Settings.load(environ, home)]
     environ["LAKECTL_SERVER_ENDPOINT_URL"] = "http://lakectl"
     expected.append(("http://lakectl", "variable LAKECTL_SERVER_ENDPOINT_URL"))
-    found.append(Settings.load(environ, home))
+    loaded.append(Settings.load(environ, home))
     environ["LAKEGC_ENDPOINT_URL"] = "http://lakegc"
     expected.append(("http://lakegc", "variable LAKEGC_ENDPOINT_URL"))
-    found.append(Settings.load(environ, home))
+    loaded.append(Settings.load(environ, home))
     expected.append(("http://option", "option endpoint_url"))
-    found.append(Settings.load(environ, home, endpoint_url="http://option"))
+    loaded.append(Settings.load(environ, home, endpoint_url="http://option"))
 
-    assert [(settings.endpoint_url, settings.origins["endpoint_url"]) for settings in found] == expected
-    assert all(settings.origins[key] == f"credentials.{key} in {home / '.lakectl.yaml'}" for settings in found)
+    assert [(settings.endpoint_url, settings.origins["endpoint_url"]) for settings in loaded] == expected
+    assert all(settings.origins[key] == f"credentials.{key} in {home / '.lakectl.yaml'}" for settings in loaded)
 
 
 def test_lakectls_variables_and_file_give_endpoint_key_and_secret(home: Path) -> None:
-    """lakectl's variables and its file give endpoint, key and secret."""
     variables = {
         "LAKECTL_SERVER_ENDPOINT_URL": "http://h:1",
         "LAKECTL_CREDENTIALS_ACCESS_KEY_ID": "AKIAVAR",
@@ -93,14 +92,14 @@ def test_lakectls_variables_and_file_give_endpoint_key_and_secret(home: Path) ->
 
 
 def test_without_an_option_the_variable_applies(home: Path) -> None:
-    """None means not given, and an empty variable means not set."""
+    """An option that is None counts as not given, and an empty variable as not set."""
     settings = Settings.load({"LAKEGC_RETRY_TOTAL_S": "7", "LAKEGC_MIN_AGE": " "}, home, retry_total_s=None)
 
     assert (settings.retry_total_s, settings.min_age) == (7, timedelta(hours=24))
 
 
 def test_a_missing_lakectl_file_is_refused_if_a_variable_names_it(home: Path) -> None:
-    """Without the variable it may be missing."""
+    """If no variable names the file, it may be missing."""
     with pytest.raises(WrongUsage, match="LAKECTL_CONFIG_FILE"):
         Settings.load({"LAKECTL_CONFIG_FILE": str(home / "none.yaml")}, home)
 
@@ -110,7 +109,7 @@ def test_a_missing_lakectl_file_is_refused_if_a_variable_names_it(home: Path) ->
     [f"credentials:\n  secret_access_key: '{SECRET}\n", f"\t{SECRET}: [", "\x00" + SECRET],
 )
 def test_a_broken_file_is_refused_without_showing_its_content(home: Path, content: str) -> None:
-    """Only its name is shown."""
+    """The message shows only the name of the file."""
     (home / ".lakectl.yaml").write_text(content)
 
     with pytest.raises(WrongUsage, match=r"\.lakectl\.yaml") as raised:
@@ -130,7 +129,7 @@ def test_a_broken_file_is_refused_without_showing_its_content(home: Path, conten
     ],
 )
 def test_a_lakectl_file_without_a_server_sets_nothing(home: Path, content: str) -> None:
-    """What it leaves empty isn't set either."""
+    """Empty fields of the file set nothing either."""
     (home / ".lakectl.yaml").write_text(content)
 
     settings = Settings.load({}, home)
@@ -152,7 +151,6 @@ def test_a_lakectl_file_without_a_server_sets_nothing(home: Path, content: str) 
     ],
 )
 def test_a_duration_is_a_number_with_a_unit_or_several(text: str, expected: timedelta) -> None:
-    """A duration is a number with a unit, or several."""
     assert parse_duration(text) == expected
 
 
@@ -160,7 +158,7 @@ def test_a_duration_is_a_number_with_a_unit_or_several(text: str, expected: time
     "text", ["", "24", "h", "-1h", "1h-5m", "1 day", "1y", "24:00:00", "P1D", "inf", "9" * 30 + "d", "1h x"]
 )
 def test_other_forms_of_a_duration_are_refused(text: str) -> None:
-    """This holds above all for a number without a unit."""
+    """The most important one is a number without a unit."""
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
 
@@ -191,7 +189,7 @@ def test_other_forms_of_a_duration_are_refused(text: str) -> None:
 def test_a_bad_value_is_refused_with_its_variable_and_the_expected_form(
     home: Path, name: str, value: str, expected: str
 ) -> None:
-    """The value itself is shown, too."""
+    """The message shows the value."""
     variable = f"LAKEGC_{name.upper()}"
 
     with pytest.raises(WrongUsage) as raised:
@@ -215,7 +213,7 @@ def test_a_bad_value_is_refused_with_its_variable_and_the_expected_form(
     ],
 )
 def test_a_bad_value_that_may_have_a_secret_is_not_shown(home: Path, name: str, value: str) -> None:
-    """Only its name and the expected form are."""
+    """The message shows only the setting's name and the expected form."""
     with pytest.raises(WrongUsage, match=f"variable LAKEGC_{name} is invalid: expected") as raised:
         Settings.load({f"LAKEGC_{name}": value}, home)
     assert SECRET not in str(raised.value)
@@ -223,7 +221,6 @@ def test_a_bad_value_that_may_have_a_secret_is_not_shown(home: Path, name: str, 
 
 
 def test_a_bad_value_in_the_lakectl_file_is_named_by_its_path_in_the_file(home: Path) -> None:
-    """A bad value of lakectl's file is named by its place in the file."""
     (home / ".lakectl.yaml").write_text("credentials:\n  access_key_id: [1]\n")
 
     with pytest.raises(WrongUsage, match=r"credentials\.access_key_id in .*\.lakectl\.yaml"):
@@ -231,7 +228,7 @@ def test_a_bad_value_in_the_lakectl_file_is_named_by_its_path_in_the_file(home: 
 
 
 def test_an_unknown_option_is_refused(home: Path) -> None:
-    """A misspelt option would otherwise have no effect."""
+    """If it weren't refused, a misspelt option would have no effect."""
     with pytest.raises(WrongUsage, match="min_aeg"):
         Settings.load({}, home, min_aeg="1h")
 
@@ -245,14 +242,15 @@ def test_an_unknown_option_is_refused(home: Path) -> None:
     ],
 )
 def test_a_misspelt_variable_is_refused_with_the_closest_name(home: Path, name: str, meant: str) -> None:
-    """If it were ignored, the backup or the age that somebody relies on would be missing."""
+    """If it were ignored, a backup or an age that somebody relies on would not apply."""
     with pytest.raises(WrongUsage, match=f"variable {name} is not a setting of lakegc. Did you mean {meant}\\?"):
         Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_a_renamed_setting_is_refused_with_its_new_name(home: Path, old: str, new: str) -> None:
-    """If it were ignored, a bound that somebody relies on would be the default again. Both at once are refused, too."""
+    """If it were ignored, a bound that somebody relies on would silently return to its default. Setting both names is
+    refused, too."""
     before, now = f"LAKEGC_{old.upper()}", f"LAKEGC_{new.upper()}"
 
     assert new in Settings.model_fields
@@ -265,7 +263,7 @@ def test_a_renamed_setting_is_refused_with_its_new_name(home: Path, old: str, ne
 
 
 def test_all_renamed_variables_are_named_at_once(home: Path) -> None:
-    """An operator who upgrades corrects them in one go."""
+    """An operator who upgrades can correct all of them at once."""
     with pytest.raises(WrongUsage) as raised:
         Settings.load({f"LAKEGC_{old.upper()}": "1" for old in RENAMED}, home)
 
@@ -273,13 +271,13 @@ def test_all_renamed_variables_are_named_at_once(home: Path) -> None:
 
 
 def test_an_unknown_variable_is_refused(home: Path) -> None:
-    """If there are several, each is named."""
+    """If there are several, all of them are named."""
     with pytest.raises(WrongUsage, match=r"LAKEGC_XYZZY is not a .* LAKEGC_ZYX is not a setting of lakegc\. Correct"):
         Settings.load({"LAKEGC_XYZZY": "1", "LAKEGC_ZYX": "1"}, home)
 
 
 def test_empty_variables_and_those_of_the_tests_are_not_refused(home: Path) -> None:
-    """An empty variable counts as not given, and lakegc's own tests read variables that are no settings."""
+    """An empty variable counts as not given. lakegc's own tests read variables that aren't settings."""
     read = set()
     for file in Path(__file__).parents[1].rglob("*.py"):
         read |= set(re.findall(r"""environ(?:\.get\(|\[)"(LAKEGC_\w+)\"""", file.read_text(encoding="utf-8")))
@@ -300,10 +298,10 @@ SECRETS: dict[str, Any] = {
 
 
 def test_no_repr_or_text_of_the_settings_shows_a_secret(home: Path) -> None:
-    """Nor do the parts made of them."""
+    """The parts made of the settings don't show one either."""
     settings = Settings.load({}, home, endpoint_url="http://h", access_key_id="AKIA", **SECRETS)
 
-    shown = [
+    texts = [
         repr(settings),
         str(settings),
         repr(settings.store()),
@@ -311,18 +309,18 @@ def test_no_repr_or_text_of_the_settings_shows_a_secret(home: Path) -> None:
         str(settings.origins),
     ]
 
-    assert not any(SECRET in text for text in shown)
+    assert not any(SECRET in text for text in texts)
 
 
 def test_an_error_of_the_constructor_does_not_show_the_secret() -> None:
-    """The secret has the wrong type there."""
+    """The secret passed to the constructor has the wrong type."""
     with pytest.raises(ValidationError) as raised:
         Settings(secret_access_key=[SECRET], spark_conf={"a": [SECRET]})  # type: ignore[arg-type, dict-item]
     assert SECRET not in str(raised.value)
 
 
 def test_settings_are_frozen_and_can_be_pickled(home: Path) -> None:
-    """They arrive on another machine as they were."""
+    """On another machine they have the same values."""
     settings = Settings.load({"LAKEGC_MIN_AGE": "48h"}, home, **SECRETS)
 
     with pytest.raises(ValidationError):
@@ -333,7 +331,7 @@ def test_settings_are_frozen_and_can_be_pickled(home: Path) -> None:
 
 
 def test_the_settings_of_the_store_are_those_given_for_the_store(home: Path) -> None:
-    """Settings of the server don't apply to it, and where nothing is given it has its own defaults."""
+    """Settings of the server don't apply to the store. A store without settings of its own has the defaults."""
     environ = {
         "LAKEGC_S3_ENDPOINT_URL": "http://store:9000",
         "LAKEGC_S3_SECRET_ACCESS_KEY": "s",
@@ -352,26 +350,26 @@ def test_the_settings_of_the_store_are_those_given_for_the_store(home: Path) -> 
 
 
 def test_the_settings_of_the_server_are_those_given_for_the_server(home: Path) -> None:
-    """Settings of the store don't apply to it."""
-    given: dict[str, Any] = {"ca_bundle": "/ca.pem", "verify_tls": False, "connect_timeout_s": 1}
+    """Settings of the store don't apply to the server."""
+    options: dict[str, Any] = {"ca_bundle": "/ca.pem", "verify_tls": False, "connect_timeout_s": 1}
 
     server = LakeFSSettings.of(
         Settings.load(
-            {}, home, endpoint_url="http://h", access_key_id="a", secret_access_key="s", retry_total_s=9, **given
+            {}, home, endpoint_url="http://h", access_key_id="a", secret_access_key="s", retry_total_s=9, **options
         )
     )
 
-    assert {name: getattr(server, name) for name in given} == given
+    assert {name: getattr(server, name) for name in options} == options
     assert server.retry.total_s == 9
 
 
 def test_slow_calls_have_a_longer_read_timeout(home: Path) -> None:
-    """They walk a whole repository: they have 15 minutes, or longer where every call has, unless their own time is
-    set."""
+    """Such calls traverse a whole repository. Their timeout is 15 minutes, or the general one if that is longer, unless
+    it is set itself."""
     login: dict[str, Any] = {"endpoint_url": "http://h", "access_key_id": "a", "secret_access_key": "s"}
     times = [
-        LakeFSSettings.of(Settings.load({}, home, **login, **given)).slow_read_timeout_s
-        for given in ({}, {"read_timeout_s": 1000}, {"read_timeout_s": 1000, "slow_read_timeout_s": 30})
+        LakeFSSettings.of(Settings.load({}, home, **login, **options)).slow_read_timeout_s
+        for options in ({}, {"read_timeout_s": 1000}, {"read_timeout_s": 1000, "slow_read_timeout_s": 30})
     ]
 
     assert times == [900, 1000, 30]
@@ -390,7 +388,6 @@ def test_slow_calls_have_a_longer_read_timeout(home: Path) -> None:
 def test_counts_of_tasks_apply_unless_sparks_own_configuration_sets_them(
     home: Path, environ: dict[str, str], tasks: str | None, partitions: str | None
 ) -> None:
-    """Spark's own configuration takes precedence."""
     spark = Settings.load(environ | {"LAKEGC_SPARK_MASTER": "yarn"}, home).spark()
 
     assert (spark.get("spark.default.parallelism"), spark.get("spark.sql.shuffle.partitions")) == (tasks, partitions)
@@ -408,6 +405,6 @@ def test_counts_of_tasks_apply_unless_sparks_own_configuration_sets_them(
 def test_missing_settings_of_the_server_are_named_with_their_variables(
     home: Path, given: dict[str, str], missing: str
 ) -> None:
-    """Endpoint and credentials are needed to reach it."""
+    """Endpoint and credentials are required."""
     with pytest.raises(WrongUsage, match=missing):
         LakeFSSettings.of(Settings.load({}, home, **given))

@@ -1,4 +1,4 @@
-"""Signed holds: a file that was removed, replaced by an older one or written without the key is detected."""
+"""Signed holds: lakegc detects a file that was removed, replaced by an older one, or written without the key."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def place(tmp_path: Path) -> Place:
 
 
 def add(place: Place, *ids: str) -> bytes:
-    """Add holds; the file as it is then."""
+    """Add holds and return the file's new content."""
     for hold_id in ids:
         add_hold(place, parse_hold({"id": hold_id, "owner": "ada", "reason": "audit", "prefix": f"data/{hold_id}/"}))
     return place.store().read(HOLDS_KEY)
 
 
 def marked(place: Place, mark_id: str = "m1") -> Mark:
-    """A mark that uses the holds as they are now."""
+    """A mark that uses the current holds."""
     return Mark.begin(place, finished_record(mark_id, holds=read_holds(place).recorded()))
 
 
@@ -57,7 +57,7 @@ def refused(place: Place, *words: str) -> None:
 
 
 def test_holds_are_signed_and_numbered(place: Place) -> None:
-    """The signature is a comment: without it, the file has the same content and hash."""
+    """The signature is a comment: it doesn't change the content or hash of the holds."""
     add(place, "h1", "h2")
     signed, unsigned = read_holds(place), read_holds(replace(place, seal=None))
 
@@ -71,7 +71,7 @@ def test_holds_are_signed_and_numbered(place: Place) -> None:
 
 @pytest.mark.parametrize("below", ["", "theirs/"], ids=["a mark", "a sweep of a foreign mark"])
 def test_removed_holds_are_detected(place: Place, below: str) -> None:
-    """Without the file nothing seems to be on hold, but a signed record says that something was."""
+    """Without the file, nothing seems to be on hold, but a signed record says that there were holds."""
     add(place, "h1")
     record = finished_record(holds=read_holds(place).recorded())
     Mark.begin(place, record, root=mark_folder("m1") + below)
@@ -83,7 +83,7 @@ def test_removed_holds_are_detected(place: Place, below: str) -> None:
 
 
 def test_restored_older_holds_are_detected(place: Place) -> None:
-    """Their signature is valid, but a mark has used a newer version."""
+    """The signature of the older file is valid, but a mark has used a newer version."""
     older = add(place, "h1")
     add(place, "h2")
     marked(place)
@@ -93,7 +93,7 @@ def test_restored_older_holds_are_detected(place: Place) -> None:
 
 
 def test_the_removal_of_holds_that_a_sweep_used_is_detected(place: Place) -> None:
-    """A hold that was added after the mark is known from the sweep."""
+    """The sweep's record also names holds that were added after the mark."""
     older = add(place, "h1")
     mark = marked(place)
     add(place, "h2")
@@ -107,7 +107,7 @@ def test_the_removal_of_holds_that_a_sweep_used_is_detected(place: Place) -> Non
 
 
 def test_holds_dropped_with_lakegc_do_not_count_as_removed(place: Place) -> None:
-    """A signed drop is a newer version with fewer holds."""
+    """Dropping a hold signs a newer version with fewer holds."""
     add(place, "h1", "h2")
     marked(place)
     drop_hold(place, "h1")
@@ -117,7 +117,7 @@ def test_holds_dropped_with_lakegc_do_not_count_as_removed(place: Place) -> None
 
 @pytest.mark.parametrize("change", [b"# a word more\n", b"  - {id: h9, owner: eve, reason: x, prefix: data/}\n"])
 def test_altered_holds_are_refused(place: Place, change: bytes) -> None:
-    """The alteration may lie before the signature or behind it."""
+    """The altered text may precede or follow the signature."""
     data = add(place, "h1")
     content, line = data.splitlines(keepends=True)[:-1], data.splitlines(keepends=True)[-1]
     for altered in (b"".join(content) + change + line, data + change):
@@ -126,33 +126,33 @@ def test_altered_holds_are_refused(place: Place, change: bytes) -> None:
 
 
 def test_a_file_written_by_hand_is_accepted_once_it_is_signed(place: Place) -> None:
-    """They see what it has and what a newer signed file had; then it is the newest. A file that changed meanwhile isn't
-    signed."""
+    """Before somebody signs the file, they see its content and that of the newer signed file. Once signed, it is the
+    newest version. A file that changed in the meantime isn't signed."""
     older = add(place, "h1")
     add(place, "h2")
     marked(place)
-    for found, missing in ((BY_HAND, ("h1", "h2")), (older, ("h0",)), (None, ("h1",))):
-        if found is None:
+    for content, missing in ((BY_HAND, ("h1", "h2")), (older, ("h0",)), (None, ("h1",))):
+        if content is None:
             place.store().delete_many([HOLDS_KEY])
         else:
-            place.store().write(HOLDS_KEY, found)
+            place.store().write(HOLDS_KEY, content)
         refused(place)
 
-        seen = read_unsigned(place)
-        sign_holds(place, seen)
+        unsigned = read_unsigned(place)
+        sign_holds(place, unsigned)
 
-        assert seen.missing == missing
-        assert read_holds(place).ids == tuple(hold.id for hold in seen.holds)
+        assert unsigned.missing == missing
+        assert read_holds(place).ids == tuple(hold.id for hold in unsigned.holds)
         assert read_holds(place).number == newest_recorded(place).number, "the mark doesn't learn of it"
     place.store().write(HOLDS_KEY, BY_HAND)
-    seen = read_unsigned(place)
+    unsigned = read_unsigned(place)
     place.store().write(HOLDS_KEY, BY_HAND + b"# changed since\n")
     with pytest.raises(Refused, match="changed by another process"):
-        sign_holds(place, seen)
+        sign_holds(place, unsigned)
 
 
 def test_signed_holds_are_not_changed_without_the_key(place: Place) -> None:
-    """They would be unsigned then, and every process with the key would refuse them."""
+    """The changed file would be unsigned, and every process with the key would refuse it."""
     before = add(place, "h1")
 
     with pytest.raises(Refused, match="LAKEGC_SIGNING_KEY"):
@@ -163,7 +163,7 @@ def test_signed_holds_are_not_changed_without_the_key(place: Place) -> None:
 
 
 def test_an_unsigned_record_is_ignored_when_holds_are_verified(place: Place) -> None:
-    """Without the key, nobody can make lakegc look for holds that never existed."""
+    """Without the key, nobody can make lakegc expect holds that never existed."""
     add(place, "h1")
     Mark.begin(replace(place, seal=None), finished_record(holds={"sha256": "f", "ids": ["x"], "number": 9}))
 

@@ -38,8 +38,8 @@ def keys(current: str = OLD, *retired: str) -> SigningKeys:
 
 
 def seal(known: SigningKeys | None = None, **context: Any) -> Seal:
-    given = {"repository": "lake", "created": CREATED, "namespace": "local://lake", **context}
-    return Seal.of(known or keys(), **given)
+    fields = {"repository": "lake", "created": CREATED, "namespace": "local://lake", **context}
+    return Seal.of(known or keys(), **fields)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def refused(place: Place, *words: str, key: str = KEY) -> None:
 
 
 def test_a_signed_record_is_read_back_as_written(place: Place) -> None:
-    """The envelope has format, key and time. Anybody can read the record in it, with or without a key."""
+    """The envelope has the format, key id and time. Anybody can read the record in it, with or without a key."""
     version = place.records().create(KEY, CONTENT)
     envelope = json.loads(place.store().read(KEY))
 
@@ -82,7 +82,7 @@ def test_a_signed_record_is_read_back_as_written(place: Place) -> None:
 
 
 def test_a_record_without_a_signature_is_refused(place: Place) -> None:
-    """It may never have been signed, or somebody may have removed the envelope."""
+    """The record was never signed, or somebody removed the envelope."""
     unsigned(place).records().create(KEY, CONTENT)
     refused(place, "isn't signed", "LAKEGC_SIGNING_KEY")
 
@@ -108,7 +108,7 @@ def test_an_altered_record_is_refused(place: Place, change: Any) -> None:
 
 @pytest.mark.parametrize("signed", [{"format": 2}, {"format": 1}, "text", None])
 def test_a_signature_of_another_form_is_refused(place: Place, signed: Any) -> None:
-    """A later format, or something malformed, is never accepted as a signature."""
+    """A signature of a later format, or a malformed one, is never accepted."""
     place.store().write(KEY, record_bytes({"record": {}, "signed": signed}))
     refused(place, "signature")
 
@@ -126,13 +126,13 @@ def test_a_record_that_was_moved_to_another_mark_is_refused(place: Place) -> Non
     ids=["another repository", "deleted and created again", "another namespace"],
 )
 def test_a_record_of_another_repository_is_refused(place: Place, context: Mapping[str, Any]) -> None:
-    """The other repository may have had the same name and have been deleted since."""
+    """The other repository may have had the same name before it was deleted."""
     place.records().create(KEY, CONTENT)
     refused(replace(place, seal=seal(**context)), "repository")
 
 
 def test_an_older_record_that_was_restored_is_refused(place: Place, tmp_path: Path) -> None:
-    """The signature of a revoked approval is valid, but the store dates it later than the time that was signed."""
+    """The signature of a revoked approval is valid, but the store's date of the file is later than the signed time."""
     place.records().create(KEY, CONTENT)
     file = tmp_path / "lake" / KEY
     for late, back in ((MAX_WRITE_DELAY - timedelta(minutes=1), False), (MAX_WRITE_DELAY + timedelta(minutes=1), True)):
@@ -146,8 +146,8 @@ def test_an_older_record_that_was_restored_is_refused(place: Place, tmp_path: Pa
 
 @pytest.mark.parametrize("key", [KEY, HOLDS_KEY])
 def test_a_record_that_was_uploaded_in_parts_is_refused(seaweedfs: SeaweedFS, key: str) -> None:
-    """S3 dates such an upload by its beginning: begun while a version was new, and completed days later, it puts that
-    version back with a time that fits the signature."""
+    """S3 dates such an upload by its start. An upload that was started while a version was new, and completed days
+    later, would restore that version with a time that matches the signature."""
     bucket = "in-parts"
     seaweedfs.make_bucket(bucket)
     place = Place(Namespace.parse(f"s3://{bucket}/{uuid.uuid4().hex}"), seaweedfs.settings(), seal=seal())
@@ -170,7 +170,7 @@ def test_a_record_that_was_uploaded_in_parts_is_refused(seaweedfs: SeaweedFS, ke
 
 
 def test_a_retired_key_verifies_and_the_new_one_signs(place: Place) -> None:
-    """Keys can be changed without signing everything again; the id in the envelope selects the right one."""
+    """A key can be replaced without signing all records again: the id in the envelope selects the right key."""
     version = place.records().create(KEY, CONTENT)
     rotated = replace(place, seal=seal(keys(NEW, OLD)))
 
@@ -197,17 +197,18 @@ def test_a_signed_record_keeps_its_signature_where_no_key_is_set(place: Place) -
 
 
 def test_a_key_is_neither_shown_nor_pickled(place: Place) -> None:
-    """A task gets the place without its keys: it can neither sign nor take a signed record for an unsigned one."""
+    """A task gets the place without its keys. The task can't sign, and can't mistake a signed record for an unsigned
+    one."""
     known = keys(NEW, OLD)
-    sent = pickle.loads(pickle.dumps(replace(place, seal=seal(known))))
+    unpickled = pickle.loads(pickle.dumps(replace(place, seal=seal(known))))
 
     with pytest.raises(TypeError):
         pickle.dumps(known)
     with pytest.raises(Untrusted, match="task"):
-        sent.records().create(KEY, CONTENT)
-    for shown in (repr(known), repr(seal(known)), repr(place), repr(vars(type(known.current))), str(sent.seal)):
-        assert OLD not in shown
-        assert repr(bytes.fromhex(OLD)) not in shown
+        unpickled.records().create(KEY, CONTENT)
+    for text in (repr(known), repr(seal(known)), repr(place), repr(vars(type(known.current))), str(unpickled.seal)):
+        assert OLD not in text
+        assert repr(bytes.fromhex(OLD)) not in text
     assert OLD.encode() not in pickle.dumps(replace(place, seal=seal(known)))
     assert bytes.fromhex(OLD) not in pickle.dumps(replace(place, seal=seal(known)))
     assert copy.deepcopy(place) == place
@@ -215,7 +216,7 @@ def test_a_key_is_neither_shown_nor_pickled(place: Place) -> None:
 
 @pytest.mark.parametrize("text", ["secret", OLD[:-2], OLD + "0", OLD[:-2] + "zz", "0" * 64, f"{OLD},{NEW}"])
 def test_a_malformed_key_is_an_error_that_does_not_show_it(text: str) -> None:
-    """The variable and the expected form are named."""
+    """The error names the variable and the expected form."""
     for variable in ("LAKEGC_SIGNING_KEY", "LAKEGC_RETIRED_SIGNING_KEYS"):
         if variable.endswith("KEYS") and "," in text:
             continue
@@ -225,7 +226,7 @@ def test_a_malformed_key_is_an_error_that_does_not_show_it(text: str) -> None:
 
 
 def test_an_empty_key_is_an_error(tmp_path: Path) -> None:
-    """Otherwise a secret that failed to arrive would switch signing off."""
+    """If it were accepted, a secret that failed to arrive would switch signing off."""
     with pytest.raises(WrongUsage, match="LAKEGC_SIGNING_KEY is empty"):
         Settings.load({"LAKEGC_SIGNING_KEY": " "}, tmp_path)
     with pytest.raises(WrongUsage, match="also set LAKEGC_SIGNING_KEY"):
@@ -237,11 +238,16 @@ def test_settings_have_the_keys_and_do_not_show_them(tmp_path: Path) -> None:
     """Upper case, blanks around a key and several retired keys are accepted."""
     environ = {"LAKEGC_SIGNING_KEY": f" {NEW.upper()} ", "LAKEGC_RETIRED_SIGNING_KEYS": f"{OLD}, {'b2' * 40}"}
     settings = Settings.load({**environ, "HOME": "/h"}, tmp_path)
-    found = settings.signing()
+    signing = settings.signing()
 
-    assert found is not None
-    assert found.current.id == SigningKey.parse(NEW).id
-    assert [key.id for key in found.retired] == [SigningKey.parse(text).id for text in (OLD, "b2" * 40)]
-    for shown in (repr(settings), str(settings.model_dump()), settings.model_dump_json(), repr(settings.origins)):
-        assert not any(key in shown for key in (OLD, NEW.upper(), "b2" * 40))
+    assert signing is not None
+    assert signing.current.id == SigningKey.parse(NEW).id
+    assert [key.id for key in signing.retired] == [SigningKey.parse(text).id for text in (OLD, "b2" * 40)]
+    for representation in (
+        repr(settings),
+        str(settings.model_dump()),
+        settings.model_dump_json(),
+        repr(settings.origins),
+    ):
+        assert not any(key in representation for key in (OLD, NEW.upper(), "b2" * 40))
     assert without_signing_keys({**environ, "HOME": "/h"}) == {"HOME": "/h"}

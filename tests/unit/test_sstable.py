@@ -1,4 +1,4 @@
-"""Reading tables: every decoder over one list of intact and of broken ones."""
+"""Reading tables: every decoder reads the same list of intact and broken tables."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def _id_or_error(data: bytes, decoder: Decoder) -> str:
 
 
 def test_both_decoders_are_tested() -> None:
-    """The tests below run with the readable decoder and with the vectorised one."""
+    """The tests below run with both the readable and the vectorised decoder."""
     assert [decoder.name for decoder in DECODERS] == ["readable", "vectorised"]
 
 
 @every_decoder
 @whole
 def test_every_row_of_an_intact_table_is_read(case: Whole, decoder: Decoder) -> None:
-    """They come in order, with the types of the schema."""
+    """Rows come in order, with the types of the schema."""
     batch = read_entries(case.data, name=NAME, columns=COLUMNS, decoder=decoder)
     batch.validate(full=True)
 
@@ -98,7 +98,7 @@ def test_every_row_of_an_intact_table_is_read(case: Whole, decoder: Decoder) -> 
 @whole
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_column_is_the_same_whichever_others_are_read(case: Whole, decoder: Decoder, column: str) -> None:
-    """Neither the other columns nor their order matter."""
+    """The order in which columns are requested doesn't matter either."""
     everything = read_entries(case.data, name=NAME, columns=COLUMNS[::-1], decoder=decoder)
     alone = read_entries(case.data, name=NAME, columns=[column], decoder=decoder)
 
@@ -109,8 +109,8 @@ def test_a_column_is_the_same_whichever_others_are_read(case: Whole, decoder: De
 @every_decoder
 @pytest.mark.parametrize("case", REARRANGED, ids=lambda case: case.what)
 def test_a_table_with_reordered_blocks_is_read_if_its_content_hashes_to_its_name(case: Whole, decoder: Decoder) -> None:
-    """The order of blocks alone is no reason to stop. Without that hash it is one, for a block may have been left
-    out."""
+    """Reordered blocks alone are no reason to stop. If the hash doesn't match, they are, because a block may have been
+    left out."""
     name = table_id(case.data, name=NAME, decoder=decoder)
     verify_table(case.data, name=name, decoder=decoder)
 
@@ -131,7 +131,7 @@ def test_a_table_with_reordered_blocks_is_read_if_its_content_hashes_to_its_name
 
 @every_decoder
 def test_a_table_with_reordered_blocks_and_an_unknown_field_or_version_is_refused(decoder: Decoder) -> None:
-    """Only the order of blocks is tolerated."""
+    """The matching hash excuses only the order of the blocks."""
     index_last = [0, 2, 3, 1]
     unknown = rearranged([data_block((b"a", put_value(b"", message(b"x", put_varint_field(8, 1)))))], index_last)
     newer = bytearray(rearranged([data_block(*NUMBERED)], index_last))
@@ -147,8 +147,7 @@ def test_a_table_with_reordered_blocks_and_an_unknown_field_or_version_is_refuse
 @every_decoder
 @pytest.mark.parametrize("what", ["an index with one block twice", "a part of the index twice"])
 def test_an_index_that_names_a_block_twice_is_refused(what: str, decoder: Decoder) -> None:
-    """A small file that names a block again and again would be read for ever before the hash of its content is
-    known."""
+    """A small file that names one block over and over would be read for ever before its hash is known."""
     (data,) = (case.data for case in DAMAGED if case.what == what)
     with pytest.raises(DamagedData, match="two of its blocks share bytes"):
         table_id(data, name=NAME, decoder=decoder)
@@ -174,7 +173,7 @@ UNKNOWN = ("an unknown field", "an unknown text field", "an unknown address type
 @every_decoder
 @pytest.mark.parametrize("case", [case for case in DAMAGED if case.what in UNKNOWN], ids=lambda case: case.what)
 def test_unknown_metadata_fields_or_versions_stop_the_run(case: Damaged, decoder: Decoder) -> None:
-    """A field, kind or version that lakegc doesn't know may keep something alive, so it is never skipped.
+    """A field, kind or version that lakegc doesn't know may keep an object alive, so it is never skipped.
 
     lance-format/lance#8956
     """
@@ -186,7 +185,7 @@ def test_unknown_metadata_fields_or_versions_stop_the_run(case: Damaged, decoder
 @every_decoder
 @pytest.mark.parametrize("case", [case for case in DAMAGED if case.only_with], ids=lambda case: case.what)
 def test_columns_that_were_not_requested_are_not_decoded(case: Damaged, decoder: Decoder) -> None:
-    """This holds for every decoder, so a broken column doesn't matter to the others."""
+    """With every decoder, a broken column doesn't affect the others."""
     others = [column for column in COLUMNS if column != case.only_with]
 
     assert read_entries(case.data, name=NAME, columns=others, decoder=decoder).num_rows > 0
@@ -195,7 +194,7 @@ def test_columns_that_were_not_requested_are_not_decoded(case: Damaged, decoder:
 @every_decoder
 @damaged
 def test_decoders_agree_on_the_id_or_the_error_of_a_broken_table(case: Damaged, decoder: Decoder) -> None:
-    """The id is never the name of another table."""
+    """The id never matches the name of another table."""
 
     assert _id_or_error(case.data, DECODERS[0]) == _id_or_error(case.data, decoder)
     with pytest.raises(DamagedData):
@@ -205,14 +204,14 @@ def test_decoders_agree_on_the_id_or_the_error_of_a_broken_table(case: Damaged, 
 @every_decoder
 @damaged
 def test_reading_a_broken_range_with_verification_is_an_error(case: Damaged, decoder: Decoder) -> None:
-    """This holds for any requested columns."""
+    """The requested columns don't matter."""
     with pytest.raises(DamagedData):
         read_verified_entries(case.data, name=NAME, columns=COLUMNS, decoder=decoder)
 
 
 @every_decoder
 def test_reading_with_verification_requires_the_id_of_the_content(decoder: Decoder) -> None:
-    """Under that id it gives the same entries as reading without verification."""
+    """With that id, reading gives the same entries as reading without verification."""
     data = _small()
     name = table_id(data, name=NAME, decoder=decoder)
 
@@ -226,8 +225,8 @@ def test_reading_with_verification_requires_the_id_of_the_content(decoder: Decod
 
 @every_decoder
 def test_ranges_read_by_several_threads_are_not_mixed_up(decoder: Decoder) -> None:
-    """A decoder reads large and small ranges in any order, and the entries of one stay as they are when the next is
-    read."""
+    """A decoder reads large and small ranges in any order. Entries that it returned don't change when it reads the next
+    range."""
     counts = (400, 3, 900, 1, 40)
     ranges = [
         write_range([Entry(b"p/%06d" % n, f"data/{count}/{n}", checksum=f"{n:08}") for n in range(count)])
@@ -239,9 +238,9 @@ def test_ranges_read_by_several_threads_are_not_mixed_up(decoder: Decoder) -> No
         return place, read_verified_entries(table.data, name=table.id, columns=COLUMNS, decoder=decoder)[0]
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(read, range(40)))
+        results = list(pool.map(read, range(40)))
 
-    for place, entries in found:
+    for place, entries in results:
         count = counts[place % len(counts)]
         assert entries["address"].to_pylist() == [f"data/{count}/{n}" for n in range(count)]
         assert entries["checksum"].to_pylist() == [f"{n:08}" for n in range(count)]
@@ -249,7 +248,7 @@ def test_ranges_read_by_several_threads_are_not_mixed_up(decoder: Decoder) -> No
 
 @every_decoder
 def test_a_table_truncated_anywhere_is_an_error(decoder: Decoder) -> None:
-    """It is never read as a shorter one, from neither end, even if the hash of its content is known."""
+    """A table truncated at either end is never read as a shorter one, even if the hash of its content is known."""
     data = _small()
     name = table_id(data, name=NAME, decoder=decoder)
     for length in range(len(data)):
@@ -260,7 +259,7 @@ def test_a_table_truncated_anywhere_is_an_error(decoder: Decoder) -> None:
 
 @every_decoder
 def test_every_flipped_bit_is_an_error(decoder: Decoder) -> None:
-    """Each bit is covered by a checksum or a check of its own, even if the hash of the content is known."""
+    """A checksum or another check covers each bit, even if the hash of the content is known."""
     data = bytearray(_small())
     name = table_id(_small(), name=NAME, decoder=decoder)
     for place in range(len(data)):
@@ -363,7 +362,7 @@ BROKEN_METADATA = {
 
 @pytest.mark.parametrize(("read", "data"), BROKEN_METADATA.values(), ids=BROKEN_METADATA.keys())
 def test_broken_metadata_is_an_error(read: Callable[..., Any], data: bytes) -> None:
-    """One bad record in a metarange or dump is enough to refuse all of it."""
+    """One bad record is enough to refuse a whole metarange or dump."""
     with pytest.raises(DamagedData, match=NAME):
         read(data, name=NAME)
     if read is read_ranges:
@@ -373,7 +372,7 @@ def test_broken_metadata_is_an_error(read: Callable[..., Any], data: bytes) -> N
 
 
 def test_intact_metadata_is_read() -> None:
-    """Otherwise the test above might pass for another reason."""
+    """Without this test, the one above might pass for another reason."""
     assert read_ranges(_metarange(), name=NAME) == [RANGE]
     assert [branch.id for branch in read_branches(_dump(BRANCH, "branch"), name=NAME)] == ["main"]
     assert [commit.id for commit in read_commits(_dump(_extended(COMMIT, _pair(b"k", b"1")), "commit"), name=NAME)] == [
@@ -391,27 +390,27 @@ def test_the_memory_for_reading_a_table_is_bounded(largest: int, words: str, mon
 
 
 def test_the_error_for_an_empty_file_says_that_it_is_empty() -> None:
-    """The most common damage has a message of its own."""
+    """An empty file is the most common damage."""
     with pytest.raises(DamagedData, match="it is empty"):
         read_entries(b"", name=NAME)
 
 
 def test_properties_are_read_without_the_records() -> None:
-    """They lie at the end of a table, so a broken record doesn't matter to them."""
+    """The properties lie at the end of a table, so a broken record doesn't affect them."""
     data = bytearray(_small())
     data[0] ^= 1
 
-    found = read_properties(bytes(data), name=NAME)
+    stated = read_properties(bytes(data), name=NAME)
 
     assert (
-        found.type, found.entity, found.count, found.num_entries, found.min_key, found.max_key, found.user,
+        stated.type, stated.entity, stated.count, stated.num_entries, stated.min_key, stated.max_key, stated.user,
     ) == ("ranges", "", 3, 3, b"p/0", b"p/2", {"type": "ranges"})  # fmt: skip
     with pytest.raises(DamagedData):
         read_records(bytes(data), name=NAME)
 
 
 def test_a_few_entries_are_decoded_without_compiling() -> None:
-    """Large tables are decoded by compiled loops; once these are compiled, small tables use them, too."""
+    """Compiled loops decode large tables. Once they are compiled, they decode small tables, too."""
     code = """
 from spark_resources.sstable.decoders import VECTORISED_FROM, default_decoder
 print(*(default_decoder(size).name for size in (0, VECTORISED_FROM - 1, VECTORISED_FROM, 0)))
@@ -421,7 +420,7 @@ print(*(default_decoder(size).name for size in (0, VECTORISED_FROM - 1, VECTORIS
 
 
 def test_the_compiled_loops_have_the_constants_of_the_format() -> None:
-    """The compiled loops repeat a few of them."""
+    """The compiled loops repeat some constants of the format, and the values must agree."""
     from spark_resources.sstable import blocks, kernels, values
 
     for module, names in {
@@ -432,7 +431,7 @@ def test_the_compiled_loops_have_the_constants_of_the_format() -> None:
 
 
 def _python(code: str, **environment: str) -> str:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **environment},
         cwd=Path(__file__).parents[2],
@@ -441,8 +440,8 @@ def _python(code: str, **environment: str) -> str:
         check=False,
         timeout=200,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip()
 
 
 def test_reading_a_small_table_does_not_load_numba() -> None:
@@ -477,7 +476,7 @@ print(names, [str(warning.message) for warning in caught])
     ids=["no numba", "no place for its cache"],
 )
 def test_without_numba_the_readable_decoder_is_used_with_a_warning(prelude: str, environment: dict[str, str]) -> None:
-    """There is one warning, which says what to do."""
+    """There is only one warning, which says what to do."""
     output = _python(_FALLING_BACK.format(prelude=prelude), **environment).replace('"', "'")
 
     assert output.startswith("['readable', 'readable'] ['numba can't be used")
@@ -486,7 +485,7 @@ def test_without_numba_the_readable_decoder_is_used_with_a_warning(prelude: str,
 
 
 def test_compiled_loops_never_read_or_write_outside_their_arrays() -> None:
-    """They are run as plain Python, where each index is checked, over every table."""
+    """The loops run as plain Python, which checks each index, over every table."""
     code = """
 from functools import partial
 from spark_resources.sstable import ENTRY_SCHEMA
@@ -514,7 +513,7 @@ print(refused > 100)
 
 @damaged
 def test_the_vectorised_decoder_refuses_a_broken_table_by_itself(case: Damaged) -> None:
-    """The readable one is needed only for the message."""
+    """The readable decoder is needed only for the message."""
     from spark_resources.sstable.vectorised_decoder import Unreadable, VectorisedDecoder
     from spark_resources.sstable.wire import InvalidTable
 
@@ -522,6 +521,6 @@ def test_the_vectorised_decoder_refuses_a_broken_table_by_itself(case: Damaged) 
         table = open_table(case.data)
     except InvalidTable:
         return
-    if (table.properties.type, table.properties.entity) == ("ranges", ""):  # others never come to a decoder
+    if (table.properties.type, table.properties.entity) == ("ranges", ""):  # no other table is passed to a decoder
         with pytest.raises(Unreadable):
             VectorisedDecoder().attempt_entries(table, (case.only_with,) if case.only_with else COLUMNS)

@@ -1,4 +1,4 @@
-"""Writing tables: what is written can be read, has the id that the server would give, and has pebble's layout."""
+"""Written tables can be read, have the id that the server would give them, and have pebble's layout."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ COMMIT = Commit(
 
 
 def test_every_field_of_an_entry_is_read_back() -> None:
-    """Negative sizes and keys that begin with NUL are among them."""
+    """The fields include negative sizes and keys that begin with NUL."""
     entries = [Entry(b"\x00", "x"), Entry(b"a", "data/a", AddressType.BY_PREFIX, size=-1), ENTRY]
     table = write_range(entries)
     verify_table(table.data, name=table.id)
@@ -70,7 +70,7 @@ def test_every_field_of_an_entry_is_read_back() -> None:
 
 
 def test_every_entry_of_a_large_range_is_read_back() -> None:
-    """It has many blocks and two levels of index; every decoder reads it."""
+    """The range has many blocks and two levels of index. Every decoder reads it."""
     entries = [Entry(b"table/%06d" % n, f"data/slice/{n * 7919 % 20011:06d}", size=n) for n in range(20_000)]
     table = write_range(entries)
     opened = open_table(table.data)
@@ -86,7 +86,7 @@ def test_every_entry_of_a_large_range_is_read_back() -> None:
 
 
 def test_an_entry_that_is_larger_than_a_block_is_read_back() -> None:
-    """It has a block of its own."""
+    """The entry gets a block of its own."""
     entries = [Entry(b"a", "x"), Entry(b"b", "y" * 50_000, metadata={"k": "v" * 100_000}), Entry(b"c", "z")]
     table = write_range(entries)
 
@@ -94,7 +94,7 @@ def test_an_entry_that_is_larger_than_a_block_is_read_back() -> None:
 
 
 def test_a_metarange_lists_its_ranges_with_bounds_counts_and_sizes() -> None:
-    """They are those that the ranges themselves state."""
+    """These agree with what the ranges themselves state."""
     tables = [write_range([Entry(b"%d" % n, "x"), Entry(b"%d~" % n, "y")]) for n in range(3)]
     refs = [range_ref(table.data, name=table.id) for table in tables]
     metarange = write_metarange(refs)
@@ -108,7 +108,7 @@ def test_a_metarange_lists_its_ranges_with_bounds_counts_and_sizes() -> None:
 
 
 def test_a_metarange_without_ranges_is_read_as_empty() -> None:
-    """It can be written, and has the id of its content."""
+    """Such a metarange can be written, and has the id of its content."""
     table = write_metarange([])
     verify_table(table.data, name=table.id)
 
@@ -123,7 +123,7 @@ def test_entries_out_of_order_are_not_written(paths: list[bytes]) -> None:
 
 
 def test_every_commit_branch_and_tag_of_a_dump_is_read_back() -> None:
-    """They come in the order of ids."""
+    """The records are ordered by their ids."""
     root = replace(COMMIT, id="c0", parents=(), metarange_id="", version=0, metadata={}, created=NOW - timedelta(1))
     branches = [Branch("main", "c1", "token", ("sealed", "tokens"), hidden=True), Branch("dev", "c0")]
     tags = [Tag("v2", "c1"), Tag("v1", "c0")]
@@ -141,7 +141,7 @@ def test_every_commit_branch_and_tag_of_a_dump_is_read_back() -> None:
 
 
 def test_an_empty_dump_has_the_servers_id() -> None:
-    """Every server announces the same id if there are no tags."""
+    """Every server announces this id if there are no tags."""
     expected = "7cc6abb06deea81825ee467df1b3a92a8109c5bf14d1044d217ed0595fe00c8a"
 
     assert write_tags([]).id == expected
@@ -159,12 +159,12 @@ def test_an_empty_dump_has_the_servers_id() -> None:
     ],
 )
 def test_entries_with_other_content_are_not_identical(other: Entry) -> None:
-    """Size, checksum, metadata and content type count."""
+    """The comparison covers size, checksum, metadata and content type."""
     assert entry_identity(other) != entry_identity(ENTRY)
 
 
 def test_entries_with_identical_content_elsewhere_are_identical() -> None:
-    """Address, path and time don't count: this is why a list of differences can hide an address (formats §2)."""
+    """Address, path and time are not compared. A list of differences can therefore hide an address (formats §2)."""
     moved = replace(ENTRY, path=b"p", address="data/new", address_type=AddressType.RELATIVE, last_modified=None)
 
     assert entry_identity(moved) == entry_identity(ENTRY)
@@ -183,7 +183,7 @@ def test_entries_with_identical_content_elsewhere_are_identical() -> None:
     ],
 )
 def test_the_id_of_a_commit_depends_on_its_content(other: Commit) -> None:
-    """Its generation, its version and fractions of a second don't count."""
+    """The commit's generation, version and fractions of a second don't count."""
     same = replace(COMMIT, id="x", generation=9, version=0, created=NOW.replace(microsecond=0))
 
     assert commit_id(same) == commit_id(COMMIT)

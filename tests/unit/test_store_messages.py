@@ -1,4 +1,4 @@
-"""How a store's own message becomes one for people: one sentence, then what to do."""
+"""How a store's own message becomes part of lakegc's: one sentence, followed by advice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def answered(code: str, message: str, status: int) -> ClientError:
     ],
 )
 def test_messages_of_s3_never_end_with_two_full_stops(error: ClientError) -> None:
-    """S3 ends its messages with one, and its copies sometimes don't."""
+    """S3 ends its messages with a full stop; S3-compatible stores sometimes don't."""
     error_text = str(s3_client.as_lakegc_error(error, "s3://bucket", "list", None))
 
     assert ".." not in error_text

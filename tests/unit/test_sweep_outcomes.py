@@ -1,4 +1,4 @@
-"""Which objects of a sweep are still pending, and the outcome that is reported of each."""
+"""Which objects of a sweep are still pending, and which outcome is reported for each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def outcomes(**by_address: tuple[Outcome, int]) -> pa.Table:
 
 
 def every_outcome() -> pa.Table:
-    """An object, by name, for each outcome."""
+    """One object for each outcome, by its name."""
     return outcomes(**{outcome.name: (outcome, 1) for outcome in Outcome})
 
 
@@ -39,19 +39,19 @@ def addresses(rows: pa.Table) -> list[str]:
 
 
 def test_an_approved_object_stays_pending_until_it_has_a_final_outcome() -> None:
-    """What failed before this attempt is retried; what failed in its first round or later is not. Each pending object
-    keeps what was marked of it, and only approved ones are pending."""
-    given = outcomes(
+    """Objects that failed before this attempt are retried; those that failed in its first round or later are not. Each
+    pending object keeps the data of the mark. Only approved objects are pending."""
+    receipts = outcomes(
         gone=(Outcome.DELETED, 1), kept=(Outcome.RESCUED, 9), before=(Outcome.FAILED, 4),
         now=(Outcome.FAILED, 5), later=(Outcome.FAILED, 6), unapproved=(Outcome.FAILED, 1),
     )  # fmt: skip
     intents = approved("before", "before", "cut_off", "gone", "unapproved_too").select(["address"])
     objects = approved("gone", "kept", "before", "now", "later", "cut_off", "untouched")
 
-    left = sweep_outcomes.pending(objects.append_column("reason", objects["slice"]), given, intents, since=5)
+    pending = sweep_outcomes.pending(objects.append_column("reason", objects["slice"]), receipts, intents, since=5)
 
-    assert left.schema == PENDING
-    assert [tuple(row.values()) for row in left.drop_columns(["modified"]).to_pylist()] == [
+    assert pending.schema == PENDING
+    assert [tuple(row.values()) for row in pending.drop_columns(["modified"]).to_pylist()] == [
         ("before", 3, "c", "data/", True),
         ("cut_off", 3, "c", "data/", True),
         ("untouched", 3, "c", "data/", False),
@@ -60,30 +60,30 @@ def test_an_approved_object_stays_pending_until_it_has_a_final_outcome() -> None
 
 def test_a_later_failure_replaces_an_earlier_outcome() -> None:
     """Only the receipt of the last round counts: an object that an undo failed to restore is tried again."""
-    given = pa.concat_tables([outcomes(a=(Outcome.DELETED, 1)), outcomes(a=(Outcome.FAILED, 2))])
+    receipts = pa.concat_tables([outcomes(a=(Outcome.DELETED, 1)), outcomes(a=(Outcome.FAILED, 2))])
 
-    assert addresses(sweep_outcomes.pending(approved("a"), given, ADDRESSES.empty_table(), since=3)) == ["a"]
-    assert addresses(sweep_outcomes.pending(approved("a"), given, ADDRESSES.empty_table(), since=2)) == []
+    assert addresses(sweep_outcomes.pending(approved("a"), receipts, ADDRESSES.empty_table(), since=3)) == ["a"]
+    assert addresses(sweep_outcomes.pending(approved("a"), receipts, ADDRESSES.empty_table(), since=2)) == []
 
 
 def test_a_second_attempt_of_a_task_does_not_hide_what_the_first_one_deleted() -> None:
     """The second attempt finds the object already gone, or fails. The closing re-verification has to check whether the
-    object became live, since this sweep removed it."""
+    object became live, because this sweep removed it."""
     objects = approved("gone", "failed")
     first = outcomes(gone=(Outcome.DELETED, 1), failed=(Outcome.QUARANTINED, 1))
     second = outcomes(gone=(Outcome.ALREADY_GONE, 1), failed=(Outcome.FAILED, 1))
     later = [{**row, "at": AT + timedelta(seconds=1)} for row in second.to_pylist()]
-    given = pa.concat_tables([pa.Table.from_pylist(later, OUTCOMES), first])
+    receipts = pa.concat_tables([pa.Table.from_pylist(later, OUTCOMES), first])
 
-    assert addresses(sweep_outcomes.deleted(objects, given, OUTCOMES.empty_table())) == ["failed", "gone"]
-    assert addresses(sweep_outcomes.pending(objects, given, ADDRESSES.empty_table(), since=2)) == []
+    assert addresses(sweep_outcomes.deleted(objects, receipts, OUTCOMES.empty_table())) == ["failed", "gone"]
+    assert addresses(sweep_outcomes.pending(objects, receipts, ADDRESSES.empty_table(), since=2)) == []
 
 
 def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> None:
     """A restored or purged object was quarantined before. Objects without an outcome are left out; the report
     counts them."""
     objects = approved("deleted", "restored", "purged", "quarantined", "failed_undo", "none")
-    given = outcomes(
+    receipts = outcomes(
         deleted=(Outcome.DELETED, 1), unapproved=(Outcome.DELETED, 1),
         **dict.fromkeys(("restored", "purged", "quarantined", "failed_undo"), (Outcome.QUARANTINED, 1)),
     )  # fmt: skip
@@ -92,10 +92,10 @@ def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> Non
         unapproved_too=(Outcome.RESTORED, 1),
     )  # fmt: skip
 
-    found = sweep_outcomes.reported(objects, given, undone)
+    reported = sweep_outcomes.reported(objects, receipts, undone)
 
-    assert found.schema.names == RECEIPTS.names
-    assert [(row["address"], row["outcome"], row["size"]) for row in found.to_pylist()] == [
+    assert reported.schema.names == RECEIPTS.names
+    assert [(row["address"], row["outcome"], row["size"]) for row in reported.to_pylist()] == [
         ("deleted", "deleted", 3),
         ("failed_undo", "quarantined", 3),
         ("purged", "purged", 3),
@@ -105,18 +105,18 @@ def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> Non
 
 
 def test_objects_are_grouped_by_their_outcome() -> None:
-    """Deleted and quarantined objects are gone from their keys; rescued and changed ones are left there for good."""
-    given = every_outcome()
+    """Deleted and quarantined objects are gone from their keys. Rescued and changed objects stay there for good."""
+    receipts = every_outcome()
     objects, nothing = approved(*(outcome.name for outcome in Outcome)), OUTCOMES.empty_table()
     undone = outcomes(DELETED=(Outcome.RESTORED, 1), QUARANTINED=(Outcome.FAILED, 1))
     intents = objects.select(["address"])
 
-    gone = sweep_outcomes.deleted(objects, given, nothing)
-    assert gone.schema.names == ["address", "size"]
-    assert addresses(gone) == ["DELETED", "QUARANTINED"]
-    assert addresses(sweep_outcomes.deleted(objects, given, undone)) == ["QUARANTINED"]
-    assert addresses(sweep_outcomes.quarantined(objects, given)) == ["QUARANTINED"]
-    assert addresses(sweep_outcomes.left_in_place(objects, given, intents)) == ["CHANGED", "RESCUED"]
-    assert addresses(sweep_outcomes.left_in_place(objects, given, intents.slice(0, 0))) == []
-    assert addresses(sweep_outcomes.deleted(approved(), given, nothing)) == []
-    assert addresses(sweep_outcomes.quarantined(approved(), given)) == []
+    deleted = sweep_outcomes.deleted(objects, receipts, nothing)
+    assert deleted.schema.names == ["address", "size"]
+    assert addresses(deleted) == ["DELETED", "QUARANTINED"]
+    assert addresses(sweep_outcomes.deleted(objects, receipts, undone)) == ["QUARANTINED"]
+    assert addresses(sweep_outcomes.quarantined(objects, receipts)) == ["QUARANTINED"]
+    assert addresses(sweep_outcomes.left_in_place(objects, receipts, intents)) == ["CHANGED", "RESCUED"]
+    assert addresses(sweep_outcomes.left_in_place(objects, receipts, intents.slice(0, 0))) == []
+    assert addresses(sweep_outcomes.deleted(approved(), receipts, nothing)) == []
+    assert addresses(sweep_outcomes.quarantined(approved(), receipts)) == []

@@ -1,4 +1,4 @@
-"""What tasks report to the driver beside their rows."""
+"""What tasks report to the driver in addition to their rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from spark_resources.spark.tasks import Batches, run_tasks, this_task
 
 
 def test_counters_of_tasks_are_summed_and_errors_are_kept_apart() -> None:
-    """If an error were taken for a counter because of its text, a repository that could not be read wouldn't be named,
-    and would look as if it referred to nothing."""
+    """If the text of an error were taken for the name of a counter, an unreadable repository would not be named. It
+    would seem to refer to no objects."""
     first, second = TaskReport(), TaskReport()
     first.count(**{"tables": 2, "unread\tlake\twhy": 1})
     first.error("lake", "no rights\tto read\nit \x1b")
@@ -60,7 +60,7 @@ def test_the_reports_of_all_tasks_come_back(spark: SparkSession) -> None:
 
 
 def test_an_error_of_a_task_is_raised_unchanged(spark: SparkSession) -> None:
-    """Nothing of the other tasks' reports is taken for the whole."""
+    """The reports of the other tasks are never taken for the whole."""
 
     def work(batches: Batches, report: TaskReport) -> None:
         if any(0 in batch.column(0).to_pylist() for batch in batches):

@@ -1,4 +1,4 @@
-"""Work on rows of the driver: on the driver itself if there is little of it, otherwise on the executors."""
+"""Work on rows of the driver. A small amount is done on the driver itself, otherwise on the executors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tasks(request: pytest.FixtureRequest, spark: SparkSession) -> Tasks:
 
 
 def in_process(batches: Batches) -> Batches:
-    """Each name with the process that has it; a batch without rows comes first."""
+    """Each name with the process that handled it. A batch without rows comes first."""
     yield pa.RecordBatch.from_pylist([], RESULT)
     for batch in batches:
         yield pa.RecordBatch.from_pylist(
@@ -43,7 +43,7 @@ def in_process(batches: Batches) -> Batches:
 
 
 def test_work_gives_the_same_rows_on_the_driver_and_on_executors(tasks: Tasks) -> None:
-    """As a DataFrame and as a table; the process that did it shows where."""
+    """The result can be read as a DataFrame and as a table. The process id shows where the work was done."""
     table, rows = tasks.collected(in_process, RESULT), tasks.mapped(in_process, RESULT).collect()
 
     assert table.schema.names == RESULT.names
@@ -61,7 +61,7 @@ def test_more_tasks_than_the_driver_may_do_run_on_executors(spark: SparkSession)
 
 
 def test_work_on_the_driver_needs_no_session() -> None:
-    """So it can be done while Spark starts."""
+    """Such work can therefore be done while Spark starts."""
 
     def no_session() -> NoReturn:
         raise AssertionError("a session was requested")
@@ -80,7 +80,7 @@ def test_work_without_rows_returns_no_rows(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("use", [Tasks.collected, lambda *rest: Tasks.mapped(*rest).collect()], ids=["table", "frame"])
 def test_an_error_of_one_task_is_raised_with_its_class_and_message(tasks: Tasks, use: Callable[..., object]) -> None:
-    """Work that failed has no result, not a smaller one."""
+    """Work that failed has no result, rather than a smaller one."""
 
     def failing(batches: Batches) -> Batches:
         for batch in batches:
@@ -105,7 +105,7 @@ def test_an_error_of_the_system_is_raised_as_a_failed_task_with_its_message(task
 
 @pytest.mark.timeout(60)
 def test_a_failed_task_on_the_driver_ends_the_others_at_their_next_batch(spark: SparkSession) -> None:
-    """Nobody waits for the result of a large branch after another one could not be read."""
+    """If one branch can't be read, nobody has to wait for the result of another, large one."""
     begun = threading.Event()
 
     def one_fails_and_the_others_never_end(batches: Batches) -> Batches:
@@ -122,7 +122,7 @@ def test_a_failed_task_on_the_driver_ends_the_others_at_their_next_batch(spark: 
 
 
 def test_files_of_different_tasks_never_have_the_same_name(tasks: Tasks, tmp_path: Path) -> None:
-    """Each task writes its own file, and none replaces another."""
+    """Each task writes its own file, so none replaces another."""
     (tmp_path / "lake").mkdir()
     place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
     (dataset,), _ = write_outputs(tasks, lambda rows, _: in_process(rows), place, [parquet("folder/", RESULT)])

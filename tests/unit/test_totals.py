@@ -1,4 +1,4 @@
-"""What executors count of an expired set while they write it, and how it is plotted."""
+"""What executors count while they write an expired set, and how it is plotted."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DAY = timedelta(days=1)
 
 
 def totals_of(*rows: dict[str, Any], depth: int = 1) -> Totals:
-    found = Totals()
+    totals = Totals()
     for table in tables(rows, per_file=2):
-        found.add(count_totals(table, start=START, depth=depth))
-    return found
+        totals.add(count_totals(table, start=START, depth=depth))
+    return totals
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def totals_of(*rows: dict[str, Any], depth: int = 1) -> Totals:
     ],
 )
 def test_an_age_is_the_time_up_to_the_start_of_the_mark(old: timedelta, label: str) -> None:
-    """It is exact to the microsecond, and calendar days don't matter."""
-    found = totals_of(expired("data/s/a", modified=START - old))
+    """The age is exact to the microsecond. Calendar days don't matter."""
+    totals = totals_of(expired("data/s/a", modified=START - old))
 
-    assert found.by["age"] == {Label(label): Sum(1, 1)}
+    assert totals.by["age"] == {Label(label): Sum(1, 1)}
 
 
 @pytest.mark.parametrize(
@@ -65,28 +65,28 @@ def test_an_age_is_the_time_up_to_the_start_of_the_mark(old: timedelta, label: s
     ],
 )
 def test_prefixes_have_the_requested_number_of_folders(path: str | None, depth: int, prefix: str | None) -> None:
-    """It includes their slashes, byte for byte; without a path it is unknown."""
-    found = totals_of(expired("data/s/a", path=path), depth=depth)
+    """A prefix includes its slashes, byte for byte. Without a path the prefix is unknown."""
+    totals = totals_of(expired("data/s/a", path=path), depth=depth)
 
-    assert found.by["prefix"] == {Label(prefix): Sum(1, 1)}
+    assert totals.by["prefix"] == {Label(prefix): Sum(1, 1)}
 
 
 def test_labels_beyond_a_bound_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory stays bounded; no label is counted short, and the total is complete."""
+    """The bound limits memory. No label is undercounted, and the total is complete."""
     monkeypatch.setattr(counting, "MAX_LABELS", 3)
     rows = [expired(f"data/s{n}/a", 10) for n in range(8)] + [expired("data/s0/b", 5)]
 
-    found = totals_of(*rows)
+    totals = totals_of(*rows)
 
-    assert found.whole == Sum(9, 85)
-    assert found.by["slice"] == {
+    assert totals.whole == Sum(9, 85)
+    assert totals.by["slice"] == {
         Label("data/s0/"): Sum(2, 15), Label("data/s1/"): Sum(1, 10), Label("data/s2/"): Sum(1, 10),
         EVERYTHING_ELSE: Sum(5, 50),
     }  # fmt: skip
 
 
 def test_totals_and_sample_objects_are_written_with_their_columns() -> None:
-    """They lie beside each file of a set."""
+    """The totals and sample objects lie beside each file of a set."""
     (table,) = tables([expired(f"data/s/{n:03}", n) for n in range(60)])
     shuffled = table.select(list(reversed(table.schema.names)))
 
@@ -95,25 +95,25 @@ def test_totals_and_sample_objects_are_written_with_their_columns() -> None:
         (samples_output("f/", "m1"), HIGHLIGHTS, sum(OBJECTS_PER_KIND.values())),
     ):
         data, count = output.encode(shuffled)
-        found = pq.read_table(io.BytesIO(data))
-        assert (found.schema.names, len(found), count) == (schema.names, rows, rows)
+        written_table = pq.read_table(io.BytesIO(data))
+        assert (written_table.schema.names, len(written_table), count) == (schema.names, rows, rows)
 
 
 def test_every_object_of_a_small_set_is_a_sample_object() -> None:
-    """There are fewer than are shown."""
-    found = select_samples(tables([expired("data/s/a"), expired("data/s/b")])[0], seed="m1").to_pylist()
+    """The set has fewer objects than the sample may show."""
+    samples = select_samples(tables([expired("data/s/a"), expired("data/s/b")])[0], seed="m1").to_pylist()
 
-    assert [(row["kind"], row["address"]) for row in found][:4] == [
+    assert [(row["kind"], row["address"]) for row in samples][:4] == [
         ("largest", "data/s/a"), ("largest", "data/s/b"), ("newest", "data/s/a"), ("newest", "data/s/b")
     ]  # fmt: skip
-    assert len(found) == 6
+    assert len(samples) == 6
 
 
 # --- plots ------------------------------------------------------------------------------------------------------------
 
 
 def picture(markdown: str) -> Any:
-    """The pixels of a picture in Markdown; fails where it isn't one line of Markdown with a PNG in it."""
+    """The pixels of a plot in Markdown. Fails unless it is one line of Markdown that contains a PNG."""
     assert markdown.count("\n") == 0
     before, after = markdown.split("(data:image/png;base64,")
     assert before.startswith("![")
@@ -122,7 +122,7 @@ def picture(markdown: str) -> Any:
 
 
 def test_paths_with_any_characters_can_be_plotted() -> None:
-    """The plots are bytes by age, path and reason."""
+    """The plots show bytes by age, path and reason."""
     names = [
         "$x_$/",
         "\\frac{/",
@@ -145,24 +145,23 @@ def test_paths_with_any_characters_can_be_plotted() -> None:
 
 
 def test_the_bars_of_a_plot_add_up_to_the_total() -> None:
-    """There is one for each of the largest sums and one for all others."""
+    """Each of the largest sums has one bar, and one bar stands for all others."""
     rows = [expired(f"data/s/{n:03}", n + 1, path=f"p{n:03}/x") for n in range(MAX_BARS + 5)]
 
-    shown = bars(totals_of(*rows), "prefix")
+    plotted = bars(totals_of(*rows), "prefix")
 
-    assert len(shown) == MAX_BARS + 1
-    assert shown[0] == (f"p{MAX_BARS + 4:03}/", Sum(1, MAX_BARS + 5))
-    assert shown[-1] == ("all others", Sum(5, 15))
-    assert sum(bar.bytes for _, bar in shown) == sum(row["size"] for row in rows)
+    assert len(plotted) == MAX_BARS + 1
+    assert plotted[0] == (f"p{MAX_BARS + 4:03}/", Sum(1, MAX_BARS + 5))
+    assert plotted[-1] == ("all others", Sum(5, 15))
+    assert sum(bar.bytes for _, bar in plotted) == sum(row["size"] for row in rows)
 
 
 def test_an_empty_set_has_no_plots() -> None:
-    """Of an empty set there are no plots."""
     assert plots(Totals()) == {}
 
 
 def test_the_totals_of_an_empty_set_have_no_rows() -> None:
-    """They have all columns."""
+    """The empty table still has all columns."""
     assert (
         count_totals(pa.Table.from_pylist([], tables([expired("data/s/a")])[0].schema), start=START).to_pylist() == []
     )

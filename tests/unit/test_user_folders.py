@@ -1,4 +1,5 @@
-"""A home that can't be written to, or doesn't exist: lakegc works all the same, and shares its caches with nobody."""
+"""lakegc works even if the home folder doesn't exist or can't be written to, and never shares its caches with other
+users."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from spark_resources.spark.session import class_archive
 
 MINE = f"lakegc-{os.geteuid()}"
 
-# The installation can be written to, so numba is kept from looking there.
+# The installation is writable, so numba must be prevented from using it.
 CACHES = """
 import json, os, warnings
 warnings.simplefilter("error")
@@ -33,7 +34,8 @@ print(json.dumps({"decoder": default_decoder(1 << 40).name, "drawn": in_markdown
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files of somebody whose home is a file, which nobody, root included, can write into."""
+    """The folder for temporary files of a user whose home is a file. Nobody can write into such a home, not even
+    root."""
     home, folder = tmp_path / "home", tmp_path / "tmp"
     home.touch()
     folder.mkdir()
@@ -41,12 +43,13 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)  # where Python remembers what TMPDIR was
+    monkeypatch.setattr(tempfile, "tempdir", None)  # Python caches the value of TMPDIR here
     return folder
 
 
 def test_caches_fall_back_to_a_private_temporary_folder(temporary: Path) -> None:
-    """Several processes of one user share it. Nobody else may enter: the JVM and numba run what lies there."""
+    """Several processes of one user share the folder. Nobody else may enter it: the JVM and numba run what lies
+    there."""
     folder = cache_folder()
 
     assert folder == cache_folder() == temporary / MINE / "cache"
@@ -55,7 +58,7 @@ def test_caches_fall_back_to_a_private_temporary_folder(temporary: Path) -> None
 
 
 def test_a_link_in_place_of_the_fallback_is_not_followed(temporary: Path, tmp_path: Path) -> None:
-    """Anybody can create names among temporary files: another folder is used, and nothing stops."""
+    """Anybody can create names among temporary files. lakegc uses another folder and continues."""
     (tmp_path / "target").mkdir()
     (temporary / MINE).symlink_to(tmp_path / "target")
 
@@ -67,7 +70,7 @@ def test_a_link_in_place_of_the_fallback_is_not_followed(temporary: Path, tmp_pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_folder_of_another_user_is_not_used_as_the_fallback(temporary: Path) -> None:
-    """Its owner could change what is in it."""
+    """The owner could change its content."""
     (temporary / MINE).mkdir()
     os.chown(temporary / MINE, 12345, 12345)
 
@@ -76,7 +79,7 @@ def test_a_folder_of_another_user_is_not_used_as_the_fallback(temporary: Path) -
 
 
 def test_plots_and_compiled_loops_work_without_a_home(temporary: Path) -> None:
-    """If neither the home nor the installation can be written to, their files go to the fallback, without a warning."""
+    """If neither the home nor the installation can be written to, the files go to the fallback without a warning."""
     environ = {**os.environ, "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator,UserWideCacheLocator"}
     ended = subprocess.run(
         [sys.executable, "-c", CACHES], env=environ, cwd=temporary, capture_output=True, text=True, timeout=120,
@@ -101,24 +104,24 @@ def test_dagsters_history_falls_back_to_a_temporary_folder_with_a_warning(tempor
 
 
 def test_dagsters_history_stays_in_a_writable_home(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fallback is only for users without another place; a link there is refused, as it may be an attack."""
+    """The fallback is only for users without another place. A link there is refused, because it may be an attack."""
     home = temporary / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = dagster_home({})
-    found.rmdir()
-    found.symlink_to(temporary)
+        folder = dagster_home({})
+    folder.rmdir()
+    folder.symlink_to(temporary)
 
-    assert found == home / "data" / "lakegc" / "dagster"
+    assert folder == home / "data" / "lakegc" / "dagster"
     with pytest.raises(Refused, match="is a symbolic link"):
         dagster_home({})
 
 
 def test_a_dagster_home_that_cannot_be_created_is_refused_with_its_path(temporary: Path) -> None:
-    """A folder that was named is not replaced by another one."""
+    """A folder that the user named is never replaced by another one."""
     (temporary / "file").touch()
 
     with pytest.raises(WrongUsage, match=r"DAGSTER_HOME is .*/file/dagster, which can't be created"):
@@ -126,7 +129,7 @@ def test_a_dagster_home_that_cannot_be_created_is_refused_with_its_path(temporar
 
 
 def test_settings_load_without_a_home(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a home there is no file of lakectl's, variables alone count, and nothing is made in a folder named ~."""
+    """Without a home there is no lakectl file, so only variables apply. No folder named ~ is created."""
 
     def nobody(_: int) -> None:
         raise KeyError
