@@ -98,7 +98,7 @@ def reference_status(
         "unreferenced": _sum(is_unreferenced) - _sum(has_dot_segment),
         "dot_segments": _sum(has_dot_segment),
         "live_not_listed": len(missing),
-        "uncommitted": _sum(is_uncommitted),
+        "uncommitted": _sum(pc.and_(is_uncommitted, pc.invert(is_committed))),
         "live_inside": len(live),
     }
     with_status = stored.select(["address", *_LISTED]).append_column("status", status)

@@ -164,3 +164,14 @@ def test_optimized_run_is_subset_of_full_run_any_ref_graph(capsys: pytest.Captur
     )
     assert TALLY["pairs"] >= PAIRS
     assert TALLY["looked at"] < TALLY["stored"]
+
+
+def test_a_staged_object_that_is_also_committed_counts_as_committed() -> None:
+    """An incremental mark knows it from its base; a full mark counts it the same way."""
+    marks = RepeatedMarks()
+    try:
+        marks.model.stage(6, 3, 3)
+        marks.model.create_branch(1, 0, 6)
+        marks.compare(days=0, min_age_days=4, sweep="", swept=True)
+    finally:
+        marks.teardown()

@@ -117,7 +117,7 @@ def expected_status(
             "candidates": True,
             "young": young,
             "committed": committed,
-            "uncommitted": staged,
+            "uncommitted": staged and not committed,
         }.items():
             counts[name] += counted and listed is not None
         counts["candidate_bytes"] += size
