@@ -417,7 +417,6 @@ RANGE_REFS = pa.schema(
 METARANGE_RANGES = pa.schema([pa.field("metarange_id", pa.string(), nullable=False), *RANGE_REFS])
 RANGE_IDS = pa.schema([METARANGE_RANGES.field("range_id")])
 RANGES_OF_METARANGES = pa.schema([METARANGE_RANGES.field(name) for name in ("metarange_id", "range_id")])
-BRANCH_RANGES = pa.schema([HEADS.field("branch"), METARANGE_RANGES.field("range_id")])
 # Several ids of holds in one field are sorted, with HOLD_SEPARATOR between them.
 HOLD_SEPARATOR = ", "
 RANGES_ON_HOLD = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read only for paths on hold
@@ -431,19 +430,17 @@ OBJECTS_ON_HOLD = pa.schema(  # objects that would be expired without holds
         pa.field("hold", pa.string(), nullable=False),  # ids of all holds that keep it
     ]
 )
-HEAD_ENTRIES = pa.schema(
-    [
-        pa.field("range_id", pa.string(), nullable=False),
-        pa.field("path", pa.string()),  # null if it is not UTF-8
-        pa.field("size", pa.int64(), nullable=False),
-    ]
-)
-SERVED = pa.schema(
+PATHS_TO_PROBE = pa.schema(
     [
         pa.field("repository", pa.string(), nullable=False),
         pa.field("branch", pa.string(), nullable=False),
         pa.field("path", pa.string()),  # null if it is not UTF-8, so it can't be probed
         pa.field("size", pa.int64(), nullable=False),  # of the head's entry that led to the probe
+    ]
+)
+SERVED = pa.schema(
+    [
+        *PATHS_TO_PROBE,
         pa.field("address", pa.string()),  # the address that the branch serves, if inside the namespace; otherwise null
         pa.field("unclear", pa.string()),  # why the served address is unknown; null if it is known
     ]

@@ -10,7 +10,8 @@ retained_commits         holds_in_force
 committed_addresses      metaranges, other_repositories, other_repository_heads, earlier_references
 expired_set              keep_lookups, expiry_reasons, writer
   live or not            reference_status, incremental_comparison, missing_objects, dot_segments
-  reasons to keep        keep_facts, other_repositories, restaged_content, path_probes, recheck, addresses_on_hold
+  reasons to keep        keep_facts, other_repositories, restaged_content, head_paths, path_probes, recheck,
+                         addresses_on_hold
   for the review         totals, sample_objects, missed_by_incremental
 earlier marks            mark_chain
 display in Dagster       metadata, plots, figures

@@ -78,7 +78,7 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
 
 def as_input(run: MarkRun, rows: Rows) -> Input:
     """Read these attributions (ATTRIBUTIONS) now, so that unreadable ones are noticed here."""
-    rows = rows if isinstance(rows, Tasks) else run.persist(rows)
+    rows = run.persist(rows)
     count = len(rows.table) if isinstance(rows, Tasks) else rows.count()
     return Input.of_rows(ATTRIBUTED, rows, ATTRIBUTIONS, count, reduced=best)
 

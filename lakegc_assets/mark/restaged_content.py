@@ -13,59 +13,51 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.formatting import plural
-from lakegc_assets.mark import keep_facts, other_repository_heads
+from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.head_paths import (
+    BRANCH_HEADS,
+    PAIRS,
+    Heads,
+    Tables,
+    pairs_in,
+    read_paths,
+    read_ranges,
+    with_metaranges,
+    without_unread,
+)
 from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
 from lakegc_assets.mark.metaranges import RecordedRanges
+from lakegc_assets.mark.other_repositories import Unread
 from lakegc_assets.mark.path_probes import PROBED_PARTS, probe_batches
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
-from lakegc_assets.rules.incremental import union
-from spark_resources.lakefs.ranges import (
-    distinct_refs,
-    entries_of_size,
-    metarange_reader,
-    metarange_tasks,
-    range_number,
-    range_tasks,
-    ranges_by_size,
-)
-from spark_resources.model import (
-    BRANCH_RANGES,
-    HEADS,
-    METARANGE_RANGES,
-    RANGE_REFS,
-    RANGES_OF_METARANGES,
-    SERVED,
-)
+from lakegc_assets.rules.path_probes import PROBES_OF_SIZE, SizeSet
+from spark_resources.lakefs.ranges import distinct_refs, range_number, ranges_by_size
+from spark_resources.model import HEADS, PATHS_TO_PROBE, RANGE_REFS, SERVED
 from spark_resources.spark.arrow_shuffle import Input
-from spark_resources.spark.datasets import Dataset, Producer, read_rows, write_dataset, write_produced
+from spark_resources.spark.datasets import Dataset, Producer, read_rows, write_produced
 from spark_resources.spark.partitioning import row_tasks
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, Tasks, collected
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from spark_resources.spark.tasks import Batches, Rows, Tasks, collected, distinct_rows, filtered, moved_if_few
 
 Row = dict[str, Any]
 
-PATH_COLUMNS = ("repository", "branch", "path", "size")
-MAX_SIZES = 1_000_000  # 8 MB, broadcast to every task
 MIN_PATHS_PER_TASK = 100
 FEW_PATHS = 10_000
 SERVED_INSIDE = pa.schema(
     [field.with_nullable(False) for field in map(SERVED.field, ("address", "repository", "branch"))]
 )
+UNCLEAR = pa.schema([SERVED.field("unclear"), pa.field("probes", pa.int64(), nullable=False)])
 PASSES = tuple(zip(PROBED_PARTS, ("not_probed", "not_probed_again"), strict=True))
 """For each pass, the parts with the probe results and with the paths beyond the limit."""
 MAX_REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
@@ -79,10 +71,10 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
     """
     facts = notes.facts
     facts |= {"probes": 0, "probed_again": 0, "not_probed": 0, "probes_failed": 0, "served_inside": 0, "unclear": []}
-    paths, sizes, probed = PathsToProbe(run, notes, chain), Sizes(run, objects.sizes()), list[Dataset]()
+    paths, sizes, probed = PathsToProbe(run, notes, chain), SizeSet(objects.sizes()), list[Dataset]()
     for again, parts in enumerate(PASSES):
         if facts["served_inside"] or facts["unclear"]:
-            sizes = Sizes(run, objects.with_facts({keep_reasons.BRANCH: served(run, notes, probed)}).sizes())
+            sizes = SizeSet(objects.with_facts({keep_reasons.BRANCH: served(run, notes, probed)}).sizes())
         probed += probe_paths(run, notes, paths.to_probe(sizes), parts, again=bool(again))
     return served(run, notes, probed) if probed else None
 
@@ -108,47 +100,27 @@ def inconclusive_sizes(run: MarkRun, probed: Sequence[Dataset]) -> pa.Table:
     return keep_reasons.inconclusive_sizes(collected(by_file, lambda batches: batches, columns))
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The distinct sizes of objects; `every` has all of them, on the driver."""
-
-    run: MarkRun
-    every: pa.Array
-
-    @property
-    def few(self) -> pa.Array | None:
-        """All sizes; None if there are too many to send to every task."""
-        return self.every if len(self.every) <= MAX_SIZES else None
-
-    @cached_property
-    def rows(self) -> DataFrame:
-        """All sizes as a DataFrame, for joins (column size)."""
-        table = pa.table([self.every], schema=keep_facts.SIZES)
-        return row_tasks(self.run.spark, table, batch=MAX_SIZES).frame()
-
-
 def probe_paths(
-    run: MarkRun, notes: StepNotes, to_probe: FoundPaths | None, parts: tuple[str, str], *, again: bool
+    run: MarkRun, notes: StepNotes, paths: Rows | None, parts: tuple[str, str], *, again: bool
 ) -> list[Dataset]:
-    """Write the addresses that branches serve at these paths, and the paths beyond the limit (both SERVED)."""
+    """Write the addresses that branches serve at these paths (PATHS_TO_PROBE), and the paths beyond the limit (both
+    SERVED)."""
     part, beyond_part = parts
     datasets, facts, unclear_reasons = list[Dataset](), notes.facts, list[str]()
-    facts["probed_again" if again else "probes"] = to_probe.count if to_probe is not None else 0
-    if to_probe is None or not to_probe.count:
+    counts = probes_by_size(paths) if paths is not None else PROBES_OF_SIZE.empty_table()
+    count = facts["probed_again" if again else "probes"] = pc.sum(counts["probes"], min_count=0).as_py()
+    if paths is None or not count:
         return []
-    paths, count = to_probe.rows, to_probe.count
     if count > run.limits.probes:
-        beyond = run.persist(path_probes.beyond_bound(paths, run.limits.probes))
-        unsent = path_probes.not_sent(paths.join(beyond, "size", "left_semi"), LIMIT_REASON)
-        datasets.append(write_dataset(unsent, run.place, run.mark.folder("expired_set", beyond_part), SERVED))
+        beyond = SizeSet(path_probes.beyond_limit(counts, run.limits.probes))
+        datasets.append(write_not_sent(run, paths, beyond, beyond_part))
         notes.add_dataset(datasets[0], beyond_part)
         facts["not_probed"] += datasets[0].rows
         unclear_reasons.append(unclear_sentence(datasets[0].rows, LIMIT_REASON))
-        paths = paths.join(beyond, "size", "left_anti")
+        paths = filtered(paths, lambda batch: pc.invert(beyond.contains(batch.column("size"))), PATHS_TO_PROBE)
     to_send = count - sum(dataset.rows for dataset in datasets)
     run.log_message(f"probing branches{' once more' if again else ''}: {plural(to_send, 'path')}")
-    folder, few = run.mark.folder("expired_set", part), to_probe.few if to_send == count else None
-    tasks = in_path_order(run, paths, to_send) if few is None else few_in_path_order(run, few)
+    tasks, folder = in_path_order(run, paths, to_send), run.mark.folder("expired_set", part)
     results, report = write_produced(tasks, probe_producer(run), run.place, folder, SERVED)
     notes.add_dataset(results, part)
     facts["served_inside"] += report.counters["inside"]
@@ -161,6 +133,26 @@ def probe_paths(
     return [results, *datasets]
 
 
+def probes_by_size(paths: Rows) -> pa.Table:
+    """How many of these paths have each size (PROBES_OF_SIZE), on the driver."""
+
+    def counted(batches: Batches) -> Batches:
+        for batch in batches:
+            yield from path_probes.count_by_size(pa.Table.from_batches([batch])).to_batches()
+
+    return path_probes.sum_by_size(collected(paths, counted, PROBES_OF_SIZE))
+
+
+def write_not_sent(run: MarkRun, paths: Rows, sizes: SizeSet, part: str) -> Dataset:
+    """Write the paths with these sizes as probes without a result (SERVED)."""
+
+    def produce(batches: Batches, _: TaskReport) -> Batches:
+        for batch in batches:
+            yield path_probes.not_sent(batch.filter(sizes.contains(batch.column("size"))), LIMIT_REASON)
+
+    return write_produced(paths, produce, run.place, run.mark.folder("expired_set", part), SERVED)[0]
+
+
 def unclear_sentence(probes: int, why: str) -> str:
     """The message for an operator about probes without a clear result."""
     return f"{probes:,} path probes have no clear result, so every object that may be served there is kept: {why}"
@@ -168,26 +160,15 @@ def unclear_sentence(probes: int, why: str) -> str:
 
 def frequent_reasons(run: MarkRun, results: Dataset) -> list[str]:
     """Why probes have no clear result, with counts, most frequent reasons first."""
-    from pyspark.sql import functions as F
 
-    rows = run.read_dataset(results, SERVED).where(F.col("unclear").isNotNull()).groupBy("unclear").count()
-    most_frequent = rows.orderBy(F.desc("count"), "unclear").limit(MAX_REASONS).collect()
-    return [unclear_sentence(row["count"], row["unclear"]) for row in most_frequent]
+    def reasons(probed: pa.Table) -> pa.Table:
+        counts = probed.filter(pc.is_valid(probed["unclear"])).group_by("unclear").aggregate([([], "count_all")])
+        return counts.rename_columns(UNCLEAR.names).cast(UNCLEAR)
 
-
-@dataclass(frozen=True, slots=True)
-class FoundPaths:
-    """Paths to probe (columns repository, branch, path, size): persisted `rows`, their number, and the same as a table
-    if there are few."""
-
-    rows: DataFrame
-    count: int
-    few: pa.Table | None
-
-    @classmethod
-    def of(cls, rows: DataFrame) -> FoundPaths:
-        first_rows = rows.limit(FEW_PATHS + 1).toArrow().select(list(PATH_COLUMNS))
-        return cls(rows, len(first_rows), first_rows) if len(first_rows) <= FEW_PATHS else cls(rows, rows.count(), None)
+    by_file = read_rows(run.spark, run.place, [results], SERVED, reasons, UNCLEAR)
+    sums = collected(by_file, lambda batches: batches, UNCLEAR).group_by("unclear").aggregate([("probes", "sum")])
+    most_frequent = sums.sort_by([("probes_sum", "descending"), ("unclear", "ascending")]).slice(0, MAX_REASONS)
+    return [unclear_sentence(row["probes_sum"], row["unclear"]) for row in most_frequent.to_pylist()]
 
 
 @dataclass(slots=True)
@@ -199,31 +180,28 @@ class PathsToProbe:
     chain: MarkChain
     heads: list[Row] = field(default_factory=list)
     heads_elsewhere: set[tuple[str, str, str]] = field(default_factory=set)
-    sizes: Sizes | None = None
-    paths: FoundPaths | None = None
+    sizes: SizeSet | None = None
+    paths: Rows | None = None
 
-    def to_probe(self, sizes: Sizes) -> FoundPaths | None:
-        """The paths where an entry has one of these sizes; None if there are none. `sizes` are those of the previous
-        call or fewer. Heads are listed on every call, but only new ones are read."""
-        if not len(sizes.every):
+    def to_probe(self, sizes: SizeSet) -> Rows | None:
+        """The paths where an entry has one of these sizes (PATHS_TO_PROBE); None if there are none. `sizes` are those
+        of the previous call or fewer. Heads are listed on every call, but only new ones are read."""
+        if not len(sizes):
             return None
         own_paths = paths_at_heads(self.run, self._new_heads(), sizes, self.chain)
-        paths_elsewhere = other_repository_heads.paths_to_probe(
-            self.run, self.notes, sizes.rows, sizes.few, self.heads_elsewhere
-        )
-        new = [rows.select(*PATH_COLUMNS) for rows in (own_paths, paths_elsewhere) if rows is not None]
+        paths_elsewhere = other_repository_heads.paths_to_probe(self.run, self.notes, sizes, self.heads_elsewhere)
+        new = [paths for paths in (own_paths, paths_elsewhere) if paths is not None]
         if new or sizes is not self.sizes:
-            paths = [*self._known(sizes), *new]
-            rows = self.run.persist(union(paths).dropDuplicates()) if paths else None
-            self.sizes, self.paths = sizes, FoundPaths.of(rows) if rows is not None else None
+            paths = distinct_rows([*self._known(sizes), *new], PATHS_TO_PROBE)
+            self.sizes = sizes
+            self.paths = moved_if_few(self.run.persist(paths), FEW_PATHS) if paths is not None else None
         return self.paths
 
-    def _known(self, sizes: Sizes) -> list[DataFrame]:
+    def _known(self, sizes: SizeSet) -> list[Rows]:
         """The paths known so far that have one of these sizes."""
-        if self.paths is None:
-            return []
-        rows = self.paths.rows
-        return [rows if sizes is self.sizes else rows.join(sizes.rows, "size", "left_semi").select(*PATH_COLUMNS)]
+        if self.paths is None or sizes is self.sizes:
+            return [self.paths] if self.paths is not None else []
+        return [filtered(self.paths, lambda batch: sizes.contains(batch.column("size")), PATHS_TO_PROBE)]
 
     def _new_heads(self) -> list[Row]:
         """The current heads (HEADS) that were not seen yet. The first call also includes those that the mark
@@ -242,56 +220,46 @@ class PathsToProbe:
         return new
 
 
-def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: Sizes, chain: MarkChain) -> DataFrame | None:
-    """The paths to probe at these heads (HEADS) of this repository; None if none has objects of a wanted size."""
-    from pyspark.sql import functions as F
-
-    heads = [row for row in heads if row["metarange_id"]]
-    if not heads:
+def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: SizeSet, chain: MarkChain) -> Rows | None:
+    """The paths to probe at these heads (HEADS) of this repository (PATHS_TO_PROBE); None if none has objects of a
+    wanted size. Ranges that this mark or an earlier one recorded are only read if they may have such objects."""
+    repository = run.partition.repository
+    heads_with_objects = [{**row, "repository": repository} for row in heads if row["metarange_id"]]
+    if not heads_with_objects:
         return None
-    recorded, branches = RecordedRanges.of(run, chain), pa.Table.from_pylist(heads, schema=HEADS)
-    metaranges = {row["metarange_id"] for row in heads}
-    known = metaranges & recorded.metaranges
-    tasks, read_metaranges = metarange_tasks(run.spark, sorted(metaranges - known)), metarange_reader(run.place)
-    few, many = METARANGE_RANGES.empty_table(), None
-    if tasks.is_here:
-        few = tasks.collected(read_metaranges, METARANGE_RANGES)
-    else:  # each branch may have thousands of ranges, most of them shared
-        many = run.persist(tasks.mapped(read_metaranges, METARANGE_RANGES))
-    unknown = (
-        few.select(RANGE_REFS.names)
-        if many is None
-        else many.select(*RANGE_REFS.names).dropDuplicates().toArrow().cast(RANGE_REFS)
-    )
-    refs = distinct_refs(pa.concat_tables([recorded.ranges_of(known), unknown]))
-    refs = refs.filter(may_contain_size(run, refs["range_id"].to_pylist(), sizes.few, chain, recorded))
+    by_metarange = Heads.of(pa.Table.from_pylist(heads_with_objects, schema=BRANCH_HEADS))
+    tables = Tables({repository: run.place}, raising)
+    recorded, metaranges = RecordedRanges.of(run, chain), by_metarange.metaranges
+    is_recorded = pc.is_in(metaranges["metarange_id"], pa.array(sorted(recorded.metaranges), pa.string()))
+    read = read_ranges(run, metaranges.filter(pc.invert(is_recorded)), tables)
+    known = metaranges.filter(is_recorded)["metarange_id"].to_pylist()
+    refs = distinct_refs(pa.concat_tables([recorded.ranges_of(known), read.select(RANGE_REFS.names).cast(RANGE_REFS)]))
+    refs = refs.filter(may_contain_size(run, refs["range_id"].to_pylist(), sizes.as_array(), chain, recorded))
     if not len(refs):
         return None
-    known_pairs = recorded.pairs_with(known, refs["range_id"].to_pylist())
-    pairs = pa.concat_tables([known_pairs, few.select(RANGES_OF_METARANGES.names)])
-    joined = pairs.join(branches, "metarange_id", join_type="inner", use_threads=False)
-    distinct_pairs = joined.group_by(BRANCH_RANGES.names, use_threads=False).aggregate([]).cast(BRANCH_RANGES)
-    branch_ranges = row_tasks(run.spark, distinct_pairs, batch=10_000).frame()
-    if many is not None:
-        new = many.join(row_tasks(run.spark, branches, batch=10_000).frame(), "metarange_id")
-        branch_ranges = branch_ranges.unionByName(new.select(*BRANCH_RANGES.names)).dropDuplicates()
-    own_repository = F.lit(run.partition.repository)
-    return path_probes.probes(
-        entries_of_size(range_tasks(run.spark, refs), run.place, sizes.few).withColumn("repository", own_repository),
-        branch_ranges.withColumn("repository", own_repository),
-        sizes.rows,
+    pairs = recorded.pairs_with(known, refs["range_id"].to_pylist())
+    numbers = pc.index_in(pairs["metarange_id"], metaranges["metarange_id"].combine_chunks())
+    names = pa.repeat(pa.scalar(repository), len(pairs))
+    recorded_pairs = pa.table([names, pairs["range_id"], numbers], schema=PAIRS)
+    ranges = with_metaranges(
+        refs.add_column(0, BRANCH_HEADS.field("repository"), pa.repeat(pa.scalar(repository), len(refs))),
+        pa.concat_tables([recorded_pairs, pairs_in(read)]),
     )
+    return without_unread(read_paths(run, ranges, by_metarange, sizes, tables))
+
+
+def raising(_repository: str, _unread: Unread) -> AbstractContextManager[None]:
+    """Let every error stop the mark: this repository must be read."""
+    return nullcontext()
 
 
 def may_contain_size(
-    run: MarkRun, ranges: Sequence[str], wanted: pa.Array | None, chain: MarkChain, recorded: RecordedRanges
+    run: MarkRun, ranges: Sequence[str], wanted: pa.Array, chain: MarkChain, recorded: RecordedRanges
 ) -> pa.Array:
     """Whether each range may have an entry of a wanted size; true if its sizes weren't recorded.
 
     Reading a range is always safe, so errors in the recorded sizes of an earlier mark are ignored.
     """
-    if wanted is None:
-        return pa.repeat(True, len(ranges))
     datasets = chain.sizes
     if SIZES[1] in run.mark.record.step(SIZES[0]).datasets:
         datasets.append(run.mark.dataset(*SIZES))
@@ -306,21 +274,20 @@ def may_contain_size(
     return pa.array([number in matching or number not in known for number in map(range_number, ranges)], pa.bool_())
 
 
-def few_in_path_order(run: MarkRun, paths: pa.Table) -> Tasks:
-    return row_tasks(run.spark, paths, batch=MIN_PATHS_PER_TASK, order_by=PATH_COLUMNS[:3])
-
-
-def in_path_order(run: MarkRun, paths: DataFrame, count: int) -> DataFrame:
-    """The `count` rows of `paths`, sorted by path and range-partitioned into at most two tasks per core."""
+def in_path_order(run: MarkRun, paths: Rows, count: int) -> Rows:
+    """The `count` paths in their order, divided among at most two tasks per core."""
+    order = PATHS_TO_PROBE.names[:3]
+    if isinstance(paths, Tasks):
+        return row_tasks(run.spark, paths.table, batch=MIN_PATHS_PER_TASK, order_by=order)
     tasks = min(2 * run.spark().sparkContext.defaultParallelism, 1 + count // MIN_PATHS_PER_TASK)
-    return paths.repartitionByRange(tasks, *PATH_COLUMNS[:3]).sortWithinPartitions(*PATH_COLUMNS[:3])
+    return paths.repartitionByRange(tasks, *order).sortWithinPartitions(*order)
 
 
 def probe_producer(run: MarkRun) -> Producer:
     lakefs, namespace = run.lakefs, run.place.namespace
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
-        rows = (row for batch in batches for row in batch.select(list(PATH_COLUMNS)).to_pylist())
+        rows = (row for batch in batches for row in batch.to_pylist())
         for batch in probe_batches(rows, lakefs, namespace):
             report.count(
                 unanswered=batch.num_rows - batch.column("unclear").null_count,

@@ -1,42 +1,96 @@
 """Which paths to probe on branches, because no list contains identical content that was re-staged (formats §2;
 invariant 2).
 
-Pure: DataFrames in, DataFrames out. `keep_reasons` decides on the probe results.
+Pure: Arrow tables in, Arrow tables out. `keep_reasons` decides on the probe results.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_resources.model import PATHS_TO_PROBE, SERVED
+
+PROBES_OF_SIZE = pa.schema([PATHS_TO_PROBE.field("size"), pa.field("probes", pa.int64(), nullable=False)])
+BATCH_ROWS = 100_000
 
 
-def probes(head_entries: DataFrame, branch_ranges: DataFrame, candidates: DataFrame) -> DataFrame:
-    """The paths to probe on branches: columns repository, branch, path, size; without duplicates.
+class SizeSet:
+    """Distinct sizes of objects, sorted: a hash table of millions of sizes would take longer to build than a range to
+    read."""
 
-    A candidate with the size of an entry in a branch head may be the object that the branch serves at that path, even
-    if no list contains it. `head_entries` has columns repository, range_id, path and size, `branch_ranges` repository,
-    branch and range_id.
+    def __init__(self, sizes: pa.Array) -> None:
+        self._sorted = np.unique(sizes.cast(pa.int64()).to_numpy(zero_copy_only=False))
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def contains(self, sizes: pa.Array) -> pa.Array:
+        """Whether each of these sizes (int64, none null) is in the set."""
+        if not len(self):
+            return pa.repeat(False, len(sizes))
+        values = sizes.to_numpy(zero_copy_only=False)
+        positions = np.minimum(np.searchsorted(self._sorted, values), len(self) - 1)
+        return pa.array(self._sorted[positions] == values)
+
+    def as_array(self) -> pa.Array:
+        return pa.array(self._sorted)
+
+
+def paths_to_probe(
+    paths: pa.Array, entry_sizes: pa.Array, repository: str, branches: Sequence[str], sizes: SizeSet
+) -> Iterator[pa.RecordBatch]:
+    """The paths to probe on these branches (PATHS_TO_PROBE), given the entries of a range that their heads have.
+
+    An object with the size of an entry may be the one that the branch serves at the entry's path, even if no list
+    contains it. `paths` has the entries' paths, null for each that is not UTF-8; `sizes` are those of all unreferenced
+    objects.
     """
-    alike = head_entries.join(candidates.select("size").dropDuplicates(), "size", "left_semi")
-    joined = alike.join(branch_ranges, ["repository", "range_id"])
-    return joined.select("repository", "branch", "path", "size").dropDuplicates()
+    is_alike = sizes.contains(entry_sizes)
+    alike = pa.table([paths.filter(is_alike), entry_sizes.filter(is_alike)], ["path", "size"])
+    if not len(alike):
+        return
+    branches_at_once = max(BATCH_ROWS // len(alike), 1)
+    for start in range(0, len(branches), branches_at_once):
+        some = pa.array(branches[start : start + branches_at_once], pa.string())
+        on_each = alike.take(pa.array(np.tile(np.arange(len(alike)), len(some))))
+        columns = {
+            "repository": pa.repeat(pa.scalar(repository), len(on_each)),
+            "branch": some.take(pa.array(np.repeat(np.arange(len(some)), len(alike)))),
+            "path": on_each["path"],
+            "size": on_each["size"],
+        }
+        yield from pa.table([columns[name] for name in PATHS_TO_PROBE.names], schema=PATHS_TO_PROBE).to_batches()
 
 
-def beyond_bound(wanted: DataFrame, bound: int) -> DataFrame:
-    """The sizes (column size) whose probes exceed the limit. Sizes that need the fewest probes come first."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    by_size = wanted.groupBy("size").count()
-    running = F.sum("count").over(Window.orderBy("count", "size").rowsBetween(Window.unboundedPreceding, 0))
-    return by_size.select("size", running.alias("probes")).where(F.col("probes") > bound).select("size")
+def count_by_size(paths: pa.Table) -> pa.Table:
+    """How many of these paths (PATHS_TO_PROBE) have each size (PROBES_OF_SIZE)."""
+    ones = pa.table([paths["size"], pa.repeat(1, len(paths))], schema=PROBES_OF_SIZE)
+    return sum_by_size(ones)
 
 
-def not_sent(beyond: DataFrame, why: str) -> DataFrame:
-    """Probes that are never sent, as SERVED: every candidate of their size is kept."""
-    from pyspark.sql import functions as F
+def sum_by_size(counts: pa.Table) -> pa.Table:
+    """The sums of counts, by size (PROBES_OF_SIZE)."""
+    sums = counts.group_by("size", use_threads=False).aggregate([("probes", "sum")])
+    return sums.select(["size", "probes_sum"]).rename_columns(PROBES_OF_SIZE.names).cast(PROBES_OF_SIZE)
 
-    nothing = F.lit(None).cast("string").alias("address")
-    return beyond.select("repository", "branch", "path", "size", nothing, F.lit(why).alias("unclear"))
+
+def beyond_limit(counts: pa.Table, limit: int) -> pa.Array:
+    """The sizes whose probes exceed the limit, given the probes of every size (PROBES_OF_SIZE). Sizes that need the
+    fewest probes come first."""
+    in_order = counts.sort_by([("probes", "ascending"), ("size", "ascending")])
+    running = pc.cumulative_sum(in_order["probes"])
+    return in_order["size"].filter(pc.greater(running, limit)).combine_chunks()
+
+
+def not_sent(paths: pa.RecordBatch, why: str) -> pa.RecordBatch:
+    """Probes (PATHS_TO_PROBE) that are never sent, as SERVED: every object of their size is kept."""
+    columns = {name: paths.column(name) for name in PATHS_TO_PROBE.names}
+    columns |= {
+        "address": pa.nulls(len(paths), pa.string()),
+        "unclear": pa.repeat(pa.scalar(why), len(paths)),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in SERVED.names], schema=SERVED)

@@ -19,7 +19,6 @@ from spark_resources import sstable
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.model import (
     ADDRESSES,
-    HEAD_ENTRIES,
     METARANGE_RANGES,
     RANGE_ADDRESSES,
     RANGE_REFS,
@@ -464,23 +463,6 @@ def ranges_by_size(place: Place, dataset: Dataset, wanted: pa.Array) -> tuple[se
         rows = table.filter(pc.is_in(table["size"], value_set=wanted))
         matching.update(pc.unique(rows["range"]).to_pylist())
     return known, matching
-
-
-def entries_of_size(ranges: Tasks, place: Place, wanted: pa.Array | None) -> DataFrame:
-    """The entries of ranges that have a wanted size (HEAD_ENTRIES); all entries if `wanted` is None."""
-
-    def read(batches: Batches) -> Batches:
-        refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
-        decoder = decoder_for(refs.values())
-        for range_id, data in prefetched_tables(place, refs, referrer="a branch head"):
-            batch = verified_entries(data, refs[range_id], ("path", "size"), decoder)
-            if wanted is not None:
-                batch = batch.filter(pc.is_in(batch.column("size"), value_set=wanted))
-            ids = pa.repeat(pa.scalar(range_id, pa.string()), batch.num_rows)
-            paths = utf8_paths(batch.column("path"))
-            yield pa.RecordBatch.from_arrays([ids, paths, batch.column("size")], schema=HEAD_ENTRIES)
-
-    return ranges.select(*RANGE_REFS.names).mapped(read, HEAD_ENTRIES)
 
 
 def utf8_paths(paths: pa.Array) -> pa.Array:

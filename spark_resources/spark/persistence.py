@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from spark_resources.spark.tasks import Tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+RowsT = TypeVar("RowsT", bound="DataFrame | Tasks")
 
 
 class Persisted:
@@ -18,10 +22,12 @@ class Persisted:
     def __init__(self) -> None:
         self._frames: list[DataFrame] = []
 
-    def __call__(self, frame: DataFrame) -> DataFrame:
-        """Persist the rows of a DataFrame, in memory or on disk, once they are computed."""
-        self._frames.append(frame.persist())
-        return frame
+    def __call__(self, rows: RowsT) -> RowsT:
+        """Persist the rows of a DataFrame, in memory or on disk, once they are computed. The driver has those of tasks
+        anyway."""
+        if not isinstance(rows, Tasks):
+            self._frames.append(rows.persist())
+        return rows
 
     def __enter__(self) -> Persisted:
         return self

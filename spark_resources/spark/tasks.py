@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -161,6 +162,26 @@ def filtered(rows: Rows, keep: Callable[[pa.RecordBatch], pa.Array], schema: pa.
         return (batch.filter(keep(batch)) for batch in batches)
 
     return mapped(rows, step, schema)
+
+
+def distinct_rows(parts: Sequence[Rows], schema: pa.Schema) -> Rows | None:
+    """The distinct rows (of `schema`) of all parts, on the driver if all are there; None if there are no parts."""
+    if not parts:
+        return None
+    here = [part for part in parts if isinstance(part, Tasks)]
+    if len(here) == len(parts):
+        rows = pa.concat_tables(part.table for part in here)
+        return Tasks.of(here[0].spark, rows.group_by(schema.names, use_threads=False).aggregate([]).cast(schema))
+    return reduce(lambda frame, other: frame.unionByName(other), map(as_frame, parts)).dropDuplicates()
+
+
+def moved_if_few(rows: Rows, at_most: int) -> Rows:
+    """The same rows, on the driver if there are at most so many."""
+    if isinstance(rows, Tasks):
+        return rows
+    with errors_from_executors():
+        first = rows.limit(at_most + 1).toArrow()
+    return Tasks.of(lambda: rows.sparkSession, first) if len(first) <= at_most else rows
 
 
 def as_frame(rows: Rows) -> DataFrame:

@@ -1,7 +1,7 @@
 """lakegc's own rules on the values of the model: each case is computed once, by the code that marks and sweeps run.
 
-The two rules on DataFrames that a mark needs, which paths are probed (`path_probes.probes`) and which objects their
-results keep (`keep_reasons.served`), are set algebra and stated here again; a test holds them to the originals.
+Two rules on tables, which paths are probed (`path_probes.paths_to_probe`) and which objects the results keep
+(`keep_reasons.served`), are set algebra and stated here again; a test holds them to the originals.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def of_sizes(universe: Universe, objects: int, sizes: frozenset[int]) -> int:
 
 
 def paths_to_probe(universe: Universe, commit: int, sizes: frozenset[int]) -> frozenset[int]:
-    """The paths of a head at which an entry has one of these sizes: `path_probes.probes`."""
+    """The paths of a head at which an entry has one of these sizes: `path_probes.paths_to_probe`."""
     tree = universe.commits[commit].tree
     return frozenset(path for path, entry in enumerate(tree) if entry is not None and SIZES[entry.content] in sizes)
 

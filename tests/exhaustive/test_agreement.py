@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from itertools import chain, combinations
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.keep_reasons import KEEP_REASONS
+from lakegc_assets.rules.path_probes import SizeSet
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import SERVED
@@ -42,7 +41,6 @@ from tests.exhaustive.world import (
     addresses,
     bit,
 )
-from tests.support.mark_runs import SharedSpark, environment
 
 MERGES = 25
 FEW_RUNS = 20
@@ -131,12 +129,6 @@ def served(there: SandboxWorld) -> list[str | None]:
     return [addresses.get(path) for path in PATHS]
 
 
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    with environment({}):
-        return SharedSpark().spark_session
-
-
 OBJECTS = (0, 1, 2)  # with contents 0, 1 and 2, two of which have equal sizes
 TREES = ((Entry(-1, 0), None), (None, Entry(-1, 2)), (Entry(-1, 1), Entry(-1, 2)), (None, None))
 
@@ -145,32 +137,24 @@ def subsets() -> Sequence[tuple[int, ...]]:
     return list(chain.from_iterable(combinations(OBJECTS, size) for size in range(len(OBJECTS) + 1)))
 
 
-def test_the_paths_that_the_model_probes_are_those_of_the_rule(spark: SparkSession) -> None:
+def test_the_paths_that_the_model_probes_are_those_of_the_rule() -> None:
     universe = Universe(contents=OBJECTS)
-    commits = [universe.commit(Commit((), tree, 0)) for tree in TREES]
-    for objects in subsets():
-        sizes = decisions.sizes_of(universe, sum(map(bit, objects)))
-        expected = {(commit, path) for commit in commits for path in decisions.paths_to_probe(universe, commit, sizes)}
+    for tree in TREES:
+        commit = universe.commit(Commit((), tree, 0))
+        entries = [(str(path), SIZES[entry.content]) for path, entry in enumerate(tree) if entry is not None]
+        paths, entry_sizes = (
+            pa.array([entry[position] for entry in entries], kind)
+            for position, kind in ((0, pa.string()), (1, pa.int64()))
+        )
+        for objects in subsets():
+            sizes = decisions.sizes_of(universe, sum(map(bit, objects)))
+            wanted = SizeSet(pa.array([SIZES[universe.contents[address]] for address in objects], pa.int64()))
 
-        probes = path_probes.probes(*frames(spark, universe, commits, objects)).collect()
+            batches = path_probes.paths_to_probe(paths, entry_sizes, "lake", ["main"], wanted)
 
-        assert {(int(row["branch"]), int(row["path"])) for row in probes} == expected
-        for commit in commits:
-            probed = {row["size"] for row in probes if int(row["branch"]) == commit}
-            assert probed == decisions.probed_sizes(universe, [commit], sizes)
-
-
-def frames(spark: SparkSession, universe: Universe, commits: Sequence[int], objects: Sequence[int]) -> Any:
-    """The entries of heads, their ranges, and candidates, as the rule takes them; a commit is a branch and a range."""
-    entries = [("lake", str(commit), str(path), SIZES[entry.content]) for commit in commits
-               for path, entry in enumerate(universe.commits[commit].tree) if entry is not None]  # fmt: skip
-    branches = [("lake", str(commit), str(commit)) for commit in commits]
-    sizes = [(decisions.key(address), SIZES[universe.contents[address]]) for address in objects]
-    return (
-        spark.createDataFrame(entries, "repository string, range_id string, path string, size long"),
-        spark.createDataFrame(branches, "repository string, branch string, range_id string"),
-        spark.createDataFrame(sizes, "address string, size long"),
-    )
+            probes = [row for batch in batches for row in batch.to_pylist()]
+            assert {int(row["path"]) for row in probes} == decisions.paths_to_probe(universe, commit, sizes)
+            assert {row["size"] for row in probes} == decisions.probed_sizes(universe, [commit], sizes)
 
 
 def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule() -> None:

@@ -215,7 +215,7 @@ def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(la
     assert optimized.expired == {lake.old, "data/stray", "data/of no size in a branch"}
     lake.write("data/kept", b"KEPT")
     lake.days(1)
-    with pytest.raises(DamagedData, match="referenced by a branch head, is missing"):
+    with pytest.raises(DamagedData, match="referenced by a branch of lake, is missing"):
         lake.mark("m3")
 
 

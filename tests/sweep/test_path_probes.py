@@ -17,7 +17,7 @@ from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import RECEIPTS
 from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
-from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.mark_runs import Marker, Sweeper, on_executors, target_of
 from tests.support.messages import on_first_message
 from tests.support.tampering_proxy import TamperingProxy, tampering_proxy
 
@@ -113,6 +113,22 @@ def test_a_path_probe_without_a_clear_result_keeps_its_candidates(
     assert "inconclusive" in rescued["why"]
     assert "HTTP 503" in rescued["why"]
     assert lake.objects.file(candidates).exists()
+
+
+@pytest.mark.parametrize("executors", [False, True], ids=["on the driver", "on executors"])
+def test_paths_beyond_the_limit_are_not_probed_and_keep_their_candidates(
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository, executors: bool
+) -> None:
+    """Every size is probed on all branches or on none."""
+    probed, _ = garbage(lake, b"FOUR"), garbage(lake, b"five!")
+    known = {**settings(sandbox, server), "max_probes": "8"}
+
+    with on_executors(executors):
+        marked = Marker().mark(known, "lake", "m1", NO_AGE)
+
+    facts = marked.facts("expired_set")
+    assert marked.expired == {probed}
+    assert (facts["probes"], facts["not_probed"], facts["probes_failed"]) == (16, 8, 0)
 
 
 def test_a_404_from_a_gateway_hides_no_served_object(

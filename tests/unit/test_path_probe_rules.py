@@ -3,80 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakegc_assets.rules import path_probes
-from spark_resources.model import SERVED
+from lakegc_assets.rules.path_probes import PROBES_OF_SIZE, SizeSet
+from spark_resources.model import PATHS_TO_PROBE, SERVED
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-ENTRIES = pa.schema(
-    [pa.field(name, pa.string()) for name in ("repository", "range_id", "path")] + [("size", pa.int64())]
-)
-RANGES = pa.schema([pa.field(name, pa.string()) for name in ("repository", "branch", "range_id")])
-CANDIDATES = pa.schema([("address", pa.string()), ("size", pa.int64())])
-WANTED = pa.schema([SERVED.field(name) for name in ("repository", "branch", "path", "size")])
+Entry = tuple[str | None, int]  # its path and size
 
 
-def frame(spark: SparkSession, schema: pa.Schema, *rows: Sequence[Any]) -> DataFrame:
-    return spark.createDataFrame(
-        pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
+def sizes(*values: int) -> SizeSet:
+    return SizeSet(pa.array(values, pa.int64()))
+
+
+def probes(entries: Sequence[Entry], branches: Sequence[str], wanted: SizeSet) -> list[tuple[Any, ...]]:
+    paths, entry_sizes = (
+        pa.array([entry[position] for entry in entries], kind) for position, kind in ((0, pa.string()), (1, pa.int64()))
     )
+    batches = list(path_probes.paths_to_probe(paths, entry_sizes, "lake", branches, wanted))
+    assert all(batch.schema == PATHS_TO_PROBE for batch in batches)
+    return sorted((tuple(row.values()) for batch in batches for row in batch.to_pylist()), key=str)
 
 
-def test_each_path_with_an_entry_of_a_candidates_size_is_probed_once_on_each_branch(spark: SparkSession) -> None:
-    """A path that isn't probed would hide a live object. A range counts only in its own repository."""
-    entries = frame(
-        spark, ENTRIES,
-        ("lake", "r1", "p", 1), ("lake", "r1", "p", 1), ("lake", "r1", "q", 2), ("lake", "r1", "too large", 3),
-        ("lake", "r2", "r", 1), ("lake", "r2", None, 1), ("lake", "r3", "on no branch", 1), ("pond", "r1", "s", 2),
-    )  # fmt: skip
-    branches = frame(
-        spark, RANGES,
-        ("lake", "main", "r1"), ("lake", "main", "r1"), ("lake", "dev", "r1"), ("lake", "dev", "r2"),
-        ("pond", "main", "r1"), ("pond", "main", "r2"),
-    )  # fmt: skip
-    candidates = frame(spark, CANDIDATES, ("a", 1), ("b", 1), ("c", 2))
+def test_each_path_with_an_entry_of_a_candidates_size_is_probed_on_each_branch() -> None:
+    """A path that isn't probed would hide a live object."""
+    entries: list[Entry] = [("p", 1), ("q", 2), ("too large", 3), (None, 1)]
 
-    probes = path_probes.probes(entries, branches, candidates)
-
-    assert probes.columns == ["repository", "branch", "path", "size"]
-    assert sorted(map(tuple, probes.collect()), key=str) == [
-        ("lake", "dev", "p", 1), ("lake", "dev", "q", 2), ("lake", "dev", "r", 1),
-        ("lake", "dev", None, 1),
-        ("lake", "main", "p", 1), ("lake", "main", "q", 2),
-        ("pond", "main", "s", 2),
+    assert probes(entries, ["main", "dev"], sizes(2, 1, 1)) == [
+        ("lake", "dev", "p", 1), ("lake", "dev", "q", 2), ("lake", "dev", None, 1),
+        ("lake", "main", "p", 1), ("lake", "main", "q", 2), ("lake", "main", None, 1),
     ]  # fmt: skip
+    assert probes(entries, ["main"], sizes()) == probes(entries, ["main"], sizes(4)) == []
+    assert probes(entries, [], sizes(1)) == probes([], ["main"], sizes(1)) == []
 
 
-def test_sizes_with_few_probes_are_probed_first_up_to_the_limit(spark: SparkSession) -> None:
+@pytest.mark.parametrize("rows", [1, 2, 5, 100])
+def test_no_path_is_lost_between_batches(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(path_probes, "BATCH_ROWS", rows)
+    paths, branches = [f"p{number}" for number in range(4)], [f"b{number}" for number in range(7)]
+
+    assert probes([(path, 1) for path in paths], branches, sizes(1)) == [
+        ("lake", branch, path, 1) for branch in branches for path in paths
+    ]
+
+
+number = st.integers(0, 2**63 - 1) | st.integers(0, 5)
+
+
+@given(st.lists(number), st.lists(number))
+def test_a_size_set_contains_exactly_its_sizes(in_set: list[int], asked: list[int]) -> None:
+    asked = [*asked, *in_set[:3]]
+
+    contained = sizes(*in_set).contains(pa.array(asked, pa.int64()))
+
+    assert contained.to_pylist() == [size in in_set for size in asked]
+
+
+def test_sizes_with_few_probes_are_probed_first_up_to_the_limit() -> None:
     """The limit applies to the total number of probes. No size is probed in part. If counts are equal, the smaller size
     comes first."""
-    one_each = [("lake", "main", f"{size}/{number}", size) for size in (7, 9, 8) for number in range(2)]
-    wanted = frame(spark, WANTED, *one_each, *(("lake", "main", f"6/{number}", 6) for number in range(3)))
+    wanted = [("lake", "main", f"{size}/{number}", size) for size in (7, 9, 8) for number in range(2)]
+    wanted += [("lake", "main", f"6/{number}", 6) for number in range(3)]
+    paths = pa.Table.from_pylist([dict(zip(PATHS_TO_PROBE.names, row, strict=True)) for row in wanted], PATHS_TO_PROBE)
 
-    beyond = {bound: path_probes.beyond_bound(wanted, bound) for bound in (0, 1, 2, 3, 4, 5, 6, 8, 9)}
+    in_parts = [path_probes.count_by_size(paths.slice(start, 4)) for start in range(0, len(paths), 4)]
+    counts = path_probes.sum_by_size(pa.concat_tables(in_parts))
 
-    assert beyond[0].columns == ["size"]
-    assert {bound: sorted(row["size"] for row in unsent.collect()) for bound, unsent in beyond.items()} == {
+    assert counts.schema == PROBES_OF_SIZE
+    beyond = {limit: path_probes.beyond_limit(counts, limit).to_pylist() for limit in (0, 1, 2, 3, 4, 5, 6, 8, 9)}
+    assert {limit: sorted(unsent) for limit, unsent in beyond.items()} == {
         0: [6, 7, 8, 9], 1: [6, 7, 8, 9], 2: [6, 8, 9], 3: [6, 8, 9], 4: [6, 9], 5: [6, 9], 6: [6], 8: [6], 9: [],
     }  # fmt: skip
 
 
-def test_a_probe_that_is_not_sent_is_unclear_and_names_no_address(spark: SparkSession) -> None:
+def test_a_probe_that_is_not_sent_is_unclear_and_names_no_address() -> None:
     """Every candidate of its size is therefore kept."""
-    beyond = frame(spark, WANTED, ("lake", "main", "p", 1), ("lake", "dev", None, 2)).select(
-        "size", "path", "branch", "repository"
-    )
+    wanted = [("lake", "main", "p", 1), ("lake", "dev", None, 2)]
+    rows = [dict(zip(PATHS_TO_PROBE.names, row, strict=True)) for row in wanted]
 
-    results = path_probes.not_sent(beyond, "there are too many")
+    results = path_probes.not_sent(pa.RecordBatch.from_pylist(rows, PATHS_TO_PROBE), "there are too many")
 
-    assert results.columns == SERVED.names
-    assert results.schema["address"].dataType.simpleString() == "string"
-    assert sorted(map(tuple, results.collect())) == [
-        ("lake", "dev", None, 2, None, "there are too many"),
+    assert results.schema == SERVED
+    assert [tuple(row.values()) for row in results.to_pylist()] == [
         ("lake", "main", "p", 1, None, "there are too many"),
+        ("lake", "dev", None, 2, None, "there are too many"),
     ]

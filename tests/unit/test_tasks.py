@@ -18,12 +18,13 @@ from spark_resources.model import Namespace
 from spark_resources.spark.datasets import all_rows, parquet, write_outputs
 from spark_resources.spark.partitioning import id_tasks
 from spark_resources.spark.remote_errors import errors_from_executors
-from spark_resources.spark.tasks import Batches, Tasks
+from spark_resources.spark.tasks import Batches, Tasks, as_frame, distinct_rows, frame_of, moved_if_few
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
 NAMES = [f"n{number}" for number in range(5)]
 RESULT = pa.schema([pa.field("name", pa.string(), nullable=False), pa.field("process", pa.int64())])
+TEXTS = pa.schema([pa.field("text", pa.string())])
 HERE = {"on the driver": 5, "on executors": 0}
 
 
@@ -129,3 +130,34 @@ def test_files_of_different_tasks_never_have_the_same_name(tasks: Tasks, tmp_pat
 
     assert len(dataset.files) == len({file.name for file in dataset.files}) == len(NAMES)
     assert sorted(row["name"] for row in all_rows(place, dataset, RESULT)) == NAMES
+
+
+@pytest.mark.parametrize("on_driver", [(True, True), (True, False), (False, False)])
+def test_distinct_rows_are_those_of_all_parts(spark: SparkSession, on_driver: tuple[bool, bool]) -> None:
+    """Wherever the parts are; a null is a value like any other."""
+    names: list[list[str | None]] = [["a", "b", None, "a"], ["b", None, "c"]]
+    tables = [pa.table([pa.array(some, pa.string())], schema=TEXTS) for some in names]
+    parts = [
+        Tasks.of(lambda: spark, table) if here else frame_of(spark, table)
+        for table, here in zip(tables, on_driver, strict=True)
+    ]
+
+    distinct = distinct_rows(parts, TEXTS)
+
+    assert distinct is not None
+    assert isinstance(distinct, Tasks) == all(on_driver)
+    found = [str(row["text"]) for row in as_frame(distinct).collect()]
+    assert sorted(found) == ["None", "a", "b", "c"]
+    assert distinct_rows([], TEXTS) is None
+
+
+def test_few_rows_are_moved_to_the_driver(spark: SparkSession) -> None:
+    """None is lost, and many stay on the executors."""
+    rows = frame_of(spark, pa.table([["a", "b", "c"]], schema=TEXTS))
+
+    moved = moved_if_few(rows, 3)
+
+    assert isinstance(moved, Tasks)
+    assert sorted(moved.table["text"].to_pylist()) == ["a", "b", "c"]
+    assert moved_if_few(rows, 2) is rows
+    assert moved_if_few(moved, 0) is moved
