@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -31,7 +30,6 @@ from spark_resources.stores.settings import StoreSettings
 from tests.support.finished_marks import COUNTS, START, finished_record
 
 LIMITS = BrakeLimits.of(Settings())
-DOCUMENTED = Path(__file__).parents[2] / "docs" / "settings.md"
 SOON = START + timedelta(minutes=10)
 
 
@@ -229,16 +227,6 @@ def test_unreadable_earlier_marks_trip_every_comparison() -> None:
 
     assert tripped(unreadable) == {"share", "jump", "live", "listing"}
     assert "m0" in unreadable["jump"].why
-
-
-def test_the_documented_defaults_are_the_effective_ones() -> None:
-    """The page on settings has every bound that stops a mark."""
-    rows = re.findall(r"^\| `brake_(\w+)` \|.*\| ([^|]+) \|$", DOCUMENTED.read_text(encoding="utf-8"), re.MULTILINE)
-    documented = {name: default.partition(" (")[0].replace(",", "") for name, default in rows}
-    variables = {f"LAKEGC_BRAKE_{name.upper()}": default for name, default in documented.items()}
-
-    assert documented.keys() == set(BrakeLimits.__slots__)
-    assert BrakeLimits.of(Settings.load(variables, home=Path("/nonexistent"))) == BrakeLimits.of(Settings())
 
 
 def test_every_limit_can_be_configured() -> None:
