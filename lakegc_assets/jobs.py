@@ -143,7 +143,7 @@ backup_job = dg.define_asset_job(
 It takes one partition, `repository|mark_id`; the destination is LAKEGC_BACKUP_TO, or `to` in its config. An
 interrupted backup resumes when it is launched again.""",
 )
-careful_sweep_job = dg.define_asset_job(
+backup_and_sweep_job = dg.define_asset_job(
     "back_up_and_sweep",
     selection=dg.AssetSelection.assets(backup, sweep_report),
     config=TAGGED_CONFIG,

@@ -12,7 +12,7 @@ import dagster as dg
 
 from lakegc_assets.assets.approval_events import MANUAL_EVENT_ADVICE, is_an_approval, report_advice
 from lakegc_assets.assets.review import APPROVAL
-from lakegc_assets.jobs import careful_sweep_job, mark_job, run_request, sweep_job
+from lakegc_assets.jobs import backup_and_sweep_job, mark_job, run_request, sweep_job
 from lakegc_assets.mark.repository_selection import no_match_message, select_repositories
 from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
 from spark_resources.errors import LakegcError
@@ -75,7 +75,7 @@ APPROVALS_PER_TICK = 20
 
 
 @dg.sensor(
-    jobs=[sweep_job, careful_sweep_job],
+    jobs=[sweep_job, backup_and_sweep_job],
     minimum_interval_seconds=30,
     description="""Starts the sweep of each approved mark, once per approval, and of no other mark.
 
@@ -93,7 +93,7 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
     if not events:
         return dg.SkipReason("No new approval.")
     requests, ignored = [], []
-    job = careful_sweep_job if os.environ.get("LAKEGC_BACKUP_TO", "").strip() else sweep_job
+    job = backup_and_sweep_job if os.environ.get("LAKEGC_BACKUP_TO", "").strip() else sweep_job
     for event in events:
         key = event.partition_key or ""
         if not is_an_approval(event):

@@ -213,15 +213,15 @@ class Namespace:
         return Location.OUTSIDE, address
 
     def _is_under_other_local_path(self, address: str) -> bool:
-        """Whether a local address has this namespace's name after an unknown configured path.
+        """Whether a local address is in a namespace of this name, but under a local path that isn't configured here.
 
         A server in a container writes its own path, which may differ from the path on this machine.
         """
         if self.scheme != "local" or not address.lower().startswith("local:///"):
             return False
-        name, full = self._normalized(self.uri).lower(), self._normalized(address).lower()
-        paths = [self._normalized(root).lower().removesuffix(name) for root in self.aliases]
-        return f"/{name}/" in f"/{full}" and not any(full.startswith(path) for path in paths)
+        namespace_path, full_path = self._normalized(self.uri).lower(), self._normalized(address).lower()
+        known_paths = [self._normalized(root).lower().removesuffix(namespace_path) for root in self.aliases]
+        return f"/{namespace_path}/" in f"/{full_path}" and not any(map(full_path.startswith, known_paths))
 
     def conflict_pattern(self) -> str:
         """A regular expression (RE2, anchored) for addresses that `locate` may classify as a conflict."""

@@ -27,7 +27,7 @@ from spark_resources.copying.backup_task import WANTED, backup_rows
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.errors import SweptWithFailures
 from spark_resources.spark.datasets import write_dataset
-from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, arrow_to_spark, run_tasks, this_task
@@ -104,7 +104,7 @@ def listed_copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
                 columns = [pa.array(names, pa.string()), page.objects.column("size"), page.objects.column("checksum")]
                 yield pa.RecordBatch.from_arrays(columns, schema=LISTED_COPIES)
 
-    return id_tasks(lambda: spark, "part", [OBJECTS, RENAMED], batch=1).mapped(read, LISTED_COPIES)
+    return tasks_from_ids(lambda: spark, "part", [OBJECTS, RENAMED], batch_size=1).mapped(read, LISTED_COPIES)
 
 
 # --- copying ----------------------------------------------------------------------------------------------------------

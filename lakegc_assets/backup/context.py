@@ -33,7 +33,7 @@ from spark_resources.mark_store.mark import Mark, own_marks
 from spark_resources.model import EXPIRED_OBJECTS, Partition
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import Dataset, read_dataset
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class BackupRun:
         known = {"address": addresses, "slice": slices}
         empty = {field.name: pa.nulls(len(addresses), field.type) for field in MARKED if field.name not in known}
         table = pa.table({**known, **empty}).select(MARKED.names)
-        return row_tasks(self.spark, table.cast(MARKED), batch=50_000).frame()
+        return tasks_from_rows(self.spark, table.cast(MARKED), batch_size=50_000).frame()
 
     def task_config(self, run: int, tasks: int, *, source: Place, target: Place, log: Log) -> CopyTaskConfig:
         """The configuration of each of `tasks` tasks of a run; the limits are divided among them."""

@@ -24,7 +24,7 @@ from spark_resources.lakefs.readability import is_readable
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import ADDRESSES
 from spark_resources.spark.datasets import read_dataset
-from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, run_tasks, this_task
@@ -181,7 +181,7 @@ def wanted_rows(run: RestoreRun, selection: Selection) -> DataFrame:
     if selection.prefix:
         rows = rows.where(F.col("address").startswith(selection.prefix))
     if selection.keys is not None:
-        listed = id_tasks(run.spark, ADDRESSES.names[0], sorted(set(selection.keys)), batch=50_000).frame()
+        listed = tasks_from_ids(run.spark, ADDRESSES.names[0], sorted(set(selection.keys)), batch_size=50_000).frame()
         rows = rows.join(listed, "address", "left_semi")
     return rows
 
@@ -195,7 +195,7 @@ def unknown_keys(run: RestoreRun, rows: DataFrame, selection: Selection) -> tupl
                 f"{selection.prefix!r}. Pass addresses as 'lakegc review --list' shows them, not paths"
             )
         return ()
-    listed = id_tasks(run.spark, "address", sorted(set(selection.keys)), batch=50_000).frame()
+    listed = tasks_from_ids(run.spark, "address", sorted(set(selection.keys)), batch_size=50_000).frame()
     without_copy = listed.join(rows.where(has_copy()), "address", "left_anti").orderBy("address")
     return tuple(row["address"] for row in without_copy.take(MAX_NAMED))
 

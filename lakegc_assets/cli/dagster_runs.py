@@ -179,7 +179,7 @@ def run_job(
 
 
 def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Make the UI's start page show a finished run of this process: the page only shows runs of known code locations.
+    """Make the UI's Overview page show a finished run of this process: it only shows runs of known code locations.
 
     Dagster has no public API for this, so the UI tests check that it still works.
     """

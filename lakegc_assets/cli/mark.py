@@ -66,8 +66,8 @@ class Server:
 
 
 def refuse_mark_early(partition: Partition, options: Mapping[str, Any]) -> None:
-    """Raise the error that would refuse a mark, before its partition or run exists, reading small records only: its id
-    is in use by one of lakegc's marks or a foreign one, or its base mark is missing or unfinished."""
+    """Raise the error that the mark would be refused with, before its partition or run is created: its id is already
+    used by a lakegc or foreign mark, or its base mark is missing or unfinished. Reads small records only."""
     target = Server.configured().target(partition.repository)
     refuse_used_id(target, partition)
     since = options["since"]

@@ -29,7 +29,7 @@ from spark_resources.model import RECEIPTS, MarkState, Outcome, check_mark_id
 from spark_resources.spark.datasets import all_batches, open_dataset
 from spark_resources.stores.place import Place
 
-EXPLAINED = (Outcome.FAILED, Outcome.RESCUED, Outcome.CHANGED, Outcome.ALREADY_GONE)
+OUTCOMES_WITH_REASONS = (Outcome.FAILED, Outcome.RESCUED, Outcome.CHANGED, Outcome.ALREADY_GONE)
 """Outcomes that need a reason: the approved object was not deleted by this sweep."""
 ROWS_SHOWN, MAX_NAMED = 10, 1_000  # objects per outcome: in the output for people, and in that for scripts
 MAX_REASONS = 10_000  # maximum number of distinct reasons; a store may give a different one for each object
@@ -45,7 +45,7 @@ class Reasons:
     named: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, table: pa.Table) -> None:
-        for outcome in EXPLAINED:
+        for outcome in OUTCOMES_WITH_REASONS:
             rows = table.filter(pc.equal(table["outcome"], outcome.value))
             room = MAX_NAMED - len(self.named[outcome.value])
             self.named[outcome.value] += rows.slice(0, room).select(["address", "size", "code", "why"]).to_pylist()
@@ -59,7 +59,7 @@ class Reasons:
 
     def rows(self) -> Iterator[tuple[str, str, int, int]]:
         """Rows of outcome, reason, objects and bytes, with the most frequent reason of each outcome first."""
-        for outcome in EXPLAINED:
+        for outcome in OUTCOMES_WITH_REASONS:
             for (name, reason), count in self.objects.most_common():
                 if name == outcome.value:
                     yield name, reason, count, self.sizes[name, reason]
@@ -131,7 +131,7 @@ def why_no_report(target: Target, mark_id: str) -> str:
 
 def reasons_of(place: Place, report: Report) -> Reasons:
     reasons = Reasons()
-    if any(report.objects.get(outcome.value) for outcome in EXPLAINED):
+    if any(report.objects.get(outcome.value) for outcome in OUTCOMES_WITH_REASONS):
         dataset = open_dataset(place, report.dataset["folder"], sha256=report.dataset["sha256"])
         for table in all_batches(place, dataset, RECEIPTS):
             reasons.add(table)

@@ -85,7 +85,7 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
     for sentence in summary_sentences(report, in_quarantine_now):
         print_sentence(sentence)
     for repository, why in sorted(report.unread.items()):
-        print_sentence(f"Not read, released by the approval: {sentence_about(repository)}: {why}")
+        print_sentence(f"Not read, as accepted in the approval: {sentence_about(repository)}: {why}")
     for sentence in why_failed(report):
         print_sentence(sentence)
     for what, line in next_commands(report, in_quarantine_now):

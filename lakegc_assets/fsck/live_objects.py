@@ -21,7 +21,7 @@ from spark_resources.lakefs.gc_lists import parse_commits_csv, read_uncommitted_
 from spark_resources.lakefs.ranges import addresses_inside
 from spark_resources.model import DATA, ROOT, AddressType, Namespace
 from spark_resources.model import Location as Where
-from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import folders_in
@@ -136,7 +136,7 @@ def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> Data
                 yield batch_of(SIGHTINGS, note=[finding_note("list of staged objects", key, error)])
         yield report_of("reading lists of staged objects", report)
 
-    return id_tasks(lambda: spark, "key", keys, batch=1, here=0).mapped(
+    return tasks_from_ids(lambda: spark, "key", keys, batch_size=1, max_on_driver=0).mapped(
         read, SIGHTINGS
     )  # a list may have millions of rows
 
@@ -152,7 +152,7 @@ def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS,
             except LakegcError as error:
                 yield batch_of(SIGHTINGS, note=[finding_note("changes of branch", branch, error)])
 
-    return id_tasks(lambda: spark, "branch", branches, batch=1).mapped(read, SIGHTINGS)
+    return tasks_from_ids(lambda: spark, "branch", branches, batch_size=1).mapped(read, SIGHTINGS)
 
 
 def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Namespace) -> Iterator[tuple[str, str]]:
@@ -186,7 +186,9 @@ def stored_sightings(spark: SparkSession, place: Place) -> DataFrame:
         yield report_of("listing", report)
 
     # not on the driver, which would have to hold all objects of a large root folder
-    return id_tasks(lambda: spark, "folder", [ROOT, *folders], batch=1, here=0).mapped(read, SIGHTINGS)
+    return tasks_from_ids(lambda: spark, "folder", [ROOT, *folders], batch_size=1, max_on_driver=0).mapped(
+        read, SIGHTINGS
+    )
 
 
 # --- compared -------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from spark_resources.lakefs.ranges import (
 )
 from spark_resources.model import RANGE_REFS, AddressType
 from spark_resources.model import Location as Where
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, task_name
 from spark_resources.sstable.blocks import MAGIC
@@ -128,7 +128,7 @@ def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table
                     max_key=[ref.max_key for ref in refs],
                 )
 
-    return row_tasks(lambda: spark, metaranges, batch=16).mapped(read, RANGES_FOUND)
+    return tasks_from_rows(lambda: spark, metaranges, batch_size=16).mapped(read, RANGES_FOUND)
 
 
 # --- ranges ---------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from spark_resources.model import (
 )
 from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import Output, Producer, parquet, where_not_null, write_produced, write_rows
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
@@ -93,7 +93,9 @@ def expired_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
     wanted = sorted({row["metarange_id"] for row in expired} - {""})
     if not wanted:
         return []
-    commits = row_tasks(run.spark, pa.Table.from_pylist(expired, schema=COMMIT_VERDICTS), batch=10_000).frame()
+    commits = tasks_from_rows(
+        run.spark, pa.Table.from_pylist(expired, schema=COMMIT_VERDICTS), batch_size=10_000
+    ).frame()
     ranges = ranges_of(run.spark, run.place, wanted).join(commits.select("metarange_id", "hold"), "metarange_id")
     with errors_from_executors():
         rows = ranges.groupBy(*RANGE_REFS.names).agg(F.collect_set("hold").alias("holds")).collect()
@@ -190,7 +192,7 @@ def count_missing(run: MarkRun, candidates: Candidates) -> int:
     under a normalized name."""
     addresses = addresses_by_holds(run).select("address").dropDuplicates()
     expected = addresses.where(listed_area_column(addresses["address"]))
-    missing = expected.transform(garbage.without(listed_objects.stored_objects(run)))
+    missing = expected.transform(garbage.without_addresses_in(listed_objects.stored_objects(run)))
     missing = run.persist(candidates.without_unchanged(missing))
     foldable = missing.where(missing["address"].rlike(NORMALIZED_BY_SOME_STORES)).collect()
     missing_objects.refuse_normalized(run, [row["address"] for row in foldable], state="is on hold and not listed")

@@ -145,8 +145,10 @@ class Incremental(Candidates):
 
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
         looked_up = self.run.read(ASSET, ADDRESSES, COMPARED_PART)
-        unchanged = self.chain.addresses(self.chain.counted).transform(garbage.without(looked_up))
-        return addresses.transform(garbage.without(unchanged.transform(garbage.only(addresses))))
+        unchanged = self.chain.addresses(self.chain.counted).transform(garbage.without_addresses_in(looked_up))
+        return addresses.transform(
+            garbage.without_addresses_in(unchanged.transform(garbage.with_addresses_in(addresses)))
+        )
 
     def count_missed(self, notes: StepNotes, expired: Dataset) -> None:
         pass

@@ -32,7 +32,7 @@ from spark_resources.model import (
     Scope,
 )
 from spark_resources.spark.datasets import Dataset, all_batches, write_rows, write_table
-from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.tasks import Batches
 
@@ -192,4 +192,4 @@ def all_ranges(run: MarkRun) -> pa.Table:
                 arrays = [pa.array([value], type=field.type) for value, field in zip(row, RANGE_REFS, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=RANGE_REFS)
 
-    return id_tasks(run.spark, "table_id", list(table_ids(place)), batch=16).collected(read, RANGE_REFS)
+    return tasks_from_ids(run.spark, "table_id", list(table_ids(place)), batch_size=16).collected(read, RANGE_REFS)

@@ -108,7 +108,7 @@ def ranges_only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa
 
 
 def judged_ranges(run: MarkRun, judged: pa.Table, chain: MarkChain) -> pa.Table:
-    """The ranges of these metaranges (columns metarange_id and verdict), each with the largest verdict of all its
+    """The ranges of these metaranges (columns metarange_id and verdict), each with the strongest verdict of all its
     metaranges (EXPIRED_RANGES). Reads only metaranges that neither this mark nor an earlier one has read."""
     recorded, read_metaranges = RecordedRanges.of(run, chain), metarange_reader(run.place)
     metaranges = set(judged["metarange_id"].to_pylist())
@@ -116,27 +116,27 @@ def judged_ranges(run: MarkRun, judged: pa.Table, chain: MarkChain) -> pa.Table:
 
     def by_range(ranges: pa.Table) -> pa.Table:
         rows = ranges.join(judged, "metarange_id", join_type="inner", use_threads=False)
-        return largest_verdict(rows.select(EXPIRED_RANGES.names))
+        return strongest_verdict(rows.select(EXPIRED_RANGES.names))
 
     def read_by_range(batches: Batches) -> Batches:
         for batch in read_metaranges(batches):
             yield from by_range(pa.Table.from_batches([batch])).to_batches()
 
     result = mapped(metarange_tasks(run.spark, sorted(metaranges - known)), read_by_range, EXPIRED_RANGES)
-    new = result.table if isinstance(result, Tasks) else largest_on_executors(result)
-    return largest_verdict(pa.concat_tables([by_range(recorded.described(known)), new]))
+    new = result.table if isinstance(result, Tasks) else strongest_on_executors(result)
+    return strongest_verdict(pa.concat_tables([by_range(recorded.described(known)), new]))
 
 
-def largest_verdict(ranges: pa.Table) -> pa.Table:
-    """Each range once, with its largest verdict (EXPIRED_RANGES)."""
-    refs = [(name, "first") for name in RANGE_REFS.names[1:]]
-    grouped = ranges.group_by("range_id", use_threads=False).aggregate([*refs, ("verdict", "max")])
-    columns = ["range_id", *(f"{name}_{how}" for name, how in (*refs, ("verdict", "max")))]
+def strongest_verdict(ranges: pa.Table) -> pa.Table:
+    """Each range once, with its strongest verdict (EXPIRED_RANGES)."""
+    aggregations = [*((name, "first") for name in RANGE_REFS.names[1:]), ("verdict", "max")]
+    grouped = ranges.group_by("range_id", use_threads=False).aggregate(aggregations)
+    columns = ["range_id", *(f"{name}_{how}" for name, how in aggregations)]
     return grouped.select(columns).rename_columns(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
 
 
-def largest_on_executors(ranges: DataFrame) -> pa.Table:
-    """Like `largest_verdict`, but before rows are collected: every task may have the same thousands of ranges."""
+def strongest_on_executors(ranges: DataFrame) -> pa.Table:
+    """Like `strongest_verdict`, but before rows are collected: every task may have the same thousands of ranges."""
     from pyspark.sql import functions as F
 
     refs = [F.first(name).alias(name) for name in RANGE_REFS.names[1:]]

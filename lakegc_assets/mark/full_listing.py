@@ -16,7 +16,7 @@ from lakegc_assets.mark.listed_objects import ASSET
 from lakegc_assets.rules.addresses import are_candidates, slice_of
 from spark_resources.model import DATA, ROOT, STORED_OBJECTS
 from spark_resources.spark.datasets import Producer, write_produced
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Tasks
 from spark_resources.stores.base import Store, folders_in
@@ -58,11 +58,13 @@ def tasks_of(run: MarkRun, whole: Sequence[Part]) -> Tasks:
     """Divide these parts and the root among tasks. A few short parts are listed on the driver."""
     at_once = run.place.settings.listing_requests
     if len(whole) < at_once and all_fit_in_one_page(run.store, [ROOT_PART, *whole]):
-        return row_tasks(run.spark, parts_table([ROOT_PART, *whole]), batch=at_once)
+        return tasks_from_rows(run.spark, parts_table([ROOT_PART, *whole]), batch_size=at_once)
     cores = run.spark().sparkContext.defaultParallelism
     parts = split_parts(run.store, whole, wanted=_RANGES_PER_CORE * cores)
     # each task has at most as many parts as it lists concurrently, but few enough that no core is idle
-    return row_tasks(run.spark, parts_table(parts), batch=max(min(at_once, len(parts) // cores), 1), here=0)
+    return tasks_from_rows(
+        run.spark, parts_table(parts), batch_size=max(min(at_once, len(parts) // cores), 1), max_on_driver=0
+    )
 
 
 def split_parts(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:

@@ -22,7 +22,7 @@ from lakegc_assets.rules.path_probes import SizeSet
 from spark_resources import sstable
 from spark_resources.lakefs.ranges import decoder_for, prefetch, range_tasks, read_table, utf8_paths, verified_entries
 from spark_resources.model import HEADS, PATHS_TO_PROBE, RANGE_REFS
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.tasks import Batches, Rows, mapped
 from spark_resources.stores.place import Place
 
@@ -30,7 +30,7 @@ Row: TypeAlias = dict[str, Any]
 Guard: TypeAlias = Callable[[str, Unread], AbstractContextManager[None]]
 """Wraps each read of a repository: errors are raised, or recorded as the reason why the repository is unread."""
 
-PATHS_HERE = 200_000  # more may not fit on the driver
+MAX_PATHS_ON_DRIVER = 200_000  # more may not fit on the driver
 REPOSITORY = PATHS_TO_PROBE.field("repository")
 BRANCH_HEADS = pa.schema([REPOSITORY, HEADS.field("branch"), HEADS.field("metarange_id")])
 NUMBERED_METARANGES = pa.schema([REPOSITORY, HEADS.field("metarange_id"), pa.field("number", pa.int32())])
@@ -104,7 +104,7 @@ def read_ranges(run: MarkRun, metaranges: pa.Table, tables: Tables) -> pa.Table:
         yield pa.RecordBatch.from_arrays([*found, reasons], schema=RANGES_OR_UNREAD)
         yield unread_batch(unread, RANGES_OR_UNREAD)
 
-    return row_tasks(run.spark, metaranges, batch=16).collected(read, RANGES_OR_UNREAD)
+    return tasks_from_rows(run.spark, metaranges, batch_size=16).collected(read, RANGES_OR_UNREAD)
 
 
 def pairs_in(ranges: pa.Table) -> pa.Table:
@@ -129,8 +129,8 @@ def _names(ranges: pa.Table) -> pa.Array:
 def read_paths(run: MarkRun, ranges: pa.Table, heads: Heads, sizes: SizeSet, tables: Tables) -> Rows:
     """The paths to probe on the branches that have these ranges (RANGES): PATHS_OR_UNREAD, maybe with duplicates."""
     branches, tasks = heads.branches, range_tasks(run.spark, ranges)
-    if most_paths(ranges, heads) > PATHS_HERE:
-        tasks = replace(tasks, here=0)
+    if most_paths(ranges, heads) > MAX_PATHS_ON_DRIVER:
+        tasks = replace(tasks, max_on_driver=0)
 
     def read(batches: Batches) -> Batches:
         refs, unread = [row for batch in batches for row in batch.to_pylist()], Unread()

@@ -33,7 +33,7 @@ from spark_resources.deleting.lookup import Lookup
 from spark_resources.lakefs.ranges import ranges_of
 from spark_resources.model import ADDRESSES, DATA, RANGE_IDS, ROOT, STORED_OBJECTS
 from spark_resources.spark.datasets import Producer, write_dataset, write_produced, write_rows
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
@@ -101,10 +101,12 @@ def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
 def addresses_to_look_up(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:
     """Addresses outside these folders that may be garbage (columns address, slice): those that no retained commit
     referred to at the base mark, those in ranges that are no longer retained, and those restored since then."""
-    not_retained = chain.not_retained().select("address").transform(garbage.without(chain.removed_by_sweep()))
+    not_retained = (
+        chain.not_retained().select("address").transform(garbage.without_addresses_in(chain.removed_by_sweep()))
+    )
     in_ranges = chain.addresses(ranges)
     addresses = union([not_retained, in_ranges, chain.restored_objects().select("address")]).dropDuplicates()
-    listed = row_tasks(run.spark, pa.table({"slice": list(folders)}, schema=FOLDERS), batch=10_000).frame()
+    listed = tasks_from_rows(run.spark, pa.table({"slice": list(folders)}, schema=FOLDERS), batch_size=10_000).frame()
     address = addresses["address"]
     sliced = addresses.where(listed_area_column(address)).withColumn("slice", slice_column(address))
     return sliced.join(listed, "slice", "left_anti").select("address", "slice")

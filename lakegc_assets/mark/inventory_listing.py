@@ -19,7 +19,7 @@ from lakegc_assets.rules.addresses import are_candidates, slices_of
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.model import STORED_OBJECTS
 from spark_resources.spark.datasets import write_produced
-from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 from spark_resources.stores.inventory import MANIFEST, Inventory, open_inventory, read_inventory
@@ -79,7 +79,7 @@ def write_candidates(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -
                 report.count(listed=len(table), bytes=pc.sum(objects["size"], min_count=0).as_py())
                 yield from objects.to_batches()
 
-    tasks = id_tasks(run.spark, "file", list(files), batch=1, here=0)
+    tasks = tasks_from_ids(run.spark, "file", list(files), batch_size=1, max_on_driver=0)
     dataset, report = write_produced(tasks, produce, run.place, run.mark.folder("namespace_slices"), STORED_OBJECTS)
     notes.add_dataset(dataset)
     listed = report.counters["listed"]

@@ -61,7 +61,7 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
     name = (
         F.when(top.startswith("!"), deepest).otherwise(top).alias("name")
     )  # in shard folders, the deepest folder is the slice
-    unknown = run.persist(expired.select("address", name).transform(garbage.without(known)))
+    unknown = run.persist(expired.select("address", name).transform(garbage.without_addresses_in(known)))
     names = [row["name"] for row in unknown.select("name").distinct().collect()]
     closed = [name for name in names if not would_be_listed(name, chain.base.start)]
     return unknown.where(unknown["name"].isin(closed)).select("address")

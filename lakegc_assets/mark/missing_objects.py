@@ -49,7 +49,7 @@ def check_listing(run: MarkRun, notes: StepNotes, missing: Rows) -> None:
     refuse_normalized(run, run.mark.record.accepted_missing)
     unaccepted = notes.facts["live_lost"] - notes.facts["live_lost_accepted"]
     if unaccepted > run.limits.missing or notes.facts["live_lost"] == live:
-        names = lost.transform(garbage.without(accepted)).orderBy("address").limit(MAX_NAMED).collect()
+        names = lost.transform(garbage.without_addresses_in(accepted)).orderBy("address").limit(MAX_NAMED).collect()
         raise missing_objects_error(run, notes.facts["live_lost"], live, [row["address"] for row in names])
     refuse_normalized(run, [row["address"] for row in lost.collect()], state="is live and not listed")
 

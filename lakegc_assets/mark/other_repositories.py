@@ -64,7 +64,7 @@ from spark_resources.spark.datasets import (
     write_produced,
     write_table,
 )
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 from spark_resources.stores.place import Place
@@ -203,7 +203,7 @@ def write_staged(run: MarkRun, notes: StepNotes, listing: OtherRepositories, ass
         f"reading {plural(len(branches), 'branch')} of {plural(len(listing.places), 'other repository')} for staged "
         "addresses"
     )
-    tasks = row_tasks(run.spark, branches, batch=4, here=BRANCHES_ON_DRIVER)
+    tasks = tasks_from_rows(run.spark, branches, batch_size=4, max_on_driver=BRANCHES_ON_DRIVER)
     dataset, report = write_produced(tasks, staged_producer(run), run.place, run.mark.folder(asset, part), ADDRESSES)
     notes.add_dataset(dataset, part)
     notes.facts[part] = {"branches": len(branches), "asked": report.counters["asked"], "addresses": dataset.rows}
@@ -332,7 +332,7 @@ def read_tables(
             lambda table: without_addresses.encode(table.filter(pc.invert(is_inside(table)))),
         ),
     ]
-    tasks = row_tasks(run.spark, unread, batch=16)
+    tasks = tasks_from_rows(run.spark, unread, batch_size=16)
     datasets, report = write_outputs(tasks, tables_producer(run, listing), run.place, outputs)
     if report.counters["tables"] != len(unread):
         raise DamagedData(

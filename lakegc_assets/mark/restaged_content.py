@@ -46,7 +46,7 @@ from spark_resources.lakefs.ranges import distinct_refs, range_number, ranges_by
 from spark_resources.model import HEADS, PATHS_TO_PROBE, RANGE_REFS, SERVED
 from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import Dataset, Producer, read_rows, write_produced
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Tasks, collected, distinct_rows, filtered, moved_if_few
 
@@ -278,7 +278,7 @@ def in_path_order(run: MarkRun, paths: Rows, count: int) -> Rows:
     """The `count` paths in their order, divided among at most two tasks per core."""
     order = PATHS_TO_PROBE.names[:3]
     if isinstance(paths, Tasks):
-        return row_tasks(run.spark, paths.table, batch=MIN_PATHS_PER_TASK, order_by=order)
+        return tasks_from_rows(run.spark, paths.table, batch_size=MIN_PATHS_PER_TASK, order_by=order)
     tasks = min(2 * run.spark().sparkContext.defaultParallelism, 1 + count // MIN_PATHS_PER_TASK)
     return paths.repartitionByRange(tasks, *order).sortWithinPartitions(*order)
 

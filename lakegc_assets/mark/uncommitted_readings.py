@@ -32,7 +32,7 @@ from spark_resources.lakefs.gc_lists import read_uncommitted_file
 from spark_resources.lakefs.ranges import addresses_inside
 from spark_resources.model import ADDRESSES, AddressType
 from spark_resources.spark.datasets import Dataset, write_produced, write_rows
-from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 
@@ -96,7 +96,7 @@ def list_staged(run: MarkRun) -> UncommittedLists:
 
 
 def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Dataset, TaskReport]:
-    """Read all files of one list. Raises `DamagedData` if there are fewer than the pages that reported one."""
+    """Read all files of these lists. Raises `DamagedData` if there are fewer files than pages that reported one."""
     keys = [key for location, files in lists.files_by_location.items() for key in reported_files(run, location, files)]
     place = run.place
     if not keys:
@@ -111,7 +111,7 @@ def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Data
             report.count(outside=outside)
             yield pa.RecordBatch.from_arrays([inside], schema=ADDRESSES)
 
-    return write_produced(id_tasks(run.spark, "key", keys, batch=1), produce, place, folder, ADDRESSES)
+    return write_produced(tasks_from_ids(run.spark, "key", keys, batch_size=1), produce, place, folder, ADDRESSES)
 
 
 def why_list_again(lists: UncommittedLists, changed: Dataset) -> str:
@@ -154,7 +154,11 @@ def addresses_at_changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, Task
                 yield pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], schema=ADDRESSES)
 
     return write_produced(
-        id_tasks(run.spark, "branch", branches, batch=1, here=BRANCHES_ON_DRIVER), produce, run.place, folder, ADDRESSES
+        tasks_from_ids(run.spark, "branch", branches, batch_size=1, max_on_driver=BRANCHES_ON_DRIVER),
+        produce,
+        run.place,
+        folder,
+        ADDRESSES,
     )
 
 

@@ -17,7 +17,7 @@ from lakegc_assets.rules.expiry_reasons import best, explained
 from lakegc_assets.rules.keep_reasons import HOLD, OTHER_REPOSITORY
 from spark_resources.mark_store.foreign_layouts import reference_outputs
 from spark_resources.model import EXPIRED_OBJECTS, NOT_RETAINED
-from spark_resources.spark.arrow_shuffle import GroupedRows, even_cuts, sampled_cuts, shuffle
+from spark_resources.spark.arrow_shuffle import GroupedRows, even_boundaries, sampled_boundaries, shuffle
 from spark_resources.spark.datasets import Dataset, Output, parquet, where_not_null
 from spark_resources.spark.task_report import TaskReport
 
@@ -54,7 +54,7 @@ def write_mark(
 
     outputs = outputs_of(run)
     inputs = [status.input, *attributions.inputs, *inputs_of(facts)]
-    written, report = shuffle(run.spark, inputs, cuts=cuts_for(run, status)).written(
+    written, report = shuffle(run.spark, inputs, boundaries=boundaries_for(run, status)).written(
         combine, run.place, list(outputs.values())
     )
     datasets = dict(zip(outputs, written, strict=True))
@@ -87,13 +87,13 @@ def outputs_of(run: MarkRun) -> dict[str, Output]:
     return outputs
 
 
-def cuts_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
+def boundaries_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
     """Addresses that divide evenly among the tasks the objects that no retained commit refers to."""
     count, few = status.not_committed_count, status.few_not_committed
     if status.few is not None or not count:
         return pa.array([], pa.string())
     tasks = tasks_for(count, run.spark().sparkContext.defaultParallelism)
-    return sampled_cuts(status.not_committed, count, tasks) if few is None else even_cuts(few, tasks)
+    return sampled_boundaries(status.not_committed, count, tasks) if few is None else even_boundaries(few, tasks)
 
 
 def tasks_for(objects: int, cores: int) -> int:

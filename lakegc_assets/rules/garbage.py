@@ -211,11 +211,11 @@ def in_scope(objects: pa.Table, attributed: pa.ChunkedArray, scope: Scope) -> pa
 # --- rows of DataFrames ---------------------------------------------------------------------------------------
 
 
-def without(live: DataFrame) -> Callable[[DataFrame], DataFrame]:
+def without_addresses_in(live: DataFrame) -> Callable[[DataFrame], DataFrame]:
     """Drop the rows whose address is live."""
     return lambda df: df.join(live.select("address"), "address", "left_anti")
 
 
-def only(addresses: DataFrame) -> Callable[[DataFrame], DataFrame]:
+def with_addresses_in(addresses: DataFrame) -> Callable[[DataFrame], DataFrame]:
     """Keep the rows whose address is one of these."""
     return lambda df: df.join(addresses.select("address"), "address", "left_semi")

@@ -41,7 +41,7 @@ def pending(approved: pa.Table, receipts: pa.Table, intents: pa.Table, *, since:
     (PENDING). `intended`: a round recorded the intent (column address) to delete the object."""
     last = latest(receipts)
     is_final = pc.or_(pc.not_equal(last["outcome"], Outcome.FAILED.value), pc.greater_equal(last["round"], since))
-    unfinished = without(approved.select(APPROVED.names), last.filter(is_final))
+    unfinished = without_addresses_in(approved.select(APPROVED.names), last.filter(is_final))
     intended = pc.is_in(unfinished["address"], value_set=intents["address"])
     return unfinished.append_column("intended", intended).cast(PENDING)
 
@@ -52,27 +52,27 @@ def reported(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Tab
     `undone` has later receipts of quarantined objects.
     """
     since = with_outcome(undone, Outcome.RESTORED, Outcome.PURGED).select(RECEIPTS.names)
-    before = without(latest(receipts).select(RECEIPTS.names), since)
-    return only(pa.concat_tables([before, since]), approved).sort_by("address")
+    before = without_addresses_in(latest(receipts).select(RECEIPTS.names), since)
+    return with_addresses_in(pa.concat_tables([before, since]), approved).sort_by("address")
 
 
 def deleted(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
     """The approved objects that this sweep removed from their keys and that were not restored (columns address and
     size)."""
-    removed = only(with_outcome(receipts, Outcome.DELETED, Outcome.QUARANTINED), approved)
-    return without(removed, with_outcome(undone, Outcome.RESTORED)).select(["address", "size"])
+    removed = with_addresses_in(with_outcome(receipts, Outcome.DELETED, Outcome.QUARANTINED), approved)
+    return without_addresses_in(removed, with_outcome(undone, Outcome.RESTORED)).select(["address", "size"])
 
 
 def quarantined(approved: pa.Table, receipts: pa.Table) -> pa.Table:
     """The approved objects that a sweep quarantined (APPROVED)."""
-    return only(approved, with_outcome(receipts, Outcome.QUARANTINED))
+    return with_addresses_in(approved, with_outcome(receipts, Outcome.QUARANTINED))
 
 
 def left_in_place(approved: pa.Table, receipts: pa.Table, intents: pa.Table) -> pa.Table:
     """The approved objects (APPROVED) that a sweep left in place and won't retry, although it had started to delete
     them."""
     spared = with_outcome(receipts, Outcome.RESCUED, Outcome.CHANGED)
-    return only(only(approved, spared), intents)
+    return with_addresses_in(with_addresses_in(approved, spared), intents)
 
 
 def with_outcome(receipts: pa.Table, *outcomes: Outcome) -> pa.Table:
@@ -85,11 +85,11 @@ def is_one_of(outcome: pa.ChunkedArray, outcomes: Collection[Outcome]) -> pa.Chu
     return pc.is_in(outcome, value_set=pa.array([expected.value for expected in outcomes], pa.string()))
 
 
-def without(rows: pa.Table, others: pa.Table) -> pa.Table:
+def without_addresses_in(rows: pa.Table, others: pa.Table) -> pa.Table:
     """The rows whose address isn't in the other table."""
     return rows.filter(pc.invert(pc.is_in(rows["address"], value_set=others["address"])))
 
 
-def only(rows: pa.Table, others: pa.Table) -> pa.Table:
+def with_addresses_in(rows: pa.Table, others: pa.Table) -> pa.Table:
     """The rows whose address is in the other table."""
     return rows.filter(pc.is_in(rows["address"], value_set=others["address"]))

@@ -27,7 +27,7 @@ from spark_resources.mark_store.mark import Mark, mark_folder, verifications_fol
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, Partition
 from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input, addresses_once, co_group
 from spark_resources.spark.datasets import Dataset, read_dataset
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.persistence import Persisted
 from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.place import Place
@@ -143,10 +143,12 @@ class SweepRun:
         if self.foreign is None:
             return recorded
         addresses = self.foreign_addresses(self.foreign)
-        tasks = row_tasks(self.spark, addresses, batch=50_000)
+        tasks = tasks_from_rows(self.spark, addresses, batch_size=50_000)
         approved = Input.of_rows("addresses", tasks, ADDRESSES, len(addresses))
         return self.grouped(
-            [recorded, approved], lambda rows: sweep_outcomes.only(rows[OBJECTS], rows["addresses"]), APPROVED
+            [recorded, approved],
+            lambda rows: sweep_outcomes.with_addresses_in(rows[OBJECTS], rows["addresses"]),
+            APPROVED,
         ).as_input(OBJECTS, APPROVED)
 
     def outcomes(self, name: str, receipts: Receipts | None = None) -> Input:

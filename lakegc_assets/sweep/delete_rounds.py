@@ -34,7 +34,7 @@ from spark_resources.deleting.sweep_task import (
 from spark_resources.errors import LakegcError, Refused
 from spark_resources.model import PENDING, DeleteCheck, Outcome
 from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.remote_errors import lost_attempts, tasks_ended
 from spark_resources.spark.task_report import TaskReport
@@ -82,8 +82,9 @@ def refuse_rounds_without_progress(run: SweepRun, rounds: int) -> None:
     if rounds >= MAX_ROUNDS_WITHOUT_PROGRESS:
         raise Refused(
             f"mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified {rounds} times in a row, "
-            "and each time the repository changed too much before anything could be deleted: its rules, its holds, "
-            "tags on hold, or too many new commits. Run the same command again when fewer changes are being made.",
+            "and each time the repository changed before anything could be deleted (its retention rules, its holds, "
+            "tags covered by a hold, or too many new commits). Run the same command again when fewer changes are being "
+            "made.",
             invariant=1,
         )
 
@@ -132,14 +133,16 @@ def still_garbage(run: SweepRun, objects: Grouped, verification: Reverification,
     if not verification.rescued.rows:
         return objects
     inputs = [objects.as_input(OBJECTS, PENDING), rescued_input(run, verification)]
-    return run.grouped(inputs, lambda rows: sweep_outcomes.without(rows[OBJECTS], rows[KEPT]), PENDING, persist)
+    return run.grouped(
+        inputs, lambda rows: sweep_outcomes.without_addresses_in(rows[OBJECTS], rows[KEPT]), PENDING, persist
+    )
 
 
-def became_live(run: SweepRun, objects: Grouped, verification: Reverification, persist: Persisted) -> Grouped:
+def rescued_objects(run: SweepRun, objects: Grouped, verification: Reverification, persist: Persisted) -> Grouped:
     """The objects (PENDING, and `why`) that a re-verification rescued."""
 
     def with_reasons(rows: GroupedRows) -> pa.Table:
-        live = sweep_outcomes.only(rows[OBJECTS], rows[KEPT])
+        live = sweep_outcomes.with_addresses_in(rows[OBJECTS], rows[KEPT])
         why = rows[KEPT]["why"].take(pc.index_in(live["address"], value_set=rows[KEPT]["address"]))
         return live.append_column(RESCUED.field("why"), why)
 
@@ -178,7 +181,7 @@ def write_rescued(run: SweepRun, verification: Reverification, pending: Grouped)
             receipts.write("receipt", number, f"rescued-{task_name()}", pa.concat_tables([rescued, interrupted]))
 
     with Persisted() as persist:
-        run_tasks(became_live(run, pending, verification, persist).rows, write)
+        run_tasks(rescued_objects(run, pending, verification, persist).rows, write)
 
 
 def already_removed(store: Store, rows: pa.Table) -> pa.Table:
@@ -241,7 +244,7 @@ def in_key_order(rows: Rows, tasks: int) -> Rows:
     order = ("slice", "address")
     if isinstance(rows, Tasks):
         table = rows.table.select(PENDING.names)
-        return row_tasks(rows.spark, table, batch=max(1, -(-len(table) // tasks)), order_by=order)
+        return tasks_from_rows(rows.spark, table, batch_size=max(1, -(-len(table) // tasks)), order_by=order)
     spread = rows.repartitionByRange(tasks, *order) if tasks > 1 else rows.coalesce(1)
     return spread.select(*PENDING.names).sortWithinPartitions(*order)
 

@@ -25,7 +25,7 @@ from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import StepRecord
 from spark_resources.model import STORED_OBJECTS, MarkState
 from spark_resources.spark.datasets import write_dataset
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.tasks import arrow_to_spark
 from spark_resources.stores.place import Place
@@ -91,7 +91,7 @@ def write_listing(run: SweepRun, foreign: ForeignMark) -> None:
     namespace_slices.list_namespace(inner)
     started_at = store.now()
     with errors_from_executors():
-        addresses = row_tasks(run.spark, run.foreign_addresses(foreign), batch=50_000).frame()
+        addresses = tasks_from_rows(run.spark, run.foreign_addresses(foreign), batch_size=50_000).frame()
         rows = with_stored_attributes(run, addresses)
         dataset = write_dataset(rows, run.place, mark.folder(expired_set.ASSET), REFERENCE_OBJECTS)
     notes = StepNotes()

@@ -138,7 +138,8 @@ def refuse_begun_without_approval(record: MarkRecord, approval: Approval | None)
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         raise Refused(
             f"the record of mark {record.mark_id} of {record.repository} says that it is {record.state}, but the "
-            "approval of its sweep is missing, or is for another set: the mark was altered. Make a new mark.",
+            "approval of its sweep is missing, or is for a different set of objects: the mark was altered. Make a "
+            "new mark.",
             invariant=7,
         )
 

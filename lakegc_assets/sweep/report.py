@@ -20,7 +20,7 @@ from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.records.json_records import record_bytes
 from spark_resources.records.model import AsInJson, Count, Record, UtcTime
-from spark_resources.spark.arrow_shuffle import GroupedRows, Input, sampled_cuts, shuffle
+from spark_resources.spark.arrow_shuffle import GroupedRows, Input, sampled_boundaries, shuffle
 from spark_resources.spark.datasets import DatasetName, parquet
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
@@ -181,7 +181,7 @@ def write_report(
     inputs = [approved, run.outcomes(ROUNDS), run.outcomes(UNDONE, run.undone)]
     output = parquet(run.mark.folder(ASSET), RECEIPTS)
     with errors_from_executors():
-        (dataset,), totals = shuffle(run.spark, inputs, cuts=cuts_for(run, approved)).written(
+        (dataset,), totals = shuffle(run.spark, inputs, boundaries=boundaries_for(run, approved)).written(
             reported, run.place, [output]
         )
         count, objects = totals.counters["approved"], totals.by_key["objects"]
@@ -222,9 +222,9 @@ def write_report(
     return report
 
 
-def cuts_for(run: SweepRun, approved: Input) -> pa.Array:
+def boundaries_for(run: SweepRun, approved: Input) -> pa.Array:
     """Addresses that divide the approved ones evenly among tasks."""
     tasks = 1 + approved.count // ROWS_PER_TASK
     if tasks == 1:
         return pa.array([], pa.string())
-    return sampled_cuts(run.read(*run.recorded_objects), approved.count, tasks)
+    return sampled_boundaries(run.read(*run.recorded_objects), approved.count, tasks)

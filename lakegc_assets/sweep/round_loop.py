@@ -30,7 +30,7 @@ def run_rounds(run: SweepRun, approved: Input) -> Tally:
     `approved` are rows of APPROVED. Raises if a round makes no progress, and `Forbidden` if the store refuses the first
     delete because of missing permissions.
     """
-    tally, since, without_progress, first_delete_done = Tally(), run.next_number(), 0, False
+    tally, since, rounds_without_progress, first_delete_done = Tally(), run.next_number(), 0, False
     action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
     while True:
         with Persisted() as persist:
@@ -53,8 +53,8 @@ def run_rounds(run: SweepRun, approved: Input) -> Tally:
                         garbage, objects = without_address(garbage, first.address), objects - 1
                 if objects and not (done.total and run.store.now() >= until):
                     done.add(run_round(run, garbage, action, run.receipts, number, until, objects, heads))
-                without_progress = 0 if done.total else without_progress + 1
-                refuse_rounds_without_progress(run, without_progress)
+                rounds_without_progress = 0 if done.total else rounds_without_progress + 1
+                refuse_rounds_without_progress(run, rounds_without_progress)
                 tally.add(done)
 
 

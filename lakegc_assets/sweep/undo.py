@@ -17,9 +17,9 @@ from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import INTENDED, ROUNDS, UNDONE, SweepRun
 from lakegc_assets.sweep.delete_rounds import (
     Tally,
-    became_live,
     expiry_time,
     refuse_rounds_without_progress,
+    rescued_objects,
     run_round,
     still_garbage,
 )
@@ -88,7 +88,7 @@ def purge(run: SweepRun) -> Tally:
 
 def purged(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Tally:
     """Purge objects (PENDING), round by round, each under a re-verification, until none remain."""
-    tally, since, without_progress = Tally(), run.next_number(), 0
+    tally, since, rounds_without_progress = Tally(), run.next_number(), 0
     while True:
         with Persisted() as persist:
             objects = objects_since(run, since, persist)
@@ -98,7 +98,7 @@ def purged(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Ta
             tally.reverifications.append(verification)
             if verification.rescued.rows:
                 write_begun(run)
-                live = became_live(run, objects, verification, persist)
+                live = rescued_objects(run, objects, verification, persist)
                 until = run.store.now() + RESTORE_TIME
                 tally.add(run_round(run, live.rows, Action.RESTORE, receipts, run.next_number(), until, live.count))
             garbage = still_garbage(run, objects, verification, persist)
@@ -106,8 +106,8 @@ def purged(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Ta
                 until, number = expiry_time(run, verification), run.next_number()
                 heads = HeadWatch.of(run, verification.verified)
                 done = run_round(run, garbage.rows, Action.PURGE, receipts, number, until, garbage.count, heads)
-                without_progress = 0 if done.total else without_progress + 1
-                refuse_rounds_without_progress(run, without_progress)
+                rounds_without_progress = 0 if done.total else rounds_without_progress + 1
+                refuse_rounds_without_progress(run, rounds_without_progress)
                 tally.add(done)
 
 
@@ -170,7 +170,9 @@ def signed_in_quarantine(run: SweepRun, since: int, persist: Persisted) -> Group
         objects.as_input(OBJECTS, PENDING),
         Input.selected(ROUNDS, run.place, [listed], RECEIPTS, ADDRESSES, quarantined),
     ]
-    return run.grouped(inputs, lambda rows: sweep_outcomes.only(rows[OBJECTS], rows[ROUNDS]), PENDING, persist)
+    return run.grouped(
+        inputs, lambda rows: sweep_outcomes.with_addresses_in(rows[OBJECTS], rows[ROUNDS]), PENDING, persist
+    )
 
 
 def write_begun(run: SweepRun) -> None:

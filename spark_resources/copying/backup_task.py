@@ -102,7 +102,7 @@ class LogLine:
             "checksum": copy.source_checksum if copy else self.checksum,
             "copy_checksum": copy.checksum if copy else None,
             "sha256": copy.sha256 if copy else None,
-            "kept": properties_to_json(copy.kept) if copy and copy.kept else None,
+            "kept": properties_to_json(copy.preserved) if copy and copy.preserved else None,
             "seconds": self.seconds,
             "at": at,
             "why": self.why,

@@ -65,7 +65,7 @@ def backup_copy_of(copier: Copier, row: Mapping[str, Any], folder: str) -> Store
     properties = copier.source.streams.properties(key)
     if properties.size != row["size"] or properties.checksum != row["copy_checksum"]:
         raise Differs(
-            f"{key!r} in {copier.source.where} has {properties.size} bytes and the checksum "
-            f"{properties.checksum}, but the copy had {row['size']} bytes and {row['copy_checksum']}: it was altered"
+            f"{key!r} in {copier.source.where} has {properties.size} bytes and the checksum {properties.checksum}, but "
+            f"when it was backed up it had {row['size']} bytes and {row['copy_checksum']}: the backup was altered since"
         )
     return StoredObject(key, properties.size, properties.modified, properties.checksum)

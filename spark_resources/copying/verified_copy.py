@@ -30,14 +30,14 @@ class KeyConflict(Differs):
 class Copy:
     """A verified copy. `checksum` is the copy's in its store, `source_checksum` the source's.
 
-    `sha256` is that of the bytes, or None if they weren't read. `kept` are the headers and metadata, or None if the
-    store copied them itself."""
+    `sha256` is that of the bytes, or None if they weren't read. `preserved` are the headers and metadata, or None if
+    the store copied them itself."""
 
     size: int
     checksum: str | None
     source_checksum: str | None
     sha256: str | None = None
-    kept: ObjectProperties | None = None
+    preserved: ObjectProperties | None = None
 
 
 @dataclass(slots=True)

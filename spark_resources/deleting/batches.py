@@ -63,27 +63,27 @@ class RecheckedKeys:
 class Sender:
     """Sends batches of keys of one task.
 
-    `may_send` is called before every request and raises a `LakegcError` if nothing more may be sent. `recheck` looks up
-    keys again, before a retry and whenever the last lookup is too old by `clock` (seconds); None if the objects can't
-    have changed. `sleep` waits for a number of seconds; `jitter` is a random number in [0, 1).
+    `check_may_send` is called before every request and raises a `LakegcError` if nothing more may be sent. `recheck`
+    looks up keys again, before a retry and whenever the last lookup is too old by `clock` (seconds); None if the
+    objects can't have changed. `sleep` waits for a number of seconds; `jitter` is a random number in [0, 1).
     """
 
     store: Store
     pace: Pace
-    may_send: Callable[[], None]
+    check_may_send: Callable[[], None]
     sleep: Callable[[float], None]
     jitter: Callable[[], float]
     tries: int = TRIES
     in_flight: int = IN_FLIGHT
     recheck: Callable[[Sequence[str]], RecheckedKeys] | None = None
-    became_live: Callable[[str], bool] = lambda _: False  # whether a key became live, as of the last `may_send`
+    became_live: Callable[[str], bool] = lambda _: False  # whether a key became live, as of the last `check_may_send`
     clock: Callable[[], float] = boottime_s
     requests: int = 0
-    copying: Pace = field(init=False)  # the pace of copies, which have the same ceiling
+    copy_pace: Pace = field(init=False)  # the pace of copies, which have the same ceiling
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self.copying = Pace(self.pace.clock, self.pace.max_rate, self.pace.ramp)
+        self.copy_pace = Pace(self.pace.clock, self.pace.max_rate, self.pace.ramp)
 
     def send(
         self, keys: Sequence[str], prefix: str, *, looked_up: float = NEVER
@@ -91,19 +91,19 @@ class Sender:
         """Delete these keys, all of one prefix, that were looked up at a time of `clock`. Returns one result per key,
         in any order.
 
-        If `may_send` raises, requests in flight are completed, the rest isn't sent, and the error is returned.
+        If `check_may_send` raises, requests in flight are completed, the rest isn't sent, and the error is returned.
         """
         batches = self._batches(keys)
-        stop: list[LakegcError] = []
+        stop_errors: list[LakegcError] = []
 
         workers = self.in_flight if self.store.capabilities.delete_batch > 1 else SINGLES_IN_FLIGHT
         with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="lakegc-delete") as pool:
             results_of_batches = [
                 sent
-                for batch in pool.map(lambda batch: self._send_batch(batch, prefix, stop, looked_up), batches)
+                for batch in pool.map(lambda batch: self._send_batch(batch, prefix, stop_errors, looked_up), batches)
                 for sent in batch
             ]
-        return results_of_batches, stop[0] if stop else None
+        return results_of_batches, stop_errors[0] if stop_errors else None
 
     def _batches(self, keys: Sequence[str]) -> list[Sequence[str]]:
         """Batches of one request each. A key that can't be part of a batch is sent alone."""
@@ -116,32 +116,32 @@ class Sender:
         return [*batches, *([key] for key in alone)]
 
     def _send_batch(
-        self, batch: Sequence[str], prefix: str, stop: list[LakegcError], looked_up: float, tried: int = 0
+        self, batch: Sequence[str], prefix: str, stop_errors: list[LakegcError], looked_up: float, attempts: int = 0
     ) -> list[SendResult]:
-        """Send these keys, which `tried` earlier requests named, and return their outcomes."""
+        """Send these keys, which `attempts` earlier requests named, and return their outcomes."""
         done: list[SendResult] = []
         waiting = list(batch)
-        for attempt in range(tried + 1, self.tries + 1):
+        for attempt in range(attempts + 1, self.tries + 1):
             if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # as the last request has shown
-                alone = (self._send_batch([key], prefix, stop, NEVER, attempt - 1) for key in waiting)
+                alone = (self._send_batch([key], prefix, stop_errors, NEVER, attempt - 1) for key in waiting)
                 return [*done, *(sent for batch in alone for sent in batch)]
             self.sleep(self.pace.take(prefix, len(waiting)))
             slow = 0  # lookups of a single key
             try:
-                if stop:
-                    raise stop[0]
-                self.may_send()  # this may wait, so the lookup comes after it
+                if stop_errors:
+                    raise stop_errors[0]
+                self.check_may_send()  # this may wait, so the lookup comes after it
                 while waiting and self._needs_recheck(looked_up) and slow < MAX_SLOW_LOOKUPS:
                     several, looked_up = len(waiting) > 1, self.clock()
                     waiting = self._still_marked(waiting, attempt - 1, done)
                     if self._needs_recheck(looked_up):  # the lookup itself took that long
                         if several:
-                            return [*done, *self._send_in_halves(waiting, prefix, stop, attempt - 1)]
+                            return [*done, *self._send_in_halves(waiting, prefix, stop_errors, attempt - 1)]
                         slow += 1
-                    self.may_send()
+                    self.check_may_send()
             except LakegcError as error:
                 with self._lock:
-                    stop.append(error)
+                    stop_errors.append(error)
                 return [*done, *(SendResult(key, None, attempt - 1) for key in waiting)]
             done += [SendResult(key, None, attempt - 1) for key in waiting if self.became_live(key)]
             waiting = [key for key in waiting if not self.became_live(key)]
@@ -170,12 +170,12 @@ class Sender:
         return done
 
     def _send_in_halves(
-        self, keys: Sequence[str], prefix: str, stop: list[LakegcError], tried: int
+        self, keys: Sequence[str], prefix: str, stop_errors: list[LakegcError], attempts: int
     ) -> list[SendResult]:
-        """Like `_send_batch`, for each half of these keys, because their lookup was too slow."""
+        """Call `_send_batch` for each half of these keys, because looking all of them up took too long."""
         middle = (len(keys) + 1) // 2
         halves = [half for half in (keys[:middle], keys[middle:]) if half]
-        return [sent for half in halves for sent in self._send_batch(half, prefix, stop, NEVER, tried)]
+        return [sent for half in halves for sent in self._send_batch(half, prefix, stop_errors, NEVER, attempts)]
 
     def _needs_recheck(self, looked_up: float) -> bool:
         """Whether keys that were looked up at this time have to be looked up again before their delete is sent."""

@@ -80,12 +80,12 @@ def each_in_threads(
     """
     stopped = threading.Event()
 
-    def one(key: str) -> DeleteResult | None:
+    def process(key: str) -> DeleteResult | None:
         if stopped.is_set():
             return None
-        sender.sleep(sender.copying.take(prefix, 1))
+        sender.sleep(sender.copy_pace.take(prefix, 1))
         try:
-            sender.may_send()
+            sender.check_may_send()
         except LakegcError:
             stopped.set()
             return None
@@ -98,7 +98,7 @@ def each_in_threads(
             return DeleteResult(key, Deletion.FAILED, type(error).__name__, str(error))
 
     with ThreadPoolExecutor(max_workers=COPIES_AT_ONCE, thread_name_prefix="lakegc-copy") as pool:
-        results = list(pool.map(one, keys))
+        results = list(pool.map(process, keys))
     return (
         [result for result in results if result is not None],
         [key for key, result in zip(keys, results, strict=True) if result is None],
@@ -121,7 +121,7 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
             copy_verified(store, key, target)
         except Differs:
             try:
-                sender.may_send()  # the key belongs to the next holder of the lease otherwise
+                sender.check_may_send()  # the key belongs to the next holder of the lease otherwise
             except LakegcError as error:
                 raise SendingStopped(str(error)) from error
             store.delete_many([target])  # so that it isn't mistaken for the object later

@@ -163,7 +163,7 @@ class _Task:
             config.receipts, config.round, config.permit_secret, every_s=config.permit_every_s, now=now
         )
 
-        def may_send() -> None:
+        def check_may_send() -> None:
             while True:
                 if config.action.needs_permit:
                     permit.check()  # first, because it may block
@@ -176,7 +176,7 @@ class _Task:
         sender = Sender(
             config.place.store(),
             Pace(time.monotonic, config.max_rate, config.ramp),
-            may_send,
+            check_may_send,
             time.sleep,
             random.SystemRandom().random,
             became_live=permit.became_live,

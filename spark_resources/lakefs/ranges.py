@@ -36,7 +36,7 @@ from spark_resources.spark.datasets import (
     where_not_null,
     write_outputs,
 )
-from spark_resources.spark.partitioning import id_tasks, row_tasks
+from spark_resources.spark.partitioning import tasks_from_ids, tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Step, Tasks, mapped
 from spark_resources.stores.base import read_to_verify
@@ -143,7 +143,7 @@ def metarange_tasks(spark: Callable[[], SparkSession], metaranges: Sequence[str]
     distinct = sorted({table_id for table_id in metaranges if table_id})
     for table_id in distinct:
         table_key(table_id)
-    return id_tasks(spark, "metarange_id", distinct, batch=16)
+    return tasks_from_ids(spark, "metarange_id", distinct, batch_size=16)
 
 
 def metarange_reader(place: Place) -> Step:
@@ -169,7 +169,7 @@ def metarange_reader(place: Place) -> Step:
 
 
 def range_tasks(spark: Callable[[], SparkSession], ranges: pa.Table, *, order_by: Sequence[str] = ()) -> Tasks:
-    """Divide ranges among tasks like `row_tasks`: more or larger ranges get more tasks.
+    """Divide ranges among tasks like `tasks_from_rows`: more or larger ranges get more tasks.
 
     `ranges` has a column `entries` (null if unknown). Some repositories have one large range and thousands of small
     ones, so tasks are balanced by entries, not by ranges.
@@ -178,7 +178,9 @@ def range_tasks(spark: Callable[[], SparkSession], ranges: pa.Table, *, order_by
     batch = min(RANGES_PER_TASK, len(ranges) * ENTRIES_PER_TASK // max(sum(entries), 1))
     weights = [count + RANGE_OVERHEAD_ENTRIES for count in entries]
     here = 1 if sum(entries) <= ENTRIES_PER_TASK else 0
-    return row_tasks(spark, ranges, batch=max(batch, 1), order_by=order_by, weights=weights, here=here)
+    return tasks_from_rows(
+        spark, ranges, batch_size=max(batch, 1), order_by=order_by, weights=weights, max_on_driver=here
+    )
 
 
 # --- ranges → addresses ---------------------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ class StagingArea(Views):
         self.stage_values(branch, staged)
 
     def stage_values(self, branch: str, staged: Iterable[Staged]) -> None:
-        """Stage values in the form stored in tables; None is a tombstone for the committed entry."""
+        """Stage encoded values, as stored in SSTables; None is a tombstone that hides the committed entry."""
         self.check_writable()
         with self._state.writing():
             self.branch(branch)

@@ -71,15 +71,15 @@ class State:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._local = threading.local()
-        self._all: list[sqlite3.Connection] = []
+        self._connections: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
         self._connection().executescript(_SCHEMA)
 
     def close(self) -> None:
         with self._lock:
-            for connection in self._all:
+            for connection in self._connections:
                 connection.close()
-            self._all.clear()
+            self._connections.clear()
             self._local = threading.local()  # later calls reopen the file
 
     def _connection(self) -> sqlite3.Connection:
@@ -90,7 +90,7 @@ class State:
             connection.execute("PRAGMA synchronous = NORMAL")
             self._local.connection = connection
             with self._lock:
-                self._all.append(connection)
+                self._connections.append(connection)
         return connection
 
     @contextmanager

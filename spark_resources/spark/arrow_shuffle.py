@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import ADDRESSES
-from spark_resources.spark.datasets import FILES_HERE, Dataset, Output, Producer, read_file, write_outputs
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.datasets import MAX_FILES_ON_DRIVER, Dataset, Output, Producer, read_file, write_outputs
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROWS_PER_BUCKET = 500_000
 ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # processed together, whichever is less
 ROWS_WORTH_A_TASK = 25_000
-ROWS_HERE = 25_000  # up to this many are grouped on the driver
+MAX_ROWS_ON_DRIVER = 25_000  # up to this many are grouped on the driver
 ROWS_A_BATCH = 50_000
 ROWS_PER_FILE = 5_000  # opening a file takes as long as reading this many rows
 ROWS_TO_REDUCE = 500_000
@@ -236,9 +236,14 @@ def co_group(
     return shuffle(spark, inputs).grouped(combine, schema, persist)
 
 
-def shuffle(spark: Callable[[], SparkSession], inputs: Sequence[Input], *, cuts: pa.Array | None = None) -> Shuffled:
-    """Divide the rows of the inputs among buckets: by the hash of the address, or, given `cuts`, by ranges of
-    addresses, each of which begins at one of these sorted addresses. Few rows are not divided."""
+def shuffle(
+    spark: Callable[[], SparkSession], inputs: Sequence[Input], *, boundaries: pa.Array | None = None
+) -> Shuffled:
+    """Divide the rows of the inputs among buckets: by the hash of the address, or, given `boundaries`, by ranges of
+    addresses, each of which begins at one of these sorted addresses.
+
+    If there are few rows and all are on the driver, they stay in one bucket.
+    """
     rows = sum(source.grouped_rows for source in inputs)
     files = [(number, file) for number, source in enumerate(inputs) for file in source.files]
     with_rows = [
@@ -246,11 +251,11 @@ def shuffle(spark: Callable[[], SparkSession], inputs: Sequence[Input], *, cuts:
         for number, source in enumerate(inputs)
         if source.rows is not None and source.count
     ]
-    on_driver = all(isinstance(rows, Tasks) and rows.is_here for _, _, rows in with_rows)
-    if on_driver and sum(source.count for source in inputs) <= ROWS_HERE:
+    on_driver = all(isinstance(rows, Tasks) and rows.is_on_driver for _, _, rows in with_rows)
+    if on_driver and sum(source.count for source in inputs) <= MAX_ROWS_ON_DRIVER:
         buckets = 1
-    elif cuts is not None:
-        buckets = len(cuts) + 1
+    elif boundaries is not None:
+        buckets = len(boundaries) + 1
     else:
         buckets = buckets_for(rows, spark().sparkContext.defaultParallelism)
 
@@ -258,23 +263,23 @@ def shuffle(spark: Callable[[], SparkSession], inputs: Sequence[Input], *, cuts:
         for number, file in (files[task] for batch in batches for task in batch.column(0).to_pylist()):
             table = file.read()
             chosen = file.select(table) if file.select else table
-            yield from bucket_batches(chosen, number, buckets, read=len(table), cuts=cuts)
+            yield from bucket_batches(chosen, number, buckets, read=len(table), boundaries=boundaries)
 
     def split_rows(number: int, schema: pa.Schema, batches: Batches) -> Batches:
         for batch in batches:
             table = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
-            yield from bucket_batches(table, number, buckets, read=len(table), cuts=cuts)
+            yield from bucket_batches(table, number, buckets, read=len(table), boundaries=boundaries)
 
     tasks = _file_tasks(spark, [file.rows for _, file in files])
     splits = [(input_rows, partial(split_rows, number, source.schema)) for number, source, input_rows in with_rows]
-    if buckets == 1 and on_driver and tasks.is_here:
+    if buckets == 1 and on_driver and tasks.is_on_driver:
         tables = [tasks.collected(split, _BATCHES)]
         tables += [input_rows.collected(step, _BATCHES) for input_rows, step in splits if isinstance(input_rows, Tasks)]
         return Shuffled(inputs, buckets, Tasks(spark, _BATCHES, [pa.concat_tables(tables)]))
     frames = [as_frame(mapped(tasks, split, _BATCHES))] if files else []
     frames += [as_frame(mapped(input_rows, step, _BATCHES)) for input_rows, step in splits]
-    all_frames = functools.reduce(lambda one, other: one.unionByName(other), frames)
-    return Shuffled(inputs, buckets, _by_bucket(all_frames, buckets, in_order=cuts is not None))
+    all_frames = functools.reduce(lambda left, right: left.unionByName(right), frames)
+    return Shuffled(inputs, buckets, _by_bucket(all_frames, buckets, in_order=boundaries is not None))
 
 
 def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int, buckets: int) -> None:
@@ -297,7 +302,7 @@ def buckets_for(rows: int, cores: int) -> int:
 
 
 def bucket_batches(
-    table: pa.Table, number: int, buckets: int, *, read: int, cuts: pa.Array | None = None
+    table: pa.Table, number: int, buckets: int, *, read: int, boundaries: pa.Array | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file as record batches with one packed row per bucket; large files in several batches.
 
@@ -308,7 +313,9 @@ def bucket_batches(
     for at in range(0, max(len(table), 1), at_once):
         rows_of_batch = table.slice(at, at_once).combine_chunks()
         addresses = rows_of_batch["address"]
-        of_rows = bucket_of(addresses, buckets) if cuts is None or buckets == 1 else range_of(addresses, cuts)
+        of_rows = (
+            bucket_of(addresses, buckets) if boundaries is None or buckets == 1 else range_of(addresses, boundaries)
+        )
         ordered = rows_of_batch.take(pa.array(np.argsort(of_rows, kind="stable")))
         ends = np.cumsum(np.bincount(of_rows, minlength=buckets)).tolist()
         bounds = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
@@ -363,26 +370,26 @@ def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsign
     return (hashes % np.uint64(buckets)).astype(kind)
 
 
-def range_of(addresses: pa.ChunkedArray, cuts: pa.Array) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """The range of each address: the number of cuts (sorted) that are not above it, byte by byte."""
+def range_of(addresses: pa.ChunkedArray, boundaries: pa.Array) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """The range of each address: the number of boundaries (sorted) that are not above it, byte by byte."""
     numbers: npt.NDArray[np.uint16] = np.zeros(len(addresses), np.uint16)
-    for cut in cuts:
-        numbers += pc.greater_equal(addresses, cut).to_numpy().astype(np.uint16)
+    for boundary in boundaries:
+        numbers += pc.greater_equal(addresses, boundary).to_numpy().astype(np.uint16)
     return numbers
 
 
-def even_cuts(addresses: pa.Array, tasks: int) -> pa.Array:
+def even_boundaries(addresses: pa.Array, tasks: int) -> pa.Array:
     """The sorted addresses that divide these evenly among at most `tasks` tasks."""
     ordered = addresses.sort()
     places = [len(ordered) * task // tasks for task in range(1, tasks)] if len(ordered) else []
     return pc.unique(ordered.take(pa.array(places, pa.int64())))
 
 
-def sampled_cuts(rows: DataFrame, count: int, tasks: int) -> pa.Array:
-    """Like `even_cuts`, for the `address` of these `count` rows, from a sample of them."""
+def sampled_boundaries(rows: DataFrame, count: int, tasks: int) -> pa.Array:
+    """Like `even_boundaries`, for the `address` of these `count` rows, from a sample of them."""
     share = min(1.0, SAMPLED_PER_TASK * tasks / max(count, 1))
     sample = rows.select("address").sample(fraction=share, seed=0).toArrow()
-    return even_cuts(sample["address"].combine_chunks(), tasks)
+    return even_boundaries(sample["address"].combine_chunks(), tasks)
 
 
 @functools.cache
@@ -415,10 +422,16 @@ def _packed(table: pa.Table) -> bytes:
 
 def _file_tasks(spark: Callable[[], SparkSession], rows: Sequence[int]) -> Tasks:
     """The file numbers, in tasks with about the same number of rows each; a few small files are read on the driver."""
-    here = FILES_HERE if sum(rows) <= ROWS_HERE else 0
+    max_on_driver = MAX_FILES_ON_DRIVER if sum(rows) <= MAX_ROWS_ON_DRIVER else 0
     numbers = pa.table({"file": pa.array(range(len(rows)), pa.int64())})
-    batch = -(-len(rows) // FILES_HERE) if here else 1
-    return row_tasks(spark, numbers, batch=batch, weights=[count + ROWS_PER_FILE for count in rows], here=here)
+    batch_size = -(-len(rows) // MAX_FILES_ON_DRIVER) if max_on_driver else 1
+    return tasks_from_rows(
+        spark,
+        numbers,
+        batch_size=batch_size,
+        weights=[count + ROWS_PER_FILE for count in rows],
+        max_on_driver=max_on_driver,
+    )
 
 
 def _by_bucket(split: DataFrame, buckets: int, *, in_order: bool) -> DataFrame:

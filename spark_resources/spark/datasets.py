@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.records.json_records import read_json
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Tasks, as_frame, collected, mapped, task_name
 from spark_resources.stores.base import read_to_verify
@@ -34,7 +34,7 @@ from spark_resources.stores.place import Place
 ROWS_PER_FILE = 1_000_000
 BATCH_ROWS = 50_000
 BYTES_PER_TASK = 1 << 18  # of files: enough work for a separate task
-FILES_HERE = 8  # read by the driver concurrently, if together they have at most the bytes of one task
+MAX_FILES_ON_DRIVER = 8  # read by the driver concurrently, if together they have at most the bytes of one task
 LIST_NAME = "_files.json"
 
 
@@ -327,11 +327,11 @@ def read_rows(
 def _file_tasks(spark: Callable[[], SparkSession], files: Sequence[File]) -> Tasks:
     """The positions of these files: read on the driver if few and small, otherwise in up to four tasks per core."""
     positions, size = pa.table({"file": pa.array(range(len(files)), pa.int64())}), sum(file.size for file in files)
-    if size <= BYTES_PER_TASK and len(files) <= FILES_HERE:
-        return row_tasks(spark, positions, batch=1, here=FILES_HERE)
+    if size <= BYTES_PER_TASK and len(files) <= MAX_FILES_ON_DRIVER:
+        return tasks_from_rows(spark, positions, batch_size=1, max_on_driver=MAX_FILES_ON_DRIVER)
     cores = spark().sparkContext.defaultParallelism
     tasks = min(len(files), 4 * cores, max(cores, size // BYTES_PER_TASK))
-    return row_tasks(spark, positions, batch=-(-len(files) // tasks), here=0)
+    return tasks_from_rows(spark, positions, batch_size=-(-len(files) // tasks), max_on_driver=0)
 
 
 def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> list[dict[str, Any]]:

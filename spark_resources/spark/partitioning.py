@@ -21,30 +21,38 @@ MAX_BROADCAST_ADDRESSES = 250_000
 """Up to this number, addresses are sent to every task, so that the rows they are joined with need no shuffle."""
 
 
-def id_tasks(spark: Callable[[], SparkSession], name: str, ids: Sequence[str], *, batch: int, here: int = 1) -> Tasks:
-    """Ids as rows of one column, divided among tasks of at least `batch` ids."""
+def tasks_from_ids(
+    spark: Callable[[], SparkSession], name: str, ids: Sequence[str], *, batch_size: int, max_on_driver: int = 1
+) -> Tasks:
+    """Ids as rows of one column, divided among tasks of at least `batch_size` ids."""
     schema = pa.schema([pa.field(name, pa.string(), nullable=False)])
-    return row_tasks(spark, pa.table({name: pa.array(ids, pa.string())}, schema=schema), batch=batch, here=here)
+    return tasks_from_rows(
+        spark,
+        pa.table({name: pa.array(ids, pa.string())}, schema=schema),
+        batch_size=batch_size,
+        max_on_driver=max_on_driver,
+    )
 
 
-def row_tasks(
+def tasks_from_rows(
     spark: Callable[[], SparkSession],
     table: pa.Table,
     *,
-    batch: int,
+    batch_size: int,
     order_by: Sequence[str] = (),
     weights: Sequence[int] = (),
-    here: int = 1,
+    max_on_driver: int = 1,
 ) -> Tasks:
-    """The rows of a table on the driver, divided evenly among tasks of at least `batch` rows on average.
+    """The rows of a table on the driver, divided evenly among tasks of at least `batch_size` rows on average.
 
     With `order_by`, rows are ordered by these columns, and neighbours go to the same task. With `weights`, one per row,
-    tasks get about the same total weight, otherwise the same number of rows. Up to `here` tasks are done on the driver.
+    tasks get about the same total weight, otherwise the same number of rows. Up to `max_on_driver` tasks run on the
+    driver.
     """
     if not len(table):
-        return Tasks(spark, table.schema, (), here)
-    wanted = -(-len(table) // batch)
-    if wanted > max(here, 1):
+        return Tasks(spark, table.schema, (), max_on_driver)
+    wanted = -(-len(table) // batch_size)
+    if wanted > max(max_on_driver, 1):
         wanted = min(wanted, 8 * spark().sparkContext.defaultParallelism)
     if order_by:
         order = pc.sort_indices(table, [(name, "ascending") for name in order_by]).to_numpy()
@@ -52,7 +60,7 @@ def row_tasks(
         order = np.argsort(np.arange(len(table)) % wanted, kind="stable")
     table = table.take(pa.array(order)).combine_chunks()
     pieces = split_evenly(table, np.asarray(weights or [1] * len(table))[order], wanted)
-    return Tasks(spark, table.schema, pieces, here)
+    return Tasks(spark, table.schema, pieces, max_on_driver)
 
 
 def split_evenly(table: pa.Table, weights: NDArray[np.int64], pieces: int) -> list[pa.Table]:
@@ -60,5 +68,5 @@ def split_evenly(table: pa.Table, weights: NDArray[np.int64], pieces: int) -> li
     running = np.cumsum(weights)
     marks = running[-1] * np.arange(1, pieces) / pieces
     inner = np.searchsorted(running - weights / 2, marks)  # a row belongs to the piece with its midpoint
-    cuts = sorted({0, *inner.tolist(), len(table)})
-    return [table.slice(start, end - start) for start, end in pairwise(cuts)]
+    boundaries = sorted({0, *inner.tolist(), len(table)})
+    return [table.slice(start, end - start) for start, end in pairwise(boundaries)]

@@ -314,7 +314,7 @@ def settings_by_file(conf: SparkConf) -> Iterator[None]:
     before = os.environ.get(name)
     *options, what = shlex.split(before or "pyspark-shell")
     if "--properties-file" in options:
-        raise WrongUsage(f"{name} names a --properties-file: put its settings into LAKEGC_SPARK_CONF instead")
+        raise WrongUsage(f"{name} contains --properties-file: move that file's settings to LAKEGC_SPARK_CONF")
     with open_private(file, os.O_TRUNC) as opened:
         opened.write(as_properties(conf.getAll()).encode("ascii"))
     os.environ[name] = shlex.join([*options, "--load-spark-defaults", "--properties-file", str(file), what])

@@ -36,7 +36,7 @@ def rows_of(
     spark: SparkSession, keys: Sequence[str], schema: pa.Schema, read: Callable[[str], pa.Table], number: str
 ) -> DataFrame:
     """All rows of these files, read by the executors; with the run's number as the first column, `number`."""
-    from spark_resources.spark.partitioning import id_tasks
+    from spark_resources.spark.partitioning import tasks_from_ids
 
     if not keys:
         return no_rows(spark, schema)
@@ -48,4 +48,4 @@ def rows_of(
             table = table.add_column(0, schema.field(number), pa.repeat(run, len(table)))
             yield from table.cast(schema).to_batches(max_chunksize=100_000)
 
-    return id_tasks(lambda: spark, "key", keys, batch=16).mapped(read_all, schema)
+    return tasks_from_ids(lambda: spark, "key", keys, batch_size=16).mapped(read_all, schema)

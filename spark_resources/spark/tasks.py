@@ -51,9 +51,9 @@ def no_rows(spark: SparkSession, schema: pa.Schema) -> DataFrame:
     return spark.createDataFrame(schema.empty_table(), arrow_to_spark(schema))
 
 
-def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
+def to_dataframe(spark: SparkSession, table: pa.Table) -> DataFrame:
     """The rows of a table on the driver as a DataFrame, for joins."""
-    # Spark finds no rows after an empty chunk
+    # Spark drops the rows that follow an empty chunk
     return spark.createDataFrame(table.combine_chunks(), arrow_to_spark(table.schema))
 
 
@@ -61,14 +61,14 @@ def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
 class Tasks:
     """Rows of `schema`: one piece per task, each with at least one row.
 
-    Up to `here` pieces are processed on the driver, each in a thread, and need no session until their result is joined;
-    more are distributed over the executors.
+    Up to `max_on_driver` pieces are processed on the driver, each in a thread, and need no session until their result
+    is joined; more are distributed over the executors.
     """
 
     spark: Callable[[], SparkSession]
     schema: pa.Schema
     pieces: Sequence[pa.Table]
-    here: int = 1
+    max_on_driver: int = 1
 
     @classmethod
     def of(cls, spark: Callable[[], SparkSession], table: pa.Table) -> Tasks:
@@ -81,9 +81,9 @@ class Tasks:
         return pa.concat_tables([self.schema.empty_table(), *self.pieces])
 
     @property
-    def is_here(self) -> bool:
-        """Whether these tasks are done on the driver."""
-        return len(self.pieces) <= self.here
+    def is_on_driver(self) -> bool:
+        """Whether these tasks run on the driver."""
+        return len(self.pieces) <= self.max_on_driver
 
     def select(self, *names: str) -> Tasks:
         """These tasks, with only these columns."""
@@ -97,7 +97,7 @@ class Tasks:
             return no_rows(spark, self.schema)
         rows = pa.concat_tables(self.pieces)
         if len(self.pieces) <= spark.sparkContext.defaultParallelism:
-            return frame_of(spark, rows).coalesce(len(self.pieces))
+            return to_dataframe(spark, rows).coalesce(len(self.pieces))
         # As a local relation, the rows would be split into as many tasks as there are cores, and shuffled once more.
         name = "spark.sql.execution.arrow.localRelationThreshold"  # the largest local relation, in bytes
         before = str(spark.conf.get(name))
@@ -110,17 +110,17 @@ class Tasks:
     def mapped(self, step: Step, schema: pa.Schema) -> DataFrame:
         """The rows (of `schema`) that a step yields for each task, as a DataFrame; computed immediately if on the
         driver."""
-        if self.is_here:
-            return frame_of(self.spark(), self._mapped_here(step, schema))
+        if self.is_on_driver:
+            return to_dataframe(self.spark(), self._mapped_on_driver(step, schema))
         return self.frame().mapInArrow(on_executor(step), arrow_to_spark(schema))
 
     def collected(self, step: Step, schema: pa.Schema) -> pa.Table:
         """The rows (of `schema`) that a step yields for each task, on the driver: only for few rows, such as names."""
-        if self.is_here:
-            return self._mapped_here(step, schema)
+        if self.is_on_driver:
+            return self._mapped_on_driver(step, schema)
         return collected(self.frame(), step, schema)
 
-    def _mapped_here(self, step: Step, schema: pa.Schema) -> pa.Table:
+    def _mapped_on_driver(self, step: Step, schema: pa.Schema) -> pa.Table:
         given_up = threading.Event()
 
         def process(number: int) -> list[pa.Table]:
@@ -150,7 +150,7 @@ class Tasks:
 def mapped(rows: Rows, step: Step, schema: pa.Schema) -> Rows:
     """The rows (of `schema`) that a step yields for each partition or task; computed immediately on the driver if the
     input is there. Lakegc's errors are raised as they are."""
-    if isinstance(rows, Tasks) and rows.is_here:
+    if isinstance(rows, Tasks) and rows.is_on_driver:
         return Tasks.of(rows.spark, rows.collected(step, schema))
     return as_frame(rows).mapInArrow(on_executor(step), arrow_to_spark(schema))
 
@@ -168,10 +168,10 @@ def distinct_rows(parts: Sequence[Rows], schema: pa.Schema) -> Rows | None:
     """The distinct rows (of `schema`) of all parts, on the driver if all are there; None if there are no parts."""
     if not parts:
         return None
-    here = [part for part in parts if isinstance(part, Tasks)]
-    if len(here) == len(parts):
-        rows = pa.concat_tables(part.table for part in here)
-        return Tasks.of(here[0].spark, rows.group_by(schema.names, use_threads=False).aggregate([]).cast(schema))
+    on_driver = [part for part in parts if isinstance(part, Tasks)]
+    if len(on_driver) == len(parts):
+        rows = pa.concat_tables(part.table for part in on_driver)
+        return Tasks.of(on_driver[0].spark, rows.group_by(schema.names, use_threads=False).aggregate([]).cast(schema))
     return reduce(lambda frame, other: frame.unionByName(other), map(as_frame, parts)).dropDuplicates()
 
 

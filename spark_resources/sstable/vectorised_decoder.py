@@ -30,14 +30,14 @@ class VectorisedDecoder:
     name = "vectorised"
 
     def __init__(self) -> None:
-        self._readable = ReadableDecoder()
+        self._reference_decoder = ReadableDecoder()
         self._buffers = threading.local()
 
     def entries(self, table: Table, columns: Sequence[str]) -> pa.RecordBatch:
         try:
             return self.attempt_entries(table, columns)[0]
         except Unreadable:
-            self._readable.entries(table, columns)
+            self._reference_decoder.entries(table, columns)  # raises the precise error; if it doesn't, the two disagree
             raise _decoder_disagreement() from None
 
     def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterable[bytes]]:
@@ -45,14 +45,14 @@ class VectorisedDecoder:
             batch, content = self.attempt_entries(table, columns, content=True)
             return batch, [content]
         except Unreadable:
-            self._readable.entries(table, columns)
+            self._reference_decoder.entries(table, columns)
             raise _decoder_disagreement() from None
 
     def content(self, table: Table) -> Iterable[bytes]:
         try:
             return [self.attempt_content(table)]
         except Unreadable:
-            for _ in self._readable.content(table):
+            for _ in self._reference_decoder.content(table):
                 pass
             raise _decoder_disagreement() from None
 

@@ -1,8 +1,8 @@
-"""Fast listing of folders: several are listed in parallel, and idle threads cut a long one into ranges of keys.
+"""Fast listing of folders: several are listed in parallel, and idle threads split a long one into ranges of keys.
 
 Each page says where the next one begins, so a single listing is sequential. If a store is known to list in byte order,
 a listing can start at any key. For any `b`, `(a, b]` and `(b, c]` together contain exactly the keys of `(a, c]`, so a
-cut requires no knowledge of the keys and can neither lose nor duplicate one.
+split requires no knowledge of the keys and can neither lose nor duplicate one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from spark_resources.stores.base import Store
 from spark_resources.stores.local.store import LocalStore
 
 AT_ONCE = 8  # requests in flight in one process
-PAGES_BEFORE_FIRST_CUT = 10  # a slice of lakeFS has at most about 50
-PAGES_BETWEEN_CUTS = 2  # a cut may cost a request that finds nothing
+PAGES_BEFORE_FIRST_SPLIT = 10  # a slice of lakeFS has at most about 50
+PAGES_BETWEEN_SPLITS = 2  # a split may cost a request that finds nothing
 _LAST = "\U0010fffd"  # practically no name in a folder sorts after it
 _PAGE_SIZE = 1000  # the most keys that a store lists in one page
 _PROBES_PER_RANGE = 8
@@ -58,24 +58,24 @@ def pages_of_parts(
     *,
     at_once: int = AT_ONCE,
     page_size: int = _PAGE_SIZE,
-    pages_before_first_cut: int = PAGES_BEFORE_FIRST_CUT,
+    pages_before_first_split: int = PAGES_BEFORE_FIRST_SPLIT,
 ) -> Iterator[tuple[str, ArrowPage]]:
     """All pages of these parts, each with its folder, in no particular order. Raises as `Store.pages` does.
 
-    All subfolders of a flat part are reported only if it was not cut. Unreadable names at a cut are counted twice.
-    Raises `Unavailable` if parts were cut and the store does not list in byte order after all, and `WrongUsage` for a
+    All subfolders of a flat part are reported only if it was not split. Unreadable names at a split are counted twice.
+    Raises `Unavailable` if parts were split and the store does not list in byte order after all, and `WrongUsage` for a
     part with bounds on a store that is known not to list in byte order.
     """
-    ordered, cuts = store.capabilities.byte_order, can_be_split(store)
+    ordered, may_split = store.capabilities.byte_order, can_be_split(store)
     if not ordered and any(part.after is not None or part.up_to is not None for part in parts):
         raise WrongUsage(f"{store.where} doesn't list keys in byte order, so key ranges can't be listed")
-    if isinstance(store, LocalStore) or at_once == 1 or not parts or (len(parts) == 1 and not cuts):
+    if isinstance(store, LocalStore) or at_once == 1 or not parts or (len(parts) == 1 and not may_split):
         for part in parts:
             walk = _Walk(part, ordered)
             for page in walk.pages(store, page_size, threading.Lock()):
                 yield part.folder, page
         return
-    yield from _ParallelListing(store, parts, cuts, page_size, pages_before_first_cut).pages(at_once)
+    yield from _ParallelListing(store, parts, may_split, page_size, pages_before_first_split).pages(at_once)
 
 
 # --- one range --------------------------------------------------------------------------------------------------------
@@ -89,9 +89,9 @@ class _Walk:
     ordered: bool  # whether the store is known to list in byte order
     cursor: str | None = field(default=None)  # the last key of the latest page
     up_to: str | None = field(default=None)
-    cut_from: _Walk | None = field(default=None)
+    split_from: _Walk | None = field(default=None)
     pages_with_keys: int = 0
-    since_cut: int = 0  # pages with keys since the last cut
+    since_split: int = 0  # pages with keys since the last split
     folders: int = 0
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class _Walk:
             return page, False
         if len(keys):  # the order of common prefixes is not known
             self.cursor = keys[-1].as_py()
-            self.pages_with_keys, self.since_cut = self.pages_with_keys + 1, self.since_cut + 1
+            self.pages_with_keys, self.since_split = self.pages_with_keys + 1, self.since_split + 1
         ended = self.cursor is not None and self.up_to is not None and _is_after(self.cursor, self.up_to)
         if ended:
             objects = objects.filter(pc.less_equal(keys, pa.scalar(self.up_to)))
@@ -164,15 +164,15 @@ class _Walk:
         resume_after = _end_of_subfolder(last, self.part.folder)
         return resume_after if resume_after is not None and _is_after(resume_after, last) else None
 
-    def cut(self) -> _Walk | None:
+    def split(self) -> _Walk | None:
         """Move the second half of the remaining range to a new walk; None if there is no middle."""
         if self.cursor is None:
             return None
         middle = key_between(self.cursor, self.up_to, len(self.part.folder))
         if middle is None:
             return None
-        other = _Walk(replace(self.part, after=middle, up_to=self.up_to), self.ordered, cut_from=self)
-        self.up_to, self.since_cut = middle, 0
+        other = _Walk(replace(self.part, after=middle, up_to=self.up_to), self.ordered, split_from=self)
+        self.up_to, self.since_split = middle, 0
         return other
 
 
@@ -188,7 +188,7 @@ def _is_after(key: str, other: str) -> bool:
 
 
 def key_between(low: str, high: str | None, prefix_length: int) -> str | None:
-    """A string about half-way between `low` and `high`; None if they are too close for a cut to pay off.
+    """A string about half-way between `low` and `high`; None if they are too close for a split to pay off.
 
     Both begin with the same `prefix_length` characters, and so does the result. Without `high`, the range ends with the
     last string that begins with them.
@@ -226,10 +226,10 @@ def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_S
     """
     if not can_be_split(store) or (first := _last_key_of_full_page(store, part, page_size)) is None:
         return [part]
-    cuts: list[str] = []
+    boundaries: list[str] = []
     gaps: deque[tuple[str, str | None]] = deque([(first, part.up_to)])
     for _ in range(_PROBES_PER_RANGE * count):
-        if not gaps or len(cuts) + 1 >= count:
+        if not gaps or len(boundaries) + 1 >= count:
             break
         low, high = gaps.popleft()
         middle = key_between(low, high, len(part.folder))
@@ -239,9 +239,9 @@ def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_S
         if next_key is None or (high is not None and not _is_after(high, next_key)):
             gaps.appendleft((low, middle))
         else:
-            cuts.append(middle)
+            boundaries.append(middle)
             gaps += [(low, middle), (next_key, high)]
-    bounds = [part.after, *sorted(cuts, key=str.encode), part.up_to]
+    bounds = [part.after, *sorted(boundaries, key=str.encode), part.up_to]
     return [replace(part, after=after, up_to=up_to) for after, up_to in pairwise(bounds)]
 
 
@@ -287,23 +287,23 @@ class _ParallelListing:
     """Threads that list parts. An idle thread takes over half of another's range; an error in any thread stops all."""
 
     def __init__(
-        self, store: Store, parts: Sequence[Part], cuts: bool, page_size: int, pages_before_first_cut: int
+        self, store: Store, parts: Sequence[Part], may_split: bool, page_size: int, pages_before_first_split: int
     ) -> None:
-        self._store, self._cuts, self._page_size, self._pages_before_first_cut = (
+        self._store, self._may_split, self._page_size, self._pages_before_first_split = (
             store,
-            cuts,
+            may_split,
             page_size,
-            pages_before_first_cut,
+            pages_before_first_split,
         )
         self._waiting = deque(_Walk(part, store.capabilities.byte_order) for part in parts)
         self._walking: list[_Walk] = []
         self._changed = threading.Condition()  # guards the two above, and every walk's cursor and end
         self._results: queue.Queue[tuple[str, ArrowPage] | BaseException | None] = queue.Queue()
-        self._room = threading.Semaphore(0)
+        self._free_slots = threading.Semaphore(0)
         self._stopped = False
 
     def pages(self, at_once: int) -> Iterator[tuple[str, ArrowPage]]:
-        self._room = threading.Semaphore(2 * at_once)  # pages waiting to be consumed
+        self._free_slots = threading.Semaphore(2 * at_once)  # pages waiting to be consumed
         with ThreadPoolExecutor(at_once, thread_name_prefix="listing") as pool:
             for _ in range(at_once):
                 pool.submit(self._work)
@@ -316,13 +316,13 @@ class _ParallelListing:
                     if result is None:
                         running -= 1
                     else:
-                        self._room.release()
+                        self._free_slots.release()
                         yield result
             finally:
                 with self._changed:
                     self._stopped = True
                     self._changed.notify_all()
-                self._room.release(at_once)
+                self._free_slots.release(at_once)
 
     def _work(self) -> None:
         try:
@@ -339,7 +339,7 @@ class _ParallelListing:
             for page in pages:
                 with self._changed:
                     self._changed.notify_all()
-                self._room.acquire()
+                self._free_slots.acquire()
                 if self._stopped:
                     return
                 self._results.put((walk.part.folder, page))
@@ -348,8 +348,10 @@ class _ParallelListing:
                 pages.close()  # type: ignore[attr-defined]
             with self._changed:
                 self._walking.remove(walk)
-                if walk.cut_from is not None and not walk.pages_with_keys:
-                    walk.cut_from.since_cut = PAGES_BETWEEN_CUTS  # this half was empty, so cut the other one again soon
+                if walk.split_from is not None and not walk.pages_with_keys:
+                    walk.split_from.since_split = (
+                        PAGES_BETWEEN_SPLITS  # this half was empty, so split the other one again soon
+                    )
                 self._changed.notify_all()
 
     def _next(self) -> _Walk | None:
@@ -366,12 +368,16 @@ class _ParallelListing:
             return None
 
     def _half_of_another(self) -> _Walk | None:
-        for walk in sorted(self._walking, key=lambda walk: -walk.since_cut):
-            if self._may_be_cut(walk) and (half := walk.cut()) is not None:
+        for walk in sorted(self._walking, key=lambda walk: -walk.since_split):
+            if self._can_split(walk) and (half := walk.split()) is not None:
                 return half
         return None
 
-    def _may_be_cut(self, walk: _Walk) -> bool:
+    def _can_split(self, walk: _Walk) -> bool:
         pages = walk.pages_with_keys
         # without a delimiter, a flat listing costs a request for each subfolder that it passes
-        return pages >= self._pages_before_first_cut and walk.since_cut >= PAGES_BETWEEN_CUTS and walk.folders <= pages
+        return (
+            pages >= self._pages_before_first_split
+            and walk.since_split >= PAGES_BETWEEN_SPLITS
+            and walk.folders <= pages
+        )

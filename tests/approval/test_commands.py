@@ -156,7 +156,7 @@ def test_a_script_needs_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, l
         (("--until", "99999999999d"), "expected a duration"),
     ],
 )
-def test_contradictory_or_unreadable_options_are_refused(
+def test_contradictory_or_invalid_options_are_refused(
     lakegc: Lakegc, lake: Lake, options: tuple[str, ...], words: str
 ) -> None:
     """The message says what was expected, and nothing is approved."""

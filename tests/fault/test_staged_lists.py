@@ -256,8 +256,9 @@ def test_a_reading_without_staged_objects_that_an_earlier_one_had_stops_the_mark
         lake.mark()
 
 
-def test_a_re_verification_without_staged_objects_that_the_mark_had_stops_the_sweep(lake: Lake) -> None:
-    """A record breaks after the mark, so all readings of the sweep end before an object that was re-staged."""
+def test_a_sweep_stops_if_its_re_verification_misses_staged_objects_known_to_the_mark(lake: Lake) -> None:
+    """A staging record becomes unreadable after the mark, so every listing in the sweep ends before the object that was
+    re-staged."""
     restaged = lake.add_garbage("restaged")
     assert restaged in lake.mark().expired
     Sweeper().approve(lake.settings, "lake", "m1")

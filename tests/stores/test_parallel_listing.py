@@ -62,8 +62,8 @@ def listed_keys(store: Any, parts: Sequence[Part], **how: Any) -> list[tuple[str
     return sorted(rows, key=lambda row: (row[0].encode(), row[1].encode()))
 
 
-def ranges(part: Part, cuts: Sequence[str]) -> list[Part]:
-    bounds = [None, *sorted(cuts, key=str.encode), None]
+def ranges(part: Part, boundaries: Sequence[str]) -> list[Part]:
+    bounds = [None, *sorted(boundaries, key=str.encode), None]
     return [replace(part, after=after, up_to=up_to) for after, up_to in itertools.pairwise(bounds)]
 
 
@@ -91,8 +91,8 @@ def test_ranges_list_every_key_once_for_any_split_of_a_folder(splittable_store: 
     @settings(max_examples=200 if provider.name == "local" else 10, deadline=None)
     @given(st.sampled_from(sorted(wanted, key=repr)), st.lists(texts, max_size=5, unique=True), st.integers(2, 5))
     @example(Part("", flat=True), ["data/", "data/z", "a/"], 2)
-    def run(part: Part, cuts: list[str], page_size: int) -> None:
-        assert listed_keys(splittable_store, ranges(part, cuts), at_once=2, page_size=page_size) == wanted[part]
+    def run(part: Part, boundaries: list[str], page_size: int) -> None:
+        assert listed_keys(splittable_store, ranges(part, boundaries), at_once=2, page_size=page_size) == wanted[part]
 
     run()
 
@@ -107,7 +107,7 @@ def test_a_listing_that_is_split_while_it_runs_lists_every_key_once(
     write_all(splittable_store, [*names, *LONG[:20], "data/right", "other/a/b", "z"])
     small, part = SmallPages(splittable_store, size=6), Part("", flat=flat)
 
-    assert listed_keys(small, [part], at_once=at_once, pages_before_first_cut=1) == plain_listing(
+    assert listed_keys(small, [part], at_once=at_once, pages_before_first_split=1) == plain_listing(
         splittable_store, part
     )
 

@@ -461,11 +461,11 @@ def test_times_are_read_in_every_iso_8601_form(written: str, meant: str) -> None
     assert row["modified"].isoformat() == meant
 
 
-def test_a_listing_with_a_document_type_is_refused() -> None:
-    """S3 never sends a document type. The listing is refused before entities are expanded."""
+def test_a_listing_with_a_doctype_is_refused() -> None:
+    """S3 never sends a DOCTYPE. The listing is refused before entities are expanded."""
     bomb = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;">]>'
     document = listing("ns/data/&b;").replace(b"<ListBucketResult", bomb + b"<ListBucketResult", 1)
-    with replying(200, document, XML) as fixed_server, pytest.raises(Unavailable, match="document type"):
+    with replying(200, document, XML) as fixed_server, pytest.raises(Unavailable, match="DOCTYPE"):
         list(at(fixed_server.settings()).pages("data/"))
 
 

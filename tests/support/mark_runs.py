@@ -76,8 +76,8 @@ class SharedSpark(SparkResource):
 def on_executors(wanted: bool = True) -> Iterator[None]:
     """Let executors do the work, as in large repositories. Otherwise the driver would do it, because there is so
     little."""
-    is_here = property(lambda tasks: not any(map(len, tasks.pieces)))
-    with mock.patch.object(Tasks, "is_here", is_here) if wanted else nullcontext():
+    is_on_driver = property(lambda tasks: not any(map(len, tasks.pieces)))
+    with mock.patch.object(Tasks, "is_on_driver", is_on_driver) if wanted else nullcontext():
         yield
 
 

@@ -50,9 +50,9 @@ class Troubled(LocalStore):
         return [results.get(key) or failed[key] for key in wanted]
 
 
-def sender(store: LocalStore | S3Store, may_send: Callable[[], None] = lambda: None, **more: int) -> Sender:
+def sender(store: LocalStore | S3Store, check_may_send: Callable[[], None] = lambda: None, **more: int) -> Sender:
     """A sender with a fake clock, so that no wait takes time."""
-    return Sender(store, Pace(lambda: 0.0), may_send, lambda _: None, lambda: 0.5, **more)
+    return Sender(store, Pace(lambda: 0.0), check_may_send, lambda _: None, lambda: 0.5, **more)
 
 
 def written(store: LocalStore, *names: str) -> list[str]:
@@ -118,12 +118,12 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
     store = Single(tmp_path, problem)
     keys = written(store, *(f"{number}" for number in range(8)))
 
-    def may_send() -> None:
+    def check_may_send() -> None:
         checks.append(len(store.batches))
         if len(checks) == 6:
             raise Refused("no more")
 
-    outcomes, stopped = sender(store, may_send).send(keys, "data/s/")
+    outcomes, stopped = sender(store, check_may_send).send(keys, "data/s/")
 
     assert checks == [0, 1, 2, 3, 4, 5]
     assert [len(batch) for batch in store.batches] == [8, 1, 1, 1, 1]
@@ -145,12 +145,12 @@ def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> N
     """Results that the store has already reported are kept."""
     store, checks = Troubled(tmp_path, lambda *_: ""), iter(range(99))
 
-    def may_send() -> None:
+    def check_may_send() -> None:
         if next(checks) >= 2:
             raise Refused("the lease is lost")
 
     keys = written(store, *(f"{number:05}" for number in range(25)))
-    outcomes, stopped = sender(store, may_send, in_flight=1).send(keys, "data/s/")
+    outcomes, stopped = sender(store, check_may_send, in_flight=1).send(keys, "data/s/")
     results = by_key(outcomes)
 
     assert str(stopped) == "the lease is lost"
@@ -163,11 +163,11 @@ def test_a_key_whose_delete_is_stopped_between_two_attempts_has_no_result(tmp_pa
     """A key whose response was lost is neither deleted nor failed."""
     store, checks = Troubled(tmp_path, lambda *_: "NoAnswer"), iter(range(99))
 
-    def may_send() -> None:
+    def check_may_send() -> None:
         if next(checks):
             raise Refused("the re-verification is too old")
 
-    results, stopped = sender(store, may_send).send(written(store, "a"), "data/s/")
+    results, stopped = sender(store, check_may_send).send(written(store, "a"), "data/s/")
 
     assert by_key(results) == {"data/s/a": ("not sent", "", 1)}
     assert stopped is not None
@@ -228,9 +228,9 @@ class SlowLookups:
         self.seconds += self.takes(keys)
         return RecheckedKeys(marked, [], [], [key for key in keys if key not in marked])
 
-    def sender(self, may_send: Callable[[], None] = lambda: None) -> Sender:
+    def sender(self, check_may_send: Callable[[], None] = lambda: None) -> Sender:
         return Sender(
-            self.store, Pace(lambda: 0.0), may_send, lambda _: None, lambda: 0.5,
+            self.store, Pace(lambda: 0.0), check_may_send, lambda _: None, lambda: 0.5,
             recheck=self, clock=lambda: self.seconds,
         )  # fmt: skip
 
@@ -289,10 +289,10 @@ def test_waits_for_the_permit_do_not_count_as_slow_lookups(tmp_path: Path) -> No
     keys = written(store, "a", "b")
     lookups, waits = SlowLookups(store, lambda _: 0.1), iter([0.0, *[20.0] * 6])
 
-    def may_send() -> None:
+    def check_may_send() -> None:
         lookups.seconds += next(waits, 0.0)
 
-    results, _ = lookups.sender(may_send).send(keys, "data/s/")
+    results, _ = lookups.sender(check_may_send).send(keys, "data/s/")
 
     assert lookups.requests == [keys] * 7
     assert by_key(results) == dict.fromkeys(keys, ("deleted", "", 1))

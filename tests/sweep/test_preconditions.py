@@ -48,7 +48,7 @@ def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
 
     other = replace(mark.record, cutoff=mark.record.cutoff + DAY)
     record = altered(lake, cutoff=other.cutoff, digest=digest_of(other))
-    with pytest.raises(Refused, match="for another set"):
+    with pytest.raises(Refused, match="for a different set"):
         refuse_unapproved(lake.target, record)
 
 

@@ -139,5 +139,5 @@ def test_rows_are_selected_or_excluded_by_address_without_duplicates(spark: Spar
     """Duplicate addresses and additional columns make no difference."""
     rows, some = (spark.createDataFrame(objects(*names)) for names in (("a", "b", "cc"), ("b", "b", "x")))
 
-    assert sorted(map(tuple, rows.transform(garbage.without(some)).collect())) == [("a", 1), ("cc", 2)]
-    assert sorted(map(tuple, rows.transform(garbage.only(some)).collect())) == [("b", 1)]
+    assert sorted(map(tuple, rows.transform(garbage.without_addresses_in(some)).collect())) == [("a", 1), ("cc", 2)]
+    assert sorted(map(tuple, rows.transform(garbage.with_addresses_in(some)).collect())) == [("b", 1)]

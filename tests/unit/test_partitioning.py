@@ -15,7 +15,7 @@ from spark_resources.lakefs.ranges import (
     best_attributions,
     range_tasks,
 )
-from spark_resources.spark.partitioning import row_tasks
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.tasks import arrow_to_spark, no_rows
 
 SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("id", pa.int64(), nullable=False)])
@@ -25,7 +25,9 @@ def test_rows_with_the_same_key_are_in_one_task_or_in_adjacent_ones(spark: Spark
     """Every row is in exactly one task, in order."""
     rows = [{"key": f"k{number % 20:02}", "id": number} for number in range(400)]
 
-    tasks = row_tasks(lambda: spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=("key", "id")).frame()
+    tasks = tasks_from_rows(
+        lambda: spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch_size=1, order_by=("key", "id")
+    ).frame()
     collected = tasks.select(F.spark_partition_id().alias("task"), "key", "id").collect()
 
     assert sorted((row["key"], row["id"]) for row in collected) == sorted((row["key"], row["id"]) for row in rows)
@@ -42,7 +44,9 @@ def test_rows_are_distributed_evenly_without_a_shuffle(
     """The distribution needs one stage."""
     rows = [{"key": f"k{number}", "id": number} for number in range(count)]
 
-    tasks = row_tasks(lambda: spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch=1, order_by=order_by).frame()
+    tasks = tasks_from_rows(
+        lambda: spark, pa.Table.from_pylist(rows, schema=SCHEMA), batch_size=1, order_by=order_by
+    ).frame()
 
     sizes = [row["count"] for row in tasks.groupBy(F.spark_partition_id()).count().collect()]
     assert sum(sizes) == count
@@ -110,7 +114,7 @@ def test_distributing_rows_leaves_the_sessions_settings_unchanged(spark: SparkSe
     before = spark.conf.get(name)
 
     table = pa.Table.from_pylist([{"key": "k", "id": number} for number in range(100)], schema=SCHEMA)
-    row_tasks(lambda: spark, table, batch=1).frame()
+    tasks_from_rows(lambda: spark, table, batch_size=1).frame()
 
     assert spark.conf.get(name) == before
 
@@ -124,7 +128,7 @@ def test_rows_after_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: lis
     table = pa.table([pa.chunked_array(keys), pa.chunked_array(pieces)], schema=SCHEMA)
     assert table["id"].num_chunks == len(chunks)
 
-    collected = row_tasks(lambda: spark, table, batch=1).frame().collect()
+    collected = tasks_from_rows(lambda: spark, table, batch_size=1).frame().collect()
 
     assert sorted(row["id"] for row in collected) == list(range(sum(chunks)))
 
@@ -135,7 +139,7 @@ def test_without_rows_there_is_no_task(spark: SparkSession) -> None:
 
     assert frame.rdd.getNumPartitions() == 0
     assert frame.schema == arrow_to_spark(SCHEMA)
-    assert row_tasks(lambda: spark, SCHEMA.empty_table(), batch=0).frame().collect() == []
+    assert tasks_from_rows(lambda: spark, SCHEMA.empty_table(), batch_size=0).frame().collect() == []
 
 
 def as_tuples(batch: pa.RecordBatch) -> list[tuple[str, int, str]]:

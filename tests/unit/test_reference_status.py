@@ -26,7 +26,7 @@ from spark_resources.spark.arrow_shuffle import (
     Input,
     addresses_once,
     co_group,
-    even_cuts,
+    even_boundaries,
     shuffle,
 )
 from spark_resources.spark.datasets import Dataset, finish_dataset, parquet_bytes, write_file
@@ -297,7 +297,7 @@ def test_all_rows_of_an_address_are_in_one_task(
 ) -> None:
     """Whatever file and input the rows are in, none is lost or duplicated."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_PER_BUCKET", at_most)
-    monkeypatch.setattr(arrow_shuffle, "ROWS_HERE", here)
+    monkeypatch.setattr(arrow_shuffle, "MAX_ROWS_ON_DRIVER", here)
 
     grouped = co_group(lambda: spark, inputs, count_by_address, COUNTED, persist)
     report = grouped.report
@@ -380,7 +380,7 @@ def test_rows_lost_between_tasks_are_an_error(
 ) -> None:
     """One batch, its rows, or all batches of a file don't arrive."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_PER_BUCKET", 1_000 if here else 40)
-    monkeypatch.setattr(arrow_shuffle, "ROWS_HERE", here)
+    monkeypatch.setattr(arrow_shuffle, "MAX_ROWS_ON_DRIVER", here)
     whole = arrow_shuffle.bucket_batches
 
     def damaged(table: pa.Table, number: int, *rest: Any, **more: Any) -> Batches:
@@ -443,7 +443,7 @@ def test_tasks_follow_each_other_in_address_order(
         for kind in (type(inputs[0].rows), DataFrame):
             monkeypatch.delattr(kind, "repartitionById", raising=False)
 
-    grouped = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(NAMES[::2]), tasks)).grouped(
+    grouped = shuffle(lambda: spark, inputs, boundaries=even_boundaries(pa.array(NAMES[::2]), tasks)).grouped(
         numbered, ENDS, persist
     )
 
@@ -459,14 +459,16 @@ def test_objects_are_spread_evenly_however_skewed_other_rows_are(spark: SparkSes
     names = [f"data/s/{number:05}" for number in range(4000)]
     inputs = [of_names("objects", spark, names), of_names("more", spark, names[:10] * 400)]
 
-    grouped = shuffle(lambda: spark, inputs, cuts=even_cuts(pa.array(names[::3]), 4)).grouped(numbered, ENDS, persist)
+    grouped = shuffle(lambda: spark, inputs, boundaries=even_boundaries(pa.array(names[::3]), 4)).grouped(
+        numbered, ENDS, persist
+    )
 
     assert all(990 < row["objects"] < 1010 for row in as_frame(grouped.rows).collect())
 
 
 def test_without_a_sampled_address_one_task_has_all_rows() -> None:
     """Without a sample, there are no bounds between tasks."""
-    assert len(even_cuts(pa.array([], pa.string()), 3)) == 0
+    assert len(even_boundaries(pa.array([], pa.string()), 3)) == 0
 
 
 def test_superfluous_rows_of_an_address_are_dropped_while_rows_arrive(

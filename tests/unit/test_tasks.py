@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import Namespace
 from spark_resources.spark.datasets import all_rows, parquet, write_outputs
-from spark_resources.spark.partitioning import id_tasks
+from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.remote_errors import errors_from_executors
-from spark_resources.spark.tasks import Batches, Tasks, as_frame, distinct_rows, frame_of, moved_if_few
+from spark_resources.spark.tasks import Batches, Tasks, as_frame, distinct_rows, moved_if_few, to_dataframe
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
@@ -31,7 +31,7 @@ HERE = {"on the driver": 5, "on executors": 0}
 @pytest.fixture(params=HERE.values(), ids=HERE)
 def tasks(request: pytest.FixtureRequest, spark: SparkSession) -> Tasks:
     """Five names in five tasks."""
-    return id_tasks(lambda: spark, "name", NAMES, batch=1, here=request.param)
+    return tasks_from_ids(lambda: spark, "name", NAMES, batch_size=1, max_on_driver=request.param)
 
 
 def in_process(batches: Batches) -> Batches:
@@ -50,15 +50,15 @@ def test_work_gives_the_same_rows_on_the_driver_and_on_executors(tasks: Tasks) -
     assert table.schema.names == RESULT.names
     assert sorted(table["name"].to_pylist()) == sorted(row["name"] for row in rows) == NAMES
     for processes in ({*table["process"].to_pylist()}, {row["process"] for row in rows}):
-        assert (processes == {os.getpid()}) == tasks.is_here
+        assert (processes == {os.getpid()}) == tasks.is_on_driver
 
 
 def test_more_tasks_than_the_driver_may_do_run_on_executors(spark: SparkSession) -> None:
     """The number of tasks decides, not the number of rows."""
-    assert id_tasks(lambda: spark, "name", NAMES, batch=5).is_here
-    assert id_tasks(lambda: spark, "name", NAMES, batch=1, here=5).is_here
-    assert not id_tasks(lambda: spark, "name", NAMES, batch=1, here=4).is_here
-    assert not id_tasks(lambda: spark, "name", NAMES, batch=5, here=0).is_here
+    assert tasks_from_ids(lambda: spark, "name", NAMES, batch_size=5).is_on_driver
+    assert tasks_from_ids(lambda: spark, "name", NAMES, batch_size=1, max_on_driver=5).is_on_driver
+    assert not tasks_from_ids(lambda: spark, "name", NAMES, batch_size=1, max_on_driver=4).is_on_driver
+    assert not tasks_from_ids(lambda: spark, "name", NAMES, batch_size=5, max_on_driver=0).is_on_driver
 
 
 def test_work_on_the_driver_needs_no_session() -> None:
@@ -67,13 +67,13 @@ def test_work_on_the_driver_needs_no_session() -> None:
     def no_session() -> NoReturn:
         raise AssertionError("a session was requested")
 
-    tasks = id_tasks(no_session, "name", NAMES, batch=5)
+    tasks = tasks_from_ids(no_session, "name", NAMES, batch_size=5)
 
     assert tasks.collected(in_process, RESULT)["name"].to_pylist() == NAMES
 
 
 def test_work_without_rows_returns_no_rows(spark: SparkSession) -> None:
-    tasks = id_tasks(lambda: spark, "name", [], batch=1)
+    tasks = tasks_from_ids(lambda: spark, "name", [], batch_size=1)
 
     assert tasks.collected(in_process, RESULT) == RESULT.empty_table()
     assert tasks.mapped(in_process, RESULT).collect() == []
@@ -119,7 +119,9 @@ def test_a_failed_task_on_the_driver_ends_the_others_at_their_next_batch(spark: 
             yield pa.RecordBatch.from_pylist([{"name": name, "process": 0}], RESULT)
 
     with pytest.raises(DamagedData, match="table n3 is damaged"):
-        id_tasks(lambda: spark, "name", NAMES, batch=1, here=5).collected(one_fails_and_the_others_never_end, RESULT)
+        tasks_from_ids(lambda: spark, "name", NAMES, batch_size=1, max_on_driver=5).collected(
+            one_fails_and_the_others_never_end, RESULT
+        )
 
 
 def test_files_of_different_tasks_never_have_the_same_name(tasks: Tasks, tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_distinct_rows_are_those_of_all_parts(spark: SparkSession, on_driver: tu
     names: list[list[str | None]] = [["a", "b", None, "a"], ["b", None, "c"]]
     tables = [pa.table([pa.array(some, pa.string())], schema=TEXTS) for some in names]
     parts = [
-        Tasks.of(lambda: spark, table) if here else frame_of(spark, table)
+        Tasks.of(lambda: spark, table) if here else to_dataframe(spark, table)
         for table, here in zip(tables, on_driver, strict=True)
     ]
 
@@ -153,7 +155,7 @@ def test_distinct_rows_are_those_of_all_parts(spark: SparkSession, on_driver: tu
 
 def test_few_rows_are_moved_to_the_driver(spark: SparkSession) -> None:
     """None is lost, and many stay on the executors."""
-    rows = frame_of(spark, pa.table([["a", "b", "c"]], schema=TEXTS))
+    rows = to_dataframe(spark, pa.table([["a", "b", "c"]], schema=TEXTS))
 
     moved = moved_if_few(rows, 3)
 

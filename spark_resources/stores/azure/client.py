@@ -182,7 +182,9 @@ def translated_errors(where: str, action: str, key: str | None = None) -> Iterat
         raise as_lakegc_error(error, where, action, key) from None
     except PARSE_ERRORS as error:  # the response lacks a field that Azure always sends
         cause = full_stop(_without_secrets(str(error)))
-        raise Unavailable(f"could not {action} {where}: {cause} Check that this is an Azure endpoint.") from None
+        raise Unavailable(
+            f"could not {action} {where}: {cause} Check that the endpoint is Azure Blob Storage."
+        ) from None
 
 
 def as_lakegc_error(error: AzureError, where: str, action: str, key: str | None) -> LakegcError:

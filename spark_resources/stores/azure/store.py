@@ -172,8 +172,8 @@ class AzureStore:
             properties = client.get_blob_properties()
         if properties.size is None or properties.last_modified is None or not properties.etag:
             raise Unavailable(
-                f"the response for {key!r} in {self.where} lacks size, time or ETag. Check that this is an Azure "
-                "endpoint."
+                f"the response for {key!r} in {self.where} lacks the size, modification time or "
+                "ETag. Check that the endpoint is Azure Blob Storage."
             )
         self.check_object(key, properties)
         stored = StoredObject(
@@ -199,7 +199,8 @@ class AzureStore:
             data: bytes = download.readall()
         if not download.properties.etag:
             raise Unavailable(
-                f"the response for {key!r} in {self.where} lacks an ETag. Check that this is an Azure endpoint."
+                f"the response for {key!r} in {self.where} lacks an ETag. Check that the endpoint is Azure Blob "
+                "Storage."
             )
         self.check_object(key, download.properties)
         return data, unquoted(download.properties.etag)

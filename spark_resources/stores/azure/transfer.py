@@ -69,8 +69,8 @@ class AzureStreams:
         headers = {name: value for name, field in _FIELDS.items() if (value := getattr(settings, field))}
         if properties.size is None or properties.last_modified is None or not properties.etag:
             raise Unavailable(
-                f"the response for {key!r} in {self.where} lacks size, time or ETag. Check that this is an Azure "
-                "endpoint."
+                f"the response for {key!r} in {self.where} lacks the size, modification time or "
+                "ETag. Check that the endpoint is Azure Blob Storage."
             )
         listed_checksum = checksum(settings.content_md5, properties.etag)
         return ObjectProperties(

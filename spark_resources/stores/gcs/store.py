@@ -83,7 +83,7 @@ class GCSStore:
         if self.bucket in (".", "..") or {"%", "?"} & set(namespace.uri):
             raise WrongUsage(
                 f"{namespace.uri} can't be a namespace in Cloud Storage: expected gs://<bucket>/<path> without % "
-                "and ?, which lakeFS reads as those of a URL"
+                "or ?, which lakeFS interprets as URL syntax"
             )
         keys.check_prefix(self._prefix, self.where, self._capabilities.unsupported_keys)
 

@@ -76,7 +76,7 @@ class _NotAListing(ValueError):
 def parse_listing(body: bytes) -> Listing:
     """The listing in an XML document. Raises `ParseError`, `ValueError` or `TypeError` for an invalid document."""
     if b"<!DOCTYPE" in body:
-        raise ValueError("it has a document type declaration, which S3 never sends")
+        raise ValueError("it has a DOCTYPE, which S3 never sends")
     extracted = extract_objects(body, _ROOT)
     root = ElementTree.fromstring(body) if extracted is None else extracted.rest
     namespace, name = root.tag[: -len(_ROOT)], root.tag[-len(_ROOT) :]

@@ -70,8 +70,8 @@ class S3Store:
         """
         if {"%", "?"} & set(namespace.uri) or {"@", ":"} & set(namespace.bucket):
             raise WrongUsage(
-                f"{namespace.uri} can't be a namespace in S3: expected s3://<bucket>/<path> without % and ?, and "
-                "without a user or a port, which lakeFS reads as those of a URL"
+                f"{namespace.uri} can't be a namespace in S3: expected s3://<bucket>/<path> without a user, a "
+                "port, % or ?, which lakeFS interprets as URL syntax"
             )
         if capabilities is None:
             capabilities = AWS if settings.s3_endpoint_url is None else S3_COMPATIBLE
