@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-import threading
-import time
 from collections.abc import Callable, Collection
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
@@ -22,12 +21,13 @@ from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.lakefs_sandbox.store_objects import SETTING_PREFIXES, StorePlace
 from spark_resources.stores.settings import StoreSettings
 
+if TYPE_CHECKING:
+    from spark_resources.lakefs_sandbox.server_thread import ServerThread
+
 LOOPBACK = "127.0.0.1"
 ACCESS_KEY_ID = "LAKEGCSANDBOX"
 SECRET_ACCESS_KEY = "only-good-for-the-sandbox"
 _STORE_CREDENTIALS = frozenset({"s3_access_key_id", *StoreSettings.secret_names()})
-_START_LIMIT_S = 30.0
-_STOP_LIMIT_S = 30.0
 
 
 class Sandbox:
@@ -62,21 +62,27 @@ class Sandbox:
         self._catalog = Catalog(
             self.root, range_entries=range_entries, place=place, signing_key=SECRET_ACCESS_KEY, faults=faults
         )
-        self._running: _Running | None = None
+        self._server: ServerThread | None = None
 
     # --- the server -------------------------------------------------------------------------------------------------
 
     def start(self) -> Sandbox:
         """Serve until `stop`. Raises `Unavailable` if the port is taken."""
-        if self._running is None:
-            self._running = _Running(self._catalog, self._options, self._port)
+        if self._server is None:
+            listening = _listening_socket(self._port)
+            from spark_resources.lakefs_sandbox.server import application  # slow to import, like uvicorn
+            from spark_resources.lakefs_sandbox.server_thread import ServerThread
+
+            self._server = ServerThread(
+                application(self._catalog, self._options), listening, grace_s=5, log_config=None, access_log=False
+            )
         return self
 
     def stop(self) -> None:
         """Stop the server and close the state file. The folder stays."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.stop()
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
         self._catalog.close()
 
     def __enter__(self) -> Sandbox:
@@ -90,9 +96,9 @@ class Sandbox:
     @property
     def endpoint_url(self) -> str:
         """The address without `/api/v1`. Raises `LakegcError` if the server isn't running."""
-        if self._running is None:
+        if self._server is None:
             raise LakegcError("the sandbox is not running: start it first")
-        return f"http://{LOOPBACK}:{self._running.port}"
+        return f"http://{LOOPBACK}:{self._server.port}"
 
     @property
     def faults(self) -> Faults:
@@ -184,39 +190,6 @@ def _store_settings(place: StorePlace) -> dict[str, str]:
             continue
         texts[name] = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
     return texts
-
-
-class _Running:
-    """A server in a thread, ready for requests."""
-
-    def __init__(self, catalog: Catalog, options: Options, port: int) -> None:
-        import uvicorn  # slow to import, like the application, so imported only when the server starts
-
-        from spark_resources.lakefs_sandbox.server import application
-
-        self._socket = _listening_socket(port)
-        self.port: int = self._socket.getsockname()[1]
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                application(catalog, options), log_config=None, access_log=False, lifespan="off",
-                date_header=False, server_header=False, timeout_graceful_shutdown=5,
-            )
-        )  # fmt: skip
-        self._thread = threading.Thread(
-            target=self._server.run, kwargs={"sockets": [self._socket]}, name=f"sandbox-{self.port}", daemon=True
-        )
-        self._thread.start()
-        limit = time.monotonic() + _START_LIMIT_S
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > limit:
-                self.stop()
-                raise Unavailable(f"the sandbox's server did not start on port {self.port}. Check its log.")
-            self._thread.join(0.01)
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(_STOP_LIMIT_S)
-        self._socket.close()
 
 
 def _listening_socket(port: int) -> socket.socket:

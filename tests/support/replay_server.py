@@ -9,6 +9,7 @@ import base64
 import csv
 import hashlib
 import json
+import socket
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -22,13 +23,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 
+from spark_resources.lakefs_sandbox.server_thread import ServerThread
 from spark_resources.model import Commit, Namespace
 from spark_resources.sstable import ENTRY_SCHEMA, read_commits, read_entries, read_ranges
 from spark_resources.stores.base import Store
@@ -463,31 +464,11 @@ def serving(app: Any, **options: Any) -> Iterator[str]:
     `options` are passed to uvicorn, for example a certificate. The app writes its own `Date` and `Server` headers, or
     none.
     """
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=0,
-        log_level="error",
-        lifespan="off",
-        date_header=False,
-        server_header=False,
-        **options,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    limit = time.monotonic() + _WAIT_LIMIT_S
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > limit:
-            raise RuntimeError("the server did not start")
-        time.sleep(0.005)
+    server = ServerThread(app, socket.create_server(("127.0.0.1", 0)), grace_s=0.1, log_level="error", **options)
     try:
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"{'https' if config.is_ssl else 'http'}://127.0.0.1:{port}"
+        yield f"{'https' if 'ssl_certfile' in options else 'http'}://127.0.0.1:{server.port}"
     finally:
-        server.should_exit = True
-        server.force_exit = True
-        thread.join(_WAIT_LIMIT_S)
+        server.stop()
 
 
 @contextmanager
