@@ -17,14 +17,14 @@ from tests.support.store_providers import Provider
 LONGEST_FIRST = (
     "ui/test_ui.py", "property/test_model.py", "sweep/test_other_repositories.py",
     "sweep/test_objects_that_become_live.py", "sweep/test_sweeps.py", "property/test_model_of_sweeps.py",
-    "recordings/test_recordings.py", "sweep/test_path_probes.py", "sweep/test_races.py",
-    "commands/test_fresh_process.py", "stores/test_listing.py", "sweep/test_lookup.py",
-    "sweep/test_faults.py", "sweep/test_failures.py", "property/test_incremental_marks.py",
-    "cluster/test_standalone.py", "sweep/test_recorded_foreign_marks.py", "formats/test_format_1.py",
-    "commands/test_demo_in_stores.py", "stores/test_parallel_listing.py", "recordings/test_holds.py",
-    "outage/test_outages.py", "property/test_marks_with_holds.py", "recordings/test_rebuilt_repositories.py",
-    "backup/test_commands.py", "property/test_retention.py", "stores/test_keys.py",
-    "sweep/test_killed.py", "commands/test_demo.py",
+    "sweep/test_path_probes.py", "stores/test_listing.py", "sweep/test_lookup.py",
+    "recordings/test_recordings.py", "commands/test_fresh_process.py", "sweep/test_failures.py",
+    "sweep/test_races.py", "property/test_incremental_marks.py", "formats/test_format_1.py",
+    "sweep/test_faults.py", "stores/test_parallel_listing.py", "property/test_retention.py",
+    "cluster/test_standalone.py", "sweep/test_recorded_foreign_marks.py", "recordings/test_holds.py",
+    "commands/test_demo_in_stores.py", "stores/test_keys.py", "recordings/test_rebuilt_repositories.py",
+    "outage/test_outages.py", "property/test_marks_with_holds.py", "fault/test_damaged.py",
+    "backup/test_commands.py", "exhaustive/test_losses.py", "sweep/test_killed.py", "commands/test_demo.py",
 )  # fmt: skip
 
 

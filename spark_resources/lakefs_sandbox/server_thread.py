@@ -27,7 +27,9 @@ class ServerThread:
         """
         self._socket = listening
         self.port: int = listening.getsockname()[1]
-        config = uvicorn.Config(application, lifespan="off", date_header=False, server_header=False, **options)
+        config = uvicorn.Config(
+            application, lifespan="off", proxy_headers=False, date_header=False, server_header=False, **options
+        )
         self._server = _Server(config, grace_s)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [listening]}, name=f"server-{self.port}", daemon=True
