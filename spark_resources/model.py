@@ -62,11 +62,10 @@ class Rules:
     branch_days: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
-        for who, days in (("the default", self.default_days), *self.branch_days.items()):
+        named = {f"retention of branch '{branch}'": days for branch, days in self.branch_days.items()}
+        for rule, days in ({"default retention": self.default_days} | named).items():
             if days < 0:
-                raise DamagedData(
-                    f"the retention of {who} is {days} days, but it can't be negative. Correct the rules in lakeFS."
-                )
+                raise DamagedData(f"the {rule} is {days} days, but it can't be negative. Correct the rules in lakeFS.")
 
     def days(self, branch: str) -> int:
         return self.branch_days.get(branch, self.default_days)

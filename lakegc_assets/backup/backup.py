@@ -70,8 +70,8 @@ def _has_copy() -> Any:
 
 
 def logged_state(run: BackupRun) -> DataFrame:
-    """Each object of the mark with the latest line of the log, or nulls if there is none. Lines of copies that are not
-    listed as logged don't count. Columns of MARKED, then those of the log."""
+    """Each object of the mark with the latest line of the log, or nulls if there is none. Lines of copies that the
+    backup doesn't list as logged don't count. Columns of MARKED, then those of the log."""
     from pyspark.sql import functions as F
 
     spark = run.spark()

@@ -89,18 +89,18 @@ def is_expired(verdict: dict[str, Any]) -> bool:
 
 
 def ranges_only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table, chain: MarkChain) -> pa.Table:
-    """The ranges that only expired commits have, each with the verdict that retained it longest (EXPIRED_RANGES).
+    """The ranges that only expired commits refer to, each with the verdict that retained it longest (EXPIRED_RANGES).
 
-    Excludes ranges that an earlier mark already attributed objects to.
+    Excludes ranges whose objects an earlier mark already attributed.
     """
     live = {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
     explained = chain.explained - chain.counted  # a range that was live again in between explained nothing
-    then = {row["commit_id"] for row in chain.explained_verdicts() if is_expired(row)}
-    place = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
+    expired_before = {row["commit_id"] for row in chain.explained_verdicts() if is_expired(row)}
+    positions = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
     rows = [
-        {"metarange_id": row["metarange_id"], "verdict": place[row["commit_id"]]}
+        {"metarange_id": row["metarange_id"], "verdict": positions[row["commit_id"]]}
         for row in commits
-        if row["commit_id"] not in then
+        if row["commit_id"] not in expired_before
     ]
     described = judged_ranges(run, pa.Table.from_pylist(rows, schema=_JUDGED), chain)
     known = pa.array(sorted(live | explained), pa.string())

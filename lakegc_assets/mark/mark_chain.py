@@ -224,8 +224,8 @@ class MarkChain:
         return Mark.open(self.run.place, mark_id).dataset("expired_set")
 
     def explained_verdicts(self) -> list[dict[str, Any]]:
-        """COMMIT_VERDICTS of the base mark; none if it had no object to explain, in which case it read no ranges for
-        that."""
+        """COMMIT_VERDICTS of the base mark; none if it had no object to explain, because then it read no ranges to
+        explain any."""
         bases = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["not_retained"]]
         return [row for mark in bases for row in rows_of(mark, ("retained_commits", ""), COMMIT_VERDICTS)]
 

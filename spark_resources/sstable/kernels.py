@@ -151,7 +151,7 @@ def raw_length(data: Bytes, limit: int, offset: int, length: int) -> int:
 
 @compiled
 def copy8(target: Bytes, to: int, source: Bytes, at: int) -> None:
-    """Eight bytes, all read before the first is written: one load and one store."""
+    """Copy eight bytes, all read before the first is written: one load and one store."""
     a, b, c, d = source[_at(at)], source[_at(at + 1)], source[_at(at + 2)], source[_at(at + 3)]
     e, f, g, h = source[_at(at + 4)], source[_at(at + 5)], source[_at(at + 6)], source[_at(at + 7)]
     target[_at(to)], target[_at(to + 1)], target[_at(to + 2)], target[_at(to + 3)] = a, b, c, d

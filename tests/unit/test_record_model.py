@@ -43,7 +43,7 @@ ALTERED: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("mark", ("min_age",), True, "min_age: True is not a number of seconds"),
     ("mark", ("min_age",), None, "min_age: "),
     ("mark", ("state",), "gone", "state is 'gone': "),
-    ("mark", ("rules",), {"default_days": -1, "branch_days": {}}, "retention of the default is -1 days"),
+    ("mark", ("rules",), {"default_days": -1, "branch_days": {}}, "default retention is -1 days"),
     ("mark", ("rules",), {"default_days": "1", "branch_days": {}}, "rules.default_days is '1': "),
     ("mark", ("accepted_missing",), "data/a", "accepted_missing is 'data/a': "),
     ("mark", ("counts", "expired"), True, "counts.expired is True: "),

@@ -81,7 +81,7 @@ def raw(
 
 
 def test_the_configuration_names_the_local_block_store(api: Any) -> None:
-    """The response of the health check is empty."""
+    """The version is the sandbox's, and the response of the health check is empty."""
     assert api.config_api.get_config().storage_config.blockstore_type == "local"
     assert api.internal_api.get_lake_fs_version().version.startswith("sandbox-")
     assert api.health_check_api.health_check() is None
