@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
@@ -229,20 +229,16 @@ class Namespace:
         shapes = {
             normalize(root) for root in (self.uri, *self.aliases) for normalize in (_normalized, self._normalized)
         }
+        if self.scheme == "local":
+            return _local_conflict_pattern(shapes)
         user, port = ("(?:[^/]*@)?", "(?::[^/]*)?") if self.is_bucket else ("", "")
         forms = [
             f"{user}(?i:{re.escape(host)}){port}" + "".join(f"/+{re.escape(part)}" for part in parts)
             for host, *parts in (shape.split("/") for shape in sorted(shapes))
         ]
-        if self.scheme == "local":
-            forms.append(r"(?s:.*/)?\.\.?/(?s:.*)")  # a file system resolves dots
-            forms.append(
-                "(?is:.*)/" + "/+".join(f"(?i:{re.escape(part)})" for part in _normalized(self.uri).split("/"))
-            )
-        pattern = rf"{_ANY_SCHEME}(?:{'|'.join(forms)})/"
-        # lakeFS decodes percent-encoded addresses, so one in the bucket, or any on the local adapter, may be inside
-        bucket = "" if self.scheme == "local" else rf"{user}(?i:{re.escape(self.bucket)}){port}/"
-        return rf"{pattern}|{_ANY_SCHEME}{bucket}(?s:.*)%"
+        # lakeFS decodes percent-encoded addresses, so each one in the bucket may be inside
+        escaped = rf"{user}(?i:{re.escape(self.bucket)}){port}/(?s:.*)%"
+        return rf"{_ANY_SCHEME}(?:(?:{'|'.join(forms)})/|{escaped})"
 
     def check_outside(self, address: str) -> None:
         """Raise `Refused` (invariant 5) if a full address may be another spelling of one in this namespace."""
@@ -314,6 +310,13 @@ def _bucket_url(uri: str) -> str:
     return f"{scheme}://{authority.rpartition('@')[2].partition(':')[0]}{slash}{path}"
 
 
+def _local_conflict_pattern(places: Iterable[str]) -> str:
+    """A regular expression for addresses on the local adapter that may be at one of these places: those with its path
+    after any other, those with escapes, and those with dots, which a file system resolves."""
+    paths = ("/+".join(f"(?i:{re.escape(part)})" for part in place.split("/")) for place in sorted(places))
+    return rf"{_ANY_SCHEME}(?:(?s:.*/)?(?:{'|'.join(paths)}|\.\.?)/|(?s:.*)%)"
+
+
 def _azure_location(uri: str) -> str:
     """`<account>/<container>/<path>` of a URI. Like lakeFS, takes the account from the first label of the host.
 
@@ -336,8 +339,7 @@ def _azure_conflict_pattern(place: str) -> str:
     host = rf"(?i:{re.escape(account)})(?i:-secondary)?(?:[.:][^/]*)?"
     container = f"(?i:{re.escape(parts[0])})" if parts else ""
     below = "".join(f"/+{re.escape(part)}" for part in parts[1:])
-    any_scheme = r"^(?:[A-Za-z][A-Za-z0-9+.\-]*:)?/*"
-    plain = rf"{any_scheme}(?:[^/]*@)?{host}(?:/(?s:.*)%|/+{container}{below}/)"
+    plain = rf"{_ANY_SCHEME}(?:[^/]*@)?{host}(?:/(?s:.*)%|/+{container}{below}/)"
     return rf"{plain}|^(?i:abfss?|wasbs?)://+{container}@{host}{below}/"
 
 

@@ -142,8 +142,9 @@ def test_an_object_with_another_size_checksum_or_second_counts_as_changed(now: d
         (pending(checksum=None), stored_row()),
         (pending(), stored_row(checksum=None)),
         (pending(modified=None), stored_row(modified=CUTOFF)),
+        (pending(modified=CUTOFF + SECOND), stored_row(modified=CUTOFF + SECOND)),
     ],
-    ids=["a part of a second", "no checksum then", "no checksum now", "no time then"],
+    ids=["a part of a second", "no checksum then", "no checksum now", "no time then", "the same time, though young"],
 )
 def test_unknown_values_and_fractions_of_a_second_do_not_count_as_changes(
     marked: dict[str, Any], now: dict[str, Any]

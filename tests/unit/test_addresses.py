@@ -27,6 +27,8 @@ NAMESPACES = (
     Namespace.parse("gs://bucket"),
     Namespace.parse("gs://bucket/a+b (1)/lake/"),
     Namespace.parse("s3://bucket/la%6be/what?"),
+    Namespace.parse("https://bucket.blob.core.windows.net/team/lake/objects"),
+    Namespace.parse("local://./team//l%61ke", aliases=("local:///srv/objects/./team//l%61ke",)),
 )
 BUCKETS = tuple(namespace for namespace in NAMESPACES if namespace.is_bucket)
 S3 = NAMESPACES[0]
@@ -176,6 +178,7 @@ def test_a_sibling_of_the_namespace_is_outside(address: str) -> None:
         *("s3://user@bucket/lake/data/x", "s3://us@er:secret@bucket/lake/data/x", "s3://@bucket/lake/data/x"),
         *("s3://bucket:443/lake/data/x", "s3://bucket:/lake/data/x", "s3://user@BUCKET:443//lake/data/a%20b"),
         *("gs://bucket/lake/data/a%20b", "https://bucket/lake/data/a?x"),
+        *("s3:///user@bucket/lake/data/x", "s3://user@bucket/lake/data/x://y", "s3://bucket:443/lake/data/x://y"),
     ],
 )
 def test_scheme_authority_case_and_encoding_variants_stop_the_mark(address: str) -> None:
@@ -207,6 +210,9 @@ def test_scheme_authority_case_and_encoding_variants_stop_the_mark(address: str)
         "https://user@bucket.blob.core.windows.net/team/lake/data/x",
         "abfss://team@bucket.dfs.core.windows.net/lake/data/x",
         "wasbs://team@bucket.blob.core.windows.net/lake/data/x",
+        "https:///bucket.blob.core.windows.net/team/lake/data/x",
+        "abfss://team@bucket.dfs.core.windows.net/lake/data/x://y",
+        "https://bucket.dfs.core.windows.net/team/lake/data/x://y",
     ],
 )
 def test_another_spelling_of_an_azure_namespace_stops_the_mark(address: str) -> None:
@@ -347,15 +353,17 @@ def test_http_and_https_locations_of_a_namespace_are_the_same_place() -> None:
     assert namespace.key("http://bucket.blob.core.windows.net/lake/_lakefs/x") == "_lakefs/x"
     assert namespace.key("https://bucket.blob.core.windows.net/lake/_lakefs/x/") == "_lakefs/x/"
     for elsewhere in ("https://bucket.blob.core.windows.net/lake/x//", "https://bucket.blob.core.windows.net/lake2/x/"):
-        with pytest.raises(Refused, match="not inside"):
+        with pytest.raises(Refused, match="not inside") as refused:
             namespace.key(elsewhere)
+        assert refused.value.invariant == 5
     assert namespace.normal_form() == Namespace.parse("https://bucket.blob.core.windows.net/lake").normal_form()
 
 
 def test_a_full_address_without_a_scheme_stops_the_mark() -> None:
     """An entry that calls `data/s/i` a full address is of a kind that lakegc doesn't know, and not simply outside."""
-    with pytest.raises(Refused, match="has no scheme"):
+    with pytest.raises(Refused, match=r"the address data/s/i should be a full address, but has no scheme\.") as refused:
         addresses_inside(pa.array(["data/s/i"]), pa.array([int(AddressType.FULL)], pa.int8()), NAMESPACES[0])
+    assert refused.value.invariant == 5
 
 
 @pytest.mark.parametrize("address", ["local:///home/lakefs/data/lake/data/s/i", "local:///srv/objects2/lake/data/s/i"])
@@ -409,6 +417,8 @@ def test_bytes_of_a_path_that_are_not_utf8_are_escaped() -> None:
         ("local://lake", "local://other/../lake", True),
         ("local://lake", "local://./lake//inside", True),
         ("local://lake", "local://lake2", False),
+        ("local://lake", "local://Xlake", False),
+        ("local://lake", "local://other/..", True),
         ("local://lake", "local:///srv/objects/lake2", False),
         ("s3://bucket/lake", "s3://BUCKET//lake/inside/", True),
         ("s3://bucket/lake", "s3://bucket/lake2", False),
@@ -428,10 +438,15 @@ def test_overlapping_namespaces_are_found_in_any_spelling(first: str, second: st
 
 @pytest.mark.parametrize(
     "address",
-    ["local://other/../lake/data/s/i", "local://./lake/data/s/i", "local:///srv/objects/other/../lake/data/x"],
+    [
+        *("local://other/../lake/data/s/i", "local://./lake/data/s/i", "local:///srv/objects/other/../lake/data/x"),
+        *("local:///srv/objects/l%61ke/data/s/i", "local:///srv/obj%65cts/lake/data/s/i", "LOCAL://lake/data/s/i"),
+        "local:////srv//objects/lake//data/s/i",
+    ],
 )
-def test_a_local_address_that_a_file_system_resolves_into_the_namespace_stops_the_mark(address: str) -> None:
-    """The address is another spelling of that of a listed object."""
+def test_another_spelling_of_a_local_namespace_stops_the_mark(address: str) -> None:
+    """A file system resolves dots, and lakeFS decodes escapes: the address is another spelling of that of a listed
+    object."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="slashes or dots"):
             addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])

@@ -106,12 +106,13 @@ def test_an_object_on_hold_is_kept_with_the_ids_of_all_its_holds() -> None:
     reasons = [(HOLD, keep_reasons.on_hold("held", [("h0", "a/"), ("h9", "x")]))]
     results = decided(objects("a/1", "a/2", "b", "a"), reasons, {"held": table(ADDRESSES_ON_HOLD, on_hold)})
 
-    assert list(zip(results["address"].to_pylist(), results["found"].to_pylist(), strict=True)) == [
-        ("a/1", "h0, h1, h2"),
-        ("a/2", "h0"),
-        ("b", None),
-        ("a", None),
+    assert decisions(results) == [
+        ("a/1", "hold", "it is on hold by h0, h1, h2"),
+        ("a/2", "hold", "it is on hold by h0"),
+        ("b", None, None),
+        ("a", None, None),
     ]
+    assert results["found"].to_pylist() == ["h0, h1, h2", "h0", None, None]
 
 
 NOTHING: Rows = {

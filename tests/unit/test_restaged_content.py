@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -38,9 +39,11 @@ class Branches:
     requested: list[str] = field(default_factory=list)
     listed: list[str] = field(default_factory=list)  # branches in addition to those that serve objects
     settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))
+    exists: bool = True  # whether the repository does
+    lists_repository: bool = True
 
     def list_objects(self, repository: str, branch: str, *, after: str = "", amount: int = 1000) -> ServedPage:
-        self._called(branch)
+        self._called(repository, branch)
         behind = [path for path in in_byte_order(self.served[branch]) if path.encode() > after.encode()]
         if self.empty_pages > 0 and behind:
             self.empty_pages -= 1
@@ -50,14 +53,21 @@ class Branches:
         return ServedPage(objects, page[-1] if len(behind) > len(page) else None)
 
     def stat(self, repository: str, branch: str, path: str) -> ServedObject | None:
-        self._called(branch)
+        self._called(repository, branch)
         address = self.served[branch].get(path)
         return None if address is None else ServedObject(path, address, 1, "")
 
     def branches(self, repository: str) -> dict[str, str]:
+        assert repository == "lake"
+        if not self.exists:
+            raise NotFound("there is no repository lake")
         return dict.fromkeys([*self.served, *self.listed], "head")
 
-    def _called(self, branch: str) -> None:
+    def repositories(self) -> list[Any]:
+        return [SimpleNamespace(id=name) for name in ("other", *["lake"] * self.lists_repository)]
+
+    def _called(self, repository: str, branch: str) -> None:
+        assert repository == "lake"
         self.requested.append(branch)
         if branch not in self.served:
             raise NotFound(f"there is no branch {branch}")
@@ -161,12 +171,25 @@ def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
 
 
 def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
-    """The two results contradict each other; other branches are not affected."""
+    """The two results contradict each other, for all paths of the branch; other branches are not affected."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}}, listed=["b"])
+    many = [f"p{number:04}" for number in range(PATHS_AT_ONCE + 1)]
+
+    results = probe_results(server, [*rows("a", ["p"]), *rows("b", many), *rows("c", ["p"])])
+
+    assert results == [("a", "data/s/1", True), *[("b", None, False)] * len(many), ("c", "data/s/3", True)]
+    assert server.requested.count("b") == 2  # once more after branches were listed
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_repository_deleted_while_it_is_probed_serves_nothing_if_a_listing_confirms_it(is_listed: bool) -> None:
+    """Otherwise it is unclear."""
+    server = Branches({"a": {"p": address(1)}}, exists=False, lists_repository=is_listed)
 
     results = probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
 
-    assert results == [("a", "data/s/1", True), ("b", None, False), ("c", "data/s/3", True)]
+    assert results == [("a", "data/s/1", True), ("b", None, not is_listed), ("c", None, not is_listed)]
+    assert server.requested == (["a", "b"] if is_listed else ["a", "b", "c"])
 
 
 def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
@@ -186,13 +209,21 @@ def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
 
 
 def test_a_second_listing_that_fails_leaves_the_branch_unclear() -> None:
-    """It is unknown whether the branch was deleted, so any object that it may serve is kept."""
+    """It is unknown whether the branch was deleted, so any object that it may serve is kept. The repository's other
+    branches aren't tried any more."""
 
     class Unlisted(Branches):
         def branches(self, repository: str) -> dict[str, str]:
             raise Unavailable("gone")
 
-    assert probe_results(Unlisted({"a": {}}), rows("b", ["p"])) == [("b", None, False)]
+    server = Unlisted({"a": {}})
+    requested = [*rows("b", ["p"]), *rows("c", ["p"])]
+    results = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+
+    assert [(row["branch"], row["address"], row["unclear"]) for row in results] == [
+        ("b", None, "gone"), ("c", None, "gone"),
+    ]  # fmt: skip
+    assert server.requested == ["b"]
 
 
 def test_a_damaged_response_stops_the_mark() -> None:
@@ -246,7 +277,9 @@ def test_more_paths_than_fit_into_a_window_all_get_results() -> None:
     there = {f"p{number:05}": address(number) for number in range(PATHS_AT_ONCE + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)
     requested = [*rows("main", sorted(there)), *rows("other", sorted(there))]
-    results = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]
+    batches = list(probe_batches(requested, server.as_lakefs(), NAMESPACE))
+    results = [row for batch in batches for row in batch.to_pylist()]
+    assert [batch.num_rows for batch in batches] == [PATHS_AT_ONCE, 7] * 2
     assert len(results) == len(requested)
     assert all(row["unclear"] is None for row in results)
     assert {row["path"]: row["address"] for row in results if row["branch"] == "main"} == {
@@ -264,10 +297,13 @@ class Shown(Branches):
     of the bytes."""
 
     at: dict[bytes, str] = field(default_factory=dict)
+    pages_requested: list[tuple[str, str, int]] = field(default_factory=list)
 
     def list_objects(
         self, repository: str, branch: str, *, after: str = "", amount: int = 1000, prefix: str = ""
     ) -> ServedPage:
+        assert (repository, branch) == ("lake", "main")
+        self.pages_requested.append((prefix, after, amount))
         start = prefix.encode()
         behind = sorted(path for path in self.at if path > after.encode() and path.startswith(start))
         page = behind[: min(amount, self.largest_page)]
@@ -315,6 +351,16 @@ def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_mark_stops(
         return
 
     assert hidden <= addresses <= set(there.values())
+
+
+def test_only_paths_that_an_inexact_one_may_be_are_listed() -> None:
+    """A folder with one such path may have a million others."""
+    server = Shown({}, at={b"a\x80": address(1), b"ab": address(2), b"b\x80": address(3)})
+
+    addresses = list(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", ["a\ufffd", "a\ufffd/x", "ab"]))
+
+    assert addresses == [address(1)]
+    assert server.pages_requested == [("a", "a\x7f", PATHS_AT_ONCE)]
 
 
 def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_probed() -> None:
