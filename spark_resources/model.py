@@ -110,6 +110,8 @@ class Namespace:
         """The namespace for a repository's `storage_namespace`. Raises `WrongUsage` if it is not a URI."""
         if _SCHEME.match(uri) is None or not uri.split("://", 1)[1].strip("/"):
             raise WrongUsage(f"'{uri}' is not a storage namespace: expected <scheme>://<bucket>/<path>")
+        if uri.split("://", 1)[0].lower() in _AZURE and "/" not in _azure_location(uri):
+            raise WrongUsage(f"'{uri}' is not a storage namespace: expected https://<account>.<domain>/<container>/<path>")
         if uri.startswith("http://"):  # lakeFS accepts it, but uses https, and reports https locations
             aliases = (f"https://{uri.removeprefix('http://')}", *aliases)
         return cls(uri.rstrip("/"), tuple(other.rstrip("/") for other in aliases))
@@ -283,7 +285,7 @@ class Namespace:
 
 def _normalized(uri: str) -> str:
     """A URI without parts in which spellings of one location may differ: scheme, case of the host, repeated slashes."""
-    rest = uri.split("://", 1)[1] if "://" in uri else uri
+    _, _, rest = uri.partition("://")
     parts = [part for part in rest.split("/") if part]
     return "/".join([parts[0].lower(), *parts[1:]]) if parts else ""
 
@@ -295,9 +297,9 @@ def _without_dots(path: str) -> str:
 
 def _decoded(uri: str) -> str:
     """A URI with its path, but not its host, percent-decoded."""
-    scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
-    host, _, path = rest.lstrip("/").partition("/")
-    return f"{scheme}://{host}/{unquote(path, errors='replace')}"
+    scheme, _, rest = uri.partition("://")
+    host, _, path = rest.partition("/")
+    return f"{scheme}://{host}/{unquote(path)}"
 
 
 def _bucket_url(uri: str) -> str:
@@ -305,7 +307,7 @@ def _bucket_url(uri: str) -> str:
 
     lakeFS does not parse fragments: `#` belongs to the key.
     """
-    scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
+    scheme, _, rest = uri.partition("://")
     authority, slash, path = rest.lstrip("/").partition("?")[0].partition("/")
     return f"{scheme}://{authority.rpartition('@')[2].partition(':')[0]}{slash}{path}"
 
@@ -323,22 +325,21 @@ def _azure_location(uri: str) -> str:
     So other ports, other domains (`.dfs.`, other clouds), the secondary endpoint and Hadoop's forms are the same
     location.
     """
-    scheme, rest = uri.split("://", 1) if "://" in uri else ("", uri)
+    scheme, _, rest = uri.partition("://")
     authority, _, path = rest.lstrip("/").partition("/")
     before, _, host = authority.rpartition("@")
     account = re.split(r"[.:]", host.lower(), maxsplit=1)[0].removesuffix("-secondary")
-    parts = [part for part in unquote(path, errors="replace").split("/") if part]
+    parts = [part for part in unquote(path).split("/") if part]
     if _HADOOP_AZURE.match(scheme):
         parts.insert(0, before)
-    return "/".join([account, *(part.lower() for part in parts[:1]), *parts[1:]]) if account else ""
+    return "/".join([account, *(part.lower() for part in parts[:1]), *parts[1:]])
 
 
 def _azure_conflict_pattern(place: str) -> str:
     """A regular expression for an account's addresses that may be at this location, including all escaped ones."""
-    account, *parts = place.split("/")
+    account, name, *parts = place.split("/")
     host = rf"(?i:{re.escape(account)})(?i:-secondary)?(?:[.:][^/]*)?"
-    container = f"(?i:{re.escape(parts[0])})" if parts else ""
-    below = "".join(f"/+{re.escape(part)}" for part in parts[1:])
+    container, below = f"(?i:{re.escape(name)})", "".join(f"/+{re.escape(part)}" for part in parts)
     plain = rf"{_ANY_SCHEME}(?:[^/]*@)?{host}(?:/(?s:.*)%|/+{container}{below}/)"
     return rf"{plain}|^(?i:abfss?|wasbs?)://+{container}@{host}{below}/"
 

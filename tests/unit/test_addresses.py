@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_resources.errors import Refused
+from spark_resources.errors import Refused, WrongUsage
 from spark_resources.lakefs.ranges import addresses_inside, display_paths, rows_inside
 from spark_resources.model import AddressType, Location, Namespace
 from tests.support import oracle
@@ -345,6 +345,21 @@ def test_an_address_in_google_is_inside_outside_or_a_conflict(address: str, wher
     )
 
 
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        *(("lake", "<scheme>://<bucket>/<path>"), ("s3://", "<scheme>://<bucket>/<path>")),
+        *(("local:///", "<scheme>://<bucket>/<path>"), ("://lake", "<scheme>://<bucket>/<path>")),
+        ("https://bucket.blob.core.windows.net", "https://<account>.<domain>/<container>/<path>"),
+        ("HTTPS://bucket.blob.core.windows.net//", "https://<account>.<domain>/<container>/<path>"),
+    ],
+)
+def test_a_namespace_without_a_bucket_or_container_is_refused(uri: str, expected: str) -> None:
+    """The error says what a namespace looks like."""
+    with pytest.raises(WrongUsage, match=f"^'{uri}' is not a storage namespace: expected {expected}$"):
+        Namespace.parse(uri)
+
+
 def test_http_and_https_locations_of_a_namespace_are_the_same_place() -> None:
     """lakeFS accepts namespaces with http and announces their locations with https."""
     namespace = NAMESPACES[6]
@@ -372,8 +387,8 @@ def test_another_configured_path_of_the_local_adapter_stops_the_mark(address: st
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="configured path"):
             addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])
-    imported = "local:///imports/photos/1.jpg"
-    assert NAMESPACES[3].locate(imported, AddressType.FULL) == (Location.OUTSIDE, imported)
+    for elsewhere in ("local:///imports/photos/1.jpg", "local:///srv/objects/team/lake/data/s/i"):
+        assert NAMESPACES[3].locate(elsewhere, AddressType.FULL) == (Location.OUTSIDE, elsewhere)
 
 
 def test_each_key_is_returned_with_the_row_of_its_address() -> None:

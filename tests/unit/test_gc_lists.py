@@ -66,9 +66,26 @@ def test_a_damaged_list_of_commits_is_an_error(text: str) -> None:
     assert raised.value.invariant == 3
 
 
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        (f"{A},false", "has 2 fields in line 3, not 3"),
+        (f"x,false,{M}", "has 'x' in line 3, which is not a commit id"),
+        (f"{A},false,y", "has 'y' in line 3, which is not a metarange id"),
+        (f"{A},no,{M}", "has 'no' in line 3, where true or false is expected"),
+        (f"{B},false,{M}", f"has commit {B} twice, the second time in line 3"),
+    ],
+)
+def test_the_error_of_a_damaged_list_of_commits_names_the_line(row: str, what: str) -> None:
+    """A person can then look at it."""
+    with pytest.raises(DamagedData) as raised:
+        parse_commits_csv(f"{HEADER}{B},false,{M}\n{row}\n".encode(), where="s3://x/commits.csv")
+    assert str(raised.value).startswith(f"s3://x/commits.csv {what}. The list was not used.")
+
+
 def test_a_list_of_commits_in_another_encoding_is_an_error() -> None:
     """A list that is not UTF-8 is damaged."""
-    with pytest.raises(DamagedData, match="UTF-8"):
+    with pytest.raises(DamagedData, match=r"^x is not UTF-8 text\."):
         parse_commits_csv(HEADER.encode("utf-16"), where="x")
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakegc_assets.rules.holds import PathHolds, References, ancestors, commits_on_hold, unresolvable
+from lakegc_assets.rules.holds import PathHolds, References, ancestors, commits_on_hold, tagged_commits, unresolvable
+from spark_resources.errors import DamagedData
 from spark_resources.mark_store.hold_file import BranchHold, CommitHold, PathHold, PrefixHold, TagHold
-from spark_resources.model import Commit
+from spark_resources.model import Commit, Rules
 
 NOW = datetime(2026, 3, 31, tzinfo=UTC)
 WHOSE = {"owner": "ada", "reason": "because"}
@@ -31,6 +32,73 @@ def test_a_hold_with_history_covers_every_ancestor_through_each_parent_of_a_merg
 
     assert set(on_hold) == {"a", "b", "x", "y", "m", "q", "h"}
     assert ancestors(commits, ["m"]) == {"a", "b", "x", "y", "m"}
+
+
+def branch_history() -> dict[str, Commit]:
+    """Each commit, named by a letter, was its branch's head until its child was created: 50, 40 and 20 days ago for a,
+    b and x."""
+    ages = {"a": 60, "b": 50, "c": 40, "x": 30, "y": 20}
+    parents = {"a": (), "b": ("a",), "c": ("b",), "x": ("a",), "y": ("x",)}
+    return {
+        name: Commit(name, parents[name], NOW - timedelta(days=days), "", message=name) for name, days in ages.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (Rules(7), {"c", "b"}),
+        (Rules(7, {"main": 55}), {"c", "b", "a"}),
+        (Rules(7, {"main": 30}), {"c", "b"}),
+        (None, set()),
+    ],
+    ids=["default rule", "longer rule of the branch", "shorter rule of the branch", "no rules"],
+)
+def test_a_hold_on_a_branch_covers_what_its_days_or_its_longer_rule_retain(
+    rules: Rules | None, expected: set[str]
+) -> None:
+    """The other branch, dev, isn't on hold, but its head is retained anyway."""
+    hold = BranchHold(id="h", branches="ma*", days="45", **WHOSE)
+
+    on_hold = commits_on_hold([hold], branch_history(), References([{"main": "c", "dev": "y"}]), rules, now=NOW)
+
+    assert set(on_hold) - {"y"} == expected
+
+
+def test_a_hold_on_a_branch_counts_for_every_reading_of_the_branches() -> None:
+    """The branch was deleted between two readings; without the hold, its history would expire."""
+    hold = BranchHold(id="h", branches="dev", days="45", **WHOSE)
+    readings = [{"main": "c", "dev": "y"}, {"main": "c"}]
+
+    for references in (References(readings), References(readings[::-1])):
+        assert {"x", "y"} <= set(commits_on_hold([hold], branch_history(), references, Rules(7), now=NOW))
+
+
+def test_the_commits_of_tags_are_those_that_a_hold_on_tags_matches() -> None:
+    """With or without history, as requested; holds of other kinds have none."""
+    holds = [
+        TagHold(id="alone", tags="v*", **WHOSE),
+        TagHold(id="all", tags="w*", history="true", **WHOSE),
+        CommitHold(id="by-commit", commits={"legal": "hold"}, **WHOSE),
+        PrefixHold(id="by-prefix", prefix="data/a", **WHOSE),
+    ]
+    tags = [("v1", "a"), ("w1", "b"), ("x1", "c")]
+
+    assert tagged_commits(holds, tags) == {"a", "b"}
+    assert tagged_commits(holds, tags, history=True) == {"b"}
+    assert tagged_commits(holds, tags, history=False) == {"a"}
+    assert commits_on_hold(holds[2:], branch_history(), References([{"main": "c"}], tags), Rules(7), now=NOW) == {}
+
+
+def test_a_commit_on_hold_that_is_not_in_the_graph_stops_the_mark() -> None:
+    """Its objects are unknown, and may be live."""
+    hold = TagHold(id="h", tags="v*", **WHOSE)
+
+    with pytest.raises(
+        DamagedData, match="commit unknown, which a hold reaches, is not in the commit graph"
+    ) as damaged:
+        commits_on_hold([hold], branch_history(), References([{}], {("v1", "unknown")}), Rules(7), now=NOW)
+    assert damaged.value.invariant == 3
 
 
 PATTERNS = ("data/*", "data/a", "a", "a?", "ab*", "*", "b/*/x", "é*")
