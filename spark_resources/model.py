@@ -111,7 +111,9 @@ class Namespace:
         if _SCHEME.match(uri) is None or not uri.split("://", 1)[1].strip("/"):
             raise WrongUsage(f"'{uri}' is not a storage namespace: expected <scheme>://<bucket>/<path>")
         if uri.split("://", 1)[0].lower() in _AZURE and "/" not in _azure_location(uri):
-            raise WrongUsage(f"'{uri}' is not a storage namespace: expected https://<account>.<domain>/<container>/<path>")
+            raise WrongUsage(
+                f"'{uri}' is not a storage namespace: expected https://<account>.<domain>/<container>/<path>"
+            )
         if uri.startswith("http://"):  # lakeFS accepts it, but uses https, and reports https locations
             aliases = (f"https://{uri.removeprefix('http://')}", *aliases)
         return cls(uri.rstrip("/"), tuple(other.rstrip("/") for other in aliases))

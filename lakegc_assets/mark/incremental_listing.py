@@ -27,7 +27,7 @@ from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.retained_commits import complete_graph, dumped_graph
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import listed_area_column, slice_column, slice_of, slices_of
-from lakegc_assets.rules.incremental import can_have_changed, slice_opened_at, union
+from lakegc_assets.rules.incremental import can_have_changed, slice_opened_at
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.lakefs.ranges import ranges_of
@@ -105,7 +105,7 @@ def addresses_to_look_up(run: MarkRun, chain: MarkChain, ranges: frozenset[str],
         chain.not_retained().select("address").transform(garbage.without_addresses_in(chain.removed_by_sweep()))
     )
     in_ranges = chain.addresses(ranges)
-    addresses = union([not_retained, in_ranges, chain.restored_objects().select("address")]).dropDuplicates()
+    addresses = not_retained.union(in_ranges).union(chain.restored_objects().select("address")).dropDuplicates()
     listed = tasks_from_rows(run.spark, pa.table({"slice": list(folders)}, schema=FOLDERS), batch_size=10_000).frame()
     address = addresses["address"]
     sliced = addresses.where(listed_area_column(address)).withColumn("slice", slice_column(address))

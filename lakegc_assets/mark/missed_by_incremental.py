@@ -9,7 +9,7 @@ from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.mark_chain import UNREADABLE, MarkChain
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import slice_column
-from lakegc_assets.rules.incremental import can_have_changed, union
+from lakegc_assets.rules.incremental import can_have_changed
 from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
 from spark_resources.spark.datasets import Dataset
 from spark_resources.spark.remote_errors import errors_from_executors
@@ -52,10 +52,8 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
-    no_longer = chain.addresses(chain.counted - live)
-    known = union(
-        [objects.select("address") for objects in (chain.not_retained(), no_longer, chain.restored_objects())]
-    )
+    no_longer, restored = chain.addresses(chain.counted - live), chain.restored_objects()
+    known = chain.not_retained().select("address").union(no_longer).union(restored.select("address"))
     top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
     deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
     name = (

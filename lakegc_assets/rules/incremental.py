@@ -12,17 +12,13 @@ paths, and copies put one address at many paths).
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from lakegc_assets.formatting import plural
 from spark_resources.errors import NotFound
 from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT, Basis, MarkRecord, finished_at
 from spark_resources.model import Scope
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 LATE = timedelta(hours=48)
 """How long after a slice was opened objects may still arrive in it: an hour in which new objects are placed in it, plus
@@ -170,11 +166,3 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
     if base.start > record.start or base.server_now > record.server_now:
         return f"the clocks were set back since {base_name}"
     return ""
-
-
-def union(frames: Sequence[DataFrame]) -> DataFrame:
-    """The union of the rows of all frames."""
-    first, *rest = frames
-    for frame in rest:
-        first = first.unionByName(frame)
-    return first

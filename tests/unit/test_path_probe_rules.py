@@ -62,6 +62,7 @@ def test_a_size_set_contains_exactly_its_sizes(in_set: list[int], asked: list[in
     contained = sizes(*in_set).contains(pa.array(asked, pa.int64()))
 
     assert contained.to_pylist() == [size in in_set for size in asked]
+    assert sizes(*in_set).as_array().to_pylist() == sorted(set(in_set))
 
 
 def test_sizes_with_few_probes_are_probed_first_up_to_the_limit() -> None:

@@ -17,8 +17,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lakegc_assets.rules import garbage
+from lakegc_assets.rules.garbage import Status
 from spark_resources.errors import DamagedData, LakegcError
-from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace, cutoff_for
+from spark_resources.model import ADDRESSES, STORED_OBJECTS, Namespace, Scope, cutoff_for
 from spark_resources.spark import arrow_shuffle
 from spark_resources.spark.arrow_shuffle import (
     Grouped,
@@ -189,6 +190,40 @@ def test_incremental_reference_status_covers_what_was_listed_or_is_new(seed: int
     wanted, counted = expected_status(rows_of, known=True, folders=folders)
     assert as_text(rows.to_pylist()) == wanted
     assert counts == counted
+
+
+def test_objects_are_selected_by_their_status() -> None:
+    """An object that expires is unreferenced; all that are stored are not committed."""
+    stored = {"size": 1, "modified": CUTOFF, "checksum": "a", "slice": "data/s/"}
+    statuses = pa.Table.from_pylist(
+        [
+            *(
+                {"address": status.name, **stored, "status": status.value}
+                for status in Status
+                if status != Status.MISSING
+            ),
+            {"address": Status.MISSING.name, "status": Status.MISSING.value},
+        ],
+        schema=garbage.REFERENCE_STATUS,
+    )
+
+    unreferenced, not_committed = garbage.unreferenced(statuses), garbage.not_committed(statuses)
+
+    assert unreferenced.to_pylist() == [{"address": "UNREFERENCED", **stored}]
+    assert not_committed.to_pylist() == [
+        {"address": name, **stored} for name in ("UNREFERENCED", "DOT_SEGMENT", "YOUNG_OR_UNCOMMITTED")
+    ]
+    assert not_committed.schema == STORED_OBJECTS
+
+
+def test_only_objects_of_expired_commits_are_in_the_scope_committed() -> None:
+    """Every other scope has all unreferenced objects."""
+    objects = pa.table([pa.array(["a", "b", "c"])], schema=ADDRESSES)
+    attributed = pa.chunked_array([["b", "x"], ["b"]])
+
+    selected = {scope: garbage.in_scope(objects, attributed, scope)["address"].to_pylist() for scope in Scope}
+
+    assert selected == {Scope.UNIFIED: ["a", "b", "c"], Scope.COMMITTED: ["b"], Scope.UNCOMMITTED: ["a", "b", "c"]}
 
 
 def test_a_known_live_object_is_missing_only_from_listed_folders() -> None:

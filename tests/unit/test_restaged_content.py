@@ -22,7 +22,7 @@ from lakegc_assets.mark.path_probes import (
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Refused, Unavailable
 from spark_resources.lakefs import LakeFS, LakeFSSettings, ServedObject, ServedPage
 from spark_resources.lakefs_sandbox.ref_views import as_text
-from spark_resources.model import Namespace
+from spark_resources.model import SERVED, Namespace
 
 NAMESPACE = Namespace.parse("s3://bucket/lake")
 
@@ -124,6 +124,16 @@ def test_an_empty_page_that_announces_more_does_not_mean_absence() -> None:
     there = {f"p{number}": address(number) for number in range(8)}
     server = Branches({"main": there}, empty_pages=1)
     assert served_addresses(server.as_lakefs(), "lake", "main", sorted(there)) == there
+
+
+@pytest.mark.parametrize(("paths", "requests"), [(3, 3), (4, 1), (900, 1), (1500, 2)])
+def test_dense_paths_are_probed_by_pages_and_a_few_one_by_one(paths: int, requests: int) -> None:
+    """A page begins right before the first path, wherever that is on the branch."""
+    there = {f"p{number:05}": address(number) for number in range(5000)}
+    server, requested = Branches({"main": there}), list(there)[3000 : 3000 + paths]
+
+    assert served_addresses(server.as_lakefs(), "lake", "main", requested) == {path: there[path] for path in requested}
+    assert len(server.requested) == requests
 
 
 @pytest.mark.parametrize(
@@ -261,6 +271,15 @@ def test_a_served_address_is_the_key_byte_for_byte(key: str) -> None:
     server = Branches({"main": {"p": f"{NAMESPACE.uri}/{key}"}})
     (batch,) = probe_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
     assert batch["address"].to_pylist() == [key]
+    assert batch.schema == SERVED
+
+
+def test_a_served_address_outside_the_namespace_is_none_of_its_keys() -> None:
+    """The branch serves an imported object there."""
+    server = Branches({"main": {"p": "s3://elsewhere/data/s/1"}})
+    (batch,) = probe_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
+    assert batch.to_pylist() == [{**rows("main", ["p"])[0], "address": None, "unclear": None}]
+    assert batch.schema == SERVED
 
 
 def test_a_path_with_several_sizes_is_probed_once_with_a_result_for_each() -> None:
