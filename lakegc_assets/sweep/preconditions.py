@@ -194,7 +194,7 @@ def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
         refuse_revoked(target.place, foreign.approval)
         if mark.record.digest != foreign.approval.digest:
             raise Refused(
-                f"the unfinished sweep of mark {partition.mark_id} of {partition.repository} is of a different set "
+                f"the unfinished sweep of mark {partition.mark_id} of {partition.repository} is for a different set "
                 "than the approved one: its record was altered. Make a new mark.",
                 invariant=7,
             )

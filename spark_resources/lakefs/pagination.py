@@ -79,7 +79,8 @@ def poll_task(connection: Connection, call: ApiCall, done: str, progress: Progre
     status = poll(
         status_if_done,
         timeout_s=settings.task_timeout_s,
-        first_wait_s=settings.poll_s,
+        first_wait_s=settings.first_poll_wait_s,
+        longest_wait_s=settings.longest_poll_wait_s,
         waited=progress or (lambda _: None),
     )
     if status is None:

@@ -44,7 +44,8 @@ class LakeFSSettings:
 
     `retry` is the policy for retrying requests. `slow_read_timeout_s` applies to calls for which the server traverses
     the whole repository before it responds. `task_timeout_s` limits how long a task that traverses it in the background
-    is polled. `probe_requests` is the number of path probes that one task sends concurrently.
+    is polled. The waits between polls start short and double, because the task of a small repository takes 30 ms.
+    `probe_requests` is the number of path probes that one task sends concurrently.
     """
 
     endpoint_url: str
@@ -56,7 +57,8 @@ class LakeFSSettings:
     read_timeout_s: float = 60
     slow_read_timeout_s: float = SLOW_READ_TIMEOUT_S
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    poll_s: float = 2
+    first_poll_wait_s: float = 0.02
+    longest_poll_wait_s: float = 2
     task_timeout_s: float = 6 * 3600
     probe_requests: int = 8
 

@@ -107,7 +107,9 @@ def _body(commit: Commit) -> dict[str, Any]:
 @pytest.fixture
 def lake(recording: Recording) -> Iterator[LakeFS]:
     with replaying(recording) as endpoint:
-        yield LakeFS(LakeFSSettings(endpoint, ACCESS_KEY_ID, SECRET_ACCESS_KEY, retry=no_wait_policy(1), poll_s=0.001))
+        yield LakeFS(
+            LakeFSSettings(endpoint, ACCESS_KEY_ID, SECRET_ACCESS_KEY, retry=no_wait_policy(1), first_poll_wait_s=0.001)
+        )
 
 
 def test_every_recorded_call_gets_the_recorded_response(recording: Recording, lake: LakeFS) -> None:

@@ -155,7 +155,7 @@ def test_an_index_that_names_a_block_twice_is_refused(what: str, decoder: Decode
 
 @every_decoder
 @damaged
-def test_a_broken_table_is_an_error_and_gives_no_row(case: Damaged, decoder: Decoder) -> None:
+def test_a_broken_table_raises_an_error_and_yields_no_rows(case: Damaged, decoder: Decoder) -> None:
     """The error names the table and says what to do. With verification, the requested columns don't matter."""
     columns = (case.only_with,) if case.only_with else COLUMNS
     with pytest.raises(DamagedData) as caught:
