@@ -235,7 +235,7 @@ class Namespace:
         }
         if self.scheme == "local":
             return _local_conflict_pattern(shapes)
-        user, port = ("(?:[^/]*@)?", "(?::[^/]*)?") if self.is_bucket else ("", "")
+        user, port = "(?:[^/]*@)?", "(?::[^/]*)?"
         forms = [
             f"{user}(?i:{re.escape(host)}){port}" + "".join(f"/+{re.escape(part)}" for part in parts)
             for host, *parts in (shape.split("/") for shape in sorted(shapes))
@@ -275,7 +275,7 @@ class Namespace:
     def key(self, location: str) -> str:
         """The key of a location reported by the server. Raises `Refused` if it isn't inside (invariant 5)."""
         folder = "/" if self.is_azure and location.endswith("/") else ""  # a folder, not an entry's address
-        place, key = self.locate_reported(location.removesuffix(folder) if folder else location)
+        place, key = self.locate_reported(location.removesuffix(folder))
         if place is not Location.INSIDE:
             raise Refused(
                 f"the server returned {location}, which is not inside the namespace {self.uri}. Check that lakegc "

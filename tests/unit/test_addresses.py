@@ -192,6 +192,27 @@ def test_scheme_authority_case_and_encoding_variants_stop_the_mark(address: str)
 
 
 @pytest.mark.parametrize(
+    ("uri", "address"),
+    [
+        ("s3://bucket/team/lake", "s3://BUCKET/team/lake/data/x"),
+        ("s3://bucket/team/lake", "s3://bucket//team//lake/data/x"),
+        ("s3://bucket/la%6be/what?", "s3://BUCKET/lake/what/data/x"),
+        ("https://bucket.blob.core.windows.net/team/lake/objects",
+         "https://bucket.dfs.core.windows.net/team/lake/objects/data/x"),
+        ("https://bucket.blob.core.windows.net/team/lake/objects",
+         "abfss://team@bucket.dfs.core.windows.net/lake//objects/data/x"),
+        ("local://team/lake", "LOCAL://team/lake/data/x"),
+        ("local://team/lake", "local://team//lake/data/x"),
+    ],
+)  # fmt: skip
+def test_another_spelling_of_a_namespace_in_a_deep_folder_stops_the_mark(uri: str, address: str) -> None:
+    """Each folder of the namespace is compared."""
+    for kind in (AddressType.BY_PREFIX, AddressType.FULL):
+        with pytest.raises(Refused, match="only in its scheme"):
+            addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), Namespace.parse(uri))
+
+
+@pytest.mark.parametrize(
     "address",
     [
         "http://bucket.blob.core.windows.net/team/lake/data/x",
@@ -449,6 +470,7 @@ def test_overlapping_namespaces_are_found_in_any_spelling(first: str, second: st
 
     assert namespace(first).overlaps(namespace(second)) is overlap
     assert namespace(second).overlaps(namespace(first)) is overlap
+    assert Namespace.parse("local://lake").overlaps(Namespace.parse("local://other/.."))
 
 
 @pytest.mark.parametrize(

@@ -236,11 +236,11 @@ def run_at(folder: Path, keys: Sequence[str]) -> Any:
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_every_file_of_the_list_at_a_reported_location_is_read(tmp_path: Path, slash: str) -> None:
     """Files beyond the reported number are read, too, but no file outside the location."""
-    run = run_at(tmp_path, ["_lakefs/lists/r1/a", "_lakefs/lists/r1/b", "_lakefs/lists/r11/c"])
+    run = run_at(tmp_path, ["_lakefs/lists/rX/a", "_lakefs/lists/rX/b", "_lakefs/lists/rX1/c", "_lakefs/lists/r/d"])
 
     for announced in (0, 1, 2):
-        files = reported_files(run, f"local://lake/_lakefs/lists/r1{slash}", announced)
-        assert sorted(files) == ["_lakefs/lists/r1/a", "_lakefs/lists/r1/b"]
+        files = reported_files(run, f"local://lake/_lakefs/lists/rX{slash}", announced)
+        assert sorted(files) == ["_lakefs/lists/rX/a", "_lakefs/lists/rX/b"]
 
 
 def test_fewer_files_than_were_reported_are_an_error(tmp_path: Path) -> None:

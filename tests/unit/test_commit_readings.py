@@ -224,9 +224,18 @@ def test_a_server_that_disagrees_about_the_rules_stops_the_mark(
     assert refused.value.invariant == 7
 
 
-@pytest.mark.parametrize(("data", "why"), [(None, "doesn't exist"), (b"commit_id,expired,metarange_id\n", "is empty")])
-def test_a_list_that_is_missing_or_empty_stops_the_mark(tmp_path: Path, data: bytes | None, why: str) -> None:
-    """Every repository has a branch head, so the server's list can be neither."""
-    with pytest.raises(DamagedData, match=why) as damaged:
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (None, "doesn't exist"),
+        (b"commit_id,expired,metarange_id\n", "is empty"),
+        (b"commit_id\n", "does not begin with the header"),
+    ],
+)
+def test_a_list_that_is_missing_empty_or_damaged_stops_the_mark(tmp_path: Path, data: bytes | None, why: str) -> None:
+    """Every repository has a branch head, so the server's list can't be empty. The error names the list."""
+    with pytest.raises(
+        DamagedData, match=rf"local://lake/_lakefs/retention/gc/commits/run/commits\.csv.* {why}"
+    ) as damaged:
         list_of(tmp_path, data)
     assert damaged.value.invariant == 3

@@ -15,6 +15,7 @@ import pytest
 
 from lakegc_assets.mark.context import Limits, MarkRun
 from lakegc_assets.mark.retained_commits import decide_commits
+from lakegc_assets.mark.uncommitted_addresses import datasets, read_uncommitted
 from lakegc_assets.mark.uncommitted_readings import MAX_TRIES, Reading, read_staged
 from lakegc_assets.rules.retention import Reason
 from spark_resources.errors import DamagedData, NotFound, Refused
@@ -381,6 +382,23 @@ def test_staged_objects_are_read_from_the_servers_list_and_path_by_path(
     assert {part: dataset.folder for part, dataset in reading.datasets.items()} == {
         part: run.mark.folder("uncommitted_addresses", part) for part in parts
     }
+
+
+def test_both_readings_of_staged_objects_are_recorded_with_their_parts(
+    sandbox: Sandbox, lake: SandboxRepository, changed: dict[str, str]
+) -> None:
+    """Later steps and sweeps read each part."""
+    run = begun(sandbox, before="uncommitted_addresses")
+
+    read_uncommitted(run)
+
+    recorded = run.mark.record.step("uncommitted_addresses")
+    expected = sorted(changed[path] for path in ("a", "b", "c", "d"))
+    assert [dataset.folder for dataset in datasets(run)] == [
+        run.mark.folder("uncommitted_addresses", part) for part in ("first", "second", "first_diffs", "second_diffs")
+    ]
+    assert all(addresses(run, dataset) == expected for dataset in datasets(run))
+    assert recorded.facts["second_diffs"] == {"asked": 4, "addresses": 4}
 
 
 def test_staged_addresses_outside_the_namespace_are_left_out(

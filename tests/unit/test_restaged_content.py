@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from lakegc_assets.mark.path_probes import (
     addresses_at_inexact_paths,
     probe_batches,
     served_addresses,
+    served_batch,
     why_not_utf8,
 )
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Refused, Unavailable
@@ -218,6 +220,28 @@ def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
     ]
 
 
+def test_a_branch_that_is_deleted_again_while_it_is_probed_serves_nothing() -> None:
+    """It is still listed at first, and not any more when the second probe doesn't find it either."""
+
+    class DeletedAgain(Branches):
+        def branches(self, repository: str) -> dict[str, str]:
+            heads = super().branches(repository)
+            self.listed = []
+            return heads
+
+    server = DeletedAgain({"a": {"p": address(1)}}, listed=["b"])
+
+    assert probe_results(server, rows("b", ["p", "q"])) == [("b", None, True)] * 2
+    assert server.requested == ["b", "b"]
+
+
+def test_a_path_without_a_result_is_unclear() -> None:
+    """Its candidates are kept."""
+    (row,) = served_batch(rows("main", ["p"]), {"q": address(1)}, None, NAMESPACE).to_pylist()
+
+    assert (row["address"], row["unclear"]) == (None, "the server returned no result")
+
+
 def test_a_second_listing_that_fails_leaves_the_branch_unclear() -> None:
     """It is unknown whether the branch was deleted, so any object that it may serve is kept. The repository's other
     branches aren't tried any more."""
@@ -380,6 +404,14 @@ def test_only_paths_that_an_inexact_one_may_be_are_listed() -> None:
 
     assert addresses == [address(1)]
     assert server.pages_requested == [("a", "a\x7f", PATHS_AT_ONCE)]
+
+
+def test_a_listing_that_stands_still_at_inexact_paths_stops_the_mark() -> None:
+    """The next page can only be requested after an exact path."""
+    server = Shown({}, largest_page=1, at={b"a\x80": address(1), b"a\x81": address(2)})
+
+    with pytest.raises(Unavailable, match=re.escape(repr("a\x7f"))):
+        list(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", ["a\ufffd"]))
 
 
 def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_probed() -> None:
