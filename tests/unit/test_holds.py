@@ -66,12 +66,13 @@ def test_a_hold_on_a_branch_covers_what_its_days_or_its_longer_rule_retain(
 
 
 def test_a_hold_on_a_branch_counts_for_every_reading_of_the_branches() -> None:
-    """The branch was deleted between two readings; without the hold, its history would expire."""
+    """The branch was deleted or reset between two readings; without the hold, its history would expire."""
     hold = BranchHold(id="h", branches="dev", days="45", **WHOSE)
-    readings = [{"main": "c", "dev": "y"}, {"main": "c"}]
 
-    for references in (References(readings), References(readings[::-1])):
-        assert {"x", "y"} <= set(commits_on_hold([hold], branch_history(), references, Rules(7), now=NOW))
+    for later in ({"main": "c"}, {"main": "c", "dev": "b"}):
+        readings = [{"main": "c", "dev": "y"}, later]
+        for references in (References(readings), References(readings[::-1])):
+            assert {"x", "y"} <= set(commits_on_hold([hold], branch_history(), references, Rules(7), now=NOW))
 
 
 def test_the_commits_of_tags_are_those_that_a_hold_on_tags_matches() -> None:
