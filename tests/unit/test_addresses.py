@@ -383,7 +383,7 @@ def test_a_namespace_without_a_bucket_or_container_is_refused(uri: str, expected
 
 def test_http_and_https_locations_of_a_namespace_are_the_same_place() -> None:
     """lakeFS accepts namespaces with http and announces their locations with https."""
-    namespace = NAMESPACES[6]
+    namespace = Namespace.parse("http://bucket.blob.core.windows.net/lake/")
 
     assert namespace.key("https://bucket.blob.core.windows.net/lake/_lakefs/x") == "_lakefs/x"
     assert namespace.key("http://bucket.blob.core.windows.net/lake/_lakefs/x") == "_lakefs/x"
@@ -453,7 +453,7 @@ def test_bytes_of_a_path_that_are_not_utf8_are_escaped() -> None:
         ("local://lake", "local://other/../lake", True),
         ("local://lake", "local://./lake//inside", True),
         ("local://lake", "local://lake2", False),
-        ("local://lake", "local://Xlake", False),
+        ("local://lake", "local://other/../Xlake", False),
         ("local://lake", "local://other/..", True),
         ("local://lake", "local:///srv/objects/lake2", False),
         ("s3://bucket/lake", "s3://BUCKET//lake/inside/", True),

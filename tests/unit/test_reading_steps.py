@@ -23,7 +23,7 @@ from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import delete_rules, dump_refs, set_rules
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
-from spark_resources.mark_store.hold_file import CommitHold, Hold, TagHold
+from spark_resources.mark_store.hold_file import BranchHold, CommitHold, Hold, TagHold
 from spark_resources.mark_store.holds import add_hold, read_holds
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import CHAIN, MarkRecord, StepRecord
@@ -169,6 +169,26 @@ def test_each_commit_has_a_verdict_with_the_rule_that_decided(
     assert run.decided.tags == {("v1", history["tagged"].id), ("nightly", history["shared"].id)}
 
 
+def test_commits_that_only_the_dump_has_get_a_verdict_and_holds_on_branches_apply(
+    sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit]
+) -> None:
+    """An old dangling commit is in no log and on no list. The hold keeps a commit that was main's head until 90 days ago."""
+    lake.create_branch("gone", "main")
+    lake.put("gone", "a", b"old")
+    lake.commit("gone", "old", date=days_ago(9))
+    lake.delete_branch("gone")
+    hold = BranchHold(id="main", branches="main", days="95", owner="us", reason="audits")
+    add_hold(target_of(sandbox.settings, "lake").place, hold)
+
+    facts, verdicts = decided(begun(sandbox, before="retained_commits"))
+
+    assert (verdicts["old"]["retained"], verdicts["old"]["reason"]) == (False, Reason.EXPIRED_DANGLING)
+    assert {name: row["reason"] for name, row in verdicts.items() if row["hold"] == "main"} == {
+        "tagged": Reason.ON_HOLD
+    }
+    assert (facts["commits"], facts["server_listed"]) == (7, 4)
+
+
 def test_heads_and_tags_from_before_and_after_the_servers_list_are_retained(
     sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit]
 ) -> None:
@@ -237,9 +257,11 @@ def test_holds_that_change_while_commits_are_read_stop_the_mark(
 
 def test_without_rules_nothing_expires(sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit]) -> None:
     delete_rules(lake)
+    messages: list[str] = []
 
-    facts, verdicts = decided(begun(sandbox, before="retained_commits"))
+    facts, verdicts = decided(begun(sandbox, before="retained_commits", on_message=messages.append))
 
+    assert messages[-1] == "6 of 6 commits are retained"
     assert all(row["retained"] for row in verdicts.values())
     assert (facts["server_listed"], facts["expired"], facts["all_ranges"]) == (None, 0, False)
 
@@ -251,6 +273,7 @@ def test_without_rules_nothing_expires(sandbox: Sandbox, lake: SandboxRepository
         (Scope.UNIFIED, False, False, True),
         (Scope.UNCOMMITTED, True, False, True),
         (Scope.UNCOMMITTED, True, True, False),
+        (Scope.COMMITTED, True, True, False),
     ],
 )
 def test_every_range_counts_if_the_commits_to_expire_are_unknown(
