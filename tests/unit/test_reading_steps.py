@@ -172,7 +172,7 @@ def test_each_commit_has_a_verdict_with_the_rule_that_decided(
 def test_commits_that_only_the_dump_has_get_a_verdict_and_holds_on_branches_apply(
     sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit]
 ) -> None:
-    """An old dangling commit is in no log and on no list. The hold keeps a commit that was main's head until 90 days ago."""
+    """An old dangling commit is in no log and on no list. The hold keeps what was main's head until 90 days ago."""
     lake.create_branch("gone", "main")
     lake.put("gone", "a", b"old")
     lake.commit("gone", "old", date=days_ago(9))
