@@ -107,7 +107,7 @@ def report(found: Sequence[Mutant], explanations: Explanations) -> list[str]:
 
 
 def main(patterns: Sequence[str]) -> int:
-    run = [sys.executable, "-m", "mutmut", "run", "--max-children", "1", *patterns]  # Spark itself uses two processes
+    run = [sys.executable, "-m", "mutmut", "run", "--max-children", "2", *patterns]
     if (code := subprocess.run(run, check=False).returncode) != 0:
         return code
     wrong = report(list(mutants()), Explanations.load())
