@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from spark_resources.lakefs_sandbox import Sandbox, StorePlace
-from tests.support.mark_runs import later, target_of
+from spark_resources.mark_store.mark import Mark
+from tests.support.mark_runs import Marked, Sweeper, later, target_of
 from tests.support.s3_servers import SeaweedFS
 from tests.support.spark_standalone import Cluster, cluster
 from tests.support.store_proxy import Fault, StoreProxy, store_proxy
@@ -84,15 +85,13 @@ def test_a_mark_and_its_sweep_are_exact_although_a_worker_is_killed(
     proxy.plan = kill_once
     settings = {f"LAKEGC_{name.upper()}": value for name, value in sandbox.settings.items()}
     settings |= {**spark.settings(), "LAKEGC_S3_ENDPOINT_URL": proxy.endpoint}
-    record = json_output(
-        settings, tmp_path / "home", "mark", "lake", "--mark-id", "m1", "--min-age", "0", "--allow-young"
-    )
-    expired = json_output(settings, tmp_path / "home", "review", "lake", "m1", "--list")
+    json_output(settings, tmp_path / "home", "mark", "lake", "--mark-id", "m1", "--min-age", "0", "--allow-young")
+    target = target_of(sandbox.settings, "lake")
 
     assert killed
-    assert {row["address"] for row in expired} == garbage
+    assert Marked(target, Mark.open(target.place, "m1").record).expired == garbage
     assert {place.parents[1].name for place in spark.shipped.started_in()} == {"worker0", "worker1"}
-    json_output(settings, tmp_path / "home", "approve", "lake", "m1", "--yes", "--digest", record["digest"])
+    Sweeper().approve(sandbox.settings, "lake", "m1")
     report = json_output(settings, tmp_path / "home", "sweep", "lake", "m1")
     assert report["objects"] == {"deleted": GARBAGE}
     assert not garbage & {stored.key for page in store.pages("data/") for stored in page.objects}
