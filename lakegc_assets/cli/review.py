@@ -202,7 +202,8 @@ def notes_on_reasons(review: Review) -> list[str]:
     notes = [NEVER_COMMITTED] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
     if "unexplained" in review.facts:
         notes.append(
-            f"Some expired commits could not be read, so objects may lack their commits: {review.facts['unexplained']}"
+            "Some expired commits could not be read, so some objects may be shown without their commit: "
+            f"{review.facts['unexplained']}"
         )
     elif ExpiredReason.UNKNOWN.value in reasons:
         notes.append("The commit graph could not be read, so it isn't known whether expired commits had these objects.")

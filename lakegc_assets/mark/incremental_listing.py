@@ -105,7 +105,9 @@ def addresses_to_look_up(run: MarkRun, chain: MarkChain, ranges: frozenset[str],
         chain.not_retained().select("address").transform(garbage.without_addresses_in(chain.removed_by_sweep()))
     )
     in_ranges = chain.addresses(ranges)
-    addresses = not_retained.union(in_ranges).union(chain.restored_objects().select("address")).dropDuplicates()
+    addresses = (
+        not_retained.union(in_ranges).union(chain.expired_in_restored_marks().select("address")).dropDuplicates()
+    )
     listed = tasks_from_rows(run.spark, pa.table({"slice": list(folders)}, schema=FOLDERS), batch_size=10_000).frame()
     address = addresses["address"]
     sliced = addresses.where(listed_area_column(address)).withColumn("slice", slice_column(address))

@@ -199,7 +199,7 @@ class MarkChain:
         address)."""
         return addresses_by_outcome(self.run, self.base.mark_id, "receipts/", REMOVED)
 
-    def restored_objects(self) -> DataFrame:
+    def expired_in_restored_marks(self) -> DataFrame:
         """The expired sets of all marks from which objects were restored since the base mark, by undo or from a backup,
         with the recorded reasons (columns address, commit_id, path)."""
         datasets = [self._restored(mark_id) for mark_id in self.restored_marks]
@@ -209,8 +209,8 @@ class MarkChain:
 
     @cached_property
     def restored_marks(self) -> tuple[str, ...]:
-        """The ids of the marks that `restored_objects` covers. Raises `DamagedData` for a foreign mark, whose contents
-        aren't known."""
+        """The ids of the marks that `expired_in_restored_marks` covers. Raises `DamagedData` for a foreign mark, whose
+        contents aren't known."""
         mark_ids = tuple(restored_marks(self.run.store, self.base.start - CLOCK_MARGIN))
         if mark_ids and (others := set(mark_ids) - own_marks(self.run.place)):
             raise DamagedData(

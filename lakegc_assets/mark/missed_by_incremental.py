@@ -52,7 +52,7 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
-    no_longer, restored = chain.addresses(chain.counted - live), chain.restored_objects()
+    no_longer, restored = chain.addresses(chain.counted - live), chain.expired_in_restored_marks()
     known = chain.not_retained().select("address").union(no_longer).union(restored.select("address"))
     top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
     deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)

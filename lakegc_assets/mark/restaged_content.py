@@ -59,7 +59,7 @@ SERVED_INSIDE = pa.schema(
 )
 UNCLEAR = pa.schema([SERVED.field("unclear"), pa.field("probes", pa.int64(), nullable=False)])
 PASSES = tuple(zip(PROBED_PARTS, ("not_probed", "not_probed_again"), strict=True))
-"""For each pass, the parts with the probe results and with the paths beyond the limit."""
+"""For each pass, the parts with the probe results, and the parts with the paths left out because of the limit."""
 MAX_REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
 LIMIT_REASON = "there are more paths to probe than LAKEGC_MAX_PROBES allows"
 

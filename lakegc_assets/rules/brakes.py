@@ -131,7 +131,7 @@ def share(measured: Measured, limits: BrakeLimits) -> Brake:
 
 def size(measured: Measured, limits: BrakeLimits) -> Brake:
     gib = measured.counts["expired_bytes"] / GIB
-    why = f"{in_units(measured.counts['expired_bytes'])} expired; at most {limits.gib:,g} GiB are allowed"
+    why = f"{in_units(measured.counts['expired_bytes'])} expired; at most {limits.gib:,g} GiB is allowed"
     return Brake("bytes", gib > limits.gib, gib, limits.gib, why)
 
 

@@ -116,7 +116,7 @@ class StoreObjects:
         depth = 2 if scheme == "https" else 1  # for Azure, the account and the container
         parts = address.removeprefix(f"{scheme}://").split("/", depth)
         if not address.startswith(f"{scheme}://") or not all(parts[:depth]) or len(parts) < depth:
-            raise bad_request(f"{address}: the sandbox reads addresses at {scheme}:// only")
+            raise bad_request(f"{address}: the sandbox supports only {scheme}:// addresses")
         bucket = f"{scheme}://{'/'.join(parts[:depth])}"
         return open_store(Namespace.parse(bucket), self._settings), "".join(parts[depth:])
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_resources.errors import DamagedData, NotFound, WrongUsage
+from spark_resources.errors import DamagedData, NotFound, WrongUsage, plural
 from spark_resources.mark_store.foreign_layouts import ReferenceMark, reference_marks
 from spark_resources.mark_store.mark import GC_ROOT
 from spark_resources.model import EXPIRED_OBJECTS
@@ -81,7 +81,7 @@ def addresses_in(data: bytes, where: str) -> pa.Array:
             "this mark would delete is unknown. Make a new mark."
         ) from error
     if texts.null_count:
-        raise DamagedData(f"{where} has {texts.null_count} rows without an address. Make a new mark.")
+        raise DamagedData(f"{where} has {plural(texts.null_count, 'row')} without an address. Make a new mark.")
     return texts
 
 

@@ -35,7 +35,7 @@ def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str
 
 
 def adopt_finished(archive: Path, now: float) -> None:
-    """Rename an archive that was left by a JVM at its end to its final name."""
+    """Give an archive that a JVM wrote under a temporary name on exit its final name."""
     for leftover in sorted(archive.parent.glob(f"{archive.name}.*")):
         if leftover.lstat().st_mtime > now - COMPLETE_AFTER_S:
             continue

@@ -20,7 +20,7 @@ from typing import Any
 
 
 def without_zips(path: list[str]) -> list[str]:
-    """A module path without the zip files of a Spark that is also on it as a package."""
+    """The module path without the zip files bundled with PySpark, if `pyspark` and `py4j` are importable without."""
     remaining = [entry for entry in path if not entry.endswith(".zip")]
     installed = PathFinder.find_spec("pyspark", remaining)
     if installed is None or installed.origin is None or PathFinder.find_spec("py4j", remaining) is None:

@@ -199,7 +199,7 @@ def block_records(block: bytes) -> Iterator[Record]:
         at += unshared
         keys += len(key)
         if keys > MAX_BYTES:
-            raise InvalidTable(f"the keys of one block have more than {MAX_BYTES} bytes")
+            raise InvalidTable(f"the keys of one block add up to more than {MAX_BYTES} bytes")
         yield Record(key, block[at : at + length])
         at += length
 

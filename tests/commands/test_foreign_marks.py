@@ -155,7 +155,7 @@ def test_a_summary_that_disagrees_with_the_files_is_shown_beside_their_count(
         (b"data/a\n", "is not a Parquet file"),
         (parquet(["data/a"], name="key"), "'address'"),
         (parquet([["data/a"]], kind=pa.list_(pa.string())), "'address'"),  # type: ignore[list-item]
-        (parquet(["data/a", None]), "1 rows without an address"),  # type: ignore[list-item]
+        (parquet(["data/a", None]), "1 row without an address"),  # type: ignore[list-item]
     ],
     ids=["cut", "empty", "text", "another column", "another type", "null"],
 )

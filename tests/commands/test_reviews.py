@@ -126,7 +126,7 @@ def test_reasons_name_their_rule_and_say_what_is_unknown(
     assert "A mark can't distinguish these cases" in known
     assert "A mark can't distinguish these cases" not in graph
     assert "The commit graph could not be read" in graph
-    assert "could not be read, so objects may lack their commits: range 12 is cut" in damaged
+    assert "could not be read, so some objects may be shown without their commit: range 12 is cut" in damaged
 
 
 # --- what to look at ------------------------------------------------------------------------------------------------

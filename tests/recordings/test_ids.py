@@ -134,7 +134,7 @@ def test_every_metarange_describes_its_ranges_correctly(recording: Path) -> None
     assert refs == [range_ref(tables[ref.id], name=ref.id) for ref in refs]
 
 
-def test_the_identity_of_every_recorded_entry_is_computed_as_by_the_server(recording: Path) -> None:
+def test_the_computed_identity_of_every_recorded_entry_matches_the_servers(recording: Path) -> None:
     """The server stores the identity with the entry."""
     for name, data in _tables(recording):
         if _is(data, "ranges", "") and _small(data):
