@@ -3,7 +3,8 @@
 Deletes of users' objects have their own retry loop instead of the stores' retry policy: before each retry the keys pass
 every check of a first request, and the pace of the task is part of the wait. The store decides which failures are
 transient. Whatever made a request wait, its keys are looked up again unless their last lookup is recent. A lookup that
-was too slow is repeated with fewer keys; a single key whose lookups are too slow several times is not deleted.
+was too slow is repeated with fewer keys, and the next lookups have as few; a single key whose lookups are too slow
+several times is not deleted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ IN_FLIGHT = 4  # batches of one task
 SINGLES_IN_FLIGHT = 16  # single deletes, if a store has no batch delete
 LONGEST_WAIT_S = 30.0
 LOOKUP_VALID_S = 3.0  # a lookup that began longer ago is repeated before a delete is sent
+FAST_LOOKUP_S = 0.75  # after a lookup that took less time, the next one may have twice as many keys
+MAX_KEYS_PER_LOOKUP = 1 << 20
 MAX_SLOW_LOOKUPS = 3  # lookups of a single key that may take longer than that; then it is not deleted
 NEVER = -float("inf")
 CHANGED = "its size, time or checksum differs from the marked object's"
@@ -79,6 +82,7 @@ class Sender:
     became_live: Callable[[str], bool] = lambda _: False  # whether a key became live, as of the last `check_may_send`
     clock: Callable[[], float] = boottime_s
     requests: int = 0
+    keys_per_lookup: int = MAX_KEYS_PER_LOOKUP
     copy_pace: Pace = field(init=False)  # the pace of copies, which have the same ceiling
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -125,6 +129,8 @@ class Sender:
             if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # as the last request has shown
                 alone = (self._send_batch([key], prefix, stop_errors, NEVER, attempt - 1) for key in waiting)
                 return [*done, *(sent for batch in alone for sent in batch)]
+            if self._too_many_to_look_up(waiting, looked_up):  # before they use up the pace
+                return [*done, *self._send_in_halves(waiting, prefix, stop_errors, attempt - 1)]
             self.sleep(self.pace.take(prefix, len(waiting)))
             slow = 0  # lookups of a single key
             try:
@@ -132,10 +138,13 @@ class Sender:
                     raise stop_errors[0]
                 self.check_may_send()  # this may wait, so the lookup comes after it
                 while waiting and self._needs_recheck(looked_up) and slow < MAX_SLOW_LOOKUPS:
-                    several, looked_up = len(waiting) > 1, self.clock()
+                    if self._too_many_to_look_up(waiting, looked_up):
+                        return [*done, *self._send_in_halves(waiting, prefix, stop_errors, attempt - 1)]
+                    keys, looked_up = len(waiting), self.clock()
                     waiting = self._still_marked(waiting, attempt - 1, done)
+                    self._adjust_lookups(keys, self.clock() - looked_up)
                     if self._needs_recheck(looked_up):  # the lookup itself took that long
-                        if several:
+                        if keys > 1:
                             return [*done, *self._send_in_halves(waiting, prefix, stop_errors, attempt - 1)]
                         slow += 1
                     self.check_may_send()
@@ -172,7 +181,7 @@ class Sender:
     def _send_in_halves(
         self, keys: Sequence[str], prefix: str, stop_errors: list[LakegcError], attempts: int
     ) -> list[SendResult]:
-        """Call `_send_batch` for each half of these keys, because looking all of them up took too long."""
+        """Call `_send_batch` for each half of these keys, because looking up all of them takes too long."""
         middle = (len(keys) + 1) // 2
         halves = [half for half in (keys[:middle], keys[middle:]) if half]
         return [sent for half in halves for sent in self._send_batch(half, prefix, stop_errors, NEVER, attempts)]
@@ -180,6 +189,17 @@ class Sender:
     def _needs_recheck(self, looked_up: float) -> bool:
         """Whether keys that were looked up at this time have to be looked up again before their delete is sent."""
         return self.recheck is not None and self.clock() - looked_up > LOOKUP_VALID_S
+
+    def _too_many_to_look_up(self, keys: Sequence[str], looked_up: float) -> bool:
+        return len(keys) > self.keys_per_lookup and self._needs_recheck(looked_up)
+
+    def _adjust_lookups(self, keys: int, seconds: float) -> None:
+        """Let the next lookups have fewer keys if this one was too slow, and more if it was fast."""
+        with self._lock:
+            if seconds > LOOKUP_VALID_S:
+                self.keys_per_lookup = min(self.keys_per_lookup, max(1, keys // 2))
+            elif seconds < FAST_LOOKUP_S and keys * 2 > self.keys_per_lookup:
+                self.keys_per_lookup = min(self.keys_per_lookup * 2, MAX_KEYS_PER_LOOKUP)
 
     def _still_marked(self, keys: Sequence[str], attempts: int, done: list[SendResult]) -> list[str]:
         """The keys that still have the marked object after `attempts` requests; the others are added to `done`."""

@@ -23,6 +23,7 @@ FEW = 8  # keys of one slice: up to this number are looked up one by one instead
 AT_ONCE = 8
 AT_ONCE_A_SLICE = 4
 STATS_AT_ONCE = 16
+PAGE = 1_000  # keys in a page of a listing
 IDLE_PAGES = 2  # pages without a wanted key after which a listing jumps
 FLAT = (ROOT, DATA)  # slices with only the objects directly in them
 
@@ -40,6 +41,7 @@ class Lookup:
     _slice_started: float = -float("inf")
     _slice: str | None = None
     _listed: pa.Table | None = field(default=None)
+    _objects: dict[str, int] = field(default_factory=dict)  # in each slice, when it was last listed completely
 
     def look_up(self, wanted: pa.Table) -> pa.Table:
         """The objects that exist now (FOUND) among the keys in columns address and slice, with rows sorted by both.
@@ -59,15 +61,22 @@ class Lookup:
         return pa.concat_tables(parts) if parts else FOUND.empty_table()
 
     def look_up_again(self, wanted: pa.Table) -> pa.Table:
-        """Like `look_up`, but fast, for a few keys: nothing listed earlier is reused, and no slice is listed
-        completely."""
+        """Like `look_up`, but fast, for a few keys: nothing listed earlier is reused, and a slice is listed completely
+        only if its last listing was short."""
         slices = pc.unique(wanted["slice"]).to_pylist()
         if not any(folder in FLAT for folder in slices) and self.store.capabilities.byte_order:
             return Lookup(self.store, self.clock).look_up(wanted)
+        counts = zip(slices, (pc.sum(pc.equal(wanted["slice"], name)).as_py() for name in slices), strict=True)
+        to_list = [name for name, keys in counts if self._is_listed_sooner(name, keys)]
+        one_by_one = wanted.filter(pc.invert(pc.is_in(wanted["slice"], pa.array(to_list, pa.string()))))
         with ThreadPoolExecutor(max_workers=STATS_AT_ONCE) as pool:
-            return as_table(
-                stored for stored in pool.map(self._stat, wanted["address"].to_pylist()) if stored is not None
-            )
+            listed = list(pool.map(self._list_slice, to_list))
+            found = pool.map(self._stat, one_by_one["address"].to_pylist())
+            return pa.concat_tables([*listed, as_table(stored for stored in found if stored is not None)])
+
+    def _is_listed_sooner(self, folder: str, keys: int) -> bool:
+        """Whether listing the slice, page by page, should take less time than looking up this many of its keys."""
+        return folder in self._objects and (self._objects[folder] // PAGE + 1) * STATS_AT_ONCE <= keys
 
     def _must_list_slice(self, folder: str, keys: list[str]) -> bool:
         return folder == self._slice or (len(keys) > FEW and (folder in FLAT or not self.store.capabilities.byte_order))
@@ -88,9 +97,11 @@ class Lookup:
 
     def _list_slice(self, folder: str) -> pa.Table:
         part = Part(folder, flat=folder in FLAT)
-        return pa.Table.from_batches(
+        listed = pa.Table.from_batches(
             [page.objects for _, page in pages_of_parts(self.store, [part], at_once=AT_ONCE_A_SLICE)], schema=FOUND
         )
+        self._objects[folder] = len(listed)
+        return listed
 
     def _stat(self, key: str) -> StoredObject | None:
         try:

@@ -1,8 +1,8 @@
 """How long a sweep of a synthetic repository takes, by phase, with a distant store.
 
-    uv run python -m tests.bench.sweep --size XL --factor 0.05 --latency 0.03 --folder /tmp/bench
+    uv run python -m tests.bench.sweep --size M --store s3 --latency 0.03 --folder /tmp/bench
 
-Approves the newest mark that `mark --store inventory` made of the repository, and sweeps it as a user does. Each
+Approves the newest mark that `mark` made of the repository with the same options, and sweeps it as a user does. Each
 response of the store is delayed by `--latency` seconds. In the end, none of the approved keys may be left.
 """
 
@@ -21,16 +21,17 @@ from tests.support.store_proxy import store_proxy
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=SIZES, default="XL")
+    parser.add_argument("--size", choices=SIZES, default="M")
     parser.add_argument("--factor", type=float, default=1.0)
-    parser.add_argument("--latency", type=float, default=0.03)
+    parser.add_argument("--store", choices=("s3", "inventory"), default="s3")
+    parser.add_argument("--latency", type=float, default=0.0)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--report", type=Path)
     chosen = parser.parse_args()
     size = size_of(chosen.size, chosen.factor)
-    folder = folder_of(chosen.folder, size, "inventory")
+    folder = folder_of(chosen.folder, size, chosen.store)
     home = folder / "dagster"
-    with built(folder, size, "inventory", print) as (served, _):
+    with built(folder, size, chosen.store, print) as (served, _):
         assert served.store is not None
         newest = max(marks(served.place()), key=lambda record: record.start)
         mark = finished_mark(served, newest.mark_id)

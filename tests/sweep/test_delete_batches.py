@@ -259,10 +259,35 @@ def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Pat
     lookups = SlowLookups(store, lambda keys: float(len(keys)))
     results, stopped = lookups.sender().send(keys, "data/s/")
 
-    assert [len(keys) for keys in lookups.requests] == [8, 4, 2, 2, 4, 2, 2]
+    assert [len(keys) for keys in lookups.requests] == [8, 4, 2, 2, 2, 2]
     assert store.batches == [keys[:2], keys[2:4], keys[4:6], keys[6:]]
     assert by_key(results) == dict.fromkeys(keys, ("deleted", "", 1))
     assert (stopped, remaining_keys(store)) == (None, set())
+
+
+def test_after_slow_lookups_all_batches_of_a_task_look_up_as_many_keys_as_are_fast(tmp_path: Path) -> None:
+    """The second batch isn't looked up as a whole first, and doesn't wait for its share of the pace twice."""
+    store, waits = Troubled(tmp_path, lambda *_: ""), list[float]()
+    keys = written(store, *(f"{number:02}" for number in range(16)))
+    lookups = SlowLookups(store, lambda keys: float(len(keys)))
+    sending = lookups.sender()
+    sending.pace, sending.sleep, sending.in_flight = Pace(lambda: 0.0, max_rate=16.0), waits.append, 1
+    sending.send(keys, "data/s/")
+
+    assert [len(keys) for keys in lookups.requests] == [8, 4, *[2] * 8]
+    assert len(waits) == len(lookups.requests)
+    assert remaining_keys(store) == set()
+
+
+def test_lookups_have_more_keys_again_once_they_are_fast(tmp_path: Path) -> None:
+    store, slow = Troubled(tmp_path, lambda *_: ""), iter([5.0, 5.0])
+    sending = SlowLookups(store, lambda _: next(slow, 0.1)).sender()
+    for batch in range(4):
+        sending.send(written(store, *(f"{batch}-{number}" for number in range(8))), "data/s/")
+
+    recheck = sending.recheck
+    assert isinstance(recheck, SlowLookups)
+    assert [len(keys) for keys in recheck.requests] == [8, 4, 2, 2, 4, 8, 8, 8]
 
 
 def test_a_key_whose_lookups_are_always_slow_fails_and_is_not_deleted(tmp_path: Path) -> None:
