@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_resources.deleting import quarantine, sweep_task
+from spark_resources.deleting import lookup, quarantine, sweep_task
 from spark_resources.deleting.pacing import Pace
 from spark_resources.deleting.permit import PermitWatch
 from spark_resources.deleting.receipts import INTENTS
@@ -145,10 +145,12 @@ def test_objects_are_looked_up_again_when_a_delete_was_late(
     assert task.store.read("data/s/replaced") == b"somebody's new object"
 
 
-def test_objects_of_a_flat_slice_are_looked_up_again_without_listing_it(
-    task: Task, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("page", "listings"), [(10, 1), (1_000, 2)], ids=["long", "short"])
+def test_objects_are_looked_up_again_by_listing_their_slice_only_if_it_is_short(
+    task: Task, monkeypatch: pytest.MonkeyPatch, page: int, listings: int
 ) -> None:
-    """Such a slice may be far larger than one batch of deletes."""
+    """A flat slice may be far larger than one batch of deletes."""
+    monkeypatch.setattr(lookup, "PAGE", page)
     keys, pages = [f"data/{number:02}" for number in range(20)], list[str]()
     for key in keys:
         task.store.write(key, key.encode())
@@ -160,7 +162,7 @@ def test_objects_of_a_flat_slice_are_looked_up_again_without_listing_it(
     )
 
     assert task.run(rows, task.config()) == {"deleted": 19, "changed": 1}
-    assert pages.count("data/") == 1
+    assert pages.count("data/") == listings
     assert task.remaining() == {"data/07"}
 
 
