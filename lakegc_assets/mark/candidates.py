@@ -41,7 +41,7 @@ FROM_BASE_PART = "from_base"  # the ranges whose addresses came from the files o
 
 @dataclass(frozen=True)
 class Candidates(ABC):
-    """The candidates of one mark, and what earlier marks recorded about them; `chain` is empty unless incremental."""
+    """The candidates of one mark, and what earlier marks recorded (see `MarkChain`)."""
 
     run: MarkRun
     chain: MarkChain
@@ -186,7 +186,7 @@ def recorded_candidates(run: MarkRun) -> Candidates:
 
 def full_candidates(run: MarkRun) -> Candidates:
     kind = FullListing if run.mark.record.inventory is None else FromInventory
-    return kind(run, MarkChain(run, ()))
+    return kind(run, MarkChain.of_full(run))
 
 
 def begin_incremental(run: MarkRun) -> Incremental | str:

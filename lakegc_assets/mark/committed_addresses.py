@@ -95,6 +95,14 @@ def trusted_ranges(mark: Mark) -> list[str]:
     return [range_id for range_id in ranges if range_id not in from_base]
 
 
+def trusted_record(mark: Mark) -> Mark | None:
+    """The mark itself if its record of metaranges, ranges and sizes needn't be verified by reading these tables again.
+    None for a foreign mark or one that can't be a base, and for an incremental mark without signatures, whose record
+    has rows of earlier marks (see `trusted_ranges`)."""
+    has_record = ASSET in mark.record.steps and METARANGES_PART in mark.record.step(ASSET).datasets
+    return mark if has_record and (mark.place.seal is not None or not mark.record.incremental) else None
+
+
 def ranges_already_read(run: MarkRun, chain: MarkChain) -> pa.Array:
     """The ids of the ranges that needn't be read, because the approved mark or an earlier one read them."""
     if run.trusted_ranges is not None:
@@ -154,12 +162,11 @@ def committed_ranges(
     ranges_dataset, *pairs = write_ranges_of(
         run.spark, run.place, new, folder, pairs_folder=pairs_folder if is_base else ""
     )
-    of_heads, ids = frozenset[str](), frozenset[str]()
+    of_heads, ids = frozenset[str](), chain.ranges_of(set(counted) & known)
     for written in pairs:
         notes.add_dataset(written, METARANGES_PART)
         heads = head_metaranges(run)
         of_heads = ranges_within(run.place, [written], heads) | chain.ranges_of(heads & known)
-        ids = chain.ranges_of(set(counted) & known)
     from_chain = pa.Table.from_pylist([chain.refs[range_id] for range_id in sorted(ids)], schema=RANGE_REFS)
     refs = pa.concat_tables(
         [from_chain, *all_batches(run.place, ranges_dataset, RANGE_REFS), *([] if additional is None else [additional])]

@@ -151,6 +151,9 @@ class MarkRun:
     log_message: LogMessage
     trusted_ranges: pa.Array | None = None
     """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
+    recorded_by: Mark | None = None
+    """In a re-verification, the mark whose record says which ranges a metarange has, and which sizes a range; None if
+    all of them have to be read (see `committed_addresses.trusted_record`)."""
     may_stay_unread: ReleasedRepositories | None = None
     """In a sweep: the only other repositories that may stay unread."""
     other_repositories: OtherRepositoryData = field(default_factory=OtherRepositoryData)

@@ -88,8 +88,8 @@ def refuse_mixed_modes(run: MarkRun) -> None:
 
 @dataclass(frozen=True)
 class MarkChain:
-    """The chain of an incremental mark: its base mark, the base of that, and so on back to a full mark. Empty for a
-    full mark."""
+    """The chain of an incremental mark: its base mark, the base of that, and so on back to a full mark. See `of_full`
+    for other marks."""
 
     run: MarkRun
     marks: tuple[Mark, ...]
@@ -99,6 +99,12 @@ class MarkChain:
         """The chain that a mark recorded. Raises `DamagedData` or `NotFound` if one of its marks can no longer be
         read."""
         return cls(run, open_chain(run.place, run.mark.record.basis))
+
+    @classmethod
+    def of_full(cls, run: MarkRun) -> MarkChain:
+        """The chain of a full mark, which is empty, or of a re-verification: just the approved mark, if what it
+        recorded about tables needn't be read again."""
+        return cls(run, () if run.recorded_by is None else (run.recorded_by,))
 
     @property
     def base(self) -> MarkRecord:

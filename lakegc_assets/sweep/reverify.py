@@ -1,8 +1,9 @@
 """Re-verification: find out what is live now, with the steps of a mark but today's rules and holds.
 
 The ranges that the approved mark read contain no address of the approved set, and ranges never change. Therefore only
-the other ranges are read (see `committed_addresses.trusted_ranges`). Results are written into a separate folder, like
-those of a mark.
+the other ranges are read (see `committed_addresses.trusted_ranges`). Metaranges don't change either: which ranges they
+have, and which object sizes those have, is taken from the mark's record (see `committed_addresses.trusted_record`).
+Results are written into a separate folder, like those of a mark.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
     verification = Mark.begin(run.place, record, root=f"{run.reverifications}{number:04d}/")
     return MarkRun(
         run.partition, run.target, verification, run.lakefs, run.spark, run.limits.marking, run.log_message,
-        pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()), released_by_approval(run),
+        pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()),
+        committed_addresses.trusted_record(run.mark), released_by_approval(run),
     )  # fmt: skip
 
 
@@ -123,7 +125,7 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Datase
     facts = {
         STAGED: at_addresses(STAGED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
         COMMITTED: at_addresses(COMMITTED, run.place, committed_addresses.live_datasets(run), RANGE_ADDRESSES),
-        **keep_lookups.look_up(run, notes, objects, MarkChain(run, ())),
+        **keep_lookups.look_up(run, notes, objects, MarkChain.of_full(run)),
     }
     reasons = attributions_of(facts)
 

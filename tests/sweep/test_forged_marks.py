@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lakegc_assets.mark.mark_chain import ADDRESSES
+from lakegc_assets.mark.committed_addresses import trusted_record
+from lakegc_assets.mark.mark_chain import ADDRESSES, METARANGES
 from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.sweep.preconditions import SweepOptions
 from lakegc_assets.sweep.report import Report
@@ -19,6 +20,7 @@ from spark_resources.errors import WrongUsage
 from spark_resources.lakefs.ranges import range_number
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.mark_store.mark import Mark
 from spark_resources.model import AddressType, Rules
 from spark_resources.stores.place import Place
 from tests.support.forged_marks import forge
@@ -104,6 +106,27 @@ def test_a_live_address_removed_from_an_earlier_marks_files_is_rescued(lake: Lak
 
     assert (lake.stored(lake.dropped), lake.stored(lake.garbage)) == (True, False)
     assert report.objects == {"deleted": 1, "rescued": 1}
+
+
+def test_an_object_in_a_range_replaced_in_an_earlier_marks_metarange_is_rescued(lake: Lake) -> None:
+    """A sweep trusts only what full marks recorded about metaranges, and other marks if they are signed."""
+    lake.mark("m1")
+    lake.days(2)
+
+    def replaced(table: pa.Table) -> pa.Table:
+        ids = table["range_id"]
+        others = ids.filter(pc.not_equal(ids, lake.range_id))
+        ids = pc.if_else(pc.equal(ids, lake.range_id), others[0], ids)
+        return table.set_column(table.schema.get_field_index("range_id"), table.schema.field("range_id"), ids)
+
+    forge(lake.place, "m1", *METARANGES, replaced)
+
+    forged = lake.mark("m2")
+    assert forged.expired == {lake.dropped, lake.garbage}
+    full, incremental = (Mark.open(lake.place, mark_id) for mark_id in ("m1", "m2"))
+    assert (trusted_record(full), trusted_record(incremental)) == (full, None)
+    assert lake.sweep("m2").objects == {"deleted": 1, "rescued": 1}
+    assert lake.stored(lake.dropped)
 
 
 def test_a_sweep_reads_a_table_again_that_an_earlier_mark_recorded_as_without_references(lake: Lake) -> None:

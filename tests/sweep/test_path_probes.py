@@ -14,6 +14,7 @@ from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import RECEIPTS
 from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
@@ -163,6 +164,32 @@ def test_content_that_is_re_staged_on_one_of_many_branches_is_live(
 
     assert report.objects == {"deleted": 1, "rescued": 1}
     assert lake.read("more-11", "more-11/four")[1] == b"four"
+
+
+def test_a_sweep_takes_from_its_mark_what_metaranges_and_ranges_contain(
+    sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
+) -> None:
+    """It reads only those of new commits, and probes paths at old and at new heads."""
+    at_old_head, at_new_head, free = unstaged(lake, b"four"), unstaged(lake, b"FOUR"), unstaged(lake, b"5 5 5")
+    known = settings(sandbox, server)
+    Marker().mark(known, "lake", "m1", NO_AGE)
+    Sweeper().approve(known, "lake", "m1")
+    lake.put(FIRST, "new", b"FOUR")
+    lake.commit(FIRST, "one more")
+    stage_again(lake, LAST, at_old_head, four(LAST))
+    stage_again(lake, FIRST, at_new_head, "new")
+
+    report = Sweeper().sweep(known, "lake", "m1", SweepOptions())
+
+    assert report.objects == {"deleted": 1, "rescued": 2}
+    assert not lake.objects.file(free.address).exists()
+    place = target_of(known, "lake").place
+    first, last = (
+        Mark.open(place, "m1", root=f"{mark_folder('m1')}verifications/{number}/").record.step("committed_addresses")
+        for number in ("0001", "0002")
+    )
+    assert (first.facts["metaranges"], first.facts["metaranges_read"]) == (len(BRANCHES) + 1, 1)
+    assert (last.facts["metaranges"], last.facts["metaranges_read"]) == (len(BRANCHES) + 1, 1)
 
 
 # --- identical content that is moved while paths are probed -----------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets.mark.committed_addresses import trusted_record
 from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.sweep.preconditions import SweepOptions
 from lakegc_assets.sweep.quarantine import read_quarantine
@@ -82,8 +83,9 @@ def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_pat
 
     recorded = newest_recorded(place)
     assert (recorded.number, recorded.ids) == (1, ("h1",))  # removing the hold now would be detected
-    record = Mark.open(place, "m2").record
-    assert record.incremental
+    mark = Mark.open(place, "m2")
+    assert mark.record.incremental
+    assert trusted_record(mark) == mark
     assert report.objects == {"quarantined": 1}
     verification = Mark.open(place, "m2", root=f"{mark_folder('m2')}verifications/0001/").record
     assert verification.step("committed_addresses").facts["ranges"] > 0
