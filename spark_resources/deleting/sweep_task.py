@@ -16,7 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -25,7 +25,15 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.deleting.batches import CHANGED, IN_FLIGHT, NEVER, RecheckedKeys, Sender, SendResult
+from spark_resources.deleting.batches import (
+    CHANGED,
+    IN_FLIGHT,
+    LOOKUP_VALID_S,
+    NEVER,
+    RecheckedKeys,
+    Sender,
+    SendResult,
+)
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.pacing import Pace
 from spark_resources.deleting.permit import PermitWatch
@@ -39,6 +47,7 @@ from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import Deletion, Store
 from spark_resources.stores.place import Place
 
+FAST_CHUNK_S = LOOKUP_VALID_S * 2 / 3  # if a chunk took longer, the next one isn't looked up at the same time
 SINGLES_A_CHUNK = 1_000  # keys, if a store has no batch delete: each chunk costs a listing, an intent and a receipt
 
 
@@ -102,22 +111,25 @@ class SweepTaskConfig:
 def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attempt: int, report: TaskReport) -> None:
     """Process rows of PENDING, sorted by slice and address.
 
-    Counts `objects` by outcome, those `unprocessed`, `requests`, and `attempts`: the number of times a request named a
-    key.
+    While a chunk is deleted, the next one is looked up, unless that takes so long that its keys would have to be looked
+    up once more. Counts `objects` by outcome, those `unprocessed`, `requests`, and `attempts`: the number of times a
+    request named a key.
     """
     task, stem = _Task.of(config), f"{partition:05d}-{attempt}"
     rows = task.without_finished(batches, f"{config.round:04d}/{partition:05d}-")
     batch = config.place.store().capabilities.delete_batch
     size = batch * IN_FLIGHT if batch > 1 else SINGLES_A_CHUNK
-    with ThreadPoolExecutor(max_workers=1) as ahead:
-        waiting = None
+    with ThreadPoolExecutor(max_workers=1) as background:
+        prepared: Future[_Prepared] | None = None
+        lookups_stay_valid = False
         for number, chunk in enumerate(chunks(rows, size)):
-            following = ahead.submit(task.prepare, chunk, f"{stem}-{number:05d}")
-            if waiting is not None:
-                task.carry_out(waiting.result(), report)
-            waiting = following
-        if waiting is not None:
-            task.carry_out(waiting.result(), report)
+            prepare = partial(background.submit, task.prepare, chunk, f"{stem}-{number:05d}")
+            following = prepare() if lookups_stay_valid else None
+            if prepared is not None:
+                lookups_stay_valid = task.carry_out(prepared.result(), report) < FAST_CHUNK_S
+            prepared = following or prepare()
+        if prepared is not None:
+            task.carry_out(prepared.result(), report)
 
 
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
@@ -211,8 +223,9 @@ class _Task:
         others = pa.concat_tables([receipts_of_check(check, at), interrupted])
         return _Prepared(check.unchanged, looked_up, others, stem)
 
-    def carry_out(self, prepared: _Prepared, report: TaskReport) -> None:
-        rows, before = prepared.rows, self.sender.requests
+    def carry_out(self, prepared: _Prepared, report: TaskReport) -> float:
+        """Act on the keys, and write their receipts. Returns the duration in seconds."""
+        rows, before, started = prepared.rows, self.sender.requests, self.sender.clock()
         sent = self.act(rows, prepared.looked_up) if len(rows) else []
         receipts = pa.concat_tables([prepared.others, receipts_of(sent, rows, _DONE[self.config.action], self.now())])
         if len(receipts):
@@ -220,6 +233,7 @@ class _Task:
         unprocessed = sum(1 for result in sent if result.result is None)
         report.count(unprocessed=unprocessed, requests=self.sender.requests - before)
         count_receipts(receipts, report)
+        return self.sender.clock() - started
 
     def recheck(self, rows: pa.Table, keys: Sequence[str]) -> RecheckedKeys:
         """Look up keys whose delete is about to be sent, with the same check as the first time."""

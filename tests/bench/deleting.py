@@ -1,4 +1,5 @@
-"""The deletes of a sweep compared with a plain loop of the SDK's batch delete, over as many keys of the same SeaweedFS.
+"""The deletes of a sweep compared with a plain loop of the SDK's batch delete, with as many requests in flight, over as
+many keys of the same SeaweedFS.
 
     uv run python -m tests.bench.deleting --objects 50000 --pairs 5
 
@@ -18,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import run_round
 from lakegc_assets.sweep.head_watch import HeadWatch
+from spark_resources.deleting.batches import IN_FLIGHT
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.model import Outcome
 from spark_resources.spark.resource import SparkResource
@@ -44,13 +46,17 @@ def upload(server: SeaweedFS, prefix: str, keys: list[str]) -> None:
         list(pool.map(put, [keys[start::10] for start in range(10)]))
 
 
-def loop(server: SeaweedFS, prefix: str, keys: list[str]) -> float:
+def loop(server: SeaweedFS, prefix: str, keys: list[str], in_flight: int) -> float:
     """The duration of the plain loop in seconds."""
     client, began = server.client(), time.monotonic()
-    for start in range(0, len(keys), 1000):
+
+    def delete(start: int) -> None:
         batch = [{"Key": prefix + key} for key in keys[start : start + 1000]]
         response = client.delete_objects(Bucket=BUCKET, Delete={"Objects": batch})  # type: ignore[typeddict-item]
         assert not response.get("Errors")
+
+    with ThreadPoolExecutor(max_workers=in_flight) as pool:
+        list(pool.map(delete, range(0, len(keys), 1000)))
     return time.monotonic() - began
 
 
@@ -73,6 +79,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     options.add_argument("--objects", type=int, default=50_000)
     options.add_argument("--pairs", type=int, default=5)
+    options.add_argument("--in-flight", type=int, default=2 * IN_FLIGHT, help="requests of the loop at once")
     options.add_argument("--rate", type=float, default=None)
     options.add_argument("--wait", action="store_true", help="after the upload, wait for Enter on a quiet machine")
     chosen = options.parse_args()
@@ -91,7 +98,9 @@ def main() -> None:
             run = run_alone(f"lake{pair}", server.settings(), spark, rate=chosen.rate)
             took = {}
             for which in ("ours", "theirs") if pair % 2 else ("theirs", "ours"):
-                took[which] = round_(run, some) if which == "ours" else loop(server, f"loop{pair}/", some)
+                took[which] = (
+                    round_(run, some) if which == "ours" else loop(server, f"loop{pair}/", some, chosen.in_flight)
+                )
             print(f"{took['theirs']:7.2f} s  the loop; ratio {took['ours'] / took['theirs']:.2f}", flush=True)
             if pair >= 0:
                 ratios.append(took["ours"] / took["theirs"])
