@@ -248,6 +248,7 @@ def revoke(
 
 @app.command()
 def sweep(
+    context: typer.Context,
     repository: RepositoryArgument,
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="an approved mark's id, or 'latest'")],
     rate: Annotated[float | None, typer.Option(help="maximum number of keys per second", min=0.1)] = None,
@@ -263,7 +264,10 @@ def sweep(
     check_java()
     with progress() as status:
         status("starting the sweep")
-        swept, failure = sweeps.sweep(resolve_partition(repository, mark_id), SweepOptions(rate, quarantine))
+        partition = resolve_partition(repository, mark_id)
+        sweeps.refuse_early(partition)
+        start_spark_ahead(context, stays=False)
+        swept, failure = sweeps.sweep(partition, SweepOptions(rate, quarantine))
     sweeps.show_report(swept, as_json=output is Format.JSON)
     if failure is not None:
         raise failure
@@ -442,16 +446,17 @@ def check_java() -> None:
     check(os.environ)
 
 
-def start_spark_ahead(context: typer.Context) -> None:
+def start_spark_ahead(context: typer.Context, *, stays: bool = True) -> None:
     """Start Spark while this process is still importing: with two cores, both run in parallel.
 
-    Does nothing unless this process runs only this command, because Spark then runs until the process ends.
+    If it `stays`, it isn't stopped before the process ends: not for a command that deletes objects. Does nothing unless
+    this process runs only this command.
     """
     if context.obj.own_process:
         from spark_resources.settings import Settings
         from spark_resources.spark.session import start_ahead
 
-        start_ahead(Settings.load(os.environ, home_folder()).spark())
+        start_ahead(Settings.load(os.environ, home_folder()).spark(), stays=stays)
 
 
 @contextmanager

@@ -49,13 +49,15 @@ REMEDIES = {
 LATE_SHOWN = 20
 
 
+def refuse_early(partition: Partition) -> None:
+    """Raise the error that would refuse a sweep, as far as small records show it."""
+    server = Server.configured()
+    target = with_probed_capabilities(server.target(partition.repository))
+    refuse_sweep_early(target, partition.mark_id, backup_to=server.settings.backup_to)
+
+
 def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, SweptWithFailures | None]:
     """Run the job `sweep` for one approved mark. Returns its report, and the error if the sweep had failures."""
-    server = Server.configured()
-    backup_to = server.settings.backup_to
-    refuse_sweep_early(
-        with_probed_capabilities(server.target(partition.repository)), partition.mark_id, backup_to=backup_to
-    )
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_sweep
 
     config = {"rate": options.rate or 0.0, "quarantine": options.quarantine}

@@ -146,29 +146,30 @@ QUICK_START = {
 
 
 _starting = threading.Lock()
-_ahead: list[threading.Thread] = []
+_stays = threading.Event()
 
 
-def start_ahead(overrides: Mapping[str, str]) -> None:
+def start_ahead(overrides: Mapping[str, str], *, stays: bool) -> None:
     """Start the session for these overrides, and its Python workers, in a background thread before `start_session`.
 
-    Only for a process that needs exactly this session: it can't end before Spark has started, and Spark ends with it,
-    its last tasks a moment later, so they must not delete anything. Any failure recurs in `start_session`, which raises
-    it. On a cluster, nothing is started ahead of time: a command that is immediately refused would take others' cores.
+    Only for a process that needs exactly this session: it can't end before Spark has started. If the session `stays`,
+    it ends with the process, its last tasks a moment later, so they must not delete anything. Any failure recurs in
+    `start_session`, which raises it. On a cluster, nothing is started ahead of time: a command that is immediately
+    refused would take others' cores.
     """
     if not is_local(overrides.get("spark.master", "local")):
         return
     import pyspark.sql.classic.dataframe
     import pyspark.sql.pandas.map_ops  # noqa: F401  # here, so that no other thread imports them at the same time
 
-    _ahead.append(threading.Thread(target=_start_with_workers, args=(overrides,), name="spark"))
-    _ahead[-1].start()
+    if stays:
+        _stays.set()
+    threading.Thread(target=_start_with_workers, args=(overrides,), name="spark").start()
 
 
 def ends_with_the_process() -> bool:
-    """Whether Spark was started ahead of time. If so, it isn't stopped before the process ends, since that can take a
-    second."""
-    return bool(_ahead)
+    """Whether Spark isn't stopped before the process ends, since that can take a second."""
+    return _stays.is_set()
 
 
 def _start_with_workers(overrides: Mapping[str, str]) -> None:

@@ -3,7 +3,8 @@ out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import dagster as dg
@@ -29,18 +30,24 @@ class Unstartable(SparkResource):
         raise AssertionError("Spark was started")
 
 
+@contextmanager
+def unstartable_spark() -> Iterator[None]:
+    lakefs, spark = LakeFSResource(), Unstartable()
+    resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
+    with (
+        mock.patch("tests.support.command_line.resources", return_value=resources),
+        mock.patch("tests.support.command_line.SharedSpark", Unstartable),
+    ):
+        yield
+
+
 @pytest.fixture
 def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., CommandOutcome]:
-    """A command on that repository, where Spark can't be started."""
+    """A command on that repository, where Spark can't be started, not even ahead of the run."""
 
     def run(name: str, *arguments: str, **settings: str) -> CommandOutcome:
-        lakefs, spark = LakeFSResource(), Unstartable()
-        resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
-        with (
-            mock.patch("tests.support.command_line.resources", return_value=resources),
-            mock.patch("lakegc_assets.cli.commands.start_spark_ahead", side_effect=AssertionError("Spark was started")),
-            mock.patch("tests.support.command_line.SharedSpark", Unstartable),
-        ):
+        started = AssertionError("Spark was started")
+        with unstartable_spark(), mock.patch("lakegc_assets.cli.commands.start_spark_ahead", side_effect=started):
             return lakegc({**lake.sandbox.settings, **settings}, name, lake.name, *arguments)
 
     return run
@@ -128,12 +135,13 @@ def test_undo_and_purge_without_a_quarantine_end_before_spark_starts(
     assert (ended.code, "no objects in quarantine" in ended.out) == (0, True), ended.err
 
 
-def test_a_sweep_reports_progress_from_its_start(lake: Lake, without_spark: Callable[..., CommandOutcome]) -> None:
+def test_a_sweep_reports_progress_from_its_start(lake: Lake, lakegc: Lakegc) -> None:
     """The first object may be deleted much later."""
     lake.add_mark()
     lake.approve()
 
-    ended = without_spark("sweep", "m1")
+    with unstartable_spark():
+        ended = lakegc(lake.sandbox.settings, "sweep", lake.name, "m1")
 
     assert [line.partition("] ")[2] for line in ended.err.splitlines()][:2] == [
         "starting the sweep", "verifying the approved set"

@@ -34,8 +34,10 @@ import pyspark.errors.utils
 from dagster import build_init_resource_context
 from pyspark import SparkContext
 from spark_resources.errors import LakegcError
+from spark_resources.host.user_folders import home_folder
+from spark_resources.settings import Settings
 from spark_resources.spark.resource import SparkResource
-from spark_resources.spark.session import QUICK_START, jvm_log
+from spark_resources.spark.session import QUICK_START, jvm_log, start_ahead
 
 found = {}
 
@@ -87,6 +89,16 @@ second = SparkResource()
 found["second"] = second.spark_session.sparkContext.getConf().get("spark.sql.shuffle.partitions")
 found["parallelism"] = second.spark_session.sparkContext.defaultParallelism
 second.teardown_after_execution(build_init_resource_context())
+
+start_ahead(Settings.load(os.environ, home_folder()).spark(), stays=False)
+for thread in threading.enumerate():
+    if thread.name == "spark":
+        thread.join()
+found["started ahead"] = SparkContext._active_spark_context is not None
+third = SparkResource()
+third.spark_session.range(1).count()
+third.teardown_after_execution(build_init_resource_context())
+found["third stopped"] = SparkContext._active_spark_context is None
 
 from pyspark.sql import SparkSession
 speculative = {**QUICK_START, "spark.master": "local[1]", "spark.speculation": "true"}
@@ -167,6 +179,11 @@ def test_configured_settings_override_the_defaults(sessions: dict[str, Any]) -> 
 
 def test_a_resource_starts_no_jvm_until_its_session_is_used(sessions: dict[str, Any]) -> None:
     assert sessions["lazy"] is True
+
+
+def test_a_session_started_ahead_is_stopped_by_its_resource_unless_it_stays(sessions: dict[str, Any]) -> None:
+    """Otherwise its last tasks could delete objects after the process has ended."""
+    assert (sessions["started ahead"], sessions["third stopped"]) == (True, True)
 
 
 def test_other_settings_while_a_session_runs_are_an_error(sessions: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""`lakegc mark` as a process that is refused or interrupted: it says so, exits promptly, and leaves no process
-running."""
+"""`lakegc mark` and `lakegc sweep` as processes that are refused or interrupted: they say so, exit promptly, and leave
+no process running."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from lakegc_assets.mark.options import MarkOptions
 from spark_resources.lakefs_sandbox import Sandbox
 from tests.approval.conftest import Lake, lake
-from tests.support.mark_runs import quick_environment
+from tests.support.mark_runs import Marker, Sweeper, quick_environment
 
 __all__ = ["lake"]
 
 LIMIT_S = 60
+NO_MINIMUM = MarkOptions(min_age=timedelta(0), allow_young=True)
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="processes are looked for in Linux's /proc"
 )
@@ -101,6 +104,33 @@ def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp
     assert "run the same command again to resume:\n" in error
     assert error.endswith(f" -m lakegc_assets.cli sweep {lake.name} m1\n")
     nothing_left(process, tmp_path)
+
+
+def test_no_object_is_deleted_after_the_process_of_an_interrupted_sweep_has_ended(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """It ends within seconds."""
+    repository = sandbox.create("busy")
+    paths = [f"garbage/{number}" for number in range(200)]
+    files = [repository.objects.file(repository.put("main", path, b"garbage").address) for path in paths]
+    repository.delete("main", paths)
+    Marker().mark(sandbox.settings, "busy", "m1", NO_MINIMUM)
+    Sweeper().approve(sandbox.settings, "busy", "m1")
+
+    def remaining() -> int:
+        return sum(file.exists() for file in files)
+
+    process = started(sandbox, tmp_path, "sweep", "busy", "m1", "--rate", "10")
+    limit = time.monotonic() + LIMIT_S
+    while remaining() > len(files) - 10 and process.poll() is None and time.monotonic() < limit:
+        time.sleep(0.05)  # the step of a poll with a limit
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT_S)
+    at_its_end = remaining()
+
+    nothing_left(process, tmp_path)
+    assert process.returncode == 130
+    assert remaining() == at_its_end > 0
 
 
 def test_an_interrupted_mark_prints_one_sentence_and_leaves_no_process_running(
