@@ -30,7 +30,8 @@ NOT_OURS = {
     "--py-files", "--include", "--files-from-raw", "--no-traverse", "--ignore-existing",  # Spark's, rclone's
     "--select", "--partition", "--tags",  # Dagster's
     "--check", "--no-dev",  # ruff's, uv's
-    "--objects", "--commits", "--runs", "--size", "--factor", "--pairs", "--wait", "--files",  # of benchmarks
+    "--objects", "--commits", "--runs", "--size", "--factor", "--pairs",  # of benchmarks
+    "--latency", "--in-flight", "--files",
     "--operations", "--faults", "--mark", "--scenario", "--without", "--processes", "--progress",  # of the model
     "--seed", "--minutes",
 }  # fmt: skip
