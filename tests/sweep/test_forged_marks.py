@@ -21,7 +21,7 @@ from spark_resources.lakefs.ranges import range_number
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.mark import Mark
-from spark_resources.model import AddressType, Rules
+from spark_resources.model import AddressType, Commit, Rules
 from spark_resources.stores.place import Place
 from tests.support.forged_marks import forge
 from tests.support.mark_runs import Marked, Marker, Sweeper, target_of
@@ -45,17 +45,19 @@ class Lake:
         self.repository.commit("main", "first")
         self.days(1)
         self.put("garbage", b"overwritten")
-        second = self.repository.commit("main", "second")
-        [table] = self.repository.committed.ranges(second.metarange_id)
-        self.range_id = table.id
+        self.range_id = self.range_of(self.repository.commit("main", "second"))
         self.days(3)
         self.put("dropped", b"overwritten, too")
-        self.repository.commit("main", "third")
+        self.last_range_id = self.range_of(self.repository.commit("main", "third"))
         self.days(1)
 
     @property
     def place(self) -> Place:
         return target_of(self.settings, "lake").place
+
+    def range_of(self, commit: Commit) -> str:
+        [table] = self.repository.committed.ranges(commit.metarange_id)
+        return table.id
 
     def put(self, path: str, data: bytes) -> str:
         return self.repository.put("main", path, data).address
@@ -115,9 +117,8 @@ def test_an_object_in_a_range_replaced_in_an_earlier_marks_metarange_is_rescued(
 
     def replaced(table: pa.Table) -> pa.Table:
         ids = table["range_id"]
-        others = ids.filter(pc.not_equal(ids, lake.range_id))
-        ids = pc.if_else(pc.equal(ids, lake.range_id), others[0], ids)
-        return table.set_column(table.schema.get_field_index("range_id"), table.schema.field("range_id"), ids)
+        changed = pc.if_else(pc.equal(ids, lake.range_id), pa.scalar(lake.last_range_id), ids)
+        return table.set_column(table.schema.get_field_index("range_id"), table.schema.field("range_id"), changed)
 
     forge(lake.place, "m1", *METARANGES, replaced)
 
