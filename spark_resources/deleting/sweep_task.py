@@ -47,7 +47,7 @@ from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import Deletion, Store
 from spark_resources.stores.place import Place
 
-FAST_CHUNK_S = LOOKUP_VALID_S * 2 / 3  # if a chunk took longer, the next one isn't looked up at the same time
+FAST_CHUNK_S = LOOKUP_VALID_S * 2 / 3  # if deleting a chunk took longer, none is looked up during the next deletes
 SINGLES_A_CHUNK = 1_000  # keys, if a store has no batch delete: each chunk costs a listing, an intent and a receipt
 
 
@@ -111,9 +111,9 @@ class SweepTaskConfig:
 def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attempt: int, report: TaskReport) -> None:
     """Process rows of PENDING, sorted by slice and address.
 
-    While a chunk is deleted, the next one is looked up, unless that takes so long that its keys would have to be looked
-    up once more. Counts `objects` by outcome, those `unprocessed`, `requests`, and `attempts`: the number of times a
-    request named a key.
+    The next chunk is looked up while one is being deleted, unless deletes are so slow that its keys would have to be
+    looked up once more. Counts `objects` by outcome, those `unprocessed`, `requests`, and `attempts`: the number of
+    times a request named a key.
     """
     task, stem = _Task.of(config), f"{partition:05d}-{attempt}"
     rows = task.without_finished(batches, f"{config.round:04d}/{partition:05d}-")

@@ -109,7 +109,7 @@ def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp
 def test_no_object_is_deleted_after_the_process_of_an_interrupted_sweep_has_ended(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    """It ends within seconds."""
+    """It was interrupted in the middle of its deletes."""
     repository = sandbox.create("busy")
     paths = [f"garbage/{number}" for number in range(200)]
     files = [repository.objects.file(repository.put("main", path, b"garbage").address) for path in paths]
@@ -130,7 +130,8 @@ def test_no_object_is_deleted_after_the_process_of_an_interrupted_sweep_has_ende
 
     nothing_left(process, tmp_path)
     assert process.returncode == 130
-    assert remaining() == at_its_end > 0
+    assert remaining() == at_its_end
+    assert 0 < at_its_end <= len(files) - 10
 
 
 def test_an_interrupted_mark_prints_one_sentence_and_leaves_no_process_running(

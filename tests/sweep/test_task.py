@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_resources.deleting import lookup, quarantine, sweep_task
+from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.pacing import Pace
 from spark_resources.deleting.permit import PermitWatch
 from spark_resources.deleting.receipts import INTENTS
@@ -143,6 +145,57 @@ def test_objects_are_looked_up_again_when_a_delete_was_late(
         "same": "deleted",
     }
     assert task.store.read("data/s/replaced") == b"somebody's new object"
+
+
+class Immediately:
+    """An executor that runs each call at once, in this thread."""
+
+    def __init__(self, max_workers: int) -> None:
+        assert max_workers == 1
+
+    def __enter__(self) -> Immediately:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        future = Future[Any]()
+        future.set_result(call(*arguments))
+        return future
+
+
+@pytest.mark.parametrize(
+    ("seconds", "order"),
+    [(1.0, "look up 0, delete 0, look up 1, look up 2, delete 1, look up 3, delete 2, delete 3"),
+     (10.0, "look up 0, delete 0, look up 1, delete 1, look up 2, delete 2, look up 3, delete 3")],
+    ids=["fast", "slow"],
+)  # fmt: skip
+def test_keys_are_looked_up_ahead_only_if_deletes_are_so_fast_that_the_lookup_stays_valid(
+    task: Task, monkeypatch: pytest.MonkeyPatch, seconds: float, order: str
+) -> None:
+    """After the first chunk, whose speed isn't known beforehand."""
+    now, events = [0.0], list[str]()
+    look_up, delete_many = Lookup.look_up, type(task.store).delete_many
+
+    def looked_up(self: Lookup, wanted: pa.Table) -> pa.Table:
+        events.append(f"look up {wanted['address'][0].as_py()[-1]}")
+        return look_up(self, wanted)
+
+    def deleted(self: Any, keys: Iterable[str]) -> list[DeleteResult]:
+        [key] = keys
+        events.append(f"delete {key[-1]}")
+        now[0] += seconds
+        return list(delete_many(self, [key]))
+
+    monkeypatch.setattr(Lookup, "look_up", looked_up)
+    monkeypatch.setattr(type(task.store), "delete_many", deleted)
+    monkeypatch.setattr(sweep_task, "boottime_s", lambda: now[0])
+    monkeypatch.setattr(sweep_task, "ThreadPoolExecutor", Immediately)
+    really = sweep_task.chunks
+    monkeypatch.setattr(sweep_task, "chunks", lambda batches, _: really(batches, 1))
+
+    assert task.run(task.write("0", "1", "2", "3"), task.config()) == {"deleted": 4}
+    assert ", ".join(events) == order
 
 
 @pytest.mark.parametrize(("page", "listings"), [(10, 1), (1_000, 2)], ids=["long", "short"])

@@ -181,7 +181,7 @@ def test_a_resource_starts_no_jvm_until_its_session_is_used(sessions: dict[str, 
     assert sessions["lazy"] is True
 
 
-def test_a_session_started_ahead_is_stopped_by_its_resource_unless_it_stays(sessions: dict[str, Any]) -> None:
+def test_a_session_started_ahead_that_does_not_stay_is_stopped_by_its_resource(sessions: dict[str, Any]) -> None:
     """Otherwise its last tasks could delete objects after the process has ended."""
     assert (sessions["started ahead"], sessions["third stopped"]) == (True, True)
 
