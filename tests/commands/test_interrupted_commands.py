@@ -10,20 +10,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from lakegc_assets.mark.options import MarkOptions
 from spark_resources.lakefs_sandbox import Sandbox
 from tests.approval.conftest import Lake, lake
-from tests.support.mark_runs import Marker, Sweeper, quick_environment
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, quick_environment
 
 __all__ = ["lake"]
 
 LIMIT_S = 60
-NO_MINIMUM = MarkOptions(min_age=timedelta(0), allow_young=True)
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="processes are looked for in Linux's /proc"
 )
@@ -114,7 +111,7 @@ def test_no_object_is_deleted_after_the_process_of_an_interrupted_sweep_has_ende
     paths = [f"garbage/{number}" for number in range(200)]
     files = [repository.objects.file(repository.put("main", path, b"garbage").address) for path in paths]
     repository.delete("main", paths)
-    Marker().mark(sandbox.settings, "busy", "m1", NO_MINIMUM)
+    Marker().mark(sandbox.settings, "busy", "m1", ANY_AGE)
     Sweeper().approve(sandbox.settings, "busy", "m1")
 
     def remaining() -> int:

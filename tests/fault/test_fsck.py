@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakegc_assets.cli import fsck
-from lakegc_assets.mark.options import MarkOptions
 from spark_resources.model import Commit, Namespace
 from spark_resources.sstable import read_commits, read_entries, read_properties, read_ranges, write_commits
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
-from tests.support.mark_runs import Marker, SharedSpark
+from tests.support.mark_runs import ANY_AGE, Marker, SharedSpark
 from tests.support.recording_folders import PROJECT_RECORDINGS
 from tests.support.replay_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying
 from tests.support.s3_servers import SeaweedFS
@@ -325,7 +323,7 @@ def test_alien_files_under_lakefs_prefix_reported_not_fatal(lakegc: Lakegc, lake
         alien.write_bytes(b"somebody's own")
 
     code, report = document(lakegc, lake.settings, lake.name)
-    mark = Marker().mark(lake.settings, lake.name, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    mark = Marker().mark(lake.settings, lake.name, "m1", ANY_AGE)
 
     assert (code, report["findings"]) == (0, [])
     assert [file["id"] for file in report["named_like_tables"]] == [JUNK]

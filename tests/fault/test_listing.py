@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakegc_assets.mark.options import MarkOptions
 from spark_resources.errors import LakegcError
 from spark_resources.model import AddressType
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
-from tests.support.mark_runs import Marker
+from tests.support.mark_runs import ANY_AGE, Marker
 
 
 def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc, lake: Lake) -> None:
@@ -29,10 +27,9 @@ def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc,
 def test_a_repository_without_any_object_is_marked(lake: Lake) -> None:
     """No object is stored, committed or staged, so none is missing or expired, in full and incremental marks."""
     lake.sandbox.create(empty := f"{lake.name}-empty")
-    options = MarkOptions(min_age=timedelta(0), allow_young=True)
 
     for number in range(2):
-        assert Marker().mark(lake.settings, empty, f"m{number}", options).expired == set()
+        assert Marker().mark(lake.settings, empty, f"m{number}", ANY_AGE).expired == set()
 
 
 @pytest.mark.parametrize("status", [None, 404, 503])
@@ -47,7 +44,7 @@ def test_failed_or_empty_root_listing_never_expires(lake: Lake, status: int | No
         lake.server.refused["/branches"] = status
 
     with pytest.raises(LakegcError, match="branches"):
-        Marker().mark(lake.settings, lake.name, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+        Marker().mark(lake.settings, lake.name, "m1", ANY_AGE)
     lake.has_no_finished_mark()
 
 

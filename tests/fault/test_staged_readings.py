@@ -7,14 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
 from spark_resources.model import AddressType
 from spark_resources.sstable import Entry
 from tests.fault.conftest import Lake
-from tests.support.mark_runs import Marker
-
-OPTIONS = MarkOptions(min_age=timedelta(0), allow_young=True)
+from tests.support.mark_runs import ANY_AGE, Marker
 
 
 def unstaged(lake: Lake, path: str) -> Entry:
@@ -85,7 +82,7 @@ def test_objects_that_only_one_reading_finds_staged_are_live(lake: Lake) -> None
         lake.server.after("/objects/stat", reading.stat)
         lake.server.after("/objects/ls", reading.stat)
 
-    expired = Marker().mark(lake.settings, lake.name, "m1", OPTIONS).expired
+    expired = Marker().mark(lake.settings, lake.name, "m1", ANY_AGE).expired
 
     assert scans.readings >= 2
     assert all(reading.responses >= 2 for reading in watched)
@@ -109,7 +106,7 @@ def test_objects_that_a_coarse_clock_may_date_too_early_are_kept(lake: Lake) -> 
                 dated.append(at)
 
     with listening(date):
-        expired = Marker().mark(lake.settings, lake.name, "m1", OPTIONS).expired
+        expired = Marker().mark(lake.settings, lake.name, "m1", ANY_AGE).expired
 
     assert len(dated) == len(entries)
     assert expired & {entry.address for entry in entries} == {entries[0].address}

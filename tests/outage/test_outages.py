@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository, StorePlace
@@ -25,13 +24,12 @@ from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import Rules
 from tests.support.breakable_connection import BreakableConnection, breakable_connection
 from tests.support.command_line import Lakegc, dagster_home, lakegc
-from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
 from tests.support.s3_servers import SeaweedFS
 
 __all__ = ["dagster_home", "lakegc"]
 
 BUCKET = "outages"
-NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 OUTAGES_S = [1, 10, 40] if os.environ.get("LAKEGC_LONG_OUTAGES") else [1]
 
@@ -143,7 +141,7 @@ def test_an_outage_in_any_phase_does_not_change_the_result(
         settings = {**sandbox.settings, "endpoint_url": server.endpoint, "s3_endpoint_url": store.endpoint}
 
         with outages.each({"listing": "listing ", "staged": "reading staged addresses (second"}):
-            marked = Marker().mark(settings, "lake", "m1", NO_AGE)
+            marked = Marker().mark(settings, "lake", "m1", ANY_AGE)
         assert marked.expired == lake.garbage
         Sweeper().approve(settings, "lake", "m1")
         with outages.each({"backing up": b"x-amz-copy-source"}):
@@ -219,7 +217,7 @@ def test_branches_created_and_deleted_in_any_phase_do_not_change_the_result(
     to, churn = f"s3://{BUCKET}/{tmp_path.name}-backup", Churn(lake)
     with churn.running():
         with churn.felt():
-            marked = Marker().mark(settings, "lake", "m1", NO_AGE)
+            marked = Marker().mark(settings, "lake", "m1", ANY_AGE)
         Sweeper().approve(settings, "lake", "m1")
         with churn.felt():
             backed_up = json.loads(lakegc.output(settings, "backup", "lake", "m1", to, "--format", "json"))

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import Rules, Scope
-from tests.support.mark_runs import Marked, Marker
+from tests.support.mark_runs import ANY_AGE, Marked, Marker
 
 DAY = timedelta(days=1)
 FULL_MARK = MarkOptions(min_age=timedelta(0), allow_young=True, full=True)
@@ -60,13 +61,12 @@ class Lake:
         os.utime(self.file(key), (now, now))
 
     def steps(self, mark_id: str, *assets: str) -> None:
-        options = MarkOptions(min_age=timedelta(0), allow_young=True)
-        Marker().steps(self.sandbox.settings, "lake", mark_id, options, assets)
+        Marker().steps(self.sandbox.settings, "lake", mark_id, ANY_AGE, assets)
 
     def mark(self, mark_id: str, options: MarkOptions | None = None, *, every: int = 9) -> Marked:
         self.days(0)
         settings = {**self.sandbox.settings, "full_every": str(every)}
-        return Marker().mark(settings, "lake", mark_id, options or MarkOptions(min_age=timedelta(0), allow_young=True))
+        return Marker().mark(settings, "lake", mark_id, options or ANY_AGE)
 
 
 @pytest.fixture
@@ -331,7 +331,7 @@ def test_a_mark_is_not_resumed_with_a_base_other_than_its_first(lake: Lake) -> N
     """A request for a full mark, or for another base, never resumes a mark that was started differently."""
     lake.mark("m1")
     lake.steps("m2", CHAIN[0])
-    for options in (FULL_MARK, MarkOptions(min_age=timedelta(0), allow_young=True, since="m1-again")):
+    for options in (FULL_MARK, replace(ANY_AGE, since="m1-again")):
         if options.since:
             lake.mark("m1-again", FULL_MARK)
         with pytest.raises(WrongUsage, match="incremental since mark m1"):

@@ -33,13 +33,11 @@ from spark_resources.sstable import Entry, commit_id
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
-from tests.support.mark_runs import Marked, Marker, SharedSpark, Sweeper, environment, target_of
+from tests.support.mark_runs import ANY_AGE, Marked, Marker, SharedSpark, Sweeper, environment, target_of
 from tests.support.sweep_tasks import Task, task
 from tests.support.tampering_proxy import tampering_proxy
 
 __all__ = ["task"]
-
-NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 
 
 def garbage(lake: SandboxRepository, name: str) -> Entry:
@@ -108,7 +106,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quiet]:
         killed = killed_at(settings, "writing the expired set")
         log_lines.clear()
         with listening(log_lines.append):
-            mark = Marker().mark(settings, "lake", "m1", NO_AGE)
+            mark = Marker().mark(settings, "lake", "m1", ANY_AGE)
         yield Quiet(lake, second, mark, killed, list(log_lines), free, readded, spelt, copied)
 
 
@@ -137,7 +135,7 @@ def killed_at(settings: dict[str, str], last: str) -> list[tuple[str, MarkState,
             raise Killed
 
     with listening(look), pytest.raises(Killed):
-        Marker().mark(settings, "lake", "m0", NO_AGE)
+        Marker().mark(settings, "lake", "m0", ANY_AGE)
     return states
 
 
@@ -274,7 +272,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
         }
         settings = {**sandbox.settings, "trusted_repositories": "*"}
         with listening(others.heard):
-            mark = Marker().mark(settings, "lake", "m1", NO_AGE)
+            mark = Marker().mark(settings, "lake", "m1", ANY_AGE)
         assert not others.waiting
         yield Busy(lake, mark, free.address, landed.address, renamed.address, topic.address, withdrawn.address)
 

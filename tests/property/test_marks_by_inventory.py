@@ -19,7 +19,7 @@ from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.settings import Settings
 from spark_resources.stores.base import Store
-from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_mark_from_an_inventory_is_compared_with_the_last_finished_mark(sandbo
     inventory(target_of(sandbox.settings, "lake").place.store(), file)
     inventory_time = sandbox.now()
     sandbox.set_clock(inventory_time + timedelta(days=8))
-    Marker().mark(sandbox.settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    Marker().mark(sandbox.settings, "lake", "m1", ANY_AGE)
     sandbox.set_clock(sandbox.now() + timedelta(seconds=5))
     record = Marker().mark(sandbox.settings, "lake", "m2", options(file, inventory_time)).record
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 
-from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.deleting.quarantine import quarantine_key
 from spark_resources.stores import open_store
 from tests.support.fake_gcs import FakeGCS
-from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
 from tests.support.moved_recordings import move_recording
 from tests.support.recording_folders import PROJECT_RECORDINGS
 from tests.support.replay_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Recording, replaying, upload_to_store
@@ -36,8 +34,7 @@ def test_a_sweep_in_cloud_storage_quarantines_exactly_the_expired_set(fake_gcs: 
             "gcs_anonymous": "true",
             "max_clock_skew": "5000w",  # the recorded server's clock is paused
         }
-        options = MarkOptions(min_age=timedelta(0), allow_young=True)
-        marked = Marker().mark(settings, recording.repository, "m1", options)
+        marked = Marker().mark(settings, recording.repository, "m1", ANY_AGE)
         sweeper = Sweeper()
         sweeper.approve(settings, recording.repository, "m1")
         report = sweeper.sweep(settings, recording.repository, "m1", SweepOptions(quarantine=True))

@@ -54,6 +54,8 @@ from spark_resources.stores.probe import RECORD_KEY, recorded_capabilities
 _NO_HOME = Path("/nonexistent")
 _Result = TypeVar("_Result")
 NO_MINIMUM_AGE: Mapping[str, Any] = {"min_age": "0", "allow_young": True}
+ANY_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
+"""The same options, for `Marker.mark`."""
 
 
 LONG_LIVED = {  # settings for thousands of queries in one session

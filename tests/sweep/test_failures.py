@@ -10,13 +10,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakegc_assets.mark.options import MarkOptions
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.lakefs_sandbox import Sandbox, StorePlace
 from spark_resources.mark_store.mark import Mark, mark_folder
@@ -24,7 +22,7 @@ from spark_resources.model import MarkState
 from spark_resources.stores import Store
 from tests.support.command_line import Lakegc, Outcome
 from tests.support.delete_refusals import AZURE, GOOGLE, S3, Batches, refusing
-from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
 from tests.support.replay_server import wait_until_passed
 from tests.support.store_proxy import StoreProxy, store_proxy
 
@@ -180,7 +178,7 @@ def twice(request: Request, lakegc: Lakegc, tmp_path_factory: pytest.TempPathFac
     with request.param(request, tmp_path_factory.mktemp("refused")) as lake:
         now = lake.store.now
         wait_until_passed(now(), now)
-        mark = Marker().mark(lake.settings, lake.repository, "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+        mark = Marker().mark(lake.settings, lake.repository, "m1", ANY_AGE)
         assert mark.expired == lake.garbage
         wait_until_passed(now(), now)
         Sweeper().approve(lake.settings, lake.repository, "m1")

@@ -6,19 +6,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
-from lakegc_assets.mark.options import MarkOptions
 from spark_resources.lakefs_sandbox import Sandbox, StorePlace
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import MarkState
 from tests.support.command_line import Lakegc, Outcome
 from tests.support.delete_refusals import S3, refusing
-from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
 from tests.support.replay_server import wait_until_passed
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import CustomResponse, Fault, Plan, StoreProxy, store_proxy
@@ -74,7 +72,7 @@ def lake(seaweedfs: SeaweedFS, lakegc: Lakegc, tmp_path: Path) -> Iterator[Lake]
         now = target_of(sandbox.settings, "lake").place.store().now
         wait_until_passed(now(), now)
         started.refuse(set())
-        Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+        Marker().mark(settings, "lake", "m1", ANY_AGE)
         wait_until_passed(now(), now)
         Sweeper().approve(settings, "lake", "m1")
         yield started

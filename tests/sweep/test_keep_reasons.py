@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 import pytest
 
 from lakegc_assets.mark.keep_lookups import LOOKUPS
-from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.rules.keep_reasons import (
     BRANCH,
     COMMITTED,
@@ -28,10 +26,9 @@ from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.model import RECEIPTS, AddressType
 from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
-from tests.support.mark_runs import Marker, Sweeper, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
 from tests.support.messages import on_first_message
 
-NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 DATA = b"an object that only this reason keeps"
 
 
@@ -126,7 +123,7 @@ def test_each_reason_keeps_an_object_out_of_the_expired_set(lake: Lake, reason: 
     """Other garbage still expires."""
     comes_about, _ = CASES[reason]
     with comes_about(lake):
-        marked = Marker().mark(lake.sandbox.settings, "lake", "m1", NO_AGE)
+        marked = Marker().mark(lake.sandbox.settings, "lake", "m1", ANY_AGE)
 
     assert marked.expired == {lake.free}
 
@@ -135,7 +132,7 @@ def test_each_reason_keeps_an_object_out_of_the_expired_set(lake: Lake, reason: 
 def test_each_reason_rescues_an_object_in_a_sweep(lake: Lake, reason: KeepReason) -> None:
     """The reason applies only after the mark was approved. The re-verification keeps the object, and the report says
     why."""
-    marked = Marker().mark(lake.sandbox.settings, "lake", "m1", NO_AGE)
+    marked = Marker().mark(lake.sandbox.settings, "lake", "m1", ANY_AGE)
     assert marked.expired == {lake.kept.address, lake.free}
     Sweeper().approve(lake.sandbox.settings, "lake", "m1")
     comes_about, sentence = {**REFERENCES, **CASES}[reason]

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
 from lakegc_assets.sweep import head_watch, other_head_watch, round_loop
 from lakegc_assets.sweep.preconditions import SweepOptions
@@ -28,7 +27,7 @@ from spark_resources.model import AddressType, Rules
 from spark_resources.sstable import Entry
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
-from tests.support.mark_runs import Marker, Sweeper, later, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, later, target_of
 from tests.support.messages import on_first_message
 from tests.support.tampering_proxy import tampering_proxy
 
@@ -122,7 +121,7 @@ def test_an_expired_commit_that_becomes_live_during_a_sweep_loses_at_most_second
     add_hold(place, tag_hold("keep-*"))
     store = place.store()
     later(store, store.now())
-    marked = Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    marked = Marker().mark(settings, "lake", "m1", ANY_AGE)
     assert marked.expired == addresses | others
     Sweeper().approve(settings, "lake", "m1")
     there: list[set[str]] = []
@@ -156,7 +155,7 @@ def test_a_commit_of_another_repository_made_during_a_sweep_loses_at_most_second
     settings = {**sandbox.settings, "head_check_interval_s": str(INTERVAL_S)}
     store, addresses = target_of(settings, "lake").place.store(), {entry.address for entry in entries}
     later(store, store.now())
-    marked = Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    marked = Marker().mark(settings, "lake", "m1", ANY_AGE)
     assert marked.expired == addresses | others
     Sweeper().approve(settings, "lake", "m1")
     there: list[set[str]] = []
@@ -276,8 +275,7 @@ def approved_mark(sandbox: Sandbox, wanted: set[str]) -> Store:
     """The store of `lake`, whose approved mark `m1` has exactly the wanted expired set."""
     store = target_of(sandbox.settings, "lake").place.store()
     later(store, store.now())
-    options = MarkOptions(min_age=timedelta(0), allow_young=True)
-    assert Marker().mark(sandbox.settings, "lake", "m1", options).expired == wanted
+    assert Marker().mark(sandbox.settings, "lake", "m1", ANY_AGE).expired == wanted
     Sweeper().approve(sandbox.settings, "lake", "m1")
     return store
 
@@ -325,7 +323,7 @@ def test_a_dangling_commit_of_another_repository_made_before_a_round_loses_no_ob
     settings = {**sandbox.settings, "head_check_interval_s": str(INTERVAL_S)}
     store, addresses = target_of(settings, "lake").place.store(), {entry.address for entry in entries}
     later(store, store.now())
-    marked = Marker().mark(settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    marked = Marker().mark(settings, "lake", "m1", ANY_AGE)
     assert marked.expired == addresses | {nobodys}
     Sweeper().approve(settings, "lake", "m1")
     commits: list[str] = []

@@ -11,7 +11,6 @@ import pytest
 
 from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.context import MarkRun
-from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.rules.brakes import unread_in
 from lakegc_assets.sweep.other_head_watch import OtherHeads
 from lakegc_assets.sweep.preconditions import SweepOptions
@@ -24,13 +23,12 @@ from spark_resources.mark_store.mark import mark_folder, verifications_folder
 from spark_resources.model import RECEIPTS, AddressType
 from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
-from tests.support.mark_runs import Marked, Marker, Sweeper, target_of
+from tests.support.mark_runs import ANY_AGE, Marked, Marker, Sweeper, target_of
 from tests.support.messages import on_first_message
 from tests.support.sandbox_client import client
 from tests.support.tampering_proxy import TamperingProxy, tampering_proxy
 
 ONE_SECOND = timedelta(seconds=1)  # the resolution of the server's clock
-NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 
 
 @pytest.fixture
@@ -69,7 +67,7 @@ def stage_elsewhere(other: SandboxRepository, entry: Entry, path: str) -> None:
 
 
 def mark(sandbox: Sandbox, mark_id: str = "m1") -> Marked:
-    return Marker().mark(settings(sandbox), "lake", mark_id, NO_AGE)
+    return Marker().mark(settings(sandbox), "lake", mark_id, ANY_AGE)
 
 
 def approve(sandbox: Sandbox, mark_id: str = "m1") -> None:
@@ -298,7 +296,7 @@ def test_identical_content_re_staged_in_another_repository_is_live(
     assert list(lakefs.uncommitted_diff("other", "main")) == []
     known = {**settings(sandbox), "endpoint_url": server.endpoint}
 
-    marked = Marker().mark(known, "lake", "m1", NO_AGE)
+    marked = Marker().mark(known, "lake", "m1", ANY_AGE)
     assert marked.expired == {later.address, unclear.address, free.address}
 
     Sweeper().approve(known, "lake", "m1")
@@ -340,7 +338,7 @@ def test_addresses_that_earlier_marks_found_in_a_now_unreadable_repository_are_l
     assert mark(sandbox, "m0").expired == {nobodys.address}
     if trusted_between:
         trusting = {**settings(sandbox), "trusted_repositories": "other"}
-        assert Marker().mark(trusting, "lake", "m1", NO_AGE).expired == {imported.address, nobodys.address}
+        assert Marker().mark(trusting, "lake", "m1", ANY_AGE).expired == {imported.address, nobodys.address}
     sandbox.fail("other", 503)
 
     assert mark(sandbox, "m2").expired == {nobodys.address}

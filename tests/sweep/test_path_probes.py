@@ -5,12 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
@@ -18,11 +16,10 @@ from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import RECEIPTS
 from spark_resources.spark.datasets import all_rows, open_dataset
 from spark_resources.sstable import Entry
-from tests.support.mark_runs import Marker, Sweeper, on_executors, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, on_executors, target_of
 from tests.support.messages import on_first_message
 from tests.support.tampering_proxy import TamperingProxy, tampering_proxy
 
-NO_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 BRANCHES = tuple(f"branch-{number}" for number in range(8))
 PROBES = "probing branches"
 
@@ -73,7 +70,7 @@ def test_a_branch_deleted_while_paths_are_probed_does_not_keep_any_object(
     known = settings(sandbox, server)
 
     with on_first_message(PROBES, lambda: lake.delete_branch(BRANCHES[0])):
-        marked = Marker().mark(known, "lake", "m1", NO_AGE)
+        marked = Marker().mark(known, "lake", "m1", ANY_AGE)
 
     assert (marked.facts("expired_set")["probes"], marked.facts("expired_set")["probes_failed"]) == (16, 0)
     assert marked.expired == free
@@ -93,7 +90,7 @@ def test_a_path_probe_without_a_clear_result_keeps_its_candidates(
     known = settings(sandbox, server)
     server.refused = {"/objects/stat": 503}
 
-    marked = Marker().mark(known, "lake", "m1", NO_AGE)
+    marked = Marker().mark(known, "lake", "m1", ANY_AGE)
 
     facts = marked.facts("expired_set")
     assert marked.expired == {free}
@@ -101,7 +98,7 @@ def test_a_path_probe_without_a_clear_result_keeps_its_candidates(
     assert "HTTP 503" in facts["unclear"][0]
 
     server.refused = {}
-    assert Marker().mark(known, "lake", "m2", NO_AGE).expired == {candidates, free}
+    assert Marker().mark(known, "lake", "m2", ANY_AGE).expired == {candidates, free}
     Sweeper().approve(known, "lake", "m2")
     server.refused = {"/objects/stat": 503}
     report = Sweeper().sweep(known, "lake", "m2", SweepOptions())
@@ -125,7 +122,7 @@ def test_paths_beyond_the_limit_are_not_probed_and_keep_their_candidates(
     known = {**settings(sandbox, server), "max_probes": "8"}
 
     with on_executors(executors):
-        marked = Marker().mark(known, "lake", "m1", NO_AGE)
+        marked = Marker().mark(known, "lake", "m1", ANY_AGE)
 
     facts = marked.facts("expired_set")
     assert marked.expired == {probed}
@@ -140,7 +137,7 @@ def test_a_404_from_a_gateway_hides_no_served_object(
     free = {garbage(lake, data) for data in (b"FOUR", b"no branch has this size")}
     server.refused = {"/objects/stat": 404}
 
-    marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+    marked = Marker().mark(settings(sandbox, server), "lake", "m1", ANY_AGE)
 
     assert marked.expired == free
     assert lake.stat(BRANCHES[0], f"{BRANCHES[0]}/four").address == again.address
@@ -156,7 +153,7 @@ def test_content_that_is_re_staged_on_one_of_many_branches_is_live(
         lake.commit(name, "two objects")
     again, free = unstaged(lake, b"four"), unstaged(lake, b"five!")
     known = settings(sandbox, server)
-    assert Marker().mark(known, "lake", "m1", NO_AGE).expired == {again.address, free.address}
+    assert Marker().mark(known, "lake", "m1", ANY_AGE).expired == {again.address, free.address}
 
     Sweeper().approve(known, "lake", "m1")
     stage_again(lake, "more-11", again, "more-11/four")
@@ -172,7 +169,7 @@ def test_a_sweep_takes_from_its_mark_what_metaranges_and_ranges_contain(
     """It reads only those of new commits, and probes paths at old and at new heads."""
     at_old_head, at_new_head, free = unstaged(lake, b"four"), unstaged(lake, b"FOUR"), unstaged(lake, b"5 5 5")
     known = settings(sandbox, server)
-    Marker().mark(known, "lake", "m1", NO_AGE)
+    Marker().mark(known, "lake", "m1", ANY_AGE)
     Sweeper().approve(known, "lake", "m1")
     lake.put(FIRST, "new", b"FOUR")
     lake.commit(FIRST, "one more")
@@ -220,7 +217,7 @@ def test_re_staged_content_moved_to_a_new_branch_while_paths_are_probed_is_live(
 
     stage_again(lake, LAST, moved, four(LAST))
     with on_first_message(PROBES, lambda: move(moved, "new")):
-        marked = Marker().mark(known, "lake", "m1", NO_AGE)
+        marked = Marker().mark(known, "lake", "m1", ANY_AGE)
     assert lake.stat("new", four(LAST)).address == moved.address
     assert marked.expired == {later.address, free.address}
 
@@ -247,7 +244,7 @@ def test_re_staged_content_moved_to_a_branch_with_a_new_head_while_paths_are_pro
         lake.delete(LAST, [four(LAST)])
 
     with on_first_message(PROBES, move):
-        marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+        marked = Marker().mark(settings(sandbox, server), "lake", "m1", ANY_AGE)
 
     assert lake.stat(FIRST, "copy of four").address == moved.address
     assert marked.expired == {free.address}
@@ -269,7 +266,7 @@ def test_re_staged_content_moved_from_the_only_probed_path_to_a_new_head_is_live
         lake.delete(LAST, ["unique"])
 
     with on_first_message(PROBES, move):
-        marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+        marked = Marker().mark(settings(sandbox, server), "lake", "m1", ANY_AGE)
 
     facts = marked.facts("expired_set")
     assert (facts["probes"], facts["probed_again"]) == (1, 2)
@@ -290,7 +287,7 @@ def test_re_staged_content_committed_at_a_new_path_while_paths_are_probed_is_liv
         lake.delete(LAST, [four(LAST)])
 
     with on_first_message(PROBES, move):
-        marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+        marked = Marker().mark(settings(sandbox, server), "lake", "m1", ANY_AGE)
 
     assert lake.stat(FIRST, "new").address == moved.address
     assert marked.expired == {free.address}
@@ -341,7 +338,7 @@ def test_re_staged_content_renamed_to_an_already_probed_path_is_live(
     known = settings(sandbox, server)
 
     Rename(server, lake, renamed)
-    marked = Marker().mark(known, "lake", "m1", NO_AGE)
+    marked = Marker().mark(known, "lake", "m1", ANY_AGE)
     assert lake.stat(FIRST, four(FIRST)).address == renamed.address
     assert marked.expired == {later.address, free.address}
 
@@ -370,7 +367,7 @@ def test_re_staged_content_renamed_on_a_branch_created_after_heads_were_read_is_
         on_first_message("comparing stored objects", stage_on_new_branch),
         on_first_message("probing branches once more", rename),
     ):
-        marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+        marked = Marker().mark(settings(sandbox, server), "lake", "m1", ANY_AGE)
 
     assert renames[0].done.is_set()
     assert lake.stat(FIRST, four(FIRST)).address == renamed.address
@@ -383,7 +380,7 @@ def test_paths_are_probed_again_only_for_objects_that_would_still_expire(
     """The second pass leaves out a size if the first pass found all of its objects."""
     free, again = garbage(lake, b"5 5 5"), lake.put(LAST, four(LAST), b"four")
 
-    marked = Marker().mark(settings(sandbox, server), "lake", "m1", NO_AGE)
+    marked = Marker().mark(settings(sandbox, server), "lake", "m1", ANY_AGE)
 
     facts = marked.facts("expired_set")
     assert again.address not in marked.expired

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
 from lakegc_assets.sweep.preconditions import SweepOptions
 from lakegc_assets.sweep.report import Report
@@ -28,7 +27,7 @@ from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import Rules
 from spark_resources.stores.base import Store
 from tests.support.changing_repository import ProxyWithMoments, frequent_faults
-from tests.support.mark_runs import Marker, Sweeper, later, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, later, target_of
 from tests.support.replay_server import serving
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import store_proxy
@@ -169,7 +168,7 @@ def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restor
     races = [prepared.race(WAYS[(number + offset) % len(WAYS)], number) for number in range(RACES)]
     repository.commit("main", "what was put instead")
     later(store, store.now())
-    marked = Marker().mark(sandbox.settings, "lake", "m1", MarkOptions(min_age=timedelta(0), allow_young=True))
+    marked = Marker().mark(sandbox.settings, "lake", "m1", ANY_AGE)
     assert marked.expired == {race.address for race in races}
     Sweeper().approve(sandbox.settings, "lake", "m1")
     moments = Moments(races)

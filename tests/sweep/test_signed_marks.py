@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from lakegc_assets.mark.committed_addresses import trusted_record
-from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.sweep.preconditions import SweepOptions
 from lakegc_assets.sweep.quarantine import read_quarantine
 from spark_resources.deleting.receipts import Receipts
@@ -27,11 +26,10 @@ from spark_resources.mark_store.hold_file import parse_hold
 from spark_resources.mark_store.holds import HOLDS_KEY, add_hold, newest_recorded
 from spark_resources.mark_store.mark import Mark, mark_folder
 from tests.support.command_line import NO_AGE, Lakegc
-from tests.support.mark_runs import Marker, Sweeper, quick_environment, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, quick_environment, target_of
 from tests.sweep.test_forged_marks import Lake
 
 OLD, NEW = "4b" * 32, "c3" * 32
-NO_MINIMUM = MarkOptions(min_age=timedelta(0), allow_young=True)
 
 
 @pytest.fixture
@@ -58,11 +56,11 @@ def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -
     full = lake.mark("m2")
     assert (full.record.incremental, full.expired) == (False, {lake.garbage})
     assert full.record.basis["why"].startswith("mark m1 isn't signed")
-    named = Marker().mark(lake.settings, "lake", "m3", replace(NO_MINIMUM, since="m1"))
+    named = Marker().mark(lake.settings, "lake", "m3", replace(ANY_AGE, since="m1"))
     assert (named.record.incremental, named.record.basis["why"]) == (False, "mark m1 isn't signed with a known key")
 
     shutil.copy2(copy_of_record, record)  # its signature is valid, but it names files that have been replaced
-    again = Marker().mark(lake.settings, "lake", "m4", replace(NO_MINIMUM, since="m1"))
+    again = Marker().mark(lake.settings, "lake", "m4", replace(ANY_AGE, since="m1"))
     assert (again.record.incremental, again.expired) == (False, {lake.garbage})
     assert "changed after it was written" in again.record.basis["why"]
 
