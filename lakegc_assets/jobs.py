@@ -87,7 +87,7 @@ mark_job = dg.define_asset_job(
 To make a mark: **Materialize all**, then add a partition `repository|mark_id`, for example `lake|20261121T085000Z`: the
 repository's id and an id for this mark, by convention the time in UTC. The five assets run one after the other in one
 process. A failed mark can be resumed from the asset that failed; a finished one is never changed, so the
-next one needs a new id.
+next mark needs a new id.
 
 Its options are those of the first asset. To set any, hold Shift while clicking *Materialize all*, for example:
 

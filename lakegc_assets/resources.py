@@ -135,7 +135,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return Settings.load(os.environ, home_folder())
 
     def ensure_lease(self, partition: Partition, target: Target, settings: Settings) -> Lease:
-        """Take the repository's lease once per run. Raises `Refused` if it was lost since."""
+        """Take the repository's lease once per run. Raises `Refused` if it has since been lost."""
         if self._lease is None:
             interrupt_on_termination()
             self._lease = take_lease(
@@ -161,7 +161,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def _inventory(
         self, options: MarkOptions, target: Target, now: datetime, settings: Settings
     ) -> tuple[dict[str, Any] | None, datetime]:
-        """The facts that a mark records about its inventory (None without one), and its start by the store's clock."""
+        """The facts that a mark records about its inventory (None without one), and the mark's start by the store's
+        clock."""
         if not options.inventory:
             return None, now
         inventory = inventory_listing.inventory_for_mark(

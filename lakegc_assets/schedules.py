@@ -97,7 +97,7 @@ def requests_for_all(
     ]
     if not requests:
         names = ", ".join(sorted(reported))
-        return dg.SkipReason(f"Skipped until they can be marked; the newest run of each gives the reason: {names}.")
+        return dg.SkipReason(f"Skipped until they can be marked (the newest run of each gives the reason): {names}.")
     context.instance.add_dynamic_partitions(str(PARTITIONS.name), [str(request.partition_key) for request in requests])
     return requests
 
@@ -115,7 +115,8 @@ every night at three), with the scheduled time as the mark id. It also makes ful
 
 Repositories are selected by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
 (default none), for example lake-*,archive. A repository that can't be marked, because it is read-only or permissions
-are missing, has one failed run that says why, and is then skipped until that has changed. The others don't wait.""",
+are missing, has one failed run that says why, and is then skipped until the problem is solved or changes. It doesn't
+delay the others.""",
     )
     try:
         return make(requests_for_all)

@@ -37,7 +37,8 @@ def repository_key(repository: Repository) -> str:
     job=mark_job,
     minimum_interval_seconds=60,
     description="""Checks the lakeFS server for new repositories every minute, and marks each one once, when it is
-seen for the first time. When the sensor is turned on, all repositories are new; it starts twenty per tick.
+seen for the first time. When the sensor is turned on, all repositories are new; it starts at most
+twenty marks per tick.
 
 Repositories are selected by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
 (default none), for example lake-*,archive. A repository that can't be marked has one failed run that says why.""",

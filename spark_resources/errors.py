@@ -13,7 +13,7 @@
         ├── Transient                    a temporary failure: retried by the retry policy, and only there
         ├── Forbidden                    the response: permission denied
         ├── NotFound                     the response: not found
-        └── Interrupted                  abandoned, because something changed in the meantime
+        └── Interrupted                  abandoned, because the repository changed at the same time
 
 Every message tells an operator what failed, where, and what to do next.
 """
@@ -109,7 +109,7 @@ class NotFound(Unavailable):
 
 
 class Interrupted(Unavailable):
-    """Raised if a result was abandoned because the repository changed in the meantime. Trying again can help."""
+    """Raised if a result was abandoned because the repository changed at the same time. Trying again can help."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -20,7 +20,7 @@ class Scope(StrEnum):
     """Which stored objects are candidates (design, "A mark in the namespace")."""
 
     UNIFIED = "unified"  # every stored object
-    COMMITTED = "committed"  # addresses of expired commits
+    COMMITTED = "committed"  # addresses that expired commits refer to
     UNCOMMITTED = "uncommitted"  # stored objects that no commit refers to
 
 

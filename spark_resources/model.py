@@ -56,7 +56,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Retention rules: days a commit outlives its child, by branch, with a default (formats §6)."""
+    """Retention rules: days to keep a commit after its child was created, by branch, with a default (formats §6)."""
 
     default_days: int
     branch_days: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -178,8 +178,8 @@ class Namespace:
     def locate(self, address: str, kind: AddressType = AddressType.BY_PREFIX) -> tuple[Location, str]:
         """The location of an entry's address, and its key relative to the namespace if inside (otherwise the address).
 
-        A relative address is the key, byte for byte. A full address is interpreted as lakeFS does. It is a conflict if
-        its key may then differ from the one in its text.
+        A relative address is the key, byte for byte. A full address is interpreted as lakeFS does. The result is a
+        conflict if lakeFS may derive another key than the one in the text.
         """
         if kind is AddressType.RELATIVE:
             return Location.INSIDE, address
@@ -207,9 +207,9 @@ class Namespace:
             if address.startswith(root + "/"):
                 key = address[len(root) + 1 :]
                 return (Location.CONFLICT, address) if key.startswith("/") else (Location.INSIDE, key)
-        shown = (_normalized(_bucket_url(address)),) if self.is_bucket else ()  # an escaped slash is not a slash here
+        undecoded = (_normalized(_bucket_url(address)),) if self.is_bucket else ()  # here, an escaped slash is no slash
         roots = tuple(self._normalized(root) + "/" for root in (self.uri, *self.aliases))
-        if any(candidate.startswith(roots) for candidate in (self._normalized(address), *shown)):
+        if any(candidate.startswith(roots) for candidate in (self._normalized(address), *undecoded)):
             return Location.CONFLICT, address
         if self._is_under_other_local_path(address):
             return Location.CONFLICT, address
@@ -240,7 +240,7 @@ class Namespace:
             f"{user}(?i:{re.escape(host)}){port}" + "".join(f"/+{re.escape(part)}" for part in parts)
             for host, *parts in (shape.split("/") for shape in sorted(shapes))
         ]
-        # lakeFS decodes percent-encoded addresses, so each one in the bucket may be inside
+        # lakeFS decodes percent-encoded addresses, so any of them in this bucket may be inside the namespace
         escaped = rf"{user}(?i:{re.escape(self.bucket)}){port}/(?s:.*)%"
         return rf"{_ANY_SCHEME}(?:(?:{'|'.join(forms)})/|{escaped})"
 
@@ -252,13 +252,14 @@ class Namespace:
             what = "should be a full address, but has no scheme"
         elif self._is_under_other_local_path(address):
             what = (
-                "is under a different configured path of the local adapter than "
-                f"{', '.join(self.aliases) or self.uri}. LAKEGC_LOCAL_PATH must be the path that the lakeFS server is "
-                "configured with"
+                "has the namespace's name, but is not under the configured path of the local adapter "
+                f"({', '.join(self.aliases) or self.uri}). LAKEGC_LOCAL_PATH must be the path that the lakeFS server "
+                "is configured with"
             )
         elif self._has_ambiguous_key(address) and address.startswith(self.uri + "/"):
             what = (
-                f"is in the namespace {self.uri}, but lakeFS may interpret its %, ? or trailing slash as another name"
+                f"is in the namespace {self.uri}, but because of its %, ? or trailing slash lakeFS may resolve it to "
+                "another key"
             )
         else:
             what = (
@@ -268,7 +269,7 @@ class Namespace:
         raise Refused(
             f"the address {address} {what}. If it is in this namespace, lakegc would mistake a live object for "
             "garbage, so it stops here. Compare the repository's storage namespace with the address, and report "
-            "this form of address.",
+            "this form of address to lakegc's developers.",
             invariant=5,
         )
 
@@ -315,8 +316,8 @@ def _bucket_url(uri: str) -> str:
 
 
 def _local_conflict_pattern(places: Iterable[str]) -> str:
-    """A regular expression for addresses on the local adapter that may be at one of these places: those with its path
-    after any other, those with escapes, and those with dots, which a file system resolves."""
+    """A regular expression for addresses on the local adapter that may be at one of these places: those with a
+    place's path below any other path, those with escapes, and those with dots, which a file system resolves."""
     paths = ("/+".join(f"(?i:{re.escape(part)})" for part in place.split("/")) for place in sorted(places))
     return rf"{_ANY_SCHEME}(?:(?s:.*/)?(?:{'|'.join(paths)}|\.\.?)/|(?s:.*)%)"
 
@@ -324,8 +325,8 @@ def _local_conflict_pattern(places: Iterable[str]) -> str:
 def _azure_location(uri: str) -> str:
     """`<account>/<container>/<path>` of a URI. Like lakeFS, takes the account from the first label of the host.
 
-    So other ports, other domains (`.dfs.`, other clouds), the secondary endpoint and Hadoop's forms are the same
-    location.
+    So other ports, other domains (`.dfs.`, other clouds), the secondary endpoint and Hadoop's forms all stand for the
+    same location.
     """
     scheme, _, rest = uri.partition("://")
     authority, _, path = rest.lstrip("/").partition("/")
@@ -386,7 +387,7 @@ STORED_OBJECTS = pa.schema(
 ADDRESSES = pa.schema([pa.field("address", pa.string(), nullable=False)])
 # Addresses and the range that contains each, as a number computed from its id (see `ranges.range_number`).
 RANGE_ADDRESSES = pa.schema([pa.field("range", pa.int64(), nullable=False), *ADDRESSES])
-RANGE_SIZES = pa.schema([RANGE_ADDRESSES.field("range"), pa.field("size", pa.int64(), nullable=False)])  # each once
+RANGE_SIZES = pa.schema([RANGE_ADDRESSES.field("range"), pa.field("size", pa.int64(), nullable=False)])  # distinct
 COMMIT_VERDICTS = pa.schema(
     [
         pa.field("commit_id", pa.string(), nullable=False),
@@ -486,7 +487,7 @@ class ExpiredReason(StrEnum):
 
     EXPIRED_COMMIT = "only expired commits refer to it"
     NEVER_COMMITTED = "no commit and no staged change refers to it"
-    UNKNOWN = "no retained commit refers to it"  # if the commit graph may not be read
+    UNKNOWN = "no retained commit refers to it"  # if these credentials can't read the commit graph
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """All settings of lakegc, their origins, and the precedence of their sources.
 
-The sources are options, `LAKEGC_*` variables, lakectl's variables and lakectl's file; the first one with a setting
+The sources are options, `LAKEGC_*` variables, lakectl's variables and lakectl's file; the first one that has a setting
 wins. `Settings.load` gets the environment as an argument; nothing here reads the process's own.
 """
 
@@ -162,7 +162,8 @@ class Settings(BaseSettings):
     listing_requests: Requests = 8
     reading_requests: Requests = 4
 
-    # The mark: ages and clocks (invariant 6), limits (invariants 2, 3), and an assumption of locks (invariant 11).
+    # The mark: ages and clocks (invariant 6), limits (invariants 2, 3), and whether this is the only deployment
+    # (invariant 11).
     min_age: Duration = timedelta(hours=24)
     max_clock_skew: Duration = timedelta(minutes=5)
     max_missing: Count = 0
@@ -195,7 +196,7 @@ class Settings(BaseSettings):
     price_per_gb_month: Amount | None = None
 
     # Other repositories that have no addresses in this one's namespace, so they aren't checked (invariant 5); and
-    # whether a mark stops if any other one can't be read.
+    # whether a mark stops if any other repository can't be read.
     trusted_repositories: Patterns = ()
     require_other_repositories: bool = False
 
@@ -291,8 +292,8 @@ class Settings(BaseSettings):
         """The settings for opening an object store; those not given are left to the store's defaults."""
         from spark_resources.stores.settings import StoreSettings
 
-        same = (name for name in StoreSettings.model_fields if name in Settings.model_fields)
-        fields = {name: getattr(self, name) for name in same} | {
+        shared = (name for name in StoreSettings.model_fields if name in Settings.model_fields)
+        fields = {name: getattr(self, name) for name in shared} | {
             "connect_timeout": self.store_connect_timeout_s,
             "read_timeout": self.store_read_timeout_s,
             "retry": self.retry_policy(),
@@ -312,7 +313,7 @@ def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
     # an empty variable counts as not given
     texts = {name: text for name in cls.model_fields if (text := environ.get(PREFIX + name.upper(), "")).strip()}
     source = EnvSettingsSource(cls, case_sensitive=True)
-    source.env_vars = {PREFIX + name: text for name, text in texts.items()}  # in the case of the fields
+    source.env_vars = {PREFIX + name: text for name, text in texts.items()}  # with names in the case of the fields
     values: _Source = {}
     for name in texts:  # calling the source would inspect all other fields, too, which takes three times as long
         field, variable = cls.model_fields[name], PREFIX + name.upper()
@@ -370,7 +371,9 @@ def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
             raise WrongUsage(f"LAKECTL_CONFIG_FILE is {path}, which doesn't exist. Correct or unset it.") from None
         return {}
     except (OSError, UnicodeDecodeError) as error:
-        raise WrongUsage(f"lakectl's configuration {path} can't be read: {type(error).__name__}") from None
+        raise WrongUsage(
+            f"lakectl's configuration {path} can't be read ({type(error).__name__}). It must be a readable UTF-8 file."
+        ) from None
     except yaml.YAMLError:
         # The parser's message shows the line that it failed on, which may contain the secret.
         raise WrongUsage(
@@ -438,4 +441,4 @@ def _expected_form(cls: type[Settings], name: str) -> str:
         return _EXPECTED[name]
     if name.endswith("_s"):
         return "a number of seconds above 0, at most 86400"
-    return "true or false" if "bool" in str(cls.model_fields[name].annotation) else "a non-empty text"
+    return "true or false" if "bool" in str(cls.model_fields[name].annotation) else "non-empty text"

@@ -4,14 +4,14 @@ The order of effects, and the state that a crash right after each leaves. For la
 
     approve   1. mark.json: `approved`, with the SHA-256 of the approval     names a missing file: no approval
               2. approval.json                                               approved
-              3. summary.json, with --for-reference only                     approved, and handed over
-    revoke    1. summary.json is removed                                     approved, and no longer handed over
+              3. summary.json, with --for-reference only                     approved, for the reference collector, too
+    revoke    1. summary.json is removed                                     approved, but only for lakegc's own sweep
               2. mark.json: `marked`                                         not approved; approval.json is invalid now
               3. approval.json records that it ended, by whom and when       not approved
 
 For a foreign mark, only approval.json is written. Each write of mark.json and approval.json is conditional on the
-version that was read: if two people write at the same time, the second one gets an error, and a mark that is being
-swept can be neither approved nor revoked.
+version that was read: if two people write at the same time, the second one gets an error. While a mark is being swept,
+its approval can be neither given nor revoked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lakegc_assets.approval.preconditions import (
     check_status,
     check_unchanged,
     earlier_status,
-    refuse_store_without_locks,
+    refuse_store_without_conditional_writes,
 )
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, refuse_unusable_foreign_mark, refuse_used
 from lakegc_assets.approval.verify_files import check_files, foreign_files
@@ -45,7 +45,7 @@ from spark_resources.mark_store.approval import (
     ApprovalStatus,
     approval_status,
     foreign_approval_status,
-    read_with_version,
+    read_untrusted,
     withdraw_reference_summary,
     write_approval,
     write_reference_summary,
@@ -71,12 +71,12 @@ def approve(
     now: datetime,
     single_deployment: bool,
 ) -> Approval:
-    """Approve a request if nothing forbids it. `now` by the store's clock.
+    """Approve the requested mark if nothing forbids it. `now` is by the store's clock.
 
     Raises `WrongUsage` or `Refused` with the cause: the mark's state, a request older than the mark, a different
     digest, changed rules or holds, a tripped brake, or an altered file or row. Nothing is written in that case.
     """
-    refuse_store_without_locks(proposal, single_deployment=single_deployment)
+    refuse_store_without_conditional_writes(proposal, single_deployment=single_deployment)
     claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
     earlier, approval = check_and_build(proposal, request, lakefs, limits, now=now)
     if earlier in (ApprovalStatus.EXPIRED, ApprovalStatus.INCOMPLETE):
@@ -95,14 +95,14 @@ def check(
     single_deployment: bool,
 ) -> None:
     """Raise the errors that `approve` would raise, and write nothing. Called before asking for confirmation."""
-    refuse_store_without_locks(proposal, single_deployment=single_deployment)
+    refuse_store_without_conditional_writes(proposal, single_deployment=single_deployment)
     check_and_build(proposal, request, lakefs, limits, now=now)
 
 
 def check_and_build(
     proposal: Proposal, request: ApprovalRequest, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime
 ) -> tuple[ApprovalStatus, Approval]:
-    """Check everything, and return the status of an earlier approval and the new approval."""
+    """Check everything, and return the status of any earlier approval and the new approval, which isn't written."""
     refuse_earlier_format(proposal.record, "approved")
     earlier = earlier_status(proposal, now=now)
     check_request(proposal, request)
@@ -118,7 +118,8 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
     """The requested approval. By default it ends when the mark becomes too old; if the mark is already too old, it ends
     after the same time span, counted from now.
 
-    Raises `WrongUsage` for a name or reason without a letter or digit, or an end in the past.
+    Raises `WrongUsage` for an unusable name or reason, an end in the past, or a mark that can't be approved for the
+    reference collector.
     """
     finished = dated(proposal.record) if proposal.record.finished else now
     until = request.until or (finished if finished + limits.age > now else now) + limits.age
@@ -133,14 +134,14 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
     }
     if request.for_reference and proposal.record.inventory is not None:
         raise WrongUsage(
-            f"{proposal.name} was made from an inventory, whose sizes and times are unverified: lakegc's sweep "
-            "checks each object again, and the reference collector doesn't. Leave out --for-reference, or make a "
-            "mark that lists the store"
+            f"{proposal.name} was made from an inventory, whose sizes and times are unverified. lakegc's sweep "
+            "checks each object again, but the reference collector doesn't. Leave out --for-reference, or make a "
+            "mark that lists the store."
         )
     if request.for_reference and proposal.record.incremental and proposal.target.place.seal is None:
         raise WrongUsage(
             f"{proposal.name} is incremental: it builds on files of earlier marks, which anyone with write access to "
-            "the namespace can alter. lakegc's sweep verifies them again, and the reference collector doesn't. "
+            "the namespace can alter. lakegc's sweep verifies them again, but the reference collector doesn't. "
             "Leave out --for-reference, make a mark with --full, or sign marks (LAKEGC_SIGNING_KEY)"
         )
     foreign = proposal.foreign
@@ -163,7 +164,7 @@ def grant(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
     """Write an approval, in the order described at the top of this module."""
     place = proposal.target.place
     if proposal.mark is None:
-        replacing = read_with_version(place, approval.mark_id)
+        replacing = read_untrusted(place, approval.mark_id)
         earlier_status(proposal, now=now)  # an approval given since `replacing` was read makes the write fail
         write_approval(place, approval, replacing=replacing)
         return
@@ -177,12 +178,12 @@ def grant(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
 def write_named(mark: Mark, approval: Approval) -> None:
     """Write the approval that the mark's record names, replacing the file of an earlier approval."""
     for last in (*[False] * (MAX_TRIES - 1), True):
-        replacing = read_with_version(mark.place, approval.mark_id)
+        replacing = read_untrusted(mark.place, approval.mark_id)
         if Mark.open(mark.place, approval.mark_id).record.approval != approval.sha256:
             raise conflict_error(mark)
         try:
             write_approval(mark.place, approval, replacing=replacing)
-        except ApprovalConflict:  # a revoke of an earlier approval recorded its end in the meantime
+        except ApprovalConflict:  # a concurrent revoke has recorded the end of the earlier approval
             if last:
                 raise
         else:
@@ -190,7 +191,7 @@ def write_named(mark: Mark, approval: Approval) -> None:
 
 
 def refuse_conflicting_change(mark: Mark, approval: Approval) -> None:
-    """Remove the summary again if the approval was revoked while the summary was being written."""
+    """Remove the summary again, and raise, if the approval was revoked or used while the summary was being written."""
     record = Mark.open(mark.place, approval.mark_id).record
     if record.state is not MarkState.APPROVED or record.approval != approval.sha256:
         withdraw_reference_summary(mark.place, approval.mark_id)
@@ -199,8 +200,8 @@ def refuse_conflicting_change(mark: Mark, approval: Approval) -> None:
 
 def conflict_error(mark: Mark) -> ApprovalConflict:
     return ApprovalConflict(
-        f"mark {mark.record.mark_id} of {mark.record.repository} was revoked, or is being swept, while this "
-        "approval was being written. 'lakegc status' shows its current state.",
+        f"an approval of mark {mark.record.mark_id} of {mark.record.repository} was revoked, or its sweep began, while "
+        "this one was being written. 'lakegc status' shows the mark's current state.",
         invariant=7,
     )
 
@@ -209,7 +210,7 @@ def conflict_error(mark: Mark) -> ApprovalConflict:
 
 
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
-    """Revoke an approval, even one that is only partly written. `now` by the store's clock.
+    """Revoke an approval, even one that is only partly written. `now` is by the store's clock.
 
     Raises `WrongUsage` if there is none, `Refused` if the mark is being swept or was swept.
     """
@@ -228,9 +229,9 @@ def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked")
 
 
 def record_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
-    """Record the end of an approval in approval.json, and return whether that is new. Replaces an unreadable file."""
+    """Record the end of an approval in approval.json, even an unreadable one. Returns whether there was one to end."""
     place, mark_id = proposal.target.place, proposal.record.mark_id
-    replacing = read_with_version(place, mark_id)
+    replacing = read_untrusted(place, mark_id)
     if replacing is None or (proposal.mark is not None and is_named_by_record(place, mark_id, replacing[0])):
         return False
     ended = ApprovalEnd(how=how, who=who, when=now.isoformat())
@@ -259,7 +260,7 @@ def is_named_by_record(place: Place, mark_id: str, data: bytes) -> bool:
 
 
 def valid_approval(proposal: Proposal, *, now: datetime) -> Approval:
-    """The valid approval of a mark; the mark's files aren't checked. `now` by the store's clock.
+    """The valid approval of a mark; the mark's files aren't checked. `now` is by the store's clock.
 
     Raises `Refused` if there is none, or if it has expired or was used.
     """
@@ -271,10 +272,11 @@ def valid_approval(proposal: Proposal, *, now: datetime) -> Approval:
 
 
 def verify_approved(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
-    """Raise `Refused` unless this approval is valid now for this mark of lakegc's, and the mark is unchanged.
+    """Raise `Refused` unless this approval is valid now for this lakegc mark, and the mark is unchanged.
 
     Called right before a sweep: rows, files and record must be the approved ones. Rules and holds may have changed
-    since, because a sweep uses the current ones and can only keep more. `now` by the store's clock.
+    since: a sweep applies the current ones to approved objects only, so it can only keep more. `now` is by the store's
+    clock.
     """
     check_approved(target, record, approval, now=now)
     verify_recorded_files(target, record)
@@ -290,7 +292,7 @@ def check_approved(target: Target, record: MarkRecord, approval: Approval | None
 
 
 def verify_recorded_files(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` unless the mark's rows and files are the recorded ones. For a sweep that resumes."""
+    """Raise `Refused` unless the mark's rows and files are the recorded ones. For backups and resumed sweeps."""
     check_record(record)
     check_files(target, record)
 

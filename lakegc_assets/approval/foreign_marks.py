@@ -21,7 +21,7 @@ from spark_resources.stores.base import Store
 
 FOLDERS = (DATA, ROOT)  # everything that may be collected is under data/ or directly in the root
 SWEEP_RECORD = "theirs/"  # the record of a sweep, in lakegc's folder for this mark id
-LINK_TOKEN = timedelta(hours=24)
+ASSUMED_MIN_AGE = timedelta(hours=24)  # the reference collector's default
 
 
 def sweep_record_root(mark_id: str) -> str:
@@ -39,7 +39,7 @@ def open_sweep_record(target: Target, mark_id: str) -> Mark | None:
 def record_of_foreign(target: Target, foreign: ReferenceMark, addresses: pa.ChunkedArray) -> MarkRecord:
     """A record of this mark with the counts that brakes measure, finished at the time of its newest file.
 
-    `live` counts all objects in the store that aren't in the mark. Lists the whole repository once.
+    `live` counts all objects in the store that aren't in the mark. Lists the namespace once.
     """
     newest = finished_at(target, foreign)
     record = MarkRecord(
@@ -63,7 +63,7 @@ def record_of_foreign(target: Target, foreign: ReferenceMark, addresses: pa.Chun
 
 
 def finished_at(target: Target, foreign: ReferenceMark) -> datetime:
-    """The time of its newest file, including the summary, by the store's clock."""
+    """The time of a foreign mark's newest file, including the summary, by the store's clock."""
     if foreign.summary is None:
         return foreign.written
     store = target.place.store()
@@ -74,30 +74,31 @@ def count_objects(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
     """The COUNTS of a mark with these addresses, from a new listing of the store."""
     wanted = set(addresses.to_pylist())
     local, store = target.blockstore == "local", target.place.store()
-    candidates = candidate_bytes = stored = expired_bytes = 0
+    candidates = candidate_bytes = expired_stored = expired_bytes = 0
     for folder in FOLDERS:
         for page in store.pages(folder, delimiter=None if folder else "/"):
             for listed in page.objects:
                 if is_candidate(listed.key, local_adapter=local):
                     is_expired = listed.key in wanted
                     candidates, candidate_bytes = candidates + 1, candidate_bytes + listed.size
-                    stored, expired_bytes = stored + is_expired, expired_bytes + is_expired * listed.size
+                    expired_stored += is_expired
+                    expired_bytes += is_expired * listed.size
     return {
         "candidates": candidates,
         "candidate_bytes": candidate_bytes,
         "expired": len(wanted),
         "expired_bytes": expired_bytes,
-        "live": candidates - stored,
+        "live": candidates - expired_stored,
     }
 
 
 def cutoff_of(store: Store, foreign: ReferenceMark) -> datetime:
-    """Objects modified after this time have changed since the mark: its own cutoff, or its oldest file's time minus
-    24 h."""
+    """Objects modified after this time have changed since the mark: the cutoff in the mark's summary, but at most the
+    time of its oldest file; if there is none, 24 h before that file."""
     cutoff = (foreign.summary or {}).get("cutoff_time")
     oldest = min(store.stat(key).modified for key in foreign.files)
     if cutoff is None:
-        return oldest - LINK_TOKEN
+        return oldest - ASSUMED_MIN_AGE
     try:
         parsed = datetime.fromisoformat(str(cutoff))
         if parsed.tzinfo is None:

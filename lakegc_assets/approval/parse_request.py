@@ -12,7 +12,7 @@ DIGEST_CHARACTERS = 12  # the shortest prefix of a digest that is accepted
 
 
 def known_brake(name: str) -> str:
-    """The name itself. Raises `WrongUsage` if there is no such brake, or if a required repository name is missing."""
+    """Return a brake's name unchanged. Raises `WrongUsage` if there is none, or a required repository is missing."""
     brake, _, repository = name.partition("/")
     if brake not in BRAKES or ("/" in name and brake != OTHERS):
         meant = did_you_mean(brake, BRAKES) or f"The brakes are {', '.join(BRAKES)}."
@@ -26,21 +26,21 @@ def known_brake(name: str) -> str:
 
 
 def single_line(text: str, what: str) -> str:
-    """The text as one line, with runs of whitespace collapsed. Raises `WrongUsage` if it has no letter or digit, or
-    can't be shown on a terminal."""
+    """The text as one line, with runs of whitespace collapsed. Raises `WrongUsage` if it is too long, has no letter or
+    digit, or can't be shown on a terminal."""
     line = " ".join(text.split())
     if not any(char.isalnum() for char in line):
         raise WrongUsage(f"{what} is missing: enter at least one letter or digit")
     if len(line) > MAX_LENGTH:
         raise WrongUsage(f"{what} is longer than {MAX_LENGTH:,} characters: shorten it")
     if any(unicodedata.category(char) in ("Cc", "Cf", "Cs") for char in line):
-        raise WrongUsage(f"{what} has unprintable characters: leave them out")
+        raise WrongUsage(f"{what} has unprintable characters: remove them")
     return line
 
 
 def complete_digest(text: str, expected: str) -> str:
-    """`expected` if the text is a prefix of it, otherwise the text in lower case. Raises `WrongUsage` if that is too
-    short."""
+    """`expected` if the text is a prefix of it, otherwise the text in lower case. Raises `WrongUsage` for a text
+    that is too short."""
     text = text.strip().lower()
     if len(text) < DIGEST_CHARACTERS:
         raise WrongUsage(

@@ -18,7 +18,7 @@ from spark_resources.mark_store.mark import own_marks
 from spark_resources.mark_store.record import MarkRecord, digest_of
 
 
-def refuse_store_without_locks(proposal: Proposal, *, single_deployment: bool) -> None:
+def refuse_store_without_conditional_writes(proposal: Proposal, *, single_deployment: bool) -> None:
     if not (proposal.store.capabilities.conditional_writes or single_deployment):
         raise Refused(
             f"{proposal.store.where} has no conditional writes, so lakegc can't prevent two people from approving at "
@@ -61,7 +61,7 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
         and request.when <= datetime.fromisoformat(earlier.ended["when"])
     ):
         raise Refused(
-            f"the approval of {proposal.name} was revoked ({earlier.ended['how']} by {earlier.ended['who']}) after "
+            f"an earlier approval of {proposal.name} ended ({earlier.ended['how']} by {earlier.ended['who']}) after "
             f"this one was given, at {request.when:%Y-%m-%d %H:%M:%S} UTC. Approve again if the mark should still "
             "be swept.",
             invariant=7,
@@ -69,13 +69,13 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
     if request.digest is not None and request.digest != proposal.digest:
         raise Refused(
             f"the digest of {proposal.name} is {proposal.digest}, but {request.digest} was approved, which is a "
-            "different set. Review this one: lakegc review.",
+            "different set. Review the current one: lakegc review.",
             invariant=7,
         )
 
 
 def check_newer(proposal: Proposal, request: ApprovalRequest, earlier: ApprovalStatus) -> None:
-    """Raise `Refused` if a request isn't newer than the end of an expired approval: it would extend that approval."""
+    """Raise `Refused` if a request isn't newer than the end of an expired approval, which it would merely extend."""
     approval = read_if_intact(proposal)
     if earlier is ApprovalStatus.EXPIRED and approval is not None and request.when < approval.until:
         raise Refused(
@@ -117,7 +117,7 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
     )
     if not_tripped := sorted(set(released) - set(tripped)):
         others_tripped = (
-            f" It is stopped by:{sentences}{how_to_release}"
+            f" The mark is stopped by:{sentences}{how_to_release}"
             if unreleased
             else f" Tripped: {', '.join(tripped) or 'none'}."
         )

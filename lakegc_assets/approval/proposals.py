@@ -9,7 +9,7 @@ from datetime import datetime
 from lakegc_assets.approval.foreign_marks import open_sweep_record, record_of_foreign
 from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark.context import Target
-from spark_resources.errors import DamagedData, NothingToDo, Refused, WrongUsage
+from spark_resources.errors import DamagedData, NothingToDo, Refused, WrongUsage, full_stop
 from spark_resources.mark_store.approval import (
     Approval,
     ApprovalStatus,
@@ -51,7 +51,7 @@ class Proposal:
         return read_approval(self.target.place, self.record.mark_id)
 
     def status(self, approval: Approval | None, *, now: datetime) -> ApprovalStatus:
-        """The status of an approval. `now` by the store's clock."""
+        """The status of an approval. `now` is by the store's clock."""
         if self.foreign is None:
             return approval_status(self.record, approval, now=now)
         return foreign_approval_status(approval, layout=self.foreign.layout, now=now)
@@ -62,8 +62,8 @@ class ApprovalRequest:
     """A person's request to approve a mark. `when` is by the store's clock; `how` is the interface (terminal or UI);
     `released` are brakes, each with the reason.
 
-    `until` is None if it is valid until the mark is too old. `digest` is the one that was reviewed, or None if it
-    couldn't be given."""
+    `until` is None if the approval is to last until the mark is too old. `digest` identifies the set that was reviewed;
+    None if none was given."""
 
     who: str
     how: str
@@ -75,7 +75,7 @@ class ApprovalRequest:
 
 
 def propose(target: Target, name: str, *, now: datetime) -> Proposal:
-    """Open the finished mark with this id, or the foreign `layout/id`, for approval. `now` by the store's clock.
+    """Open the finished mark with this id, or the foreign `layout/id`, for approval. `now` is by the store's clock.
 
     Raises `WrongUsage` if it is unknown or unfinished, `Refused` if it belongs to another repository. Removes a summary
     that is left over from an approval that has ended.
@@ -100,7 +100,8 @@ def propose(target: Target, name: str, *, now: datetime) -> Proposal:
 def refuse_unfinished(record: MarkRecord) -> None:
     if record.finished is None:
         reason = f": {record.failure}" if record.failure else ""
-        raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state}){reason}")
+        problem = full_stop(f"mark {record.mark_id} of {record.repository} is not finished ({record.state}){reason}")
+        raise WrongUsage(f"{problem} Resume it in Dagster's UI, or make a new mark.")
 
 
 def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None:
@@ -120,11 +121,11 @@ def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None
 
 
 def refuse_used(proposal: Proposal) -> None:
-    """Raise `Refused` if a mark was swept, or was superseded by another one."""
+    """Raise `Refused` if a mark is being swept, was swept, or was superseded by a newer one."""
     state = proposal.record.state
     if state in USED_STATES:
         raise NothingToDo(
-            f"the approval of {proposal.name} has been used: the mark is {state}. Make a new mark.", invariant=7
+            f"the approval of {proposal.name} has been used: the mark's state is {state}. Make a new mark.", invariant=7
         )
     if state is MarkState.SUPERSEDED:
         raise Refused(f"{proposal.name} is superseded by a newer mark. Review and approve that one.", invariant=7)
@@ -133,7 +134,8 @@ def refuse_used(proposal: Proposal) -> None:
     sweep = open_sweep_record(proposal.target, proposal.record.mark_id)
     if sweep is not None and sweep.record.state in USED_STATES:
         raise NothingToDo(
-            f"the approval of {proposal.name} has been used: the mark is {sweep.record.state}. Make a new mark.",
+            f"the approval of {proposal.name} has been used: the mark's state is {sweep.record.state}. Make a new "
+            "mark.",
             invariant=7,
         )
     if (approval := read_if_intact(proposal)) and approval.ended and approval.ended["how"] == "swept":
@@ -153,7 +155,7 @@ def read_if_intact(proposal: Proposal) -> Approval | None:
 
 
 def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
-    """The state of one of lakegc's marks; `approved` only while its approval is valid. `now` by the store's clock."""
+    """The state of a lakegc mark; `approved` only while its approval is valid. `now` is by the store's clock."""
     if record.state is not MarkState.APPROVED:
         return record.state.value
     try:
@@ -164,7 +166,7 @@ def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
 
 
 def foreign_approval(place: Place, foreign: ReferenceMark, *, now: datetime) -> ApprovalStatus:
-    """The status of lakegc's approval of a foreign mark. `now` by the store's clock."""
+    """The status of lakegc's approval of a foreign mark. `now` is by the store's clock."""
     try:
         approval = read_approval(place, foreign.mark_id)
     except (DamagedData, WrongUsage):  # an id that lakegc can't use has no approval

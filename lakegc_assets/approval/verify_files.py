@@ -29,11 +29,12 @@ from spark_resources.stores.place import Place
 CONCURRENT_READS = 4
 MAX_NAMED = 3
 ALTERED_ADVICE = (
-    "lakegc never writes such keys to a mark, so this one was altered. None of it may be deleted; make a new mark."
+    "lakegc never writes such keys to a mark, so the mark was altered. None of its objects may be deleted. Make "
+    "a new mark."
 )
 FOREIGN_ADVICE = (
-    "A tool that normalizes paths could turn such a key into the key of another object. None of this mark may be "
-    "deleted: make one with 'lakegc mark', which keeps such objects and can delete the others."
+    "A tool that normalizes paths could turn such a key into the key of another object. None of this mark's objects "
+    "may be deleted. Make a mark with 'lakegc mark' instead: it keeps such objects, and the others can be deleted."
 )
 
 
@@ -41,7 +42,7 @@ FOREIGN_ADVICE = (
 
 
 def forbidden_keys(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
-    """The addresses that may not be deleted (see `rules.addresses.may_be_deleted`)."""
+    """The addresses that must not be deleted (see `rules.addresses.may_be_deleted`)."""
     return addresses.filter(pc.invert(may_be_deleted(addresses, local_adapter=local_adapter)))
 
 
@@ -76,8 +77,8 @@ def refuse_unlisted_files(place: Place, record: MarkRecord, recorded: list[Part]
         more = f" and {len(added) - MAX_NAMED:,} more" if len(added) > MAX_NAMED else ""
         raise Refused(
             f"{', '.join(added[:MAX_NAMED])}{more} in {place.store().where} {'was' if len(added) == 1 else 'were'} "
-            f"added to mark {record.mark_id} after it was made. Find out who added them. Remove them, or make a new "
-            "mark.",
+            f"added to mark {record.mark_id} after it was made. Find out who did this. Remove what was added, or make "
+            "a new mark.",
             invariant=7,
         )
 
@@ -92,7 +93,7 @@ def check_file(target: Target, part: Part, file: File) -> None:
         raise Refused(f"{where} was removed from the mark after it was made. Make a new mark.", invariant=7) from error
     if len(data) != file.size or hashlib.sha256(data).hexdigest() != file.sha256:
         raise Refused(f"{where} was altered after the mark was made. Make a new mark.", invariant=7)
-    if part.keys:
+    if part.has_keys:
         local = target.blockstore == "local"
         check_keys(
             lines_of_text(data) if file.name.endswith(".txt") else address_column(data, where),

@@ -39,18 +39,18 @@ def spec(name: str) -> dg.AssetCheckSpec:
     )
 
 
-def check_result(name: str, own_brakes: Sequence[Brake]) -> dg.AssetCheckResult:
+def check_result(name: str, checked: Sequence[Brake]) -> dg.AssetCheckResult:
     """The result of one check: for one brake, or for `others`, which has a brake per repository that was not read."""
-    tripped = [brake for brake in own_brakes if brake.tripped]
-    measured = [brake.measured for brake in own_brakes if brake.measured is not None]
+    tripped = [brake for brake in checked if brake.tripped]
+    measured = [brake.measured for brake in checked if brake.measured is not None]
     return dg.AssetCheckResult(
         passed=not tripped,
         asset_key=review.expired_set.key,
         check_name=f"brake_{name}",
         severity=dg.AssetCheckSeverity.WARN,
-        description="\n".join(map(how_to_release, tripped)) or own_brakes[0].why,
+        description="\n".join(map(how_to_release, tripped)) or checked[0].why,
         metadata={
-            "bound": own_brakes[0].bound,
+            "bound": checked[0].bound,
             "measured": sum(measured) if measured else "nothing to compare with",
         },
     )
@@ -58,8 +58,8 @@ def check_result(name: str, own_brakes: Sequence[Brake]) -> dg.AssetCheckResult:
 
 def how_to_release(brake: Brake) -> str:
     return (
-        f"Tripped: {brake.why}. To sweep the mark anyway, release the brake: in the job approve by "
-        f"'release: {{{brake.name}: why this is right}}', or by "
+        f"Tripped: {brake.why}. To sweep the mark anyway, release the brake: in the job approve with "
+        f"'release: {{{brake.name}: why this is right}}', or with "
         f"lakegc approve REPOSITORY MARK --release {shlex.quote(brake.name)} --because 'why this is right'"
     )
 

@@ -1,4 +1,4 @@
-"""The invariants as asset checks, for display. Each measures an invariant again that its asset has enforced.
+"""The invariants as asset checks, for display. Each measures again an invariant that its asset has enforced.
 
 A check reads the mark's record in the namespace and enforces nothing: an asset that violates an invariant fails before
 its checks run.
@@ -174,7 +174,7 @@ INVARIANTS = [
         "Paths were probed on every branch for identical content staged again.",
         identical_content_probed,
         violation="Some paths were not probed (not_probed), or their probes failed (probes_failed). Their objects "
-        "were kept: the mark is safe, but more could be deleted. Raise LAKEGC_MAX_PROBES for the next "
+        "were kept: the mark is safe, but may omit some garbage. Raise LAKEGC_MAX_PROBES for the next "
         "mark, or check the server's responses (unclear).",
     ),
     Invariant(
@@ -192,7 +192,7 @@ INVARIANTS = [
 
 
 def as_checks(asset: dg.AssetsDefinition, invariants: Sequence[Invariant]) -> dg.AssetChecksDefinition:
-    """The checks of one asset, in one step: each step of a run costs Dagster more than such a check."""
+    """The checks of one asset, in one step: each step of a run costs Dagster more than the check itself."""
 
     @dg.multi_asset_check(
         name=f"invariants_of_{asset.key.to_python_identifier()}",
@@ -217,7 +217,7 @@ def as_checks(asset: dg.AssetsDefinition, invariants: Sequence[Invariant]) -> dg
 
 
 def measured_result(invariant: Invariant, record: Callable[[], MarkRecord]) -> dg.AssetCheckResult:
-    """The result of one check; a record that can't be read, or has no such facts, fails it."""
+    """The result of one check. It fails if the record can't be read or lacks the facts."""
     try:
         passed, metadata = invariant.measure(record())
         description = None if passed else invariant.violation

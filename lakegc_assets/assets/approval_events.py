@@ -48,7 +48,8 @@ def report_approval(instance: dg.DagsterInstance, partition_key: str, proposal: 
         instance.report_runless_asset_event(materialization(partition_key, proposal, approval))
     except Exception as error:
         raise LakegcError(
-            f"the approval was recorded, but reporting it to Dagster failed, so no sensor starts its sweep: {error}"
+            f"the approval was recorded, but reporting it to Dagster failed ({error}), so no sensor will start the "
+            "sweep. Start it with 'lakegc sweep' or the job sweep."
         ) from error
 
 

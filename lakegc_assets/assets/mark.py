@@ -135,7 +135,8 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
     tag, say, or by metadata that marks legal evidence) are retained, too, with the names of those holds.
 
     The verdict is computed twice, by lakegc from the commit graph and by the server, and a commit is retained if either
-    of them retains it. If lakegc may not read the graph, the server's verdict is used, and the reason says so.
+    of them retains it. If lakegc isn't permitted to read the graph, the server's verdict is used, and the reason says
+    so.
     """
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)
@@ -153,10 +154,10 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
 def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
     """Every address that a retained commit reaches. Each range of a commit is read once.
 
-    A commit is a table of paths and their objects, split into files called *ranges*. Commits share the ranges in
-    which they agree. All ranges of all retained commits are read on Spark's executors. Each is verified against its
-    checksums and the commit's metadata. One that is missing or damaged stops the mark, since an address that can't
-    be read would look like garbage.
+    A commit is a table of paths and their objects, split into files called *ranges*. Commits share the ranges that they
+    have in common. All ranges of all retained commits are read on Spark's executors. Each is verified against its
+    checksums and the commit's metadata. One that is missing or damaged stops the mark, since an object whose address
+    can't be read would look like garbage.
     """
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)

@@ -59,9 +59,9 @@ mark's partition, and fill in who you are, the digest of the set as *expired_set
           digest: 3f0c9d2b7a61
           release: {{share: the old experiments were deleted on purpose}}
 
-Or in a terminal: `lakegc approve REPOSITORY MARK`. If a precondition isn't met, it fails immediately and nothing is
-approved. If the sensor *approved_sweeps* is on, **the sweep begins within a minute**; otherwise materialize
-*sweep_report*. An approval covers exactly this set, expires after a while, and can be used once. Until the sweep
-starts, `lakegc revoke` revokes it. A materialization that is *reported* here manually approves nothing.
+Or in a terminal: `lakegc approve REPOSITORY MARK`. If a precondition isn't met, the job or command fails immediately
+and nothing is approved. If the sensor *approved_sweeps* is on, **the sweep begins within a minute**; otherwise
+materialize *sweep_report*. An approval covers exactly this set, expires after a while, and can be used once. Until the
+sweep starts, `lakegc revoke` revokes it. A materialization that is *reported* here manually approves nothing.
 """,
 )

@@ -41,12 +41,13 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     """The outcome of every approved object: deleted, already gone, rescued, changed or failed. **This deletes.**
 
     Only approved objects are deleted, and none that is live again: everything that branches, commits, holds and staged
-    changes refer to *now* is read again before the first delete, and once more when that re-verification is too old.
+    changes refer to *now* is read again before the first delete, and whenever that re-verification has become too old.
     Objects that became live are *rescued*. Objects that are no longer byte for byte the marked ones are *changed*, and
     kept, too. The task that deletes an object records its outcome, so a killed sweep resumes when it is run again. If
     LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted.
 
-    Deleted objects can't be recovered. With `quarantine: true` they are quarantined, and `lakegc undo` restores them.
+    Deleted objects can't be recovered. With `quarantine: true`, objects are quarantined instead, and `lakegc undo`
+    restores them.
     """
     with reporting_failures(context):
         run = open_sweep(marks, context.partition_key, config.options(), context.log.info)

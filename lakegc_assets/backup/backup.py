@@ -1,4 +1,4 @@
-"""A backup from a finished mark to its summary.
+"""The steps of a backup, from a finished mark to the summary.
 
 The order of effects, and the state that a crash right after each leaves:
 
@@ -70,8 +70,8 @@ def _has_copy() -> Any:
 
 
 def logged_state(run: BackupRun) -> DataFrame:
-    """Each object of the mark with the latest line of the log, or nulls if there is none. Lines of copies that the
-    backup doesn't list as logged don't count. Columns of MARKED, then those of the log."""
+    """Each object of the mark with the latest line of the log, or nulls if there is none. A line doesn't count if its
+    copy isn't listed with the logged size and checksum. Columns of MARKED, then those of the log."""
     from pyspark.sql import functions as F
 
     spark = run.spark()
@@ -169,7 +169,7 @@ def listed_rows(run: BackupRun) -> DataFrame:
         "checksum": F.coalesce("logged_checksum", "checksum"),
         "seconds": F.coalesce("seconds", F.lit(0.0)),
         "at": F.coalesce("at", F.current_timestamp()),
-        "why": F.coalesce("why", F.lit("its copy was changed or removed since it was made")),
+        "why": F.coalesce("why", F.lit("its copy was changed or removed after it was made")),
     }
     types = arrow_to_spark(SCHEMA)
     return logged_state(run).select(

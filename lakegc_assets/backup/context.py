@@ -138,8 +138,8 @@ def open_backup(
 
 
 def refuse_backup_early(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
-    """Raise the error that would refuse a backup, reading small records only: the mark is missing or unfinished, or the
-    destination is invalid or inside a namespace."""
+    """Raise the error with which `open_backup` would refuse a backup. Reads only small records: whether the mark is
+    missing or unfinished, or the destination is invalid or inside a namespace."""
     target = with_probed_capabilities(find_target(lakefs, repository, settings))
     folder = folder_of(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
     refuse_overlap(parse_place(to, settings.store()), target, folder, lakefs)
@@ -158,7 +158,7 @@ def no_mark_error(target: Target, name: str) -> WrongUsage:
 
 
 def marked_set(target: Target, name: str) -> MarkedSet:
-    """The objects of a finished mark, own or foreign, verified against its digest."""
+    """The objects of a finished mark, lakegc's own or foreign, verified against its digest."""
     place = target.place
     if "/" not in name and Mark.exists(place, name):
         mark = Mark.open(place, name)

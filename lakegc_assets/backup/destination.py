@@ -42,7 +42,9 @@ def _folder(text: str, settings: StoreSettings) -> Path:
     """The canonical folder of a path, of file:///path, or of the local adapter's two forms."""
     if text.startswith(_LOCAL) and not text.startswith(f"{_LOCAL}/"):
         if settings.local_path is None:
-            raise WrongUsage(f"{text} lies under the local block adapter's path: set LAKEGC_LOCAL_PATH, or pass a path")
+            raise WrongUsage(
+                f"{text} is relative to the local block adapter's path: set LAKEGC_LOCAL_PATH, or pass a folder's path"
+            )
         path = Path(settings.local_path) / text.removeprefix(_LOCAL)
     else:
         path = Path(text.removeprefix(_FILE).removeprefix(_LOCAL)).expanduser()
@@ -64,7 +66,7 @@ def create_place(place: Place) -> Place:
 
 
 def with_probed_capabilities(place: Place) -> Place:
-    """The place with the probed capabilities of its store, if that must be probed (`endpoint_to_probe`)."""
+    """The place with the probed capabilities of its store, if they must be probed (`endpoint_to_probe`)."""
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return place
@@ -84,12 +86,12 @@ def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) ->
 
     A collector would treat it as garbage there, and deleting the repository would delete it, too.
     """
-    own_form = _normal_form(place) + "/" + folder.rstrip("/")
+    backup_form = _normal_form(place) + "/" + folder.rstrip("/")
     for name, namespace_place in _namespaces(target, lakefs):
         if not _same_kind(place, namespace_place):
             continue
-        other_form = _normal_form(namespace_place)
-        if (own_form + "/").startswith(other_form + "/") or (other_form + "/").startswith(own_form + "/"):
+        namespace_form = _normal_form(namespace_place)
+        if (backup_form + "/").startswith(namespace_form + "/") or (namespace_form + "/").startswith(backup_form + "/"):
             raise Refused(
                 f"{place.namespace.uri if _path(place) is None else _path(place)} lies in the namespace "
                 f"{namespace_place.namespace.uri} of {name}, or contains it: a collector would treat a backup there as "
@@ -119,7 +121,7 @@ def _namespaces(target: Target, lakefs: LakeFS) -> Iterator[tuple[str, Place]]:
             if other.id != target.repository.id:
                 yield other.id, place_of(other, target.blockstore, target.place.settings)
     except Forbidden:
-        pass  # without permission to list repositories, only the owner files protect them
+        pass  # without permission to list repositories, only the owner files protect their namespaces
 
 
 def _same_kind(one: Place, other: Place) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
+from lakegc_assets.formatting import plural
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.copying.restore_task import BACKED_UP
 from spark_resources.errors import DamagedData, NotFound, Refused
@@ -51,7 +52,7 @@ class Begun(Subject):
 
 @dataclass(frozen=True, slots=True)
 class Backup(Record):
-    """The summary of a complete backup. Times by the clock of its place; `seconds` of its last run.
+    """The summary of a complete backup. Times are by its store's clock; `seconds` is the duration of its last run.
 
     `objects`, and `sizes` in bytes, by outcome (`CopyStatus`) add up to the set; `dataset` refers to the list of all
     objects.
@@ -83,8 +84,8 @@ class Backup(Record):
         text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {self.marked:,} objects: {counts}"
         if cold := self.objects.get(CopyStatus.COLD.value):
             text += (
-                f". {cold:,} are in an archive tier and can't be read: restore them there and run the same command "
-                "again. Until then, a sweep that requires this backup keeps them"
+                f". {plural(cold, 'object')} in an archive tier can't be read: restore from that tier, then run the "
+                "same command again. Until then, a sweep that requires this backup keeps what is missing from it"
             )
         return text
 

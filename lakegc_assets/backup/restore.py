@@ -82,10 +82,10 @@ class RestoreRun:
 class Restored:
     """The result of a restore.
 
-    `not_in_backup` counts the wanted objects that were never in the backup, by reason. `unknown` names listed keys that
-    are not in the backup, `lacking` names copies that are missing from it; both name at most MAX_NAMED. `size` is the
-    number of bytes restored. `stored` counts the objects that a new lookup finds in the store. Of the `paths` that the
-    mark recorded, `requested` were requested from lakeFS, and `read` of them could be read.
+    `not_in_backup` counts the wanted objects that were never in the backup, by reason. `unknown` names requested
+    keys without a copy in the backup, `lacking` names copies that have disappeared from it; both at most MAX_NAMED.
+    `size` is the number of bytes restored. `stored` counts the objects that a new lookup finds in the store. Of the
+    `paths` that the mark recorded, `requested` were requested from lakeFS, and `read` of them could be read.
     """
 
     backup: Backup
@@ -122,12 +122,12 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
             f"{folder}backup.json doesn't exist. Use the destination that was passed to 'lakegc backup'."
         )
     subject, repository = backup.subject, target.repository
-    today = (repository.id, repository.created.isoformat(), target.place.namespace.uri)
-    if today != (subject.repository, subject.repository_created, subject.namespace):
+    current = (repository.id, repository.created.isoformat(), target.place.namespace.uri)
+    if current != (subject.repository, subject.repository_created, subject.namespace):
         raise Refused(
             f"the backup of mark {mark_id} in {source} belongs to a repository {subject.repository} that was created "
-            f"{subject.repository_created} in {subject.namespace}, but the current one was created {today[1]} in "
-            f"{today[2]}. Its objects don't belong there.",
+            f"{subject.repository_created} in {subject.namespace}, but the current one was created {current[1]} in "
+            f"{current[2]}, so the backup can't be restored there.",
             invariant=7,
         )
     return with_probed_capabilities(place), backup
@@ -158,7 +158,7 @@ def restore(run: RestoreRun, selection: Selection) -> Restored:
 
 def refuse_forbidden_keys(run: RestoreRun, rows: DataFrame) -> None:
     """Raise `Refused` for a key that no mark can name. Otherwise anyone who can write to the backup could plant
-    records."""
+    records in the namespace."""
     local, where = run.target.blockstore == "local", f"the list of {run.folder} in {run.source.store().where}"
 
     def check(batches: Batches, _: TaskReport) -> None:
@@ -187,12 +187,12 @@ def wanted_rows(run: RestoreRun, selection: Selection) -> DataFrame:
 
 
 def unknown_keys(run: RestoreRun, rows: DataFrame, selection: Selection) -> tuple[str, ...]:
-    """Keys of the list that have no copy in the backup. Raises `WrongUsage` for a prefix that matches no object."""
+    """Requested keys that have no copy in the backup. Raises `WrongUsage` for a prefix that matches no object."""
     if selection.keys is None:
         if selection.prefix and rows.isEmpty():
             raise WrongUsage(
                 f"the backup of mark {run.backup.subject.mark_id} has no object whose address starts with "
-                f"{selection.prefix!r}. Pass addresses as 'lakegc review --list' shows them, not paths"
+                f"{selection.prefix!r}. Pass a prefix of addresses as 'lakegc review --list' shows them, not of paths."
             )
         return ()
     listed = tasks_from_ids(run.spark, "address", sorted(set(selection.keys)), batch_size=50_000).frame()
@@ -201,7 +201,7 @@ def unknown_keys(run: RestoreRun, rows: DataFrame, selection: Selection) -> tupl
 
 
 def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restored) -> int:
-    """Run one Spark job over rows with a copy in the backup. Returns the number of its run."""
+    """Restore these rows, which have a copy in the backup, in one Spark job. Returns its number in the log."""
     spark, number, place = run.spark(), run.log.next_run(), run.target.place
     tasks = tasks_for(spark, objects, run.limits)
     size = rows.agg({"size": "sum"}).collect()[0][0] or 0

@@ -68,7 +68,7 @@ def drill(run: RestoreRun, selection: Selection, count: int, seed: int, scratch:
 
 
 def sample_rows(run: RestoreRun, selection: Selection, count: int, seed: int) -> list[dict[str, Any]]:
-    """A sample of this backup, determined by the seed on any machine."""
+    """A random sample of the wanted objects. The same seed selects the same objects on any machine."""
     from pyspark.sql import functions as F
 
     rows = wanted_rows(run, selection)  # starts Spark, which expressions need

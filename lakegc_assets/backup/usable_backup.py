@@ -30,7 +30,7 @@ def find_required(
     next_step = f"Back it up first: lakegc backup {repository} {mark_id} {to}"
     if backup is None:
         raise Refused(
-            f"sweeps of {repository} require a backup in {to}, and there is no complete one of mark {mark_id}. "
+            f"sweeps of {repository} require a backup in {to}, but there is no complete one of mark {mark_id}. "
             f"{next_step}",
             invariant=7,
         )

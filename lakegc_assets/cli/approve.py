@@ -33,8 +33,8 @@ APPROVE_COMMAND = "lakegc approve"
 CONFIRMATION = "approve"
 REFERENCE_WARNING = (
     "--for-reference makes this mark available to the reference collector: anyone who runs its sweep deletes these "
-    "objects, without re-verification, without brakes, and irrecoverably. Until then, no one may commit, branch "
-    "from, revert to or tag anything that this mark lists as expired."
+    "objects, without re-verification, without brakes, and irrecoverably. Until that sweep has ended, do not commit, "
+    "branch from, revert to or tag anything that this mark lists as expired."
 )
 
 
@@ -52,7 +52,7 @@ class ApproveOptions:
 
 
 def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: bool) -> tuple[Proposal, Approval]:
-    """Show a mark, ask for confirmation, and record its approval. Raises before anything is written."""
+    """Show a mark, ask for confirmation, and record its approval. A refusal is raised before anything is written."""
     released = released_brakes(options.releases, options.reasons)
     if options.yes and options.digest is None:
         raise WrongUsage(
@@ -77,8 +77,8 @@ def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: 
             proposal, request, server.lakefs, limits, now=now, single_deployment=single_deployment
         )
     except (StoppedByBrakes, BrakeNotTripped) as error:
-        repeated = full_command(proposal, options, released, error.tripped)
-        raise type(error)(f"{error}\nThe full command, with your reasons:\n  {repeated}") from None
+        corrected = full_command(proposal, options, released, error.tripped)
+        raise type(error)(f"{error}\nThe full command (replace each WHY with your reason):\n  {corrected}") from None
     show_approval(proposal, granted, as_json=as_json)
     return proposal, granted
 
@@ -86,7 +86,7 @@ def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: 
 def request_of(
     proposal: Proposal, options: ApproveOptions, released: Mapping[str, str], *, now: datetime
 ) -> ApprovalRequest:
-    """The approval request for the typed options. `now` by the store's clock."""
+    """The approval request with these options. `now` is by the store's clock."""
     return ApprovalRequest(
         who=single_line(options.by, "the name after --by") if options.by is not None else current_user(),
         how=APPROVE_COMMAND,
@@ -101,7 +101,7 @@ def request_of(
 def full_command(
     proposal: Proposal, options: ApproveOptions, released: Mapping[str, str], tripped: Sequence[str]
 ) -> str:
-    """The typed command, but releasing exactly the tripped brakes."""
+    """The command as typed, but with a `--release` for exactly the tripped brakes."""
     values = {"--until": options.until, "--by": options.by, "--digest": options.digest}
     arguments = [part for name, value in values.items() if value is not None for part in (name, value)]
     flags = {"--yes": options.yes, "--for-reference": options.for_reference}
@@ -117,7 +117,7 @@ def mark_name(proposal: Proposal) -> str:
 
 
 def report_to_dagster(proposal: Proposal, granted: Approval) -> None:
-    """Report the approval to Dagster, for its graph and for the sensor that follows approvals."""
+    """Report the approval to Dagster, for its asset graph and for the sensor that reacts to approvals."""
     from lakegc_assets.assets.approval_events import report_approval
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance
 
@@ -190,8 +190,8 @@ def show(proposal: Proposal, options: ApproveOptions) -> None:
         ("started", f"{record.start:%Y-%m-%d %H:%M:%S} UTC by {record.by}"),
         ("to be deleted", f"{plural(counts['expired'], 'object')}, {size(counts['expired_bytes'])}"),
         ("stored", f"{plural(counts['candidates'], 'object')}, {size(counts['candidate_bytes'])}"),
-        ("deletion method", proposal.store.delete_effect().value),
-        ("released", ", ".join(options.releases) or "none"),
+        ("effect of a delete", proposal.store.delete_effect().value),
+        ("brakes to release", ", ".join(options.releases) or "none"),
     )
     for name, value in rows:
         table.add_row(name, cell(value))

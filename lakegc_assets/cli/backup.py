@@ -60,7 +60,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
     partition, settings = Partition.of(repository, mark_id), server.settings
     to = to or settings.backup_to or ""
     if not to:
-        raise WrongUsage("there is no backup destination: pass one after the mark, or set LAKEGC_BACKUP_TO")
+        raise WrongUsage("no backup destination is set: pass one after the mark, or set LAKEGC_BACKUP_TO")
     refuse_backup_early(server.lakefs, settings, repository, name, to)
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup
 
@@ -75,7 +75,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
 
 
 def show_backup(result: tuple[Backup, str], *, as_json: bool) -> None:
-    """Print the content of a backup. Raises `SweptWithFailures` if archived objects could not be copied."""
+    """Print the summary of a backup. Raises `SweptWithFailures` if archived objects could not be copied."""
     summary, to = result
     with printing():
         if as_json:
@@ -95,7 +95,7 @@ def show_summary(summary: Backup, to: str) -> None:
         ),
     )
     not_copied = summary.marked - summary.copied
-    listed = f"the backup's list of objects, {summary.dataset['folder']} below {to}"
+    listed = f"the backup's list of objects ({summary.dataset['folder']} in {to})"
     why = f". The reason for each of the other {not_copied:,} is in {listed}" if not_copied else ""
     is_are = "is" if summary.copied == 1 else "are"
     print_sentence(
@@ -104,7 +104,7 @@ def show_summary(summary: Backup, to: str) -> None:
     )
     repository_and_mark = (summary.subject.repository, summary.subject.mark_id)
     sample_size = str(min(100, max(1, summary.copied)))
-    print_command("Restore them", command("restore", *repository_and_mark, to))
+    print_command("Restore the objects", command("restore", *repository_and_mark, to))
     print_command(
         "Test the restore with a few objects", command("restore", *repository_and_mark, to, "--drill", sample_size)
     )
@@ -204,15 +204,15 @@ def result_lines(result: Restored) -> Iterator[str]:
         f"{'was' if restored == 1 else 'were'} restored, {result.objects[CopyStatus.ALREADY_THERE.value]:,} already "
         "existed."
     )
-    yield f"A new lookup found {result.stored:,} of them in the store."
+    yield f"A new lookup found {result.stored:,} of these objects in the store."
     if result.paths:
         out_of = f" of {result.paths:,}" if result.paths > result.requested else ""
         yield (
-            f"{result.requested:,}{out_of} of their paths in commits were requested from lakeFS, and {result.read:,} "
-            "of these could be read."
+            f"{result.requested:,}{out_of} recorded paths of these objects were requested from lakeFS, and "
+            f"{result.read:,} could be read."
         )
     else:
-        yield "The mark records no paths for them, so none were requested from lakeFS."
+        yield "The mark records no paths for these objects, so none were requested from lakeFS."
     if result.not_in_backup:
         counts = ", ".join(f"{count:,} {name}" for name, count in sorted(result.not_in_backup.items()))
         yield f"Not included in the backup: {counts}."
@@ -221,15 +221,15 @@ def result_lines(result: Restored) -> Iterator[str]:
 def problems(result: Restored) -> Iterator[str]:
     """The reasons why objects weren't restored, with the first few objects of each."""
     kinds = (
-        (len(result.unknown), "of the given keys are not in the backup", [repr(key) for key in result.unknown]),
+        (len(result.unknown), "of the given keys not in the backup", [repr(key) for key in result.unknown]),
         (
             result.objects[CopyStatus.VANISHED.value],
-            "copies are missing from the backup",
+            "missing from the backup",
             [repr(key) for key in result.lacking],
         ),
         (
             result.objects[CopyStatus.KEY_CONFLICT.value],
-            "keys are in use by other objects, which are kept",
+            "with another object at the key, which is kept",
             [repr(key) for key in result.key_conflicts],
         ),
         (
@@ -239,7 +239,7 @@ def problems(result: Restored) -> Iterator[str]:
         ),
         (
             len(result.unread),
-            "paths can't be read by lakeFS",
+            "unreadable through lakeFS",
             [f"{key!r}: {why}" for key, why in result.unread.items()],
         ),
     )
@@ -271,5 +271,6 @@ def show_drill(partition: Partition, result: DrillResult, source: str, *, as_jso
     if not result.success:
         wrong = "; ".join(f"{key!r}: {why}" for key, why in list(result.wrong.items())[:_MAX_EXAMPLES])
         raise SweptWithFailures(
-            f"after the drill, {plural(len(result.wrong), 'object')} from the backup of {name} didn't match: {wrong}"
+            f"in the drill, {plural(len(result.wrong), 'object')} from the backup of {name} could not be restored "
+            f"unchanged: {wrong}"
         )

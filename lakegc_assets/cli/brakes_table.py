@@ -18,7 +18,7 @@ from spark_resources.settings import Settings
 
 
 def configured_brakes(record: MarkRecord, *, now: datetime) -> tuple[Brake, ...]:
-    """The brakes of a finished mark with the configured limits. `now` by the store's clock."""
+    """The brakes of a finished mark with the configured limits. `now` is by the store's clock."""
     return brakes(record, BrakeLimits.of(Settings.load(os.environ, home_folder())), now=now)
 
 

@@ -72,7 +72,7 @@ def settings_options(
 
 
 def apply_settings(assignments: list[str]) -> None:
-    """Set these settings as environment variables, where the job's resources read them. Raises `WrongUsage`."""
+    """Set these settings as environment variables, which the job's resources read. Raises `WrongUsage`."""
     from spark_resources.errors import did_you_mean
     from spark_resources.settings import RENAMED, Settings
 
@@ -81,7 +81,7 @@ def apply_settings(assignments: list[str]) -> None:
         if name in RENAMED:
             raise WrongUsage(f"--set {name}: the setting is now called {RENAMED[name]}")
         if name not in Settings.model_fields:
-            meant = did_you_mean(name, Settings.model_fields) or f"Settings are {', '.join(Settings.model_fields)}."
+            meant = did_you_mean(name, Settings.model_fields) or f"The settings are {', '.join(Settings.model_fields)}."
             raise WrongUsage(f"--set {name}: there is no such setting. {meant}")
         if not equals:
             raise WrongUsage(f"--set {name}: expected {name}=VALUE")
@@ -212,7 +212,7 @@ def approve(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="WHEN", help="end of the approval: a duration (36h) or a date; by default when the mark is too old"
+            metavar="WHEN", help="end of the approval: a duration (36h) or a date; by default until the mark is too old"
         ),
     ] = None,
     by: Annotated[
@@ -315,7 +315,7 @@ def restore(
             metavar="N", help="test restore: restore N objects to a scratch location, compare them, delete them", min=0
         ),
     ] = 0,
-    seed: Annotated[int, typer.Option(help="random seed for the choice of objects by --drill")] = 0,
+    seed: Annotated[int, typer.Option(help="seed for the random sample of --drill")] = 0,
     scratch: Annotated[
         str, typer.Option(metavar="PLACE", help="scratch location for --drill; a temporary folder by default")
     ] = "",
@@ -391,7 +391,7 @@ def report(
     ] = "latest",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show the outcome of a sweep. Prints totals, and what was rescued or failed and why."""
+    """Show the outcome of a sweep. Prints totals, and why objects were rescued or failed."""
     from lakegc_assets.cli import report as reports
 
     reports.show(repository, mark_id, as_json=output is Format.JSON)
@@ -428,7 +428,7 @@ def ui(
     check_java()
     refuse_port_in_use(host, port)
     home = dagster_home(os.environ)
-    print_text(f"Dagster's UI at http://{host}:{port}, with its history in {home}. Press Ctrl-C to stop it.")
+    print_text(f"Dagster's UI is at http://{host}:{port}; its history is in {home}. Press Ctrl-C to stop it.")
     sys.stdout.flush()
     serve_ui(home, host=host, port=port)
 
@@ -447,10 +447,10 @@ def check_java() -> None:
 
 
 def start_spark_ahead(context: typer.Context, *, stays: bool = True) -> None:
-    """Start Spark while this process is still importing: with two cores, both run in parallel.
+    """Start Spark while this process is still importing modules: with two cores, both run in parallel.
 
-    If it `stays`, it isn't stopped before the process ends: not for a command that deletes objects. Does nothing unless
-    this process runs only this command.
+    With `stays`, Spark runs until the process ends, so a command that deletes objects must not set it. Does nothing
+    unless this process runs only this command.
     """
     if context.obj.own_process:
         from spark_resources.settings import Settings
@@ -461,7 +461,7 @@ def start_spark_ahead(context: typer.Context, *, stays: bool = True) -> None:
 
 @contextmanager
 def progress() -> Iterator[Any]:
-    """Show progress on stderr while the context lasts: a line that is updated on a terminal, new lines elsewhere."""
+    """Show progress on stderr while the context lasts: one updated line on a terminal, new lines elsewhere."""
     from lakegc_assets.cli.progress import show_progress
 
     with show_progress() as log_message, listening(log_message):

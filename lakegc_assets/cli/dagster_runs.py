@@ -28,8 +28,8 @@ from spark_resources.model import Partition
 def dagster_home(environ: Mapping[str, str]) -> Path:
     """The folder of Dagster's history: `DAGSTER_HOME`, or lakegc's own folder. It is created if it doesn't exist.
 
-    Only this user can access a created folder or lakegc's own; an existing `DAGSTER_HOME` keeps its permissions.
-    Raises `Refused` if lakegc's own folder is a link or belongs to another user, `WrongUsage` if
+    Only this user can access lakegc's own folder or a newly created one; an existing `DAGSTER_HOME` keeps its
+    permissions. Raises `Refused` if lakegc's own folder is a link or belongs to another user, `WrongUsage` if
     `DAGSTER_HOME` can't be created.
     """
     configured = environ.get("DAGSTER_HOME", "").strip()
@@ -98,7 +98,7 @@ def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
 
 
 def refuse_port_in_use(host: str, port: int) -> None:
-    """Raise `Unavailable` if the port is in use: Dagster itself reports that after pages of output, or not at all."""
+    """Raise `Unavailable` if the port is in use: Dagster reports that only after pages of output, or not at all."""
     try:
         socket.create_server((host, port)).close()
     except (OSError, OverflowError) as error:

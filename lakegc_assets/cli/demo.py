@@ -72,10 +72,10 @@ class Outcome:
 
 
 def run(folder: Path | None, store: str | None, *, now: datetime, status: Callable[[str], None]) -> Outcome:
-    """Replay the example in a sandbox under a folder, or with its objects in a store; mark, review, approve, back up,
-    sweep and restore it, and read everything again after sweep and restore.
+    """Replay the example in a sandbox, with its objects in a folder or a store; mark, review, back up, approve, sweep
+    and restore it, and read everything again after the sweep and after the restore.
 
-    Raises `WrongUsage` for a folder that isn't empty, or a place in a store with an earlier demo.
+    Raises `WrongUsage` for a folder that isn't empty, or a location in a store that has an earlier demo.
     """
     root = Path(tempfile.mkdtemp(prefix="lakegc-demo-")) if folder is None else folder
     if folder is not None and folder.exists() and any(folder.iterdir()):
@@ -95,8 +95,8 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
 
 
 def wait_until_old(store: Store, written_at: datetime) -> None:
-    """Wait until a mark without a minimum age no longer treats objects written by this time (store's clock) as young,
-    given the resolution of the store's times. This takes two seconds at most; with a folder there is no wait.
+    """Wait until a mark without a minimum age no longer treats objects as young that were written by `written_at` (the
+    store's clock), given the resolution of the store's times. This takes two seconds at most; in a folder, no time.
     """
     old_at = written_at + 2 * store.capabilities.time_resolution
     if poll(lambda: store.now() >= old_at or None, timeout_s=LONGEST_WAIT_S, first_wait_s=POLL_S) is None:
@@ -268,4 +268,5 @@ def verdict_reason(verdict: dict[str, Any]) -> str:
         return f"head of {branch}"
     if days is None:
         return str(verdict["reason"])
-    return f"{branch or 'dangling'}: {days} days after {'its own date' if branch is None else 'its child'}"
+    start = "its own date" if branch is None else "its child's date"
+    return f"{branch or 'dangling'}: {days} days after {start}"

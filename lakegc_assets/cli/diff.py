@@ -38,7 +38,7 @@ OUTCOMES = (GONE, ON_HOLD, KEPT)
 
 @dataclass(slots=True)
 class Difference:
-    """Totals of the changes between two marks. `outcomes` has those of objects that are no longer expired."""
+    """Totals of the changes between two marks. `outcomes` has those of `no_longer` by what became of the objects."""
 
     newly: Totals = field(default_factory=Totals)
     no_longer: Totals = field(default_factory=Totals)
@@ -89,8 +89,8 @@ def with_outcomes(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa
 
 
 def still_stored(after: Mark, rows: pa.Table) -> pa.Array:
-    """Which rows a mark found in the store. For objects that it didn't read, the earlier marks in its chain decide. If
-    those can no longer be read, the objects count as present."""
+    """Which rows a mark found in the store. For objects that it didn't list, the earlier marks in its chain decide. If
+    those can no longer be read, the objects count as stored."""
     is_stored = is_decided = all_false(rows)
     for mark in chain_of(after):
         in_mark = all_false(rows)
@@ -146,13 +146,13 @@ def show(repository: str, first: str, second: str, *, list_all: bool, output_for
         show_difference(before.record, after.record, diff)
         mark_ids = (before.record.mark_id, after.record.mark_id)
         print_command("List every changed object", command("diff", repository, *mark_ids, "--list"))
-        print_command("The later mark", command("review", repository, mark_ids[1]))
+        print_command("Review the later mark", command("review", repository, mark_ids[1]))
     else:
         print_text(json.dumps(document(before.record, after.record, diff), indent=1))
 
 
 def open_both(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
-    """Open two finished marks of one repository, the earlier one first. Raises `WrongUsage` if they aren't."""
+    """Open two finished marks. Raises `WrongUsage` unless they belong to one repository, the earlier one first."""
     before, after = open_mark(repository, first), open_mark(repository, second)
     refuse_earlier_format(after.record, "compared with an earlier mark")
     old, new = before.record, after.record

@@ -33,8 +33,8 @@ def print_error(text: str, *, color: str = "") -> None:
 
 
 def show_warnings() -> None:
-    """Show lakegc's own warnings like its errors from now on. Python shows warnings of libraries as usual."""
-    others = warnings.showwarning
+    """From now on, show lakegc's own warnings like its errors. Python still shows warnings of libraries as usual."""
+    show_other = warnings.showwarning
 
     def show(
         message: Warning | str,
@@ -47,7 +47,7 @@ def show_warnings() -> None:
         if issubclass(category, LakegcWarning):
             print_error(f"lakegc: {message}", color="yellow")
         else:
-            others(message, category, filename, lineno, file, line)
+            show_other(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
 

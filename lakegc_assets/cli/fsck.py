@@ -18,7 +18,7 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
 from lakegc_assets.formatting import plural
 from lakegc_assets.fsck.check import CheckRun, check
-from lakegc_assets.fsck.findings import Finding, LostObject, Needs, Report
+from lakegc_assets.fsck.findings import Dependents, Finding, LostObject, Report
 from lakegc_assets.progress import publish
 from spark_resources.errors import WrongUsage
 
@@ -62,11 +62,13 @@ def run(repository: str, *, missing: Path | None) -> Report:
 
 def refuse_unwritable(path: Path | None) -> None:
     if path is not None and (path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)):
-        raise WrongUsage(f"--write-missing {path}: can't write this file")
+        raise WrongUsage(
+            f"--write-missing {path}: this file can't be written. Pass a file in an existing, writable folder."
+        )
 
 
 def write_list(path: Path, lost: Iterator[str]) -> list[str]:
-    """Write one address per line, replacing the file at the end. Returns the addresses that contain a line break."""
+    """Write one address per line, replacing the file at the end. Returns skipped addresses: those with a line break."""
     skipped: list[str] = []
     unfinished = path.with_name(f".{path.name}.unfinished")
     with unfinished.open("w", encoding="utf-8", newline="") as file:
@@ -136,7 +138,7 @@ def show_problems(report: Report) -> None:
     for finding in report.findings:
         print_sentence(f"{finding.problem.upper()}: {finding_in_words(finding)}")
     if report.lost_count:
-        where = f"; branches that break: {', '.join(report.lost_branches)}" if report.lost_branches else ""
+        where = f"; broken branches: {', '.join(report.lost_branches)}" if report.lost_branches else ""
         print_sentence(f"MISSING: {plural(report.lost_count, 'live object')}{where}")
     for lost in report.lost[:MAX_SHOWN]:
         print_sentence(f"  {lost_in_words(lost)}")
@@ -145,26 +147,27 @@ def show_problems(report: Report) -> None:
 
 
 def finding_in_words(finding: Finding) -> str:
-    return escaped_name(f"{finding.what} {finding.id}: {finding.why}{needs_in_words(finding.needs)}")
+    return escaped_name(f"{finding.what} {finding.id}: {finding.why}{dependents_in_words(finding.needed_by)}")
 
 
 def lost_in_words(lost: LostObject) -> str:
     kinds = " and ".join(word for word, is_so in (("committed", lost.committed), ("staged", lost.staged)) if is_so)
     return escaped_name(
-        f"{lost.address} ({kinds}{f' at {lost.path}' if lost.path is not None else ''}){needs_in_words(lost.needs)}"
+        f"{lost.address} ({kinds}{f' at {lost.path}' if lost.path is not None else ''})"
+        f"{dependents_in_words(lost.needed_by)}"
     )
 
 
-def needs_in_words(needs: Needs) -> str:
+def dependents_in_words(needed_by: Dependents) -> str:
     parts = []
-    if needs.branches:
-        parts.append(f"breaks {', '.join(needs.branches)}")
-    if needs.commits:
-        others = needs.commit_count - len(needs.commits)
+    if needed_by.branches:
+        parts.append(f"breaks {', '.join(needed_by.branches)}")
+    if needed_by.commits:
+        others = needed_by.commit_count - len(needed_by.commits)
         more = f" and {others:,} more" if others else ""
-        parts.append(f"needed by commits {', '.join(needs.commits)}{more} ({needs.retained:,} retained)")
-    if needs.history_of:
-        parts.append(f"in the history of {', '.join(needs.history_of)}")
+        parts.append(f"needed by commits {', '.join(needed_by.commits)}{more} ({needed_by.retained:,} retained)")
+    if needed_by.history_of:
+        parts.append(f"in the history of {', '.join(needed_by.history_of)}")
     return f"; {'; '.join(parts)}" if parts else ""
 
 
@@ -186,12 +189,18 @@ def show_notes(report: Report, missing: Path | None) -> None:
         listed = command("fsck", report.repository, "--write-missing", "FILE")
         print_command("Write the list for 'mark --accept-missing FILE'", listed)
     elif missing is not None:
-        print_sentence(f"{plural(report.lost_count, 'address')} in {missing}")
+        print_sentence(f"The list of missing addresses is in {missing} ({report.lost_count:,} found).")
         next_command = command("mark", report.repository, "--accept-missing", str(missing))
     if report.sound:
         print_sentence(f"{verdict(report)}.")
     if report.sound or missing is not None:
         print_command("Next", next_command)
+
+
+def as_json(item: Finding | LostObject) -> dict[str, Any]:
+    """The JSON fields of a finding or lost object, in which `needed_by` is called `needs`."""
+    fields = asdict(item)
+    return {**{name: value for name, value in fields.items() if name != "needed_by"}, "needs": fields["needed_by"]}
 
 
 def document(report: Report, missing: Path | None) -> dict[str, Any]:
@@ -200,15 +209,15 @@ def document(report: Report, missing: Path | None) -> dict[str, Any]:
         "repository": report.repository,
         "namespace": report.namespace,
         "sound": report.sound,
-        "findings": [asdict(finding) for finding in report.findings],
+        "findings": [as_json(finding) for finding in report.findings],
         "missing": {
             "count": report.lost_count,
             "branches": report.lost_branches,
-            "objects": [asdict(lost) for lost in report.lost],
+            "objects": [as_json(lost) for lost in report.lost],
             "list": str(missing) if missing else None,
         },
         "alien": {"count": report.unknown_count, "files": report.unknown_files},
-        "named_like_tables": [asdict(table) for table in report.misnamed_files],
+        "named_like_tables": [as_json(table) for table in report.misnamed_files],
         "not_verified": report.not_verified,
         "hints": report.hints,
         "verified": report.verified,

@@ -151,9 +151,9 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
             f"{target.repository.id}'.",
             invariant=3,
         )
-    if unread := unresolvable(holds, graph_known=graph.complete):
+    if unresolved := unresolvable(holds, graph_known=graph.complete):
         raise Refused(
-            f"the holds {', '.join(unread)} require the whole commit graph, which can't be read with these "
+            f"the holds {', '.join(unresolved)} require the whole commit graph, which can't be read with these "
             f"credentials: {' '.join(report.not_verified)}",
             invariant=3,
         )

@@ -8,7 +8,7 @@ import typer
 from spark_resources.errors import WrongUsage
 
 holds_app = typer.Typer(
-    help="Manage holds, which keep objects despite the rules. Holds match tags, commits, branches, paths or keys.",
+    help="Manage holds, which keep objects that would expire. Holds match tags, commits, branches, paths or keys.",
     no_args_is_help=True,
 )
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON document, for scripts")]
@@ -37,18 +37,19 @@ def add(
     owner: Annotated[str, typer.Option(help="who requested the hold")],
     reason: Annotated[str, typer.Option(help="reason for the hold")],
     tags: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="hold everything that commits with matching tags reach")
+        str | None, typer.Option(metavar="PATTERN", help="hold objects of commits with matching tags")
     ] = None,
     history: Annotated[
-        bool, typer.Option("--history", help="with --tags: also hold what their ancestors reach")
+        bool, typer.Option("--history", help="with --tags: also hold the objects of their ancestors")
     ] = False,
     commits: Annotated[
-        str | None, typer.Option(metavar="KEY=PATTERN", help="hold commits with matching metadata: legal=hold")
+        str | None,
+        typer.Option(metavar="KEY=PATTERN", help="hold objects of commits with this metadata, e.g. legal=hold"),
     ] = None,
     branches: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="hold commits of matching branches, for --days")
+        str | None, typer.Option(metavar="PATTERN", help="retain commits of matching branches for at least --days")
     ] = None,
-    days: Annotated[int | None, typer.Option(help="with --branches: minimum number of days")] = None,
+    days: Annotated[int | None, typer.Option(help="with --branches: minimum retention in days")] = None,
     paths: Annotated[
         str | None, typer.Option(metavar="PATTERN", help="hold the objects that any commit has at matching paths")
     ] = None,
@@ -56,7 +57,7 @@ def add(
         str | None, typer.Option(metavar="KEY", help="hold stored objects whose keys start with KEY")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="last day (UTC), or a time with its zone; no end by default")
+        str | None, typer.Option(help="last day (UTC), or a time with a time zone; no end by default")
     ] = None,
 ) -> None:
     """Add a hold. '*' in a pattern matches any text including slashes; quote it."""

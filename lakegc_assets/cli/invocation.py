@@ -24,7 +24,7 @@ def as_invoked(text: str, commands: Collection[str]) -> str:
     """Wherever one of these commands follows `lakegc` in a text, replace `lakegc` with the way this process was
     invoked.
 
-    Messages from outside this package, such as errors of a sweep, name commands without knowing how it was invoked.
+    Messages from outside this package, such as errors of a sweep, name commands without knowing how lakegc was invoked.
     """
     invocation = _invocation()
     if invocation == "lakegc":

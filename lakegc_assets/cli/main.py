@@ -69,7 +69,8 @@ def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int
         return 1
     except Exception as error:
         return _failed(
-            f"{type(error).__name__}: {error}\nThis is a bug in lakegc. Run it with --debug and report it.", 1
+            f"{type(error).__name__}: {error}\nThis is a bug in lakegc. Run it with --debug, and report the traceback.",
+            1,
         )
 
 

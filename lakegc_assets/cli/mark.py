@@ -32,7 +32,7 @@ from lakegc_assets.mark.context import Target, find_target
 from lakegc_assets.rules.incremental import late_uploads
 from lakegc_assets.sweep.quarantine import read_quarantine, result_in_words
 from lakegc_assets.sweep.report import read_report
-from spark_resources.errors import DamagedData, LakegcError, NotFound, Untrusted, WrongUsage
+from spark_resources.errors import DamagedData, LakegcError, NotFound, Untrusted, WrongUsage, full_stop
 from spark_resources.host.user_folders import home_folder
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.mark_store.approval import ApprovalStatus, withdraw_stale_summary
@@ -66,8 +66,8 @@ class Server:
 
 
 def refuse_mark_early(partition: Partition, options: Mapping[str, Any]) -> None:
-    """Raise the error that the mark would be refused with, before its partition or run is created: its id is already
-    used by a lakegc or foreign mark, or its base mark is missing or unfinished. Reads small records only."""
+    """Raise the error that the mark would be refused with, before its partition or run is created: if its id is
+    already used by a lakegc or foreign mark, or its base mark is missing or unfinished. Reads small records only."""
     target = Server.configured().target(partition.repository)
     refuse_used_id(target, partition)
     since = options["since"]
@@ -185,12 +185,12 @@ class Row:
 
 
 NEXT_COMMANDS = {
-    MarkState.MARKED.value: ("What the newest mark would delete", "review"),
-    MarkState.SUPERSEDED.value: ("What the newest mark would delete", "review"),
+    MarkState.MARKED.value: ("To see what the newest mark would delete", "review"),
+    MarkState.SUPERSEDED.value: ("To see what the newest mark would delete", "review"),
     MarkState.APPROVED.value: ("To sweep the approved set", "sweep"),
     MarkState.SWEEPING.value: ("To resume the sweep", "sweep"),
-    MarkState.SWEPT.value: ("What the newest sweep did", "report"),
-    MarkState.SWEPT_WITH_FAILURES.value: ("What the newest sweep did", "report"),
+    MarkState.SWEPT.value: ("To see what the newest sweep did", "report"),
+    MarkState.SWEPT_WITH_FAILURES.value: ("To see what the newest sweep did", "report"),
 }
 """The purpose and name of the command that follows each state of one of lakegc's marks."""
 
@@ -323,7 +323,8 @@ def open_mark(repository: str, mark_id: str) -> Mark:
     mark = Mark.open(place, resolve_mark_id(place, repository, mark_id))
     if mark.record.finished is None:
         reason = f": {mark.record.failure}" if mark.record.failure else ""
-        raise WrongUsage(f"mark {mark_id} of {repository} is not finished ({mark.record.state}){reason}")
+        problem = full_stop(f"mark {mark_id} of {repository} is not finished ({mark.record.state}){reason}")
+        raise WrongUsage(f"{problem} To list the marks: {command('status', repository)}")
     return mark
 
 

@@ -64,7 +64,7 @@ def check_mark_options(options: Mapping[str, Any]) -> None:
 
 
 def resolve_partition(repository: str, mark_id: str) -> Partition:
-    """A mark of a repository; 'latest' is the newest finished one. Raises `NotFound` and `WrongUsage`."""
+    """The partition of a mark; 'latest' is the newest finished one. Raises `NotFound` and `WrongUsage`."""
     if mark_id != "latest":
         return Partition.of(repository, mark_id)
     from lakegc_assets.cli.mark import Server, resolve_mark_id

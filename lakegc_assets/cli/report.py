@@ -157,7 +157,7 @@ def show_reasons(reasons: Reasons) -> None:
         for row in named[:ROWS_SHOWN]:
             print_sentence(f"{outcome}: {row['address']}")
         if len(named) > ROWS_SHOWN:
-            print_sentence(f"{outcome}: … and more; the Parquet files with the outcomes list all")
+            print_sentence(f"{outcome}: … and more; the Parquet files with the outcomes list them all")
 
 
 def document(

@@ -29,8 +29,8 @@ from spark_resources.model import ExpiredReason, MarkState
 
 KINDS = ("reason", "age", "prefix", "slice")
 ROWS_SHOWN = {"largest": 5, "newest": 5, "sample": 10}
-TITLES = {"largest": "The largest", "newest": "The newest", "sample": "A random sample"}
-MAX_MESSAGE_LENGTH = 50  # maximum length of a commit's message
+TITLES = {"largest": "Largest objects", "newest": "Newest objects", "sample": "Random sample"}
+MAX_MESSAGE_LENGTH = 50  # maximum number of characters shown of a commit's message
 NEVER_COMMITTED = (
     "Objects that no commit and no staged change refers to were overwritten, deleted or reset while staged, or "
     "uploaded and never linked. A mark can't distinguish these cases."
@@ -149,11 +149,11 @@ def show_review(review: Review) -> None:
             print_command("Next", command(next_name, record.repository, record.mark_id))
     else:
         mark_command = command("mark", record.repository)
-        print_command("There is nothing to approve. After the next changes", mark_command)
+        print_command("There is nothing to approve. To mark again after further changes", mark_command)
 
 
 def listing_in_words(record: MarkRecord) -> str:
-    return "Listed" if record.inventory is None else f"By the inventory {record.inventory['where']}, taken"
+    return "Listed" if record.inventory is None else f"From the inventory {record.inventory['where']}, taken"
 
 
 def overview(review: Review) -> list[str]:
@@ -206,7 +206,9 @@ def notes_on_reasons(review: Review) -> list[str]:
             f"{review.facts['unexplained']}"
         )
     elif ExpiredReason.UNKNOWN.value in reasons:
-        notes.append("The commit graph could not be read, so it isn't known whether expired commits had these objects.")
+        notes.append(
+            "The commit graph could not be read, so it isn't known whether expired commits refer to these objects."
+        )
     return [*notes, *(f"{why}." for why in review.facts.get("unclear", []))]
 
 

@@ -75,7 +75,8 @@ def show_foreign(foreign: ForeignReview, totals: Totals, missing: int, digest: s
     print_sentence(
         f"Mark {mark.mark_id} of {foreign.repository}, made by {made_by(mark)}, {foreign_state(mark)}: "
         f"{plural(totals.whole.objects + missing, 'object')} expired. {totals.whole.objects:,} of them "
-        f"({size(totals.whole.bytes)}) {'is' if totals.whole.objects == 1 else 'are'} in the store, {missing:,} not."
+        f"({size(totals.whole.bytes)}) {'is' if totals.whole.objects == 1 else 'are'} in the store, {missing:,} "
+        f"{'is' if missing == 1 else 'are'} not."
     )
     recorded = (mark.summary or {}).get("num_deleted_objects")
     if isinstance(recorded, int) and recorded != totals.whole.objects + missing:

@@ -29,7 +29,7 @@ def up(
         str, typer.Option(metavar="FILE", help="log one line per request to this file; '-' is stderr")
     ] = "",
 ) -> None:
-    """Serve until Ctrl-C. Prints the settings for other terminals."""
+    """Run a sandbox until Ctrl-C. Prints the settings for other terminals."""
     from spark_resources.lakefs_sandbox import Sandbox, StorePlace
     from spark_resources.settings import Settings
 
@@ -41,8 +41,8 @@ def up(
             log = sys.stderr if to_stderr else stack.enter_context(Path(request_log).open("a", encoding="utf-8"))
             log_message = partial(print_text, file=log)
         sandbox = stack.enter_context(Sandbox(folder, port=port, place=place, request_log=log_message))
-        over = f", objects under {store}" if store else ""
-        print_text(f"lakeFS sandbox at {sandbox.endpoint_url}, in\n{sandbox.root}{over}\n")
+        objects_text = f", objects under {store}" if store else ""
+        print_text(f"lakeFS sandbox at {sandbox.endpoint_url}, in\n{sandbox.root}{objects_text}\n")
         print_text("For lakectl, in ~/.lakectl.yaml:\n")
         for line in sandbox.lakectl_configuration.splitlines():
             print_text(f"  {line}")
@@ -52,7 +52,7 @@ def up(
         print_text(f"\nThen list the marks:\n\n  {command('status')}\n")
         print_text("Press Ctrl-C to stop the sandbox; its data is kept.")
         sys.stdout.flush()
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # the signal of service managers and containers
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # sent by service managers and containers
         try:
             threading.Event().wait()
         except KeyboardInterrupt:

@@ -45,12 +45,12 @@ REMEDIES = {
     **dict.fromkeys(TRANSIENT_CODES, "the store was busy or unreachable: try again later, or with a lower --rate"),
     "NotInBackup": "back the mark up again, then sweep again",
 }
-"""The remedy for a failure, by the code in its receipt. Missing permissions and other codes are handled elsewhere."""
+"""The remedy for a failure, by the code in its receipt. `why_failed` handles missing permissions and other codes."""
 LATE_SHOWN = 20
 
 
 def refuse_early(partition: Partition) -> None:
-    """Raise the error that would refuse a sweep, as far as small records show it."""
+    """Raise the error that the sweep would be refused with, as far as small records reveal it."""
     server = Server.configured()
     target = with_probed_capabilities(server.target(partition.repository))
     refuse_sweep_early(target, partition.mark_id, backup_to=server.settings.backup_to)
@@ -128,7 +128,7 @@ def why_failed(report: Report) -> Iterator[str]:
     for refusal in report.refusals:
         why = ": ".join(filter(None, (refusal["code"], refusal["why"]))).rstrip(".") or "the store gave no reason"
         remedy = (
-            "grant the permission to delete there"
+            "grant the permission to delete these objects"
             if refusal["code"] in MISSING_PERMISSIONS
             else REMEDIES.get(refusal["code"], "")
         )
@@ -142,10 +142,10 @@ def next_commands(report: Report, in_quarantine: int) -> Iterator[tuple[str, str
     repository_and_mark = (report.repository, report.mark_id)
     if report.objects.get(Outcome.FAILED.value):
         sweep_command = command("sweep", *repository_and_mark, *(["--quarantine"] if report.quarantine else []))
-        yield "Retry those that failed", sweep_command
+        yield "Retry the failed objects", sweep_command
     if in_quarantine:
-        yield "Restore them", command("undo", *repository_and_mark)
-        yield "Delete them permanently", command("purge", *repository_and_mark)
+        yield "Restore the quarantined objects", command("undo", *repository_and_mark)
+        yield "Delete the quarantined objects permanently", command("purge", *repository_and_mark)
 
 
 # --- quarantined objects --------------------------------------------------------------------------------------------
@@ -170,26 +170,28 @@ class QuarantineResult:
                 text = counts or "no objects in quarantine"
                 repository_and_mark = (self.partition.repository, self.partition.mark_id)
                 print_sentence(f"Mark {repository_and_mark[1]} of {repository_and_mark[0]}: {text}.")
-                print_command("Its report", command("report", *repository_and_mark))
+                print_command("Show the report of its sweep", command("report", *repository_and_mark))
         if failed := self.objects.get(Outcome.FAILED.value):
             raise SweptWithFailures(
                 f"{plural(failed, 'quarantined object')} of mark {self.partition.mark_id} could not be processed. "
-                f"The receipts under {self.receipts} say why. Run the same command again to retry."
+                f"The reasons are in the receipts under {self.receipts}. Run the same command again to retry."
             )
 
 
 def undo(partition: Partition) -> QuarantineResult:
     """Restore a mark's quarantined objects."""
-    from lakegc_assets.sweep import undo as work
+    from lakegc_assets.sweep.undo import undo as undo_sweep
 
-    return QuarantineResult(partition, {}) if in_quarantine(partition) == 0 else run_on_quarantine(partition, work.undo)
+    if in_quarantine(partition) == 0:
+        return QuarantineResult(partition, {})
+    return run_on_quarantine(partition, undo_sweep)
 
 
 def purge(partition: Partition) -> QuarantineResult:
     """Permanently delete a mark's quarantined objects that are still garbage."""
-    from lakegc_assets.sweep import undo as work
+    from lakegc_assets.sweep.undo import purge as purge_quarantine
 
-    return run_on_quarantine(partition, work.purge)
+    return run_on_quarantine(partition, purge_quarantine)
 
 
 def confirm_purge(partition: Partition, *, yes: bool) -> bool:
@@ -234,7 +236,7 @@ def has_copies(partition: Partition) -> bool:
 
 
 def ask_for_confirmation(partition: Partition, objects: int | None) -> None:
-    objects_text = "What" if objects is None else f"{plural(objects, 'object')} that"
+    objects_text = "Everything that" if objects is None else f"{plural(objects, 'object')} that"
     print_sentence(
         f"{objects_text} the sweep of mark {partition.mark_id} quarantined in {partition.repository} will be deleted "
         "permanently; those that are live again are restored instead."

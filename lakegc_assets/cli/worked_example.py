@@ -1,4 +1,4 @@
-"""The documented worked example in a new sandbox: main keeps 21 days, dev 7, run on 2022-03-31 (formats §6).
+"""The documented worked example in a new sandbox, run on 2022-03-31: main retains 21 days, dev 7 (formats §6).
 
 The history is shifted so that its run day is now, and shown with the documented dates.
 """
@@ -75,15 +75,15 @@ def replay(sandbox: Sandbox, *, now: datetime) -> ReplayedExample:
     shift = now - RUN_DAY
     paths: dict[str, str] = {}
 
-    def on_day(moment: datetime) -> datetime:
+    def set_day(moment: datetime) -> datetime:
         if sandbox.clock_can_be_set:
             sandbox.set_clock(moment + shift)
         return moment + shift
 
-    repository = sandbox.create(REPOSITORY, date=on_day(datetime(2022, 2, 26, 12, tzinfo=UTC)))
+    repository = sandbox.create(REPOSITORY, date=set_day(datetime(2022, 2, 26, 12, tzinfo=UTC)))
 
     def commit(change: Change) -> None:
-        when = on_day(change.when)
+        when = set_day(change.when)
         for path in (change.adds, OVERWRITTEN):
             text = f"{path}, as written on {change.branch} on 2022-{change.name}\n"
             paths[repository.put(change.branch, path, text.encode()).address] = path
@@ -96,7 +96,7 @@ def replay(sandbox: Sandbox, *, now: datetime) -> ReplayedExample:
     repository.create_branch("dev", "main")
     for change in WITH_DEV:
         commit(change)
-    repository.merge("dev", "main", strategy="source-wins", message="merge of dev", date=on_day(MERGED))
+    repository.merge("dev", "main", strategy="source-wins", message="merge of dev", date=set_day(MERGED))
     for change in AFTER_MERGE:
         commit(change)
     set_rules(repository, RULES)

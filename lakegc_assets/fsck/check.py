@@ -14,7 +14,7 @@ import pyarrow as pa
 from lakegc_assets.formatting import plural
 from lakegc_assets.fsck import lakefs_files, live_objects
 from lakegc_assets.fsck.commit_graph import Graph, read_graph, report_commits
-from lakegc_assets.fsck.findings import Finding, LostObject, Needs, Problem, Report
+from lakegc_assets.fsck.findings import Dependents, Finding, LostObject, Problem, Report
 from lakegc_assets.fsck.tables import (
     METARANGES,
     NOT_A_TABLE,
@@ -37,7 +37,7 @@ from spark_resources.spark.task_report import TaskReport
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-MAX_NAMED = 1000  # lost objects that are looked up; the others are counted, and written to the list
+MAX_NAMED = 1000  # lost objects whose references are looked up; the others are only counted and listed
 METARANGES_LOOKED_UP = 1000  # per damaged range; those of heads are always looked up
 
 WriteLost = Callable[[Iterator[str]], None]
@@ -94,7 +94,7 @@ def check_tables(
     unreferenced = sorted(files.tables - {*metarange_ids, *graph.dump_tables, *(row["range_id"] for row in ranges)})
     context = Context(run, graph, by_metarange, ranges_found, ranges, graph.complete and not damaged, report)
     for finding in damaged:
-        report.findings.append(replace(finding, needs=graph.needs(by_metarange.get(finding.id, []))))
+        report.findings.append(replace(finding, needed_by=graph.dependents(by_metarange.get(finding.id, []))))
     check_ranges(context, unreferenced)
     note_unchecked_objects(context, {finding.id for finding in damaged} & live_metaranges)
     ranges_found.unpersist()
@@ -126,7 +126,7 @@ def commits_by_metarange(graph: Graph) -> dict[str, list[str]]:
 
 
 def note_unchecked_objects(context: Context, metaranges: set[str]) -> None:
-    """Report that objects in unreadable tables were not checked and are on no list."""
+    """Report that the objects of unreadable tables were not checked, so none of them is reported as lost."""
     live_ranges = {row["range_id"] for row in context.ranges if row["live"]}
     ranges = live_ranges & {finding.id for finding in context.report.findings}
     if metaranges or ranges:
@@ -157,7 +157,7 @@ def distinct_ranges(ranges_found: DataFrame, report: Report) -> list[dict[str, A
         merged = by_id.setdefault(str(row["range_id"]), row)
         if merged is not row:
             merged["live"] = merged["live"] or row["live"]
-            why = "metaranges describe it differently, with other counts or keys"
+            why = "metaranges describe it differently: their counts or keys disagree"
             report.findings.append(Finding("range", str(row["range_id"]), Problem.DAMAGED, why))
     return list(by_id.values())
 
@@ -189,37 +189,37 @@ def check_ranges(context: Context, unreferenced: list[str]) -> None:
     notes = [json.loads(row["note"]) for row in notes_and_lost.where("note is not null").select("note").collect()]
     report.count({name: int(value or 0) for name, value in observation.get.items()})
     report.count(TaskReport.summed(note["report"] for note in notes if "report" in note).counters)
-    sort_findings(context, [finding_of(note) for note in notes if "report" not in note])
+    record_findings(context, [finding_of(note) for note in notes if "report" not in note])
     find_lost(context, notes_and_lost.where("note is null"))
     notes_and_lost.unpersist()
 
 
-def sort_findings(context: Context, findings: list[Finding]) -> None:
+def record_findings(context: Context, findings: list[Finding]) -> None:
     """Record the findings, and add the commits and branches that need a range to each finding of a range.
 
-    A damaged, unreferenced file that is only named like a table is not a finding unless the graph is incomplete.
+    An unreferenced file that is only named like a table is not a finding unless the graph is incomplete.
     """
     damaged_ranges = [finding.id for finding in findings if finding.what == "range"]
     damaged_ranges += [finding.id for finding in context.report.findings if finding.what == "range"]
-    needs = needs_of_ranges(context, damaged_ranges)
+    needed_by = dependents_of_ranges(context, damaged_ranges)
     context.report.findings = [
-        replace(finding, needs=needs.get(finding.id, finding.needs)) if finding.what == "range" else finding
+        replace(finding, needed_by=needed_by.get(finding.id, finding.needed_by)) if finding.what == "range" else finding
         for finding in context.report.findings
     ]
     for finding in sorted(findings, key=lambda finding: (finding.what, finding.id)):
         if finding.what == NOT_A_TABLE and context.complete:
             context.report.misnamed_files.append(finding)
         elif finding.what in (NOT_A_TABLE, UNREFERENCED_TABLE):
-            who = "nothing refers to it" if context.complete else "a commit or metarange that can't be read may need it"
-            context.report.findings.append(replace(finding, what=UNREFERENCED_TABLE, why=f"{finding.why} ({who})"))
+            why = "nothing refers to it" if context.complete else "a commit or metarange that can't be read may need it"
+            context.report.findings.append(replace(finding, what=UNREFERENCED_TABLE, why=f"{finding.why} ({why})"))
         else:
-            context.report.findings.append(replace(finding, needs=needs.get(finding.id, finding.needs)))
+            context.report.findings.append(replace(finding, needed_by=needed_by.get(finding.id, finding.needed_by)))
 
 
-def needs_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, Needs]:
+def dependents_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, Dependents]:
     """The commits and branches that need each of these ranges, by range id."""
     return {
-        range_id: context.graph.needs(
+        range_id: context.graph.dependents(
             commit for metarange_id in metaranges for commit in context.by_metarange.get(metarange_id, [])
         )
         for range_id, metaranges in metaranges_of_ranges(context, ids).items()
@@ -255,7 +255,8 @@ def find_lost(context: Context, absent: DataFrame) -> None:
     count, lost = report.verified.pop("not_listed"), absent
     named: list[Row] = []
     if count:
-        if count <= ALWAYS_LOOKED_UP or count * 2 <= report.verified["live"]:  # otherwise it is the wrong store or path
+        # if more are missing, the store or path is probably wrong
+        if count <= ALWAYS_LOOKED_UP or count * 2 <= report.verified["live"]:
             run.log_message(f"looking up {plural(count, 'live object')} missing from the listing")
             still_missing = not_listed_now(absent.select("address"), run.target.place)
             lost = absent.join(still_missing, "address").persist()
@@ -267,7 +268,7 @@ def find_lost(context: Context, absent: DataFrame) -> None:
     if named:
         report.lost = with_references(context, named)
         report.lost_branches = tuple(
-            sorted({branch for lost_object in report.lost for branch in lost_object.needs.branches})
+            sorted({branch for lost_object in report.lost for branch in lost_object.needed_by.branches})
         )
         hint_at_listing(run, report)
 
@@ -295,15 +296,15 @@ def with_references(context: Context, named: list[Row]) -> list[LostObject]:
     for row in named:
         places = references.get(row["address"], [])
         ids = {metarange_id for range_id, _ in places for metarange_id in metaranges.get(range_id, ())}
-        needs = context.graph.needs(
+        needed_by = context.graph.dependents(
             commit for metarange_id in ids for commit in context.by_metarange.get(metarange_id, [])
         )
         paths = {path for _, path in places}
         for branch, path in branches.get(row["address"], []):
-            needs = replace(needs, branches=tuple(sorted({*needs.branches, branch})))
+            needed_by = replace(needed_by, branches=tuple(sorted({*needed_by.branches, branch})))
             paths.add(path)
         lost_objects.append(
-            LostObject(row["address"], min(paths, default=None), row["committed"], row["staged"], needs)
+            LostObject(row["address"], min(paths, default=None), row["committed"], row["staged"], needed_by)
         )
     return lost_objects
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from lakegc_assets.fsck.findings import Finding, Needs, Problem, Report, problem_of, reason_of
+from lakegc_assets.fsck.findings import Dependents, Finding, Problem, Report, problem_of, reason_of
 from lakegc_assets.fsck.tables import read_tables, verified_bytes
 from lakegc_assets.mark.context import Target
 from spark_resources import sstable
@@ -16,7 +16,7 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.model import Commit
 
 KNOWN_VERSIONS = (0, 1)
-MAX_LOGGED_WITH_DUMP = 100_000  # commits, which are a hundred pages of the log
+MAX_LOGGED_WITH_DUMP = 100_000  # commits: a hundred pages of the log
 MAX_COMMITS_NAMED = 10
 GRAPH_PERMISSIONS = "fs:ListBranches, fs:ListTags and fs:ListCommits"
 
@@ -49,11 +49,11 @@ class Graph:
         else:
             self.commits[commit.id] = commit
 
-    def needs(self, ids: Iterable[str]) -> Needs:
+    def dependents(self, ids: Iterable[str]) -> Dependents:
         """The commits and branches that need the content of these commits."""
         commits = sorted(set(ids))
         heads = {branch for branch, head in self.heads.items() if head in set(commits)}
-        return Needs(
+        return Dependents(
             commits=tuple(commits[:MAX_COMMITS_NAMED]),
             commit_count=len(commits),
             retained=sum(commit in self.retained for commit in commits),
@@ -90,14 +90,14 @@ def read_graph(target: Target, lakefs: LakeFS, report: Report) -> Graph:
 def report_commits(graph: Graph, report: Report) -> None:
     """Report forged and missing commits as findings, with the commits and branches that need them."""
     for commit_id, why in graph.forged.items():
-        report.findings.append(Finding("commit", commit_id, Problem.DAMAGED, why, graph.needs([commit_id])))
+        report.findings.append(Finding("commit", commit_id, Problem.DAMAGED, why, graph.dependents([commit_id])))
     for missing_id, error in graph.missing.items():
-        needs = graph.needs(commit.id for commit in graph.commits.values() if missing_id in commit.parents)
+        dependents = graph.dependents(commit.id for commit in graph.commits.values() if missing_id in commit.parents)
         heads = tuple(sorted(branch for branch, head in graph.heads.items() if head == missing_id))
-        behind = sorted({*needs.branches, *needs.history_of} - {*heads})
+        behind = sorted({*dependents.branches, *dependents.history_of} - {*heads})
         behind += [f"tag {tag}" for tag, commit_id in sorted(graph.tags.items()) if commit_id == missing_id]
-        needs = Needs(needs.commits, needs.commit_count, needs.retained, heads, tuple(behind))
-        report.findings.append(Finding("commit", missing_id, problem_of(error), reason_of(error), needs))
+        needed_by = Dependents(dependents.commits, dependents.commit_count, dependents.retained, heads, tuple(behind))
+        report.findings.append(Finding("commit", missing_id, problem_of(error), reason_of(error), needed_by))
 
 
 # --- the dump -------------------------------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> l
         return []
     if dump is None:
         report.not_verified.append(
-            "Commits that no branch or tag reaches: these credentials may not dump references, so logs were walked. "
-            f"{GRAPH_PERMISSIONS} are needed."
+            "Commits that no branch or tag reaches: these credentials aren't permitted to dump references, so logs "
+            f"were read instead. Grant {GRAPH_PERMISSIONS}."
         )
         return []
     before = len(report.findings)
@@ -161,7 +161,7 @@ def why_forged(commit: Commit) -> str | None:
         actual_id = sstable.commit_id(commit)
     except (OverflowError, UnicodeEncodeError) as error:
         return f"it has a value that no commit can have ({error})"
-    return None if actual_id == commit.id else f"forged or damaged: its content is that of commit {actual_id}"
+    return None if actual_id == commit.id else f"forged or damaged: the id of its content is {actual_id}"
 
 
 def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> None:
@@ -178,7 +178,7 @@ def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> 
                 seen.add(commit.id)
                 graph.add(commit)
         except LakegcError as error:
-            report.add_finding("log", name, error, graph.needs([start]))
+            report.add_finding("log", name, error, graph.dependents([start]))
     report.count({"logged_commits": len(seen)})
 
 

@@ -16,7 +16,7 @@ class Problem(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class Dependents:
     """The commits and branches that need a table, commit or object.
 
     `commits` names the first few; `commit_count` and `retained` count all. `branches` are those whose head needs it, so
@@ -38,7 +38,7 @@ class Finding:
     id: str
     problem: Problem
     why: str
-    needs: Needs = Needs()
+    needed_by: Dependents = Dependents()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class LostObject:
     path: str | None
     committed: bool
     staged: bool
-    needs: Needs = Needs()
+    needed_by: Dependents = Dependents()
 
 
 COUNTED = (
@@ -97,9 +97,9 @@ class Report:
         for name, number in counts.items():
             self.verified[name] = self.verified.get(name, 0) + number
 
-    def add_finding(self, what: str, thing: str, error: LakegcError, needs: Needs = Needs()) -> None:
+    def add_finding(self, what: str, thing: str, error: LakegcError, needed_by: Dependents = Dependents()) -> None:
         """Record a finding with the reason given by this error."""
-        self.findings.append(Finding(what, thing, problem_of(error), reason_of(error), needs))
+        self.findings.append(Finding(what, thing, problem_of(error), reason_of(error), needed_by))
 
 
 def problem_of(error: LakegcError) -> Problem:
@@ -109,5 +109,5 @@ def problem_of(error: LakegcError) -> Problem:
 
 
 def reason_of(error: LakegcError) -> str:
-    """The reason of an error, without the advice for marks. An error of a table has it in its cause."""
+    """The reason for an error, without the advice for marks. A table's error has the reason in its cause."""
     return str(error.__cause__ or error)

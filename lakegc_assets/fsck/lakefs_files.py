@@ -24,8 +24,8 @@ _TABLE = re.compile(rf"^{ROOT}([0-9a-f]{{64}})$")
 
 @dataclass(slots=True)
 class LakefsFiles:
-    """`tables` are ids by name only; `unknown_files` are the first of `unknown_count` keys that aren't lakeFS's or
-    lakegc's."""
+    """`tables` are ids, recognized by name only; `unknown_files` are the first of `unknown_count` keys that aren't
+    lakeFS's or lakegc's."""
 
     tables: set[str] = field(default_factory=set)
     unknown_files: list[str] = field(default_factory=list)

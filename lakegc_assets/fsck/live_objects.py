@@ -48,14 +48,14 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
         retained |= {verdict.commit_id for verdict in verdicts if verdict.retained}
     except LakegcError as error:
         report.not_verified.append(
-            "Objects of commits that only the retention rules keep: they can't be applied to this commit graph "
+            "Objects of commits that only the retention rules keep: the rules can't be applied to this commit graph "
             f"({error})"
         )
     for commit_id, metarange in listed.items():
         known = graph.commits.get(commit_id)
         if known is not None and known.metarange_id != metarange:
             why = f"its metarange is '{known.metarange_id}', but '{metarange}' in the server's list of retained commits"
-            report.add_finding("commit", commit_id, DamagedData(why), graph.needs([commit_id]))
+            report.add_finding("commit", commit_id, DamagedData(why), graph.dependents([commit_id]))
     graph.retained = frozenset({*retained, *listed})
     return {
         *listed.values(),
@@ -67,7 +67,8 @@ def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str
     """The metaranges of the commits that the server retains; none without rules or without permission."""
     if target.repository.read_only:
         report.not_verified.append(
-            "What only the server's list of retained commits keeps: the repository is read-only."
+            "What only the server's list of retained commits keeps: the repository is read-only, so there is no such "
+            "list."
         )
         return {}
     try:
@@ -191,7 +192,7 @@ def stored_sightings(spark: SparkSession, place: Place) -> DataFrame:
     )
 
 
-# --- compared -------------------------------------------------------------------------------------------------------
+# --- comparison -----------------------------------------------------------------------------------------------------
 
 
 def by_address(sightings: DataFrame) -> DataFrame:

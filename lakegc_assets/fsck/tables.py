@@ -53,7 +53,7 @@ SIGHTINGS = pa.schema(
 
 
 def read_tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | LakegcError]]:
-    """Ids with the bytes of their tables, prefetched, or with the error of reading them."""
+    """Ids with the bytes of their tables, prefetched, or with the error if they can't be read."""
     errors: dict[str, LakegcError] = {}
 
     def read(table_id: str) -> bytes:
@@ -135,7 +135,7 @@ def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table
 
 
 def verified_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_entries: int) -> DataFrame:
-    """Verify these tables (rows of RANGES). Returns the addresses inside the namespace from live ones (SIGHTINGS)."""
+    """Verify these tables (rows of RANGES). Returns the live addresses in the namespace (SIGHTINGS)."""
 
     def read(batches: Batches) -> Batches:
         report = TaskReport()

@@ -67,7 +67,7 @@ def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collect
     `committed` are the ids of the ranges that the rules retain.
     """
     paths = PathHolds.of(holds_in_force.in_force(run))
-    ranges = [row for row in expired_ranges(run, paths) if row["range_id"] not in committed]
+    ranges = [row for row in ranges_with_holds(run, paths) if row["range_id"] not in committed]
     notes.add_dataset(write_rows(run.place, run.mark.folder(ASSET, RANGES_PART), ranges, RANGES_ON_HOLD), RANGES_PART)
     folder = run.mark.folder(ASSET, ADDRESSES_PART)
     if ranges:
@@ -83,9 +83,9 @@ def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collect
     notes.facts |= {"ranges_on_hold": len(ranges), "addresses_on_hold": dataset.rows}
 
 
-def expired_ranges(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
-    """The ranges of expired commits that only commits on hold reach, or that may contain paths on hold
-    (RANGES_ON_HOLD)."""
+def ranges_with_holds(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
+    """The ranges of commits that only holds retain, and those ranges of expired commits that may contain paths on hold
+    (RANGES_ON_HOLD). Commits that the rules retain may have these ranges, too."""
     from pyspark.sql import functions as F
 
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
@@ -194,8 +194,8 @@ def count_missing(run: MarkRun, candidates: Candidates) -> int:
     expected = addresses.where(listed_area_column(addresses["address"]))
     missing = expected.transform(garbage.without_addresses_in(listed_objects.stored_objects(run)))
     missing = run.persist(candidates.without_unchanged(missing))
-    foldable = missing.where(missing["address"].rlike(NORMALIZED_BY_SOME_STORES)).collect()
-    missing_objects.refuse_normalized(run, [row["address"] for row in foldable], state="is on hold and not listed")
+    normalizable = missing.where(missing["address"].rlike(NORMALIZED_BY_SOME_STORES)).collect()
+    missing_objects.refuse_normalized(run, [row["address"] for row in normalizable], state="is on hold and not listed")
     count = missing.count()
     if count and run.mark.record.inventory is None:
         run.log_message(

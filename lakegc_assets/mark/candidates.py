@@ -64,9 +64,9 @@ class Candidates(ABC):
         """Write which of these ranges need no reading because earlier marks read them."""
 
     @abstractmethod
-    def no_longer_counted(self, ranges: Sequence[str]) -> frozenset[str]:
-        """The ranges that counted as committed at listing time but aren't among these ranges, which count now. Objects
-        that only they contain were not looked up, so the next mark must look them up."""
+    def ranges_dropped_since_listing(self, ranges: Sequence[str]) -> frozenset[str]:
+        """The ranges that counted as committed when the candidates were listed but aren't among `ranges`, which count
+        now. Objects that only they contain were not looked up, so the next mark must look them up."""
 
     @abstractmethod
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
@@ -95,7 +95,7 @@ class FullListing(Candidates):
     def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
         pass
 
-    def no_longer_counted(self, ranges: Sequence[str]) -> frozenset[str]:
+    def ranges_dropped_since_listing(self, ranges: Sequence[str]) -> frozenset[str]:
         return frozenset()
 
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
@@ -140,7 +140,7 @@ class Incremental(Candidates):
         folder = self.run.mark.folder(COMMITTED, FROM_BASE_PART)
         notes.add_dataset(write_rows(self.run.place, folder, rows, RANGE_IDS), FROM_BASE_PART)
 
-    def no_longer_counted(self, ranges: Sequence[str]) -> frozenset[str]:
+    def ranges_dropped_since_listing(self, ranges: Sequence[str]) -> frozenset[str]:
         return self.chain.counted - self.ranges - set(ranges)
 
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
@@ -200,4 +200,4 @@ def begin_incremental(run: MarkRun) -> Incremental | str:
             ranges = no_longer_retained(run, chain)
     except UNREADABLE as error:
         return f"an earlier mark can't be read: {error}"
-    return "the commit graph may not be read" if ranges is None else Incremental(run, chain, ranges)
+    return "these credentials can't read the commit graph" if ranges is None else Incremental(run, chain, ranges)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,13 +35,10 @@ from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.tasks import Batches
 
-if TYPE_CHECKING:
-    pass
-
 ASSET = "committed_addresses"
 ADDRESSES_PART, MAYBE_GONE_PART, RANGES_PART = "addresses", "addresses_maybe_gone", "ranges"
 SIZES_PARTS = {ADDRESSES_PART: "sizes", MAYBE_GONE_PART: "sizes_maybe_gone"}
-METARANGES_PART, LEFT_BETWEEN_PART = "metaranges", "left_between"
+METARANGES_PART, DROPPED_SINCE_LISTING_PART = "metaranges", "left_between"
 
 
 def read_ranges(run: MarkRun) -> None:
@@ -64,7 +60,7 @@ def read_ranges(run: MarkRun) -> None:
         notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
         notes.facts |= {"outside": 0, "bytes_read": 0}
         addresses_on_hold.read_addresses_on_hold(run, notes, committed=set(refs["range_id"].to_pylist()))
-        write_left_between(run, notes, candidates, refs)
+        write_ranges_dropped_since_listing(run, notes, candidates, refs)
         candidates.write_reused(notes, refs["range_id"].to_pylist())
         refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=ranges_already_read(run, candidates.chain))))
         entries = pc.sum(refs["entries"]).as_py() or 0
@@ -110,15 +106,15 @@ def ranges_already_read(run: MarkRun, chain: MarkChain) -> pa.Array:
     return pa.array(sorted(chain.refs), pa.string())
 
 
-def write_left_between(run: MarkRun, notes: StepNotes, candidates: Candidates, refs: pa.Table) -> None:
-    """Write the ranges that counted when this mark listed but no longer do (RANGE_IDS). Empty unless a commit expired
-    in between."""
+def write_ranges_dropped_since_listing(run: MarkRun, notes: StepNotes, candidates: Candidates, refs: pa.Table) -> None:
+    """Write the ranges that counted as committed when the candidates were listed but no longer do (RANGE_IDS): none
+    unless a commit expired between the two steps. The next incremental mark needs them."""
     if run.trusted_ranges is not None:
         return
-    rows = [{"range_id": range_id} for range_id in sorted(candidates.no_longer_counted(refs["range_id"].to_pylist()))]
-    notes.add_dataset(
-        write_rows(run.place, run.mark.folder(ASSET, LEFT_BETWEEN_PART), rows, RANGE_IDS), LEFT_BETWEEN_PART
-    )
+    dropped = candidates.ranges_dropped_since_listing(refs["range_id"].to_pylist())
+    rows = [{"range_id": range_id} for range_id in sorted(dropped)]
+    folder = run.mark.folder(ASSET, DROPPED_SINCE_LISTING_PART)
+    notes.add_dataset(write_rows(run.place, folder, rows, RANGE_IDS), DROPPED_SINCE_LISTING_PART)
 
 
 def read_addresses(
@@ -150,8 +146,8 @@ def live_datasets(run: MarkRun) -> list[Dataset]:
 def committed_ranges(
     run: MarkRun, notes: StepNotes, chain: MarkChain, additional: pa.Table | None
 ) -> tuple[pa.Table, frozenset[str]]:
-    """The distinct ranges (RANGE_REFS) of the commits that count and in `additional`, and the ids of those at branch
-    heads, as far as known. Writes these ranges, and which metarange contains which."""
+    """The distinct ranges (RANGE_REFS) of the commits that count, with those in `additional`, and the ids of those at
+    branch heads, as far as known. Writes these ranges, and which metarange contains which range."""
     counted = counted_metaranges(run)
     notes.facts["metaranges"] = len(counted)
     known = chain.known_metaranges

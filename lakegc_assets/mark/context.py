@@ -152,8 +152,8 @@ class MarkRun:
     trusted_ranges: pa.Array | None = None
     """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
     recorded_by: Mark | None = None
-    """In a re-verification, the mark whose record says which ranges a metarange has, and which sizes a range; None if
-    all of them have to be read (see `committed_addresses.trusted_record`)."""
+    """In a re-verification, the mark whose record says which ranges a metarange contains, and which sizes a range
+    contains; None if all metaranges and ranges have to be read (see `committed_addresses.trusted_record`)."""
     may_stay_unread: ReleasedRepositories | None = None
     """In a sweep: the only other repositories that may stay unread."""
     other_repositories: OtherRepositoryData = field(default_factory=OtherRepositoryData)
@@ -258,8 +258,8 @@ class StepNotes:
 
 
 def with_probed_capabilities(target: Target) -> Target:
-    """The target with the probed capabilities of its store if that is S3-compatible, because such a store may lack a
-    capability that it claims."""
+    """The target with the capabilities that a probe of its store found, because a compatible store may lack some that
+    it claims. Unchanged if the store needn't be probed (see `endpoint_to_probe`)."""
     place = target.place
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:

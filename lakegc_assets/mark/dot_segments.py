@@ -1,4 +1,4 @@
-"""Unreferenced objects that are kept because their keys have `.` or `..` between slashes (invariant 5)."""
+"""Unreferenced objects that are kept because their keys have `.` or `..` as a path segment (invariant 5)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
     is_single = count == 1
     named = ", ".join(map(repr, names)) + (" …" if count > len(names) else "")
     sentence = (
-        f"{plural(count, 'unreferenced object')} {'is' if is_single else 'are'} kept, because '.' or '..' between "
-        f"slashes in {'its key' if is_single else 'their keys'} could make other tools delete another object: {named}"
+        f"{plural(count, 'unreferenced object')} {'is' if is_single else 'are'} kept, because a segment '.' or '..' in "
+        f"{'its key' if is_single else 'their keys'} could make other tools delete another object: {named}"
     )
     return [sentence]
 

@@ -46,7 +46,7 @@ def compute(run: MarkRun) -> None:
 
 def finish(run: MarkRun) -> None:
     """Write the counts for the brakes and the digest for approvals. This finishes the mark, whose data never
-    changes."""
+    changes afterwards."""
     record = run.mark.record
     remove_unrecorded_files(run.place, record)
     withdraw_reference_summary(run.place, record.mark_id)

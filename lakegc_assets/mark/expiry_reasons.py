@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ATTRIBUTED = "attributed"
 _VERDICT = ATTRIBUTIONS.field("verdict")
 EXPIRED_RANGES = pa.schema([*RANGE_REFS, _VERDICT])
-_JUDGED = pa.schema([COMMIT_VERDICTS.field("metarange_id"), _VERDICT])
+_METARANGE_VERDICTS = pa.schema([COMMIT_VERDICTS.field("metarange_id"), _VERDICT])
 EXPLAINED_PART = "explained"
 
 
@@ -48,11 +48,11 @@ class Attributions:
 
 
 def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: ReferenceStatus) -> Attributions:
-    """Attribute each object that no retained commit refers to, to the expired commits that referred to it.
+    """For each object that no retained commit refers to, find the expired commits that referred to it.
 
-    For the scope `committed` these objects are the candidates, so a damaged table stops the mark. Otherwise they are
-    only explanations: an unreadable table is reported, and its objects are left unexplained. Commits that the rules
-    expire but holds retain count as expired here.
+    For the scope `committed`, only attributed objects can expire, so a damaged table stops the mark. Otherwise
+    attributions only explain: an unreadable table is reported, and its objects are left unexplained. Commits that the
+    rules expire but holds retain count as expired here.
     """
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
     ordered = in_order(verdicts)
@@ -94,7 +94,7 @@ def ranges_only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa
     Excludes ranges whose objects an earlier mark already attributed.
     """
     live = {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
-    explained = chain.explained - chain.counted  # a range that was live again in between explained nothing
+    explained = chain.explained - chain.counted  # the base mark explains no object in a range that counted then
     expired_before = {row["commit_id"] for row in chain.explained_verdicts() if is_expired(row)}
     positions = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
     rows = [
@@ -102,20 +102,20 @@ def ranges_only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa
         for row in commits
         if row["commit_id"] not in expired_before
     ]
-    described = judged_ranges(run, pa.Table.from_pylist(rows, schema=_JUDGED), chain)
+    described = ranges_with_verdicts(run, pa.Table.from_pylist(rows, schema=_METARANGE_VERDICTS), chain)
     known = pa.array(sorted(live | explained), pa.string())
     return described.filter(pc.invert(pc.is_in(described["range_id"], value_set=known)))
 
 
-def judged_ranges(run: MarkRun, judged: pa.Table, chain: MarkChain) -> pa.Table:
-    """The ranges of these metaranges (columns metarange_id and verdict), each with the strongest verdict of all its
-    metaranges (EXPIRED_RANGES). Reads only metaranges that neither this mark nor an earlier one has read."""
+def ranges_with_verdicts(run: MarkRun, verdicts: pa.Table, chain: MarkChain) -> pa.Table:
+    """The ranges of these metaranges (columns metarange_id and verdict), each with the verdict that retained it longest
+    (EXPIRED_RANGES). Reads only metaranges that neither this mark nor an earlier one has read."""
     recorded, read_metaranges = RecordedRanges.of(run, chain), metarange_reader(run.place)
-    metaranges = set(judged["metarange_id"].to_pylist())
+    metaranges = set(verdicts["metarange_id"].to_pylist())
     known = metaranges & recorded.metaranges
 
     def by_range(ranges: pa.Table) -> pa.Table:
-        rows = ranges.join(judged, "metarange_id", join_type="inner", use_threads=False)
+        rows = ranges.join(verdicts, "metarange_id", join_type="inner", use_threads=False)
         return strongest_verdict(rows.select(EXPIRED_RANGES.names))
 
     def read_by_range(batches: Batches) -> Batches:
@@ -128,7 +128,7 @@ def judged_ranges(run: MarkRun, judged: pa.Table, chain: MarkChain) -> pa.Table:
 
 
 def strongest_verdict(ranges: pa.Table) -> pa.Table:
-    """Each range once, with its strongest verdict (EXPIRED_RANGES)."""
+    """Each range once, with its strongest verdict: the one that retained it longest (EXPIRED_RANGES)."""
     aggregations = [*((name, "first") for name in RANGE_REFS.names[1:]), ("verdict", "max")]
     grouped = ranges.group_by("range_id", use_threads=False).aggregate(aggregations)
     columns = ["range_id", *(f"{name}_{how}" for name, how in aggregations)]

@@ -38,25 +38,26 @@ def refuse_unresolvable(run: MarkRun, holds: Sequence[Hold], *, graph_known: boo
     unresolvable = decisions.unresolvable(holds, graph_known=graph_known)
     if unresolvable:
         raise Refused(
-            f"the holds {', '.join(unresolvable)} of {run.partition.repository} name commits or paths, and these "
-            "credentials may not read the commit graph, so lakegc can't determine everything that is on hold. Allow "
-            "fs:ListBranches, fs:ListTags and fs:ListCommits, or drop these holds.",
+            f"the holds {', '.join(unresolvable)} of {run.partition.repository} refer to commits or paths, but "
+            "these credentials have no permission to read the commit graph, so lakegc can't determine everything that "
+            "is on hold. Allow fs:ListBranches, fs:ListTags and fs:ListCommits, or drop these holds.",
             invariant=3,
         )
 
 
 def tags_for_holds(run: MarkRun, holds: Sequence[Hold]) -> set[Named]:
-    """All tags with their commits; empty if no hold names tags. Raises `Refused` without the permission to list
+    """All tags with their commits; empty if no hold refers to tags. Raises `Refused` without the permission to list
     tags."""
-    naming = [hold.id for hold in holds if isinstance(hold, TagHold)]
-    if not naming:
+    tag_holds = [hold.id for hold in holds if isinstance(hold, TagHold)]
+    if not tag_holds:
         return set()
     try:
         return set(run.lakefs.tags(run.partition.repository).items())
     except Forbidden as error:
         raise Refused(
-            f"the holds {', '.join(naming)} of {run.partition.repository} name tags, and these credentials may not "
-            f"list tags, so lakegc can't determine what is on hold: {error} Allow fs:ListTags, or drop these holds.",
+            f"the holds {', '.join(tag_holds)} of {run.partition.repository} refer to tags, but these credentials have "
+            f"no permission to list tags, so lakegc can't determine what is on hold: {error} Allow fs:ListTags, or "
+            "drop these holds.",
             invariant=3,
         ) from error
 
@@ -67,8 +68,8 @@ def write_tags(run: MarkRun, notes: StepNotes, tags: set[Named]) -> None:
 
 
 def newly_tagged_commits(run: MarkRun) -> set[str]:
-    """The commits on hold by tags that were created since the commits were read, with their ancestors if the hold
-    includes history."""
+    """The commits that holds keep by tags created or moved since the commits were read, with their ancestors if the
+    hold includes history."""
     holds, repository = in_force(run), run.partition.repository
     before = {(row["tag"], row["commit_id"]) for row in run.rows(ASSET, TAGS, TAGS_PART)}
     new = tags_for_holds(run, holds) - before

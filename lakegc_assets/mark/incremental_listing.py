@@ -1,7 +1,7 @@
 """`namespace_slices` of an incremental mark: list the folders that may have changed, and look up the other candidates
 one by one.
 
-The listing comes first here, too. The ranges that are no longer needed are determined before it, but only to decide
+The listing comes first here, too. The ranges that are no longer retained are determined before it, but only to decide
 which objects are looked up.
 """
 
@@ -27,7 +27,7 @@ from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.retained_commits import complete_graph, dumped_graph
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import listed_area_column, slice_column, slice_of, slices_of
-from lakegc_assets.rules.incremental import can_have_changed, slice_opened_at
+from lakegc_assets.rules.incremental import may_have_changed, slice_opened_at
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.lakefs.ranges import ranges_of
@@ -63,7 +63,7 @@ def _parts_below(store: Store, folder: str, since: datetime, depth: int = 0) -> 
         yield Part(folder, flat=True)
         for below in folders_in(store, folder):
             yield from _parts_below(store, below, since, depth + 1)
-    elif can_have_changed(name, since):
+    elif may_have_changed(name, since):
         yield Part(folder)
 
 
@@ -134,7 +134,7 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
             stored_dataset = write_rows(run.place, folder, [], STORED_OBJECTS)
     notes.add_dataset(compared, COMPARED_PART)
     notes.add_dataset(stored_dataset, LOOKED_UP_PART)
-    write_scope(run, notes, ranges, folders)
+    write_folders_and_ranges(run, notes, ranges, folders)
     notes.facts |= {"compared": count, "looked_up": stored_dataset.rows, "ranges_no_longer_retained": len(ranges)}
     notes.facts["objects"] += stored_dataset.rows
     notes.facts["bytes"] += report.counters["bytes"]
@@ -157,7 +157,7 @@ def lookup_producer(run: MarkRun) -> Producer:
     return produce
 
 
-def write_scope(run: MarkRun, notes: StepNotes, ranges: frozenset[str], folders: Sequence[str]) -> None:
+def write_folders_and_ranges(run: MarkRun, notes: StepNotes, ranges: frozenset[str], folders: Sequence[str]) -> None:
     """Write which folders were listed, and which ranges were treated as no longer retained."""
     slices = [{"slice": folder} for folder in folders]
     notes.add_dataset(write_rows(run.place, run.mark.folder(ASSET, FOLDERS_PART), slices, FOLDERS), FOLDERS_PART)

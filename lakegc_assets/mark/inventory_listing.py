@@ -41,7 +41,7 @@ def inventory_for_mark(
             "Pass an inventory of that bucket."
         )
     if inventory.taken.year < EARLIEST_YEAR:
-        raise WrongUsage(f"{location} can't have been taken on {inventory.taken:%Y-%m-%d}")
+        raise WrongUsage(f"{location} can't have been taken on {inventory.taken:%Y-%m-%d}. Check the inventory's time.")
     if inventory.taken > now + skew:
         raise Refused(
             f"{location} is dated {inventory.taken:%Y-%m-%d %H:%M:%S} UTC, which is in the future: the store's clock "
@@ -63,7 +63,7 @@ def recorded_inventory(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
 
 
 def write_candidates(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> None:
-    """Write the candidates that an inventory lists as STORED_OBJECTS, one task per file."""
+    """Write the candidates among the objects in an inventory (STORED_OBJECTS), one task per file of the inventory."""
     inventory = recorded_inventory(run, known)
     run.log_message(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
     prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
@@ -99,8 +99,8 @@ def inventory_candidates(
     """The objects of an inventory that are inside the namespace and may be collected (`rules.addresses`):
     STORED_OBJECTS.
 
-    Excludes keys of the kinds (`stores.keys`) that the store can't hold: it would list such an object under another
-    name. References to it are then missing here and stop the mark, as they do with a listing (invariant 3).
+    Excludes keys of the kinds (`stores.keys`) that the store doesn't support: it would list such objects under another
+    name. Addresses of such objects are then missing here and stop the mark, as they do with a listing (invariant 3).
     """
     table = table.filter(pc.starts_with(table["key"], prefix))
     addresses = pc.utf8_slice_codeunits(table["key"], len(prefix))
@@ -110,5 +110,5 @@ def inventory_candidates(
     kinds = [KINDS[kind] for kind in unsupported_keys if kind in KINDS]
     if not kinds:
         return objects
-    holdable = [not any(is_of(address) for is_of in kinds) for address in objects["address"].to_pylist()]
-    return objects.filter(pa.array(holdable, pa.bool_()))
+    supported = [not any(is_of(address) for is_of in kinds) for address in objects["address"].to_pylist()]
+    return objects.filter(pa.array(supported, pa.bool_()))

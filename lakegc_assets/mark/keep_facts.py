@@ -1,4 +1,4 @@
-"""The objects that reasons to keep are looked up for, and the facts that decide on one reason."""
+"""The objects for which reasons to keep them are looked up, and the facts from which one reason decides."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ObjectsToDecide:
 
 
 def distinct_on_driver(rows: Rows, objects_of: Callable[[pa.Table], pa.Table]) -> pa.Array:
-    """The distinct sizes of the objects that `objects_of` takes from rows (int64); each task sends each once."""
+    """The distinct sizes of the objects that `objects_of` takes from rows (int64); each task sends each size once."""
 
     def sizes(batches: Batches) -> Batches:
         of_batches = [distinct_sizes(objects_of(pa.Table.from_batches([batch]))) for batch in batches]

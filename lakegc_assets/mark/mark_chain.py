@@ -55,14 +55,14 @@ ADDRESSES = ("committed_addresses", "addresses")
 RANGES = ("committed_addresses", "ranges")
 METARANGES = ("committed_addresses", "metaranges")
 SIZES = ("committed_addresses", "sizes")
-LEFT_BETWEEN = ("committed_addresses", "left_between")
+DROPPED_SINCE_LISTING = ("committed_addresses", "left_between")
 COMPARED = ("namespace_slices", "compared")
 NOT_RETAINED_OBJECTS = ("expired_set", "not_retained")
 EXPLAINED = ("expired_set", "explained")
 FILES_OF_EACH_MARK = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # of each mark of a chain; SIZES are optional
-FILES_OF_NEWEST_MARK = (LEFT_BETWEEN, NOT_RETAINED_OBJECTS)  # of the newest one only
+FILES_OF_NEWEST_MARK = (DROPPED_SINCE_LISTING, NOT_RETAINED_OBJECTS)  # of the newest one only
 
-RESTORED_MARKS = ("undone/", "restored/")  # in a mark's folder: written by undo and restore
+RESTORE_FOLDERS = ("undone/", "restored/")  # in a mark's folder, written by undo and restore
 CLOCK_MARGIN = timedelta(hours=1)  # for inexact times in a store's listing
 REMOVED = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
 
@@ -80,8 +80,8 @@ def refuse_mixed_modes(run: MarkRun) -> None:
     record = run.mark.record
     if record.incremental != (COMPARED[1] in record.step(COMPARED[0]).datasets):
         raise Refused(
-            f"namespace_slices of mark {record.mark_id} of {record.repository} was listed in a different mode (full or "
-            "incremental) than the mark's. Make a new mark.",
+            f"namespace_slices of mark {record.mark_id} of {record.repository} recorded a listing in a different mode "
+            "(full or incremental) than the mark's. Make a new mark.",
             invariant=3,
         )
 
@@ -123,11 +123,11 @@ class MarkChain:
 
     @cached_property
     def counted(self) -> frozenset[str]:
-        """The ranges that counted as committed when the base mark listed the store, or that did so before it ended."""
+        """The ranges that counted as committed when the base mark listed the store, or later, when it read ranges."""
         return frozenset(
             row["range_id"]
             for base in self.marks[:1]
-            for row in [*rows_of(base, RANGES, RANGE_REFS), *rows_of(base, LEFT_BETWEEN, RANGE_IDS)]
+            for row in [*rows_of(base, RANGES, RANGE_REFS), *rows_of(base, DROPPED_SINCE_LISTING, RANGE_IDS)]
         )
 
     @cached_property
@@ -157,18 +157,18 @@ class MarkChain:
         """The addresses in these ranges, as earlier marks read them (column address, with duplicates)."""
         numbers = pa.array(sorted(map(range_number, ranges)), pa.int64())
 
-        def wanted(table: pa.Table) -> pa.Table:
+        def select(table: pa.Table) -> pa.Table:
             return table.filter(pc.is_in(table["range"], value_set=numbers))
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks] if ranges else []
-        rows = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, wanted=wanted)
+        rows = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, select=select)
         return rows.select("address")
 
     def known(self, live: Set[str], only: pa.Array | None) -> Input:
         """The addresses in ranges that counted at the base mark, or that were read and are `live` (KNOWN_ADDRESSES).
         If `only` is given, just these of them; every task must be able to hold `only` in memory."""
-        of = {"before": self.counted, "live": live, "again": live - self.counted}
-        numbers = {name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in of.items()}
+        flagged_ranges = {"before": self.counted, "live": live, "again": live - self.counted}
+        numbers = {name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in flagged_ranges.items()}
 
         def select(table: pa.Table) -> pa.Table:
             if only is not None:
@@ -180,9 +180,11 @@ class MarkChain:
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
         rows = [file.rows for dataset in datasets for file in dataset.files]
-        # a file may have an address as before, live, or both
-        most = None if only is None else sum(min(count, 3 * len(only)) for count in rows)
-        return Input.selected(KNOWN, self.run.place, datasets, RANGE_ADDRESSES, KNOWN_ADDRESSES, select, max_rows=most)
+        # a file has an address at most three times: as before, as live, and as both
+        max_rows = None if only is None else sum(min(count, 3 * len(only)) for count in rows)
+        return Input.selected(
+            KNOWN, self.run.place, datasets, RANGE_ADDRESSES, KNOWN_ADDRESSES, select, max_rows=max_rows
+        )
 
     @property
     def sizes(self) -> list[Dataset]:
@@ -220,7 +222,7 @@ class MarkChain:
         mark_ids = tuple(restored_marks(self.run.store, self.base.start - CLOCK_MARGIN))
         if mark_ids and (others := set(mark_ids) - own_marks(self.run.place)):
             raise DamagedData(
-                f"some objects of foreign marks ({', '.join(sorted(others))}) were restored, and it is unknown which"
+                f"objects of foreign marks ({', '.join(sorted(others))}) were restored, but it is unknown which ones"
             )
         for mark_id in mark_ids:
             check_files(Mark.open(self.run.place, mark_id), ("expired_set", ""))
@@ -230,8 +232,8 @@ class MarkChain:
         return Mark.open(self.run.place, mark_id).dataset("expired_set")
 
     def explained_verdicts(self) -> list[dict[str, Any]]:
-        """COMMIT_VERDICTS of the base mark; none if it had no object to explain, because then it read no ranges to
-        explain any."""
+        """COMMIT_VERDICTS of the base mark; none if it had no objects to explain, because then it read no ranges for
+        this."""
         bases = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["not_retained"]]
         return [row for mark in bases for row in rows_of(mark, ("retained_commits", ""), COMMIT_VERDICTS)]
 
@@ -275,12 +277,13 @@ def open_chain(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
 
 
 def check_chain_mark(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) -> None:
-    """Raise `DamagedData` if a mark of the chain, or the chain that it recorded itself, isn't the expected one."""
+    """Raise `DamagedData` if a mark of the chain, or the chain that it recorded itself, isn't as expected."""
     if not record.digest == digest_of(record) == digest:
         raise DamagedData(f"mark {record.mark_id} was replaced, or its record was altered")
-    own = [base.mark_id for base in before]
-    if record.incremental != bool(own) or (record.incremental and list(record.basis["chain"]) != own):
-        raise DamagedData(f"mark {record.mark_id} isn't based on exactly these marks: {', '.join(own) or 'none'}")
+    expected = [base.mark_id for base in before]
+    if record.incremental != bool(expected) or (record.incremental and list(record.basis["chain"]) != expected):
+        kind = f"an incremental mark based on {', '.join(expected)}" if expected else "a full mark"
+        raise DamagedData(f"mark {record.mark_id} should be {kind}, but its record says otherwise")
 
 
 def check_files(mark: Mark, *asset_parts: tuple[str, str]) -> None:
@@ -320,7 +323,7 @@ def restored_marks(store: Store, since: datetime) -> Iterator[str]:
     folders = folders_in(store, MARKS_ROOT)
 
     def has_restored_since(folder: str) -> bool:
-        written_folders = {folder + below for below in RESTORED_MARKS}.intersection(folders_in(store, folder))
+        written_folders = {folder + below for below in RESTORE_FOLDERS}.intersection(folders_in(store, folder))
         return any(
             listed.modified >= since
             for below in written_folders

@@ -9,7 +9,7 @@ from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.mark_chain import UNREADABLE, MarkChain
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import slice_column
-from lakegc_assets.rules.incremental import can_have_changed
+from lakegc_assets.rules.incremental import may_have_changed
 from spark_resources.model import EXPIRED_OBJECTS, RANGE_REFS
 from spark_resources.spark.datasets import Dataset
 from spark_resources.spark.remote_errors import errors_from_executors
@@ -43,7 +43,7 @@ def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
     if notes.facts["missed"]:
         run.log_message(
             f"{plural(notes.facts['missed'], 'object')} would have been missed by an incremental mark since "
-            f"{chain.base.mark_id}"
+            f"mark {chain.base.mark_id}"
         )
 
 
@@ -68,4 +68,4 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
 def would_be_listed(name: str, since: datetime) -> bool:
     """Whether an incremental mark lists a folder of this name; "" stands for the root and for objects directly in
     `data/`."""
-    return not name or can_have_changed(name, since)
+    return not name or may_have_changed(name, since)

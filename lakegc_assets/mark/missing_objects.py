@@ -103,7 +103,7 @@ def unlisted(place: Place, addresses: pa.Array) -> list[str]:
 
 
 def first_key(store: Store, prefix: str) -> str | None:
-    """The first key that the store lists under a prefix; the prefix itself if that is an object."""
+    """The first key that the store lists under a prefix; the prefix itself if an object has that key."""
     return next((listed.key for page in store.pages(prefix, page_size=1) for listed in page.objects), None)
 
 
@@ -113,9 +113,9 @@ def refuse_normalized(run: MarkRun, absent: Iterable[str], *, state: str = "was 
         key = normalized(address)
         if key not in (address, "") and first_key(run.store, key) == key:
             raise Refused(
-                f"{address!r} of {run.partition.repository} {state}, and {key!r} is in {run.store.where}: most likely "
-                "the same object, because some stores normalize such keys. It is live, but would look like garbage. "
-                "Copy it to a new path in lakeFS before this repository is collected.",
+                f"{address!r} of {run.partition.repository} {state}, but {key!r} is in {run.store.where}. This is most "
+                "likely the same object, because some stores normalize keys. It must be kept, but would look like "
+                "garbage. Copy it to a new path in lakeFS before you collect this repository.",
                 invariant=3,
             )
 

@@ -10,7 +10,7 @@ from spark_resources.errors import Refused, WrongUsage
 from spark_resources.identifiers import Scope
 from spark_resources.settings import parse_duration
 
-SAFE_MIN_AGE = timedelta(hours=24)  # the lifetime of a link token: an uploaded object can be linked that late
+SAFE_MIN_AGE = timedelta(hours=24)  # the lifetime of a link token: an object can be linked this long after its upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ def plots(totals: Totals) -> dict[str, str]:
 
 
 def bars(totals: Totals, kind: str) -> list[tuple[str, Sum]]:
-    """The bars of one plot: its largest totals, at most BARS, and one for all others."""
+    """The bars of one plot: its largest totals, at most MAX_BARS, and one for all others."""
     ordered = totals.ordered(kind)
     known = [entry for entry in ordered if entry[0] != EVERYTHING_ELSE]
     others = Sum()

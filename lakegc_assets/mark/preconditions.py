@@ -13,8 +13,9 @@ def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
     """Raise `WrongUsage` if these options would resume an incremental mark as a full one or with another base mark."""
     if record.incremental and (options.full or options.since not in ("", record.basis["chain"][0])):
         raise WrongUsage(
-            f"mark {record.mark_id} of {record.repository} is incremental since mark {record.basis['chain'][0]}, and "
-            "can only be resumed as such. To make a different mark, choose another mark id."
+            f"mark {record.mark_id} of {record.repository} is incremental since mark {record.basis['chain'][0]}, so it "
+            f"can only be resumed with this base: leave out --full, or pass --since {record.basis['chain'][0]}. "
+            "To make a different mark, choose another mark id."
         )
 
 

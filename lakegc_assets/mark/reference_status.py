@@ -41,9 +41,9 @@ class ReferenceStatus:
         return self.grouped.as_input(STATUS, REFERENCE_STATUS)
 
     @property
-    def few(self) -> pa.Table | None:
-        """The rows, if the driver has them."""
-        return self.grouped.few
+    def driver_rows(self) -> pa.Table | None:
+        """The rows, if the driver has them; otherwise None."""
+        return self.grouped.driver_rows
 
     @property
     def dot_segments(self) -> Rows:
@@ -64,9 +64,9 @@ class ReferenceStatus:
         """The addresses of `not_committed`; None if there are too many to fit into the memory of one task."""
         if self.not_committed_count > MAX_BROADCAST_ADDRESSES:
             return None
-        if self.few is not None:
-            is_missing = pc.equal(self.few["status"], Status.MISSING.value)
-            return self.few["address"].filter(pc.invert(is_missing)).combine_chunks()
+        if self.driver_rows is not None:
+            is_missing = pc.equal(self.driver_rows["status"], Status.MISSING.value)
+            return self.driver_rows["address"].filter(pc.invert(is_missing)).combine_chunks()
         return self.not_committed.toArrow()["address"].combine_chunks()
 
     @property

@@ -23,9 +23,10 @@ def select_repositories(repositories: Iterable[Repository], settings: Settings) 
 
 
 def no_match_message(lakefs: LakeFS, settings: Settings) -> str:
-    without = ", ".join(settings.repositories_exclude) or "nothing"
+    excluded = ", ".join(settings.repositories_exclude)
+    excluding = f" without matching {excluded}" if excluded else ""
     return (
         f"No repository of {lakefs.where} that these credentials may list matches "
-        f"{', '.join(settings.repositories_include)} without {without}. The patterns are LAKEGC_REPOSITORIES_INCLUDE "
-        "and LAKEGC_REPOSITORIES_EXCLUDE."
+        f"{', '.join(settings.repositories_include)}{excluding}. The patterns are LAKEGC_REPOSITORIES_INCLUDE and "
+        "LAKEGC_REPOSITORIES_EXCLUDE."
     )

@@ -155,7 +155,9 @@ def write_not_sent(run: MarkRun, paths: Rows, sizes: SizeSet, part: str) -> Data
 
 def unclear_sentence(probes: int, why: str) -> str:
     """The message for an operator about probes without a clear result."""
-    return f"{probes:,} path probes have no clear result, so every object that may be served there is kept: {why}"
+    return (
+        f"{plural(probes, 'path probe')} had no clear result, so every object that may be served there is kept: {why}"
+    )
 
 
 def frequent_reasons(run: MarkRun, results: Dataset) -> list[str]:

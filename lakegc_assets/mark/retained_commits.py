@@ -26,7 +26,7 @@ def decide_commits(run: MarkRun) -> None:
     """Write a verdict on every known commit (COMMIT_VERDICTS) and the heads of all branches (HEADS).
 
     Branches are read before and after the server prepares its list, and every head in either reading is retained
-    (invariant 2). If holds name tags, these are read twice, too.
+    (invariant 2). If holds refer to tags, the tags are read twice, too.
     """
     with step(run, ASSET) as notes:
         repository, rules = run.partition.repository, run.mark.record.rules
@@ -109,9 +109,9 @@ def dumped_graph(run: MarkRun) -> Graph | None:
 def refuse_without_graph(run: MarkRun, dumped: Graph | None) -> None:
     if dumped is None and run.mark.record.scope is Scope.COMMITTED:
         raise Refused(
-            f"the scope 'committed' needs the commit graph of {run.partition.repository}, since only it names expired "
-            "commits, but these credentials may not dump references. Allow fs:ListBranches, fs:ListTags and "
-            "fs:ListCommits, or use the scope 'unified'."
+            f"the scope 'committed' needs the commit graph of {run.partition.repository}, since only it has expired "
+            "commits, but these credentials have no permission to dump references. Allow fs:ListBranches, fs:ListTags "
+            "and fs:ListCommits, or use the scope 'unified'."
         )
 
 
@@ -157,8 +157,8 @@ def complete_graph(run: MarkRun, dumped: Graph | None, named: set[str]) -> Graph
 
 
 def unknown_ancestors(lakefs: LakeFS, repository: str, known: Graph, starts: Iterable[str]) -> Iterator[Commit]:
-    """Read these commits and their ancestors, by all parents, up to those that are already known. Raises `DamagedData`
-    like `verified_commit`, and the errors of requests."""
+    """Read these commits and their ancestors, along all parents, up to those that are already known. Raises
+    `DamagedData` like `verified_commit`, and the errors of requests."""
     waiting, visited = sorted(set(starts)), set[str]()
     while waiting:
         commit_id = waiting.pop()

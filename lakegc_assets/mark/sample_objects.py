@@ -29,7 +29,7 @@ OBJECTS_PER_KIND = {"largest": 10, "newest": 10, "sample": 20}
 
 
 def select_samples(objects: pa.Table, *, seed: str) -> pa.Table:
-    """The highlights of these objects (EXPIRED_OBJECTS) as HIGHLIGHTS, each kind in its order."""
+    """The sample objects among these (EXPIRED_OBJECTS) as HIGHLIGHTS, each kind in its order."""
     drawn = objects.append_column("draw", sampling_keys(objects["address"], seed))
     samples = [_first(drawn, kind) for kind in ORDERS]
     return pa.concat_tables(samples)
@@ -73,7 +73,7 @@ class Commit:
 
 
 def samples_by_kind(mark: Mark) -> dict[str, list[dict[str, Any]]]:
-    """The highlights of a mark by kind, as rows of EXPIRED_OBJECTS."""
+    """The sample objects of a mark by kind, as rows of EXPIRED_OBJECTS."""
     all_samples, by_kind = all_rows(mark.place, mark.dataset("expired_set", PART), HIGHLIGHTS), {}
     for kind in ORDERS:
         rows = [{name: row[name] for name in EXPIRED_OBJECTS.names} for row in all_samples if row["kind"] == kind]

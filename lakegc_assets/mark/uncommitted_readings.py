@@ -129,7 +129,7 @@ def reported_files(run: MarkRun, location: str, announced: int) -> list[str]:
     keys = [file.key for page in run.store.pages(folder) for file in page.objects]
     if len(keys) < announced:
         raise DamagedData(
-            f"the server reported {announced} files with staged addresses at {location}, but {len(keys)} exist. "
+            f"the server reported {announced} files with staged addresses at {location}, but only {len(keys)} exist. "
             "Staged addresses can't be determined, so nothing can be collected. Run the same command again. If the "
             "error persists, check that lakegc and the server use the same store.",
             invariant=3,

@@ -88,9 +88,9 @@ def outputs_of(run: MarkRun) -> dict[str, Output]:
 
 
 def boundaries_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
-    """Addresses that divide evenly among the tasks the objects that no retained commit refers to."""
+    """The addresses that divide `status.not_committed` into equal shares, one per task."""
     count, few = status.not_committed_count, status.few_not_committed
-    if status.few is not None or not count:
+    if status.driver_rows is not None or not count:
         return pa.array([], pa.string())
     tasks = tasks_for(count, run.spark().sparkContext.defaultParallelism)
     return sampled_boundaries(status.not_committed, count, tasks) if few is None else even_boundaries(few, tasks)

@@ -94,7 +94,7 @@ def listed_area_column(address: Column) -> Column:
 
 
 def have_dot_segments(addresses: pa.Array) -> pa.Array:
-    """Whether each address has `.` or `..` between slashes; null for a null.
+    """Whether each address has `.` or `..` as a path segment; null for a null.
 
     Such an object is kept, whether referenced or not: the store knows it by this key, but a tool or proxy in between
     that resolves paths would turn it into the key of another object, which would then be deleted.
@@ -103,6 +103,6 @@ def have_dot_segments(addresses: pa.Array) -> pa.Array:
 
 
 def may_be_deleted(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
-    """Whether an expired set may name each address; false for a null."""
+    """Whether an expired set may contain each address; false for a null."""
     candidates = are_candidates(addresses, local_adapter=local_adapter)
     return pc.fill_null(pc.and_(candidates, pc.invert(have_dot_segments(addresses))), False)

@@ -84,7 +84,7 @@ class Measured:
         for counts in (record.counts, previous.get("counts") or record.counts):
             if missing := [name for name in COUNTS if type(counts.get(name)) is not int]:
                 raise DamagedData(
-                    f"mark {record.mark_id} of {record.repository} doesn't record its {', '.join(missing)}. "
+                    f"mark {record.mark_id} of {record.repository} doesn't record these counts: {', '.join(missing)}. "
                     "Make a new mark."
                 )
         return cls(
@@ -153,7 +153,7 @@ def jump(measured: Measured, limits: BrakeLimits) -> Brake:
         else f"and none in mark {measured.previous_id}"
     )
     why = (
-        f"{plural(objects, 'object')} expired, {against}; from {plural(limits.jump_least, 'object')} on, at most "
+        f"{plural(objects, 'object')} expired, {against}; for {plural(limits.jump_least, 'object')} or more, at most "
         f"{limits.jump:g} times the previous count is expected"
     )
     return Brake("jump", objects >= limits.jump_least and times > limits.jump, times, limits.jump, why)
@@ -170,7 +170,7 @@ def live(measured: Measured, limits: BrakeLimits) -> Brake:
         return uncompared("live", measured, limits.live)
     share = remaining(now, measured.previous["live"])
     before = measured.previous["live"]
-    against = f"{100 * share:.1f} % of {before:,} in" if before else "none were in"
+    against = f"{100 * share:.1f} % of the {before:,} in" if before else "and there were none in"
     why = f"{there_are(now, 'live address', 'live addresses')}, {against} mark {measured.previous_id}"
     return Brake(
         "live", share < limits.live, share, limits.live, f"{why}; at least {100 * limits.live:g} % are expected"
@@ -215,7 +215,7 @@ def name_of_release(repository: str) -> str:
 
 
 def unread_in(record: MarkRecord) -> dict[str, str]:
-    """The other repositories that a mark could not read, each with the reason. Foreign marks read no others."""
+    """The other repositories that a mark could not read, each with the reason; none for a foreign mark."""
     steps = [record.steps[name] for name in ("committed_addresses", "expired_set") if name in record.steps]
     return {name: why for step in steps for name, why in step.facts.get("elsewhere", {}).get("unread", {}).items()}
 
@@ -237,7 +237,7 @@ def uncompared(name: str, measured: Measured, bound: float) -> Brake:
     """A brake without an earlier mark to compare with: it only trips if an earlier mark exists but can't be read."""
     if measured.unreadable:
         which = ", ".join(measured.unreadable)
-        return Brake(name, True, None, bound, f"it can't be compared with earlier marks: {which} can't be read")
+        return Brake(name, True, None, bound, f"this mark can't be compared with earlier ones: {which} can't be read")
     return Brake(name, False, None, bound, "this is the first mark of the repository: nothing to compare with")
 
 

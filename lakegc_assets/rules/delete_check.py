@@ -22,7 +22,7 @@ def check_before_delete(marked: pa.Table, current: pa.Table, *, cutoff: datetime
 
     `current` is the result of a lookup made just now (address, size, modified, checksum); `cutoff` is a time by the
     store's clock. An object that appeared where nothing was listed also counts as changed, because it was verified
-    without knowing its size.
+    while its size was unknown.
     """
     present, now = _current_at(marked, current)
     appeared = pc.is_null(marked["size"])

@@ -23,7 +23,7 @@ ATTRIBUTIONS = pa.schema(
         pa.field("address", pa.string(), nullable=False),
         pa.field(
             "verdict", pa.int64(), nullable=False
-        ),  # its position in `in_order`: the verdict with the largest one retained the object longest
+        ),  # its position in `in_order`: the verdict at the largest position retained the object longest
         pa.field("path", pa.string()),  # the object's path in that commit
     ]
 )

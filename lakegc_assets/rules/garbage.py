@@ -27,9 +27,9 @@ LOOKED_UP, KNOWN = "looked_up", "known"  # of an incremental mark
 KNOWN_ADDRESSES = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("before", pa.bool_(), nullable=False),  # whether a range with it counted at the base mark
+        pa.field("before", pa.bool_(), nullable=False),  # whether a range that contains it counted at the base mark
         pa.field("live", pa.bool_(), nullable=False),  # whether one counts now
-        pa.field("again", pa.bool_(), nullable=False),  # whether one counts now that didn't at the base mark
+        pa.field("again", pa.bool_(), nullable=False),  # whether one counts now that didn't count at the base mark
     ]
 )
 
@@ -116,7 +116,8 @@ def incremental_reference_status(
     marks recorded (`known`, KNOWN_ADDRESSES) and those that were `looked_up` one by one (column address); `folders`
     were listed. An address that counted as committed before and was neither listed nor looked up is unchanged and has
     no row. The counts include `again` and `again_bytes`, for objects that the base mark counted as committed and that
-    this mark counts again. They may be too large but never too small, because brakes are stricter if less is stored.
+    this mark counts again. They may be too large, which only makes brakes stricter (less seems to be stored), but never
+    too small.
     """
     known = rows[KNOWN]
     before, live, again = (known["address"].filter(known[name]) for name in ("before", "live", "again"))
@@ -148,7 +149,7 @@ def distinct(*addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def youngest_listing(stored: pa.Table) -> pa.Table:
-    """One row per address; if it was listed several times, the row with the youngest time."""
+    """One row per address; if it was listed several times, the row with the latest time."""
     if pc.count_distinct(stored["address"]).as_py() == len(stored):
         return stored
     order = [("address", "ascending"), *((name, "descending") for name in ("modified", "size", "checksum", "slice"))]
@@ -156,7 +157,7 @@ def youngest_listing(stored: pa.Table) -> pa.Table:
 
 
 def first_of_each(rows: pa.Table, column: str) -> pa.Table:
-    """The first row of each value, of rows that are sorted by this column."""
+    """The first row for each value of this column, by which the rows must be sorted."""
     values = rows[column].combine_chunks()
     is_first = [pa.array([True][: len(values)], pa.bool_()), pc.not_equal(values[1:], values[:-1])]
     return rows.filter(pa.concat_arrays(is_first))
@@ -185,7 +186,7 @@ def _sum(values: pa.ChunkedArray) -> int:
     return int(pc.sum(values, min_count=0).as_py())
 
 
-# --- its result -----------------------------------------------------------------------------------------------------
+# --- the result -----------------------------------------------------------------------------------------------------
 
 
 def unreferenced(statuses: pa.Table) -> pa.Table:

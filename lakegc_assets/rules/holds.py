@@ -91,7 +91,7 @@ def tagged_commits(holds: Iterable[Hold], tags: Iterable[Named], *, history: boo
 
 
 def ancestors(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
-    """The commits and all their ancestors, by all parents. Raises `DamagedData` if one is not in the graph."""
+    """These commits and all their ancestors, along all parents. Raises `DamagedData` if one is not in the graph."""
     reached: set[str] = set()
     waiting = list(starts)
     while waiting:
@@ -112,7 +112,7 @@ def _retained_longer(
     retained: set[str] = set()
     for heads in references.branches:
         longer = {
-            branch: max(rules.days(branch), hold.at_least) for branch in heads if fnmatchcase(branch, hold.branches)
+            branch: max(rules.days(branch), hold.min_days) for branch in heads if fnmatchcase(branch, hold.branches)
         }
         if longer:
             extended = Rules(rules.default_days, {**rules.branch_days, **longer})
@@ -125,7 +125,7 @@ def _known(commits: Mapping[str, Commit], commit_id: str) -> Commit:
     if commit_id not in commits:
         raise DamagedData(
             f"commit {commit_id}, which a hold reaches, is not in the commit graph. It may have been created while "
-            "the graph was being read: make a new mark. If this error remains, run `lakegc fsck`.",
+            "the graph was being read: make a new mark. If this error persists, run `lakegc fsck`.",
             invariant=3,
         )
     return commits[commit_id]

@@ -51,7 +51,7 @@ def slice_opened_at(name: str) -> datetime | None:
     return opened if opened >= _FIRST_SLICE else None
 
 
-def can_have_changed(name: str, since: datetime) -> bool:
+def may_have_changed(name: str, since: datetime) -> bool:
     """Whether, according to a folder's name, objects may have been written into it since this time."""
     opened = slice_opened_at(name)
     return opened is None or opened >= since - LATE
@@ -103,9 +103,9 @@ def _basis_of(record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, 
     base = max(finished, key=finished_at, default=None)
     if base is None:
         return NO_BASE
-    difference = unequal(record, base)
-    if difference:
-        return {**FULL_MARK, "why": difference}
+    why_full = why_not_incremental(record, base)
+    if why_full:
+        return {**FULL_MARK, "why": why_full}
     chain = [base.mark_id, *(base.basis["chain"] if base.incremental else [])]
     digests = [base.digest or "", *(base.basis["digests"] if base.incremental else [])]
     since_full = max(len(chain), without_full + 1)  # chains don't grow if each mark names the same base
@@ -142,7 +142,7 @@ def late_uploads(record: MarkRecord) -> str:
     return f"{LATE_UPLOADS}. A full mark is due after {plural(marks, 'more incremental mark')}."
 
 
-def unequal(record: MarkRecord, base: MarkRecord) -> str:
+def why_not_incremental(record: MarkRecord, base: MarkRecord) -> str:
     """Why an incremental mark with this base might differ from a full one; "" if it can't."""
     base_name = f"mark {base.mark_id}"
     if base.format != RECORD_FORMAT:
@@ -164,5 +164,5 @@ def unequal(record: MarkRecord, base: MarkRecord) -> str:
     if base.versions.get("lakegc") != record.versions.get("lakegc"):
         return f"{base_name} was made by another version of lakegc"
     if base.start > record.start or base.server_now > record.server_now:
-        return f"the clocks were set back since {base_name}"
+        return f"the clocks were set back after {base_name} was made"
     return ""

@@ -40,8 +40,8 @@ COMMITTED = KeepReason("committed", "a retained commit or a branch refers to it"
 
 OTHER_REPOSITORY = KeepReason("other_repository", "another repository refers to it")
 BRANCH = KeepReason("branch", "{}")
-MEANWHILE = KeepReason("meanwhile", "it was staged or committed in the meantime")
-HOLD = KeepReason("hold", "it is on hold by {}")
+MEANWHILE = KeepReason("meanwhile", "it was staged or committed while references were being read")
+HOLD = KeepReason("hold", "it is on hold: {}")
 
 KEEP_REASONS = (OTHER_REPOSITORY, BRANCH, MEANWHILE, HOLD)
 """The reasons in the order in which they are looked up and decided. The first one that keeps an object is reported."""

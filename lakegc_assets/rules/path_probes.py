@@ -1,5 +1,5 @@
-"""Which paths to probe on branches, because no list contains identical content that was re-staged (formats §2;
-invariant 2).
+"""Which paths to probe on branches. Only probes find identical content that was re-staged: no list contains it (formats
+§2; invariant 2).
 
 Pure: Arrow tables in, Arrow tables out. `keep_reasons` decides on the probe results.
 """
@@ -43,23 +43,23 @@ class SizeSet:
 def paths_to_probe(
     paths: pa.Array, entry_sizes: pa.Array, repository: str, branches: Sequence[str], sizes: SizeSet
 ) -> Iterator[pa.RecordBatch]:
-    """The paths to probe on these branches (PATHS_TO_PROBE), given the entries of a range that their heads have.
+    """The paths to probe on these branches (PATHS_TO_PROBE), given the entries of a range that their heads contain.
 
     An object with the size of an entry may be the one that the branch serves at the entry's path, even if no list
     contains it. `paths` has the entries' paths, null for each that is not UTF-8; `sizes` are those of all unreferenced
     objects.
     """
-    is_alike = sizes.contains(entry_sizes)
-    alike = pa.table([paths.filter(is_alike), entry_sizes.filter(is_alike)], ["path", "size"])
-    if not len(alike):
+    has_size = sizes.contains(entry_sizes)
+    matching = pa.table([paths.filter(has_size), entry_sizes.filter(has_size)], ["path", "size"])
+    if not len(matching):
         return
-    branches_at_once = max(BATCH_ROWS // len(alike), 1)
+    branches_at_once = max(BATCH_ROWS // len(matching), 1)
     for start in range(0, len(branches), branches_at_once):
         some = pa.array(branches[start : start + branches_at_once], pa.string())
-        on_each = alike.take(pa.array(np.tile(np.arange(len(alike)), len(some))))
+        on_each = matching.take(pa.array(np.tile(np.arange(len(matching)), len(some))))
         columns = {
             "repository": pa.repeat(pa.scalar(repository), len(on_each)),
-            "branch": some.take(pa.array(np.repeat(np.arange(len(some)), len(alike)))),
+            "branch": some.take(pa.array(np.repeat(np.arange(len(some)), len(matching)))),
             "path": on_each["path"],
             "size": on_each["size"],
         }
@@ -79,8 +79,8 @@ def sum_by_size(counts: pa.Table) -> pa.Table:
 
 
 def beyond_limit(counts: pa.Table, limit: int) -> pa.Array:
-    """The sizes whose probes exceed the limit, given the probes of every size (PROBES_OF_SIZE). Sizes that need the
-    fewest probes come first."""
+    """The sizes whose probes exceed the limit, given the probes of every size (PROBES_OF_SIZE). Sizes that need
+    the fewest probes take precedence."""
     in_order = counts.sort_by([("probes", "ascending"), ("size", "ascending")])
     running = pc.cumulative_sum(in_order["probes"])
     return in_order["size"].filter(pc.greater(running, limit)).combine_chunks()

@@ -125,7 +125,7 @@ def _decided(
 ) -> Iterator[Verdict]:
     """The verdict on each commit, children first.
 
-    The walk continues behind an expired commit: dates need not be in order, so a parent can still be retained.
+    The walk continues past an expired commit: dates need not be in order, so a parent can still be retained.
     """
     longest: dict[str, _Line] = {}  # the longest of the lines that reach a commit through its children
     claims: dict[str, _Claim] = {}  # of all claims on a commit, the one that ends last
@@ -221,7 +221,7 @@ def _by_id(commits: Iterable[Commit]) -> dict[str, Commit]:
         if graph.setdefault(commit.id, commit) != commit:
             raise DamagedData(
                 f"two different commits have the id {commit.id}. The commit graph isn't trustworthy: make a new "
-                "mark. If this error remains, run `lakegc fsck` on the repository."
+                "mark. If this error persists, run `lakegc fsck` on the repository."
             )
     return graph
 
@@ -230,14 +230,15 @@ def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
     """Raise `DamagedData` if a referenced commit is not in the graph, because without a verdict its objects would look
     like garbage.
 
-    No walk visits merge parents, yet a missing one stops the mark like any other. The dump has the whole graph, so a
-    missing parent means that a commit was not read. That commit may be young and dangling, and the rule retains those.
+    Walks only follow main parents, but a missing merge parent stops the mark, too: the dump has the whole graph, so
+    some commit was not read. That commit may be young and dangling, and the rule retains such commits.
     """
     for branch, commit_id in heads.items():
         if commit_id not in graph:
             raise DamagedData(
                 f"the head of branch '{branch}', commit {commit_id}, is not in the commit graph. It may have been "
-                "created while the graph was being read: make a new mark.",
+                "created while the graph was being read: make a new mark. If this error persists, "
+                "run `lakegc fsck`.",
                 invariant=3,
             )
     for commit in graph.values():
@@ -245,8 +246,8 @@ def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
             if parent not in graph:
                 raise DamagedData(
                     f"commit {parent}, a parent of commit {commit.id}, is not in the commit graph. It may have been "
-                    "created while the graph was being read: make a new mark. If this error remains, run `lakegc "
-                    "fsck`.",
+                    "created while the graph was being read: make a new mark. If this error persists, "
+                    "run `lakegc fsck`.",
                     invariant=3,
                 )
 
@@ -266,7 +267,7 @@ def _children_first(graph: Mapping[str, Commit]) -> list[Commit]:
     if len(order) < len(graph):
         in_cycle = min(commit_id for commit_id, children in children_left.items() if children)
         raise DamagedData(
-            f"commit {in_cycle} is in a cycle of first parents, which is impossible since commit ids are hashes over "
-            "their parents. The commit graph is damaged: run `lakegc fsck` on the repository."
+            f"commit {in_cycle} is in a cycle of first parents, which can't exist in an intact graph, since commit ids "
+            "are hashes over their parents. The commit graph is damaged: run `lakegc fsck` on the repository."
         )
     return order

@@ -2,8 +2,8 @@
 reads, writes or starts a job.
 
 Every set is a subset of the approved one. A sweep's own files can only exclude keys, never add any. `receipts` are
-those of any number of rounds (RECEIPTS with `round`): the one of the last round counts. Tables have all rows of their
-addresses.
+those of any number of rounds (RECEIPTS with `round`): the one of the last round counts. Each table has all rows of
+its addresses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakegc_assets.rules.garbage import first_of_each
 from spark_resources.model import PENDING, RECEIPTS, Outcome
 
 APPROVED = pa.schema([field for field in PENDING if field.name != "intended"])
-"""The approved objects, as far as the mark recorded them."""
+"""The approved objects, with what the mark recorded about each."""
 
 
 DONE = (Outcome.DELETED, Outcome.QUARANTINED, Outcome.RESTORED, Outcome.PURGED)
@@ -27,7 +27,8 @@ DONE = (Outcome.DELETED, Outcome.QUARANTINED, Outcome.RESTORED, Outcome.PURGED)
 def latest(receipts: pa.Table) -> pa.Table:
     """The receipt of the last round for each address.
 
-    Within a round, receipts of what a task did come before those of what it found, and later ones before earlier ones:
+    Within a round, receipts of what a task did take precedence over those of what it found, and later ones over earlier
+    ones:
     a second attempt of a task finds objects already gone, which must not hide that the first one deleted them.
     """
     order = [("address", "ascending"), ("round", "descending"), ("done", "descending"), ("at", "descending")]
@@ -38,7 +39,7 @@ def latest(receipts: pa.Table) -> pa.Table:
 
 def pending(approved: pa.Table, receipts: pa.Table, intents: pa.Table, *, since: int) -> pa.Table:
     """Approved objects (APPROVED) that have no outcome, or that failed before round `since`, the first of this attempt
-    (PENDING). `intended`: a round recorded the intent (column address) to delete the object."""
+    (PENDING). `intended` is whether a round recorded the intent to delete the object (`intents`, column address)."""
     last = latest(receipts)
     is_final = pc.or_(pc.not_equal(last["outcome"], Outcome.FAILED.value), pc.greater_equal(last["round"], since))
     unfinished = without_addresses_in(approved.select(APPROVED.names), last.filter(is_final))

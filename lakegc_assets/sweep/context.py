@@ -44,8 +44,8 @@ RESCUED = pa.schema(
         pa.field("why", pa.string(), nullable=False),
     ]
 )
-ROUNDS, INTENDED, UNDONE, KEPT = "receipts", "intents", "receipts of undo and purge", "rescued"
-"""The names of inputs that are grouped by address."""
+SWEEP_RECEIPTS, INTENDED, UNDONE, KEPT = "receipts", "intents", "receipts of undo and purge", "rescued"
+"""Names of the inputs of a co-group by address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +111,17 @@ class SweepRun:
 
     @property
     def freed(self) -> Receipts:
-        """The receipts of stray quarantine copies: those that an interrupted sweep left while the originals stayed."""
+        """The receipts of stray copies: left in quarantine by an interrupted sweep, although the originals stayed."""
         return Receipts(self.place, mark_folder(self.mark.record.mark_id) + "freed/")
 
     @property
-    def reverifications(self) -> str:
-        """The key of the folder of re-verifications, with one numbered subfolder each."""
+    def reverifications_folder(self) -> str:
+        """The key of the folder of re-verifications; each has a numbered subfolder."""
         return verifications_folder(self.mark.record.mark_id)
 
     def next_number(self) -> int:
         """The number of a new re-verification and its round: one above the highest number in use."""
-        folders = (self.reverifications, self.receipts.folder, self.undone.folder, self.freed.folder)
+        folders = (self.reverifications_folder, self.receipts.folder, self.undone.folder, self.freed.folder)
         names = (name for folder in folders for name in folders_in(self.store, folder))
         numbers = (name.rstrip("/").rpartition("/")[2] for name in names)
         return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
@@ -173,11 +173,11 @@ class SweepRun:
         return co_group(self.spark, inputs, lambda rows, _: combine(rows), schema, persist or self.persist)
 
     def foreign_addresses(self, foreign: ForeignMark) -> pa.Table:
-        """The distinct addresses in a foreign mark's files (ADDRESSES), each verified against the approval.
+        """The distinct addresses in a foreign mark's files (ADDRESSES), verified against the approval.
 
         Raises `Refused` for an address that must never be deleted.
         """
-        files = foreign_files(self.target, foreign.mark)  # verified and used from the same bytes
+        files = foreign_files(self.target, foreign.mark)  # the same bytes are verified and used
         if files.digest != foreign.approval.digest:
             raise Refused(
                 f"the files of mark {foreign.mark.mark_id} of {self.partition.repository} have changed since the "
@@ -204,9 +204,9 @@ class Verified:
 class Reverification:
     """One re-verification of candidates.
 
-    `started_at` is by the store's clock, before its first read. `rescued` (RESCUED) are candidates that are live now.
-    `verified` has the live commits and ranges. `unread` are the other repositories that could not be read, each with
-    the reason; all of them were released.
+    `started_at` is a time before its first read, by the store's clock. `rescued` (RESCUED) are candidates that are live
+    now. `verified` has the live commits and ranges. `unread` are the other repositories that could not be read, each
+    with the reason; all of them were released.
     """
 
     number: int

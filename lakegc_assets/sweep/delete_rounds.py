@@ -20,7 +20,7 @@ from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.progress import logging_progress
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.delete_check import check_before_delete
-from lakegc_assets.sweep.context import INTENDED, KEPT, RESCUED, ROUNDS, Reverification, SweepRun
+from lakegc_assets.sweep.context import INTENDED, KEPT, RESCUED, SWEEP_RECEIPTS, Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.permit import PermitIssuer
@@ -82,9 +82,9 @@ def refuse_rounds_without_progress(run: SweepRun, rounds: int) -> None:
     if rounds >= MAX_ROUNDS_WITHOUT_PROGRESS:
         raise Refused(
             f"mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified {rounds} times in a row, "
-            "and each time the repository changed before anything could be deleted (its retention rules, its holds, "
-            "tags covered by a hold, or too many new commits). Run the same command again when fewer changes are being "
-            "made.",
+            "and each time the repository changed before anything could be deleted (changed retention rules or "
+            "holds, new tags on hold, or too many new commits). Run the same command again when fewer changes are "
+            "expected.",
             invariant=1,
         )
 
@@ -97,24 +97,24 @@ def expiry_time(run: SweepRun, verification: Reverification) -> datetime:
     return until
 
 
-def too_old_error(run: SweepRun, took: timedelta) -> Refused:
+def too_old_error(run: SweepRun, age: timedelta) -> Refused:
     """The error for a re-verification that was too old before a delete could be sent."""
     return Refused(
-        f"the re-verification of mark {run.mark.record.mark_id} of {run.partition.repository} was {duration(took)} old "
-        f"before a delete could be sent, and it is valid for {duration(run.limits.verification_age)}. Raise "
-        "LAKEGC_VERIFICATION_AGE, or give Spark more cores.",
+        f"the re-verification of mark {run.mark.record.mark_id} of {run.partition.repository} was {duration(age)} old "
+        f"before a delete could be sent, but it is valid for only {duration(run.limits.verification_age)}. Raise "
+        "LAKEGC_VERIFICATION_AGE, or give Spark more cores, and run the same command again.",
         invariant=1,
     )
 
 
 def no_progress_error(run: SweepRun, objects: int, until: datetime, failure: str = "") -> LakegcError:
-    """The error for a round without any outcome: its re-verification expired (`until`, store's clock), branch heads
-    could not be listed (`failure`), or the cause is unknown."""
+    """The error for a round without any outcome: its re-verification expired (`until`, store's clock), the last check
+    for new commits failed (`failure`), or the cause is unknown."""
     if (now := run.store.now()) >= until:
         return too_old_error(run, now - until + run.limits.verification_age)
     return LakegcError(
-        f"a whole round over {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} had no outcome. "
-        + (f"The branch heads could not be listed: {failure} " if failure else "")
+        f"a whole round over {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} processed nothing. "
+        + (f"The last check for new commits failed: {failure.rstrip('.')}. " if failure else "")
         + "Check the store and the clocks, and run the same command again."
     )
 
@@ -123,9 +123,9 @@ def pending_objects(run: SweepRun, approved: Input, since: int, persist: Persist
     """The objects that have no outcome yet, or failed before the round `since` (PENDING)."""
 
     def pending(rows: GroupedRows) -> pa.Table:
-        return sweep_outcomes.pending(rows[OBJECTS], rows[ROUNDS], rows[INTENDED], since=since)
+        return sweep_outcomes.pending(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[INTENDED], since=since)
 
-    return run.grouped([approved, run.outcomes(ROUNDS), run.intents(INTENDED)], pending, PENDING, persist)
+    return run.grouped([approved, run.outcomes(SWEEP_RECEIPTS), run.intents(INTENDED)], pending, PENDING, persist)
 
 
 def still_garbage(run: SweepRun, objects: Grouped, verification: Reverification, persist: Persisted) -> Grouped:
@@ -158,7 +158,7 @@ def write_rescued(run: SweepRun, verification: Reverification, pending: Grouped)
     """Write a receipt for each of these rows of PENDING that the re-verification rescued.
 
     An interrupted attempt may have deleted or quarantined an object before it became live. Such an object is recorded
-    as deleted or quarantined, so that the closing re-verification names it and an undo restores it.
+    as deleted or quarantined, so that the closing re-verification reports it and an undo restores it.
     """
     if not verification.rescued.rows:
         return
@@ -198,9 +198,9 @@ def run_round(
     """Delete, quarantine, restore or purge the objects of these rows (PENDING): in Spark tasks, or on the driver if
     they are few.
 
-    A round ends early at `until` (store's clock), when the lease is lost, or when too much becomes live by `heads`;
-    some rows then have no receipt yet. An action that removes objects needs `heads`. Raises if the lease was lost, or
-    if no object got an outcome, unless a new branch head is the cause.
+    A round ends early at `until` (store's clock), when the lease is lost, or when `heads` finds that too much has
+    become live; some rows then have no receipt yet. An action that removes objects needs `heads`. Raises if the lease
+    was lost, or if no object got an outcome, unless the repository changed (`heads.moved`).
     """
     spark = run.spark()
     tasks = max(1, min(spark.sparkContext.defaultParallelism, objects // MIN_ROWS_PER_TASK))
@@ -251,13 +251,13 @@ def in_key_order(rows: Rows, tasks: int) -> Rows:
 
 def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:
     """The check of every key right before its delete, as passed to the executors."""
-    # times in whole seconds are rounded down: an object may be almost a second younger (invariant 6)
+    # times in whole seconds are rounded down: an object may be almost a second younger than it seems (invariant 6)
     return partial(check_before_delete, cutoff=run.mark.record.cutoff - run.store.capabilities.time_resolution)
 
 
 def all_tasks_ended(spark: SparkSession) -> Callable[[], bool]:
-    """A function that returns true once every task started from now on has ended, unless one was retried or lost,
-    because the worker of such a task could still be running."""
+    """A function that returns true once every task started from now on has ended. It stays false after a task was
+    retried or lost, because its earlier attempt could still be running."""
     before = lost_attempts(spark)
     return lambda: before is not None and lost_attempts(spark) == before and tasks_ended(spark)
 

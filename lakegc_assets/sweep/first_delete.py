@@ -66,12 +66,12 @@ def refuse_missing_permissions(run: SweepRun, action: Action, receipts: pa.Table
     place, record, example = run.place, run.mark.record, refused[0]
     scheme = place.namespace.uri.partition("://")[0]
     quarantine = action is Action.QUARANTINE
-    also = ", and to write under _lakefs/retention/gc/quarantine/" if quarantine else ""
+    also = ", and permission to write under _lakefs/retention/gc/quarantine/" if quarantine else ""
     response = " ".join(filter(None, (example["code"], example["why"]))).rstrip(".")
     raise Forbidden(
         f"the store refused to delete {example['address']!r}, the first object of the sweep of mark {record.mark_id} "
-        f"of {record.repository}: {response}. {capitalized(identity(scheme, place.settings))} lacks a permission in "
-        f"{run.store.where}: {delete_permission(scheme)}{also}. Grant it, or set credentials that have it, and run the "
-        f"same command again: lakegc sweep {record.repository} {record.mark_id}"
+        f"of {record.repository}: {response}. {capitalized(identity(scheme, place.settings))} lacks permission in "
+        f"{run.store.where}. Required: {delete_permission(scheme)}{also}. Grant it, or set other credentials, and run "
+        f"the same command again: lakegc sweep {record.repository} {record.mark_id}"
         f"{' --quarantine' if quarantine else ''}. No other delete was sent, and nothing was deleted."
     )

@@ -18,7 +18,7 @@ from lakegc_assets.mark.context import MarkRun, StepNotes, Target
 from lakegc_assets.rules.addresses import slice_column
 from lakegc_assets.sweep.context import ForeignMark, SweepRun
 from spark_resources.errors import Refused
-from spark_resources.mark_store.approval import Approval, ApprovalEnd, read_approval, read_with_version, write_approval
+from spark_resources.mark_store.approval import Approval, ApprovalEnd, read_approval, read_untrusted, write_approval
 from spark_resources.mark_store.foreign_expired_set import NOT_RECORDED, REFERENCE_OBJECTS
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import Mark
@@ -79,8 +79,8 @@ def refuse_revoked(place: Place, approval: Approval) -> None:
         ended = None if current is None else current.ended
         reason = f"was {ended['how']} by {ended['who']}" if ended is not None else "was replaced or removed"
         raise Refused(
-            f"the approval of mark {approval.mark_id} in {place.namespace.uri} {reason}, so it isn't swept. Make a new "
-            "mark.",
+            f"the approval of mark {approval.mark_id} in {place.namespace.uri} {reason}, so the mark isn't swept. Make "
+            "a new mark.",
             invariant=7,
         )
 
@@ -125,6 +125,6 @@ def with_stored_attributes(run: SweepRun, addresses: DataFrame) -> DataFrame:
 
 def mark_approval_used(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
     """Record in an approval that the mark was swept, so that the approval is no longer valid."""
-    replacing = read_with_version(place, approval.mark_id)
+    replacing = read_untrusted(place, approval.mark_id)
     ended = ApprovalEnd(how="swept", who=who, when=now.isoformat())
     write_approval(place, replace(approval, ended=ended), replacing=replacing)

@@ -1,10 +1,10 @@
 """Watch branch heads while a round deletes, and keep the objects that new heads reach (invariant 1).
 
 Heads are listed every few seconds. If there is a new head, the ranges of all newly retained commits are read
-immediately, and no task deletes their addresses; the next re-verification then rescues these objects. If they are too
-many to pass to every task, or if rules or holds have changed, the round ends instead. To find commits that no branch
-reaches, all commits are dumped before a round and every minute. Dumps and the heads of other repositories are read by
-separate threads, because they take the server longer, and the heads of this repository must not wait.
+immediately, and no task deletes their addresses; the next re-verification then rescues these objects. If there are
+too many of them to pass to every task, or if rules or holds have changed, the round ends instead. To find commits that
+no branch reaches, all commits are dumped before a round and every minute. Dumps and the heads of other repositories are
+read by separate threads, because they take the server longer, and the heads of this repository must not wait.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class HeadWatch:
             for check, failed in (
                 (self.check_heads, self._failed),
                 (self.dump_commits, self._failed_to_dump),
-                (self.list_other_heads, self._failed_elsewhere),
+                (self.list_other_heads, self._failed_to_list_others),
             )
         ]
         for thread in threads:
@@ -139,8 +139,8 @@ class HeadWatch:
     def check_heads(self) -> None:
         """List the heads once, keep the objects that they reach, and renew the permit.
 
-        Raises the error of a failed request, and `Unavailable` if commits could not be dumped and kept in time, or the
-        heads of other repositories could not be listed in time.
+        Raises the error of a failed request, and `Unavailable` if the last dump of commits is too old, if the objects
+        of its new commits aren't kept yet, or if the heads of other repositories could not be listed in time.
         """
         if self.permit.is_stopped:
             return
@@ -148,22 +148,22 @@ class HeadWatch:
         with self._stopping_if_too_much(), self._lock:
             self._list_heads()
             self._refuse_if_late()
-            # under the lock, so that no dump has paused it since
+            # under the lock, so that no dump has paused the permit since the check
             self.permit.give(started_at + permit_duration(self.every))
 
     def _refuse_if_late(self) -> None:
         """Raise `Unavailable` if the results of the other threads are too old to delete anything."""
         if not self._dumped_is_kept:
             raise Unavailable(
-                f"the objects of new commits of {self.repository} could not be kept yet. {self._dump_failure}".strip()
+                f"the objects of new commits of {self.repository} could not be read yet. {self._dump_failure}".strip()
             )
         if self.newly_retained is not None and boottime_s() > self._dump_due_at + MAX_DUMP_DELAY_S:
             raise Unavailable(
-                f"the commits of {self.repository} could not be dumped for minutes. {self._dump_failure}".strip()
+                f"no dump of the commits of {self.repository} has succeeded for minutes. {self._dump_failure}".strip()
             )
         if self.others is not None and self._others_delay.seconds(boottime_s()) > MAX_OTHERS_DELAY_S:
             raise Unavailable(
-                f"the heads of other repositories could not be listed for a minute. {self._others_failure}".strip()
+                f"listing the heads of other repositories has failed for a minute. {self._others_failure}".strip()
             )
 
     def dump_commits(self) -> None:
@@ -198,12 +198,12 @@ class HeadWatch:
             return
         started = boottime_s()
         with self._stopping_if_too_much():
-            self.others.check_next(self._keep_referred)
+            self.others.check_next(self._keep_referenced)
             pause = self.every.total_seconds()
             self._others_delay.succeeded(started - pause, boottime_s(), cycle_is_over=not self.others.has_waiting)
             self._others_failure = ""
 
-    def _keep_referred(self, keys: pa.Array) -> None:
+    def _keep_referenced(self, keys: pa.Array) -> None:
         if len(keys):
             self.moved = True
             self._exclude(keys)
@@ -228,7 +228,7 @@ class HeadWatch:
     def _failed_to_dump(self, why: str) -> None:
         self._dump_failure = why
 
-    def _failed_elsewhere(self, why: str) -> None:
+    def _failed_to_list_others(self, why: str) -> None:
         self._others_failure = why
 
     def _stop(self, why: str) -> None:
@@ -271,14 +271,14 @@ class HeadWatch:
         )
         self._entries += sum(int(ref["entries"]) for ref in refs)
         if self._entries > MAX_ENTRIES:
-            raise TooMuchChanged(f"{what} reach {self._entries:,} entries that have not been read")
+            raise TooMuchChanged(f"{what} reach {self._entries:,} new entries, too many to read while deleting")
         if refs:
             self._exclude(self._addresses(refs))
             self.log_message(f"objects of {what} are kept")
         self.ranges = pa.concat_arrays([self.ranges, pa.array([ref["range_id"] for ref in refs], pa.string())])
 
     def _unread_ranges(self, metaranges: Sequence[str]) -> list[Ref]:
-        """The distinct ranges of these metaranges that were not read yet (rows of RANGE_REFS)."""
+        """The distinct ranges of these metaranges that have not been read yet (rows of RANGE_REFS)."""
         refs_by_id: dict[str, Ref] = {}
         for name, data in prefetched_tables(self.place, metaranges, referrer="a new branch head"):
             for ref in sstable.read_verified_ranges(data, name=name):

@@ -44,7 +44,7 @@ class NewlyRetained:
     retained: set[str]
     graph: Graph
     branches: Mapping[str, str]
-    _since: set[str] = field(default_factory=set)
+    _since: set[str] = field(default_factory=set)  # commits made since the re-verification
     _decided: set[str] = field(default_factory=set)  # the part of `_since` that the rule has decided on
 
     @classmethod
@@ -53,7 +53,8 @@ class NewlyRetained:
         return cls(run, set(retained), dict(run.decided.commits), run.decided.branches)
 
     def refuse_changes(self) -> None:
-        """Raise `TooMuchChanged` if the rules or holds have changed since then, or if a hold names a new tag."""
+        """Raise `TooMuchChanged` if the rules or holds have changed since the re-verification, or if a new tag is on
+        hold."""
         run, decided = self.run, self.run.decided
         assert decided is not None
         repository, record = run.partition.repository, run.mark.record
@@ -62,7 +63,7 @@ class NewlyRetained:
         if read_recorded_holds(run.place).sha256 != record.holds["sha256"]:
             raise TooMuchChanged(f"the holds of {repository} were changed")
         if tagged_commits(decided.holds, tags_for_holds(run, decided.holds) - decided.tags):
-            raise TooMuchChanged(f"a hold of {repository} names a new tag")
+            raise TooMuchChanged(f"a new tag of {repository} is on hold")
 
     def commits(self, branches: Mapping[str, str]) -> set[str]:
         """The commits that these branches newly retain. Raises `TooMuchChanged` if there are too many."""
@@ -86,7 +87,7 @@ class NewlyRetained:
 
     def _checked(self, commits: set[str], what: str) -> set[str]:
         if len(commits) > MAX_COMMITS:
-            raise TooMuchChanged(f"{what} retain {len(commits):,} more commits")
+            raise TooMuchChanged(f"{what} retain {len(commits):,} more commits, too many to read while deleting")
         return commits
 
     def add(self, branches: Mapping[str, str], commits: Iterable[str]) -> None:
@@ -97,20 +98,21 @@ class NewlyRetained:
         self._decided |= self._since
 
     def _read_unknown(self, changed: Sequence[str], heads: Iterable[str]) -> None:
-        """Read the commits that these heads reach and that have not been read; they count as retained."""
+        """Read the commits that these heads reach and that have not been read yet; they count as retained."""
         run, graph = self.run, Graph()
         for commit in unknown_ancestors(run.lakefs, run.partition.repository, self.graph, heads):
             graph[commit.id] = commit
             if len(graph) > MAX_COMMITS:
                 raise TooMuchChanged(
-                    f"{branch_names(changed)} reach more than {MAX_COMMITS} commits that have not been read"
+                    f"{branch_names(changed)} reach more than {MAX_COMMITS} new commits, too many to read while "
+                    "deleting"
                 )
         self.graph |= graph
         self._since |= graph.keys()
 
     def _only_moved_forward(self, changed: Sequence[str], branches: Mapping[str, str]) -> bool:
-        """Whether these branches can't newly retain older commits: each moved forward on its main line by commits made
-        since, or was deleted and had a rule of at least the default days. Other new commits must not exist."""
+        """Whether these branches can't newly retain older commits: each moved forward on its main line by new
+        commits, or was deleted and its rule had at least the default days. There must be no other new commits."""
         rules, forward = self.run.mark.record.rules, set[str]()
         for branch in changed:
             old_head, commit_id = self.branches.get(branch), branches.get(branch)

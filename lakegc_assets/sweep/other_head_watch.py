@@ -34,7 +34,7 @@ from spark_resources.lakefs.ranges import prefetched_tables
 from spark_resources.mark_store.lease import boottime_s
 from spark_resources.stores.place import Place
 
-REPOSITORIES_PER_TURN = 32  # repositories
+REPOSITORIES_PER_TURN = 32
 TABLES_INTERVAL_S = 60.0  # pause between listings of the tables of a repository without a new head
 MAX_OTHERS_DELAY_S = 60.0  # how long deletes continue while other repositories can't be listed
 MAX_TABLES = 3_000  # new tables per repository; reading them takes some 20 seconds
@@ -116,24 +116,28 @@ class OtherHeads:
                 keep(pc.unique(pa.concat_arrays([*new_keys.values()])))
             for repository in sorted(unreleased(self.run, unread)):
                 why = unread[repository]
-                raise Unavailable(f"repository {repository} may refer to objects here and can't be read: {why}")
+                raise Unavailable(
+                    f"repository {repository} may refer to objects here and can't be read: {why} Run the same command "
+                    "again when the repository can be read."
+                )
             self.known |= heads
-            self._listed_at |= dict.fromkeys(map(self._where, due), started)
+            self._listed_at |= dict.fromkeys(map(self._with_namespace, due), started)
             self._waiting = self._waiting[len(turn) :]
 
     def _due(self, heads: Collection[tuple[str, str]], now: float) -> list[str]:
         """The repositories whose tables must be listed now. A repository without any head was deleted or can't be
         read."""
-        late = now - TABLES_INTERVAL_S
+        threshold = now - TABLES_INTERVAL_S
         return sorted(
             {
                 repository
                 for repository, head in heads
-                if (repository, head) not in self.known or self._listed_at.get(self._where(repository), late) <= late
+                if (repository, head) not in self.known
+                or self._listed_at.get(self._with_namespace(repository), threshold) <= threshold
             }
         )
 
-    def _where(self, repository: str) -> tuple[str, str]:
+    def _with_namespace(self, repository: str) -> tuple[str, str]:
         """A repository and its namespace, because a repository that was recreated under the same name has other
         tables."""
         return repository, self._places[repository].namespace.uri
@@ -163,7 +167,9 @@ class OtherHeads:
         """Add the keys in each table to `keys_by_table`. A damaged table doesn't hide what the others contain."""
         place, namespace, entries, size = self._places[repository], self.run.place.namespace, 0, 0
         if len(ids) > MAX_TABLES:
-            raise TooMuchChanged(f"repository {repository} has {len(ids):,} new tables that have not been read")
+            raise TooMuchChanged(
+                f"repository {repository} has {len(ids):,} new tables, too many to read while deleting"
+            )
         with recording_unread(repository, unread):
             for table_id, data in prefetched_tables(place, ids, referrer=f"a commit of {repository}"):
                 with recording_unread(repository, unread):
@@ -171,7 +177,8 @@ class OtherHeads:
                     entries += sstable.read_properties(data, name=table_id).count
                     if entries > MAX_ENTRIES:
                         raise TooMuchChanged(
-                            f"repository {repository} has new tables with more than {MAX_ENTRIES:,} entries"
+                            f"the new tables of repository {repository} have more than {MAX_ENTRIES:,} entries, too "
+                            "many to read while deleting"
                         )
                     keys_by_table[table_id] = inside_keys(
                         data, table_id, place, namespace, sstable.default_decoder(size)

@@ -46,7 +46,8 @@ class SweepOptions:
 def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
     """Open the sweep of a partition's approved mark, or resume an interrupted one. Takes the lease.
 
-    Raises `Refused` if the mark isn't approved, was altered since, belongs to another repository, or is already swept.
+    Raises `Refused` if the mark isn't approved, was altered after its approval, belongs to another repository, or is
+    already swept.
     """
     partition, target = partition_and_target(marks, partition_key)
     logged_and_published(log_message)("verifying the approved set")
@@ -96,7 +97,7 @@ def partition_and_target(marks: MarksResource, partition_key: str) -> tuple[Part
 
 
 def refuse_sweep_early(target: Target, mark_id: str, *, backup_to: str | None) -> None:
-    """Raise the error that would refuse a sweep, reading small records only: the mark's state, approval and backup.
+    """Raise the error that a sweep would raise, reading only small records: the mark's state, approval and backup.
 
     The sweep verifies all of this again, as well as every file of the mark.
     """
@@ -148,7 +149,8 @@ def refuse_changed_meanwhile(record: MarkRecord, verified: MarkRecord) -> None:
     """Raise `Refused` if the approval was revoked or the record was altered before the lease was taken."""
     if record.state not in (MarkState.APPROVED, *BEGUN_STATES):
         raise Refused(
-            f"mark {record.mark_id} of {record.repository} is no longer approved: it is {record.state} now.",
+            f"mark {record.mark_id} of {record.repository} is no longer approved: it is {record.state} now. "
+            "'lakegc status' lists the marks.",
             invariant=7,
         )
     refuse_earlier_format(record, "swept")
@@ -161,7 +163,8 @@ def refuse_changed_meanwhile(record: MarkRecord, verified: MarkRecord) -> None:
 
 
 def known_foreign(target: Target, partition: Partition) -> ForeignMark:
-    """The foreign mark of a partition. Raises `WrongUsage` if it doesn't exist."""
+    """The foreign mark of a partition. Raises `WrongUsage` if it was never approved, and `Refused` if its files
+    no longer exist."""
     approval = read_approval(target.place, partition.mark_id)
     if approval is None or approval.layout is None:
         raise WrongUsage(

@@ -30,7 +30,9 @@ class Quarantine:
 
     @classmethod
     def of(cls, report: Report, since: Mapping[str, int]) -> Quarantine:
-        """Count from a sweep's report and the latest outcomes of undo and purge. A rewritten report has both."""
+        """Count from a sweep's report and the latest outcomes of undo and purge (`since`).
+
+        A report that was written again after an undo or purge includes their outcomes."""
         kinds = (Outcome.QUARANTINED, Outcome.RESTORED, Outcome.PURGED)
         restored, purged = (max(since.get(kind.value, 0), report.objects.get(kind.value, 0)) for kind in kinds[1:])
         return cls(sum(report.objects.get(kind.value, 0) for kind in kinds), restored, purged)

@@ -1,4 +1,4 @@
-"""The report of a sweep: the outcome of each approved object, and totals that must add up before it is done."""
+"""The report of a sweep: the outcome of each approved object, and totals that must add up before the sweep is done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.sweep.context import RESCUED, ROUNDS, UNDONE, Reverification, SweepRun
+from lakegc_assets.sweep.context import RESCUED, SWEEP_RECEIPTS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.mark import mark_folder
@@ -49,11 +49,11 @@ class Refusal(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Report(Record):
-    """The summary of a sweep, as stored in `sweep.json`. Times by the store's clock; `seconds` are of deleting only.
+    """The summary of a sweep, as stored in `sweep.json`. Times are by the store's clock; `seconds` are spent deleting.
 
     `seconds`, `requests`, `attempts`, `verifications`, `unread` and `taken` (deleted or quarantined objects) are
-    those of the run that ended the sweep, without earlier, interrupted runs. `objects`, and `sizes` in bytes, by
-    outcome add up to the approved set. `late` are objects that became live after the last re-verification but were
+    those of the run that ended the sweep, without earlier, interrupted runs. `objects` and `sizes` (in bytes), by
+    outcome, add up to the approved set. `late` are objects that became live after the last re-verification but were
     already deleted: they can only be restored from a backup or from quarantine. `quarantine` means that the sweep
     quarantined objects, which a retry must also do. `unread` are the other repositories that could not be read and
     were released by name, each with the reason.
@@ -105,8 +105,8 @@ class Report(Record):
             text += (
                 f". {plural(self.late_objects, 'object')} became live while being deleted, and "
                 f"{'is' if self.late_objects == 1 else 'are'} now missing for readers: "
-                f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore from a backup, or with "
-                f"'lakegc undo' if they were quarantined"
+                f"{', '.join(self.late[:3])}{' …' if self.late_objects > 3 else ''}. Restore "
+                f"{'it' if self.late_objects == 1 else 'them'} from a backup, or with 'lakegc undo' if quarantined"
             )
         if self.unread:
             text += f". Other repositories could not be read and were released: {', '.join(sorted(self.unread))}"
@@ -171,14 +171,14 @@ def write_report(
     """Write each object's outcome (RECEIPTS), then `sweep.json`. Raises if an object has no outcome."""
 
     def reported(rows: GroupedRows, report: TaskReport) -> pa.Table:
-        outcomes = sweep_outcomes.reported(rows[OBJECTS], rows[ROUNDS], rows[UNDONE])
+        outcomes = sweep_outcomes.reported(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[UNDONE])
         report.count(approved=len(rows[OBJECTS]))
         groups = outcomes.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
         for group in groups.to_pylist():
             report.count_for(group["outcome"], objects=group["size_count"], bytes=group["size_sum"])
         return outcomes
 
-    inputs = [approved, run.outcomes(ROUNDS), run.outcomes(UNDONE, run.undone)]
+    inputs = [approved, run.outcomes(SWEEP_RECEIPTS), run.outcomes(UNDONE, run.undone)]
     output = parquet(run.mark.folder(ASSET), RECEIPTS)
     with errors_from_executors():
         (dataset,), totals = shuffle(run.spark, inputs, boundaries=boundaries_for(run, approved)).written(

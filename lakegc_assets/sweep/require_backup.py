@@ -43,21 +43,21 @@ def in_backup(run: SweepRun, approved: Input, backup: tuple[Place, Backup]) -> I
     number = run.next_number()
     rows = listed_with_copies(run.spark(), *backup)
     pending = pending_objects(run, approved, number, run.persist)
-    safe, unbacked = split_by_backup(as_frame(pending.rows), rows)
-    write_not_backed_up(run, unbacked, number)
-    backed_up = run.persist(safe.select(*APPROVED.names))
-    return Input.of_rows(OBJECTS, backed_up, APPROVED, backed_up.count())
+    backed_up, not_backed_up = split_by_backup(as_frame(pending.rows), rows)
+    write_not_backed_up(run, not_backed_up, number)
+    deletable = run.persist(backed_up.select(*APPROVED.names))
+    return Input.of_rows(OBJECTS, deletable, APPROVED, deletable.count())
 
 
-def write_not_backed_up(run: SweepRun, unbacked: DataFrame, number: int) -> None:
-    """Write the receipts of the objects that aren't deleted."""
+def write_not_backed_up(run: SweepRun, not_backed_up: DataFrame, number: int) -> None:
+    """Write the receipts of objects that aren't deleted because the backup doesn't contain them."""
     receipts, at = run.receipts, run.store.now()
 
     def write(batches: Batches, _: TaskReport) -> None:
         rows = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         if rows:
             table = pa.concat_tables(rows)
-            rows_unbacked = receipt_rows(table, outcome=table["outcome"], code=table["code"], why=table["why"], at=at)
-            receipts.write("receipt", number, f"unbacked-{task_name()}", rows_unbacked)
+            skipped = receipt_rows(table, outcome=table["outcome"], code=table["code"], why=table["why"], at=at)
+            receipts.write("receipt", number, f"unbacked-{task_name()}", skipped)
 
-    run_tasks(unbacked, write)
+    run_tasks(not_backed_up, write)

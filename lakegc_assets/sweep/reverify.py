@@ -1,9 +1,9 @@
 """Re-verification: find out what is live now, with the steps of a mark but today's rules and holds.
 
 The ranges that the approved mark read contain no address of the approved set, and ranges never change. Therefore only
-the other ranges are read (see `committed_addresses.trusted_ranges`). Metaranges don't change either: which ranges they
-have, and which object sizes those have, is taken from the mark's record (see `committed_addresses.trusted_record`).
-Results are written into a separate folder, like those of a mark.
+the other ranges are read (see `committed_addresses.trusted_ranges`). Metaranges don't change either: their ranges, and
+the sizes of the objects in those, are taken from the mark's record (see `committed_addresses.trusted_record`). Results
+are written into a separate folder, like those of a mark.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_TRIES = 3
 
 
 def reverify(run: SweepRun, candidates: Grouped) -> Reverification:
-    """Which of the candidates (CANDIDATES) are live, by rules and holds that don't change in the meantime.
+    """Which of the candidates (CANDIDATES) are live, by rules and holds that don't change while it runs.
 
     Raises `Refused` if that can't be determined, for example because of a damaged table, or if rules or holds keep
     changing.
@@ -74,7 +74,7 @@ def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverifica
     run.log_message(
         f"re-verified: {plural(rescued.rows, 'object')} became live"
         if rescued.rows
-        else "re-verified: all is still garbage"
+        else "re-verified: all objects are still garbage"
     )
     return Reverification(number, started_at, rescued, verified_ranges_and_commits(inner), unread_in(inner.mark.record))
 
@@ -100,7 +100,7 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
         basis=FULL_MARK,
         format=RECORD_FORMAT,
     )
-    verification = Mark.begin(run.place, record, root=f"{run.reverifications}{number:04d}/")
+    verification = Mark.begin(run.place, record, root=f"{run.reverifications_folder}{number:04d}/")
     return MarkRun(
         run.partition, run.target, verification, run.lakefs, run.spark, run.limits.marking, run.log_message,
         pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()),
@@ -142,5 +142,5 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Datase
 
 
 def with_sizes(candidates: pa.Table) -> pa.Table:
-    """The addresses and sizes of candidates; those that were missing when the mark was listed count as empty."""
+    """The addresses and sizes of candidates; those absent from the mark's listing count as empty."""
     return pa.table([candidates["address"], pc.fill_null(candidates["size"], 0)], CANDIDATES.names)

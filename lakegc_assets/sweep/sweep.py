@@ -6,7 +6,7 @@ The order of effects, and the state that a crash right after each leaves:
 2. the mark becomes `sweeping`                    the same command resumes; the approval is used
 3. the reference's summary is removed             the same; the reference collector can't sweep this mark any more
    objects missing in the backup are recorded     the same; they are compared again
-4. rounds: re-verification, then chunks           every key has an outcome, an intent, or is untouched
+4. rounds: re-verification, then chunks           every key has an outcome or an intent, or is untouched
 5. the closing re-verification                    the same command re-verifies
 6. the report's rows, then `sweep.json`           the same command writes them again, from the receipts
 7. the mark becomes `swept`                       done
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.sweep.context import ROUNDS, UNDONE, Reverification, SweepRun
+from lakegc_assets.sweep.context import SWEEP_RECEIPTS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.foreign_marks import mark_approval_used, record_stored_objects, refuse_revoked
 from lakegc_assets.sweep.report import Report, write_report
 from lakegc_assets.sweep.require_backup import in_backup, required_backup
@@ -78,9 +78,9 @@ def closing_reverification(run: SweepRun, approved: Input) -> Reverification | N
     """Find objects that became live while they were being deleted and aren't restored yet; None if none was deleted."""
 
     def deleted(rows: GroupedRows) -> pa.Table:
-        return sweep_outcomes.deleted(rows[OBJECTS], rows[ROUNDS], rows[UNDONE])
+        return sweep_outcomes.deleted(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[UNDONE])
 
-    inputs = [approved, run.outcomes(ROUNDS), run.outcomes(UNDONE, run.undone)]
+    inputs = [approved, run.outcomes(SWEEP_RECEIPTS), run.outcomes(UNDONE, run.undone)]
     removed = run.grouped(inputs, deleted, CANDIDATES)
     if not removed.count:
         return None

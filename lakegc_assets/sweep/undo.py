@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.sweep.context import INTENDED, ROUNDS, UNDONE, SweepRun
+from lakegc_assets.sweep.context import INTENDED, SWEEP_RECEIPTS, UNDONE, SweepRun
 from lakegc_assets.sweep.delete_rounds import (
     Tally,
     expiry_time,
@@ -45,7 +45,7 @@ ObjectsSince: TypeAlias = Callable[[SweepRun, int, Persisted], Grouped]
 FREED = "receipts of stray copies"
 BEGUN_NAME = "begun.json"
 BEGUN_FORMAT = 1
-RESTORE_TIME = timedelta(days=1)  # a restore has no deadline, since it needs no re-verification
+RESTORE_TIME = timedelta(days=1)  # a restore needs no re-verification, so this limit is arbitrary
 CONCURRENT_STATS = 16
 STRAY_COPIES = "stray copies freed"
 
@@ -77,16 +77,16 @@ def purge(run: SweepRun) -> Tally:
     Stray copies, whose originals were never deleted, are purged in the same way.
     """
     with run.persist, errors_from_executors():
-        tally = purged(run, signed_in_quarantine, run.undone)
+        tally = purge_objects(run, signed_in_quarantine, run.undone)
         write_quarantine(run)
-        freed = purged(run, stray_copies, run.freed)
+        freed = purge_objects(run, stray_copies, run.freed)
     failed = freed.objects.pop(Outcome.FAILED.value, 0)
     tally.objects.update({Outcome.FAILED.value: failed, STRAY_COPIES: freed.total})
     tally.objects = +tally.objects
     return tally
 
 
-def purged(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Tally:
+def purge_objects(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Tally:
     """Purge objects (PENDING), round by round, each under a re-verification, until none remain."""
     tally, since, rounds_without_progress = Tally(), run.next_number(), 0
     while True:
@@ -120,12 +120,12 @@ def stray_copies(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     may_retry = run.mark.record.state is MarkState.SWEEPING
 
     def stray(rows: GroupedRows) -> pa.Table:
-        in_place = sweep_outcomes.left_in_place(rows[OBJECTS], rows[ROUNDS], rows[INTENDED])
+        in_place = sweep_outcomes.left_in_place(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[INTENDED])
         in_place = in_place.slice(0, 0) if may_retry else in_place
         return sweep_outcomes.pending(in_place, rows[FREED], rows[UNDONE], since=since)
 
     inputs = [
-        run.approved(), run.outcomes(ROUNDS), run.intents(INTENDED), run.outcomes(FREED, run.freed),
+        run.approved(), run.outcomes(SWEEP_RECEIPTS), run.intents(INTENDED), run.outcomes(FREED, run.freed),
         run.intents(UNDONE, run.undone),
     ]  # fmt: skip
     strays = run.grouped(inputs, stray, PENDING, persist)
@@ -168,10 +168,10 @@ def signed_in_quarantine(run: SweepRun, since: int, persist: Persisted) -> Group
 
     inputs = [
         objects.as_input(OBJECTS, PENDING),
-        Input.selected(ROUNDS, run.place, [listed], RECEIPTS, ADDRESSES, quarantined),
+        Input.selected(SWEEP_RECEIPTS, run.place, [listed], RECEIPTS, ADDRESSES, quarantined),
     ]
     return run.grouped(
-        inputs, lambda rows: sweep_outcomes.with_addresses_in(rows[OBJECTS], rows[ROUNDS]), PENDING, persist
+        inputs, lambda rows: sweep_outcomes.with_addresses_in(rows[OBJECTS], rows[SWEEP_RECEIPTS]), PENDING, persist
     )
 
 
@@ -182,13 +182,15 @@ def write_begun(run: SweepRun) -> None:
 
 
 def in_quarantine(run: SweepRun, since: int, persist: Persisted) -> Grouped:
-    """The approved objects in quarantine according to receipts (PENDING), including those that failed before."""
+    """The approved objects in quarantine according to receipts (PENDING), including those that failed in earlier
+    runs."""
 
     def pending(rows: GroupedRows) -> pa.Table:
-        quarantined = sweep_outcomes.quarantined(rows[OBJECTS], rows[ROUNDS])
+        quarantined = sweep_outcomes.quarantined(rows[OBJECTS], rows[SWEEP_RECEIPTS])
         return sweep_outcomes.pending(quarantined, rows[UNDONE], rows[INTENDED], since=since)
 
     inputs = [
-        run.approved(), run.outcomes(ROUNDS), run.outcomes(UNDONE, run.undone), run.intents(INTENDED, run.undone),
+        run.approved(), run.outcomes(SWEEP_RECEIPTS), run.outcomes(UNDONE, run.undone),
+        run.intents(INTENDED, run.undone),
     ]  # fmt: skip
     return run.grouped(inputs, pending, PENDING, persist)

@@ -22,6 +22,7 @@ def safe_name(address: str) -> str:
 
 
 def name_in(store: Store, folder: str, address: str) -> str:
-    """The name in a folder that this store is expected to hold. The write may still show that it can't."""
+    """The name for a copy in this folder: its own name, unless this store is known not to support it. A write may still
+    show that it doesn't."""
     name = own_name(address)
     return safe_name(address) if store.capabilities.unsupported_keys & kinds_of(folder + name) else name

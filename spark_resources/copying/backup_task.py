@@ -72,7 +72,7 @@ class CopyTaskConfig:
 
 
 def can_copy_server_side(one: Place, other: Place) -> bool:
-    """Whether server-side copies between these places are possible. Folders have no server, so this machine copies."""
+    """Whether server-side copies between these places are possible. For local folders, this machine copies."""
     first, second = one.store().streams.server, other.store().streams.server
     return first == second and first != "local"
 
@@ -234,7 +234,7 @@ def properties_to_json(properties: ObjectProperties) -> str:
 
 
 def properties_from_json(text: str | None, size: int, modified: datetime) -> ObjectProperties | None:
-    """The headers and metadata of an object from the log; None if the store kept them itself."""
+    """The headers and metadata of an object from the log; None if the store copied them itself."""
     if text is None:
         return None
     plain = json.loads(text)

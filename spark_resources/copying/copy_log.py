@@ -31,8 +31,8 @@ class CopyStatus(StrEnum):
     COPIED = "copied"
     ALREADY_THERE = "already there"  # with identical content
     VANISHED = "vanished"  # its key no longer exists
-    CHANGED = "changed"  # another object is at its key: size, time or checksum
-    COLD = "cold"  # in an archive tier: it can't be read until it is restored there
+    CHANGED = "changed"  # a different object is at its key, by size, time or checksum
+    COLD = "cold"  # in an archive tier: it can't be read until the store has restored it
     FAILED = "failed"
     KEY_CONFLICT = "taken"  # another object is at the target key
 
@@ -51,7 +51,7 @@ LOGGED = pa.schema(
         pa.field("sha256", pa.string()),  # of the bytes, if they were read
         pa.field("kept", pa.string()),  # headers and metadata as JSON, if the store didn't copy them itself
         pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # when it was completed, by the log's store's clock
+        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # when it ended, by the clock of the log's store
         pa.field("why", pa.string(), nullable=False),  # for operators
     ]
 )
@@ -94,7 +94,7 @@ class Log:
         except (ValueError, OSError) as error:
             raise DamagedData(
                 f"{key} in {store.where} is not a readable copy log ({error}). Move it elsewhere and run the same "
-                "command again; it will re-verify the objects listed in it.",
+                "command again: the objects that it lists are then compared again.",
                 invariant=10,
             ) from error
 

@@ -107,13 +107,15 @@ class Copier:
         written = self._to.copy(self._from, original, key)
         if original.checksum in written.checksums:
             return Copy(original.size, original.checksum, original.checksum)
-        before, copy = self._from.properties(original.key), self._to.properties(key)
+        source, copy = self._from.properties(original.key), self._to.properties(key)
         with self._removed_if_different(key, written):
-            self._refuse_changed(original, before)
-            sha256 = self._sha256_if_identical(original.key, before, key, copy)
+            self._refuse_changed(original, source)
+            sha256 = self._sha256_if_identical(original.key, source, key, copy)
             if sha256 is None:
-                raise Differs(f"the copy of {original.key!r} at {key!r} in {self.target.where} differed from it")
-        return Copy(copy.size, copy.checksum, before.checksum, sha256 or None)
+                raise Differs(
+                    f"the copy of {original.key!r} at {key!r} in {self.target.where} differed from its source"
+                )
+        return Copy(copy.size, copy.checksum, source.checksum, sha256 or None)
 
     def _refuse_changed(self, original: StoredObject, properties: ObjectProperties) -> None:
         same = (
@@ -122,7 +124,7 @@ class Copier:
             else abs(properties.modified - original.modified) < _TIME_TOLERANCE
         )
         if properties.size != original.size or not same:
-            raise Changed(f"{original.key!r} in {self.source.where} was replaced in the meantime")
+            raise Changed(f"{original.key!r} in {self.source.where} was replaced while it was being copied")
 
     def _copy_streamed(
         self, original: StoredObject, key: str, recorded: ObjectProperties | None, sha256: str | None
@@ -140,7 +142,9 @@ class Copier:
         verified = copy.size == properties.size and copy.checksum in written.checksums
         with self._removed_if_different(key, written):
             if not verified and (copy.size != properties.size or self._sha256(self._to, key, copy) != hashed.sha256):
-                raise Differs(f"the copy of {original.key!r} at {key!r} in {self.target.where} differed from it")
+                raise Differs(
+                    f"the copy of {original.key!r} at {key!r} in {self.target.where} differed from its source"
+                )
         return Copy(copy.size, copy.checksum, properties.checksum, hashed.sha256, target_properties)
 
     @contextmanager
@@ -153,8 +157,7 @@ class Copier:
             yield
         except (Differs, Changed) as error:
             conflict = KeyConflict(
-                f"{key!r} in {self.target.where} was replaced by another object after the copy; that object was "
-                "not touched"
+                f"the new copy at {key!r} in {self.target.where} was replaced by another object, which was not touched"
             )
             if written.tag is None:
                 raise conflict from error
@@ -173,17 +176,19 @@ class Copier:
             copy = self._to.properties(key)
         except NotFound:
             return None
-        before = self._from.properties(original.key)
-        sha256 = self._sha256_if_identical(original.key, before, key, copy)
+        source = self._from.properties(original.key)
+        sha256 = self._sha256_if_identical(original.key, source, key, copy)
         if sha256 is None:
             raise KeyConflict(f"a different object already exists at {key!r} in {self.target.where}")
-        return Copy(copy.size, copy.checksum, before.checksum, sha256 or None, before)
+        return Copy(copy.size, copy.checksum, source.checksum, sha256 or None, source)
 
     def require_existing(self, original: StoredObject, key: str) -> Copy:
         """Like `existing_copy`, for a key that existed a moment ago."""
         copy = self.existing_copy(original, key)
         if copy is None:
-            raise Unavailable(f"{key!r} in {self.target.where} existed a moment ago, but no longer does. Try again.")
+            raise Unavailable(
+                f"{key!r} in {self.target.where} existed a moment ago, but no longer does. Run the same command again."
+            )
         return copy
 
     def _sha256_if_identical(

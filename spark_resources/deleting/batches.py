@@ -3,7 +3,7 @@
 Deletes of users' objects have their own retry loop instead of the stores' retry policy: before each retry the keys pass
 every check of a first request, and the pace of the task is part of the wait. The store decides which failures are
 transient. Whatever made a request wait, its keys are looked up again unless their last lookup is recent. A lookup that
-was too slow is repeated with fewer keys, and the next lookups have as few; a single key whose lookups are too slow
+was too slow is repeated with fewer keys, and the next lookups have no more; a single key whose lookup is too slow
 several times is not deleted.
 """
 
@@ -27,7 +27,7 @@ LONGEST_WAIT_S = 30.0
 LOOKUP_VALID_S = 3.0  # a lookup that began longer ago is repeated before a delete is sent
 FAST_LOOKUP_S = 0.75  # after a lookup that took less time, the next one may have twice as many keys
 MAX_KEYS_PER_LOOKUP = 1 << 20
-MAX_SLOW_LOOKUPS = 3  # lookups of a single key that may take longer than that; then it is not deleted
+MAX_SLOW_LOOKUPS = 3  # after this many lookups longer than LOOKUP_VALID_S, a single key is not deleted
 NEVER = -float("inf")
 CHANGED = "its size, time or checksum differs from the marked object's"
 TOO_SLOW = (
@@ -53,8 +53,8 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class RecheckedKeys:
-    """Keys whose delete is about to be sent: still the marked object, gone, gone after an interrupted attempt had
-    started to delete it, or a different object."""
+    """Keys whose delete is about to be sent, by what was found there: the marked object, nothing, nothing after an
+    interrupted attempt to delete it, or a different object."""
 
     unchanged: Sequence[str]
     gone: Sequence[str]
@@ -126,10 +126,10 @@ class Sender:
         done: list[SendResult] = []
         waiting = list(batch)
         for attempt in range(attempts + 1, self.tries + 1):
-            if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # as the last request has shown
+            if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # learned from the last request
                 alone = (self._send_batch([key], prefix, stop_errors, NEVER, attempt - 1) for key in waiting)
                 return [*done, *(sent for batch in alone for sent in batch)]
-            if self._too_many_to_look_up(waiting, looked_up):  # before they use up the pace
+            if self._too_many_to_look_up(waiting, looked_up):  # before they take their share of the pace
                 return [*done, *self._send_in_halves(waiting, prefix, stop_errors, attempt - 1)]
             self.sleep(self.pace.take(prefix, len(waiting)))
             slow = 0  # lookups of a single key

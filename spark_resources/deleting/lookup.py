@@ -21,11 +21,11 @@ from spark_resources.stores.parallel_listing import Part, pages_of_parts
 FOUND = LISTED
 FEW = 8  # keys of one slice: up to this number are looked up one by one instead of by listing
 AT_ONCE = 8
-AT_ONCE_A_SLICE = 4
+AT_ONCE_PER_SLICE = 4
 STATS_AT_ONCE = 16
 PAGE = 1_000  # keys in a page of a listing
 IDLE_PAGES = 2  # pages without a wanted key after which a listing jumps
-FLAT = (ROOT, DATA)  # slices with only the objects directly in them
+FLAT = (ROOT, DATA)  # slices that contain only the objects directly in the folder
 
 
 @dataclass(slots=True)
@@ -41,12 +41,13 @@ class Lookup:
     _slice_started: float = -float("inf")
     _slice: str | None = None
     _listed: pa.Table | None = field(default=None)
-    _objects: dict[str, int] = field(default_factory=dict)  # in each slice, when it was last listed completely
+    _objects: dict[str, int] = field(default_factory=dict)  # number by slice, from its last complete listing
 
     def look_up(self, wanted: pa.Table) -> pa.Table:
-        """The objects that exist now (FOUND) among the keys in columns address and slice, with rows sorted by both.
+        """The objects (FOUND) that exist now at the wanted keys, and possibly others of the same slices.
 
-        Raises what the store raises: a failed page is never read as an absence (invariant 3).
+        `wanted` has columns address and slice, and its rows are sorted by slice and address. Raises what the store
+        raises: a failed page is never read as an absence (invariant 3).
         """
         self.started = self.clock()
         slices = pc.unique(wanted["slice"]).to_pylist()
@@ -67,14 +68,14 @@ class Lookup:
         if not any(folder in FLAT for folder in slices) and self.store.capabilities.byte_order:
             return Lookup(self.store, self.clock).look_up(wanted)
         counts = zip(slices, (pc.sum(pc.equal(wanted["slice"], name)).as_py() for name in slices), strict=True)
-        to_list = [name for name, keys in counts if self._is_listed_sooner(name, keys)]
+        to_list = [name for name, keys in counts if self._is_faster_to_list(name, keys)]
         one_by_one = wanted.filter(pc.invert(pc.is_in(wanted["slice"], pa.array(to_list, pa.string()))))
         with ThreadPoolExecutor(max_workers=STATS_AT_ONCE) as pool:
             listed = list(pool.map(self._list_slice, to_list))
             found = pool.map(self._stat, one_by_one["address"].to_pylist())
             return pa.concat_tables([*listed, as_table(stored for stored in found if stored is not None)])
 
-    def _is_listed_sooner(self, folder: str, keys: int) -> bool:
+    def _is_faster_to_list(self, folder: str, keys: int) -> bool:
         """Whether listing the slice, page by page, should take less time than looking up this many of its keys."""
         return folder in self._objects and (self._objects[folder] // PAGE + 1) * STATS_AT_ONCE <= keys
 
@@ -98,7 +99,7 @@ class Lookup:
     def _list_slice(self, folder: str) -> pa.Table:
         part = Part(folder, flat=folder in FLAT)
         listed = pa.Table.from_batches(
-            [page.objects for _, page in pages_of_parts(self.store, [part], at_once=AT_ONCE_A_SLICE)], schema=FOUND
+            [page.objects for _, page in pages_of_parts(self.store, [part], at_once=AT_ONCE_PER_SLICE)], schema=FOUND
         )
         self._objects[folder] = len(listed)
         return listed

@@ -3,7 +3,7 @@
 Stores limit keys, not requests (S3 to about 3,500 deletes per second and prefix), and throttle requests beyond that.
 As in TCP, the rate starts low, doubles with every successful batch, halves with every throttled one, and then grows in
 small steps. Also as in TCP, it grows only while it is the bottleneck, so that it stays near the rate that the store
-achieved and halving it has an effect. If a store needs a gradual ramp-up, all prefixes together start with its `ramp`,
+achieved and halving it has an effect. If a store needs a gradual ramp-up, all prefixes together start at its `ramp`,
 which doubles every twenty minutes, as Cloud Storage spreads a bucket over more servers; faster requests fail.
 Times are passed in and waits are returned as numbers; nothing here sleeps.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 INITIAL_RATE = 2_000.0  # keys per second, initially
-MIN_RATE = 20.0  # keys per second: a slower store is handled by retries, not by pace
+MIN_RATE = 20.0  # keys per second: a slower store is handled by retries, not by pacing
 RATE_STEP = 200.0  # keys per second, added with every successful batch once a store has throttled
 UNLIMITED = 1e9
 RAMP_DOUBLING_S = 1_200.0

@@ -56,11 +56,11 @@ class Permit:
             plain = read_json(data)
             check_format(plain["format"], FORMAT, where)  # written in this round, so by this version of lakegc
             if not hmac.compare_digest(str(plain.pop("hmac")), _hmac(secret, key, plain)):
-                raise ValueError("the driver of this round didn't write it")
+                raise ValueError("not written by the driver of this round")
             return cls(time_of(plain["until"]), tuple(map(str, plain["became_live"])), str(plain["stopped"]))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise DamagedData(
-                f"{where} can't be read as permission to delete ({error}). Run the same command again."
+                f"{where} is not a valid permit to delete ({error}). Run the same command again."
             ) from error
 
 
@@ -139,7 +139,7 @@ class PermitIssuer:
 class PermitWatch:
     """A task's side of the permit: whether a delete may be sent now, and for which keys. Thread-safe.
 
-    The permit is read again every `every_s` seconds. `now` is the store's clock, and never behind it.
+    The permit is read again every `every_s` seconds. `now` returns the store's time or a slightly later one.
     """
 
     def __init__(
@@ -210,12 +210,14 @@ def _read_permit_file(store: Store, key: str) -> bytes:
 def _addresses(store: Store, key: str, sha256: str) -> list[str]:
     data = _read_permit_file(store, key)
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise DamagedData(f"{key} in {store.where} was altered since the driver wrote it.")
+        raise DamagedData(f"{key} in {store.where} was altered after the driver wrote it. Run the same command again.")
     try:
         table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
         addresses: list[str] = table["address"].to_pylist()
     except (pa.ArrowException, OSError, KeyError) as error:
-        raise DamagedData(f"{key} in {store.where} can't be read as a list of addresses ({error}).") from error
+        raise DamagedData(
+            f"{key} in {store.where} can't be read as a list of addresses ({error}). Run the same command again."
+        ) from error
     return addresses
 
 

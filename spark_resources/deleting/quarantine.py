@@ -1,7 +1,7 @@
 """Quarantine objects instead of deleting them, and restore them: server-side copy, verification, then delete.
 
-A quarantined object keeps its metadata, and its key below `_lakefs/retention/gc/quarantine/<mark_id>/`. That folder is
-never listed to find keys: an object there without a receipt stays untouched.
+A quarantined object keeps its metadata. Its key gets the prefix `_lakefs/retention/gc/quarantine/<mark_id>/`. That
+folder is never listed to find keys: an object there without a receipt stays untouched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Differs(LakegcError):
 
 
 class SendingStopped(LakegcError):
-    """Raised if no further request may be sent, between two steps for one key."""
+    """Raised between two steps for one key, if no further request may be sent."""
 
 
 def stat_or_none(store: Store, key: str) -> StoredObject | None:
@@ -48,13 +48,13 @@ def copy_verified(store: Store, source: str, target: str) -> None:
 
 
 def _differs(store: Store, source: str, target: str) -> Differs:
-    return Differs(f"the copy of {source!r} at {target!r} in {store.where} differs from it")
+    return Differs(f"the copy of {source!r} at {target!r} in {store.where} differs from its source")
 
 
 def same_content(store: Store, one: StoredObject, other: StoredObject) -> bool:
     """Whether two objects are identical by size and checksum, or by their bytes if checksums can't be compared.
 
-    Raises `Changed` for an object that was replaced in the meantime.
+    Raises `Changed` for an object that was replaced while it was being compared.
     """
     if one.size != other.size:
         return False
@@ -67,7 +67,7 @@ def _sha256(store: Store, original: StoredObject) -> str:
     """The SHA-256 of the object, read in pieces."""
     properties = store.streams.properties(original.key)
     if (properties.size, properties.checksum) != (original.size, original.checksum):
-        raise Changed(f"{original.key!r} in {store.where} was replaced in the meantime")
+        raise Changed(f"{original.key!r} in {store.where} was replaced while it was being compared")
     return HashingIterator(store.streams.pieces(original.key, properties)).drain().sha256
 
 
@@ -121,7 +121,7 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
             copy_verified(store, key, target)
         except Differs:
             try:
-                sender.check_may_send()  # the key belongs to the next holder of the lease otherwise
+                sender.check_may_send()  # otherwise the key belongs to the next holder of the lease
             except LakegcError as error:
                 raise SendingStopped(str(error)) from error
             store.delete_many([target])  # so that it isn't mistaken for the object later
@@ -162,13 +162,13 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
 
 
 def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
-    """Restore one object to its original key; `ALREADY_GONE` if it is restored already and its copy removed.
+    """Restore one object to its original key; `ALREADY_GONE` if it was already restored and its copy removed.
 
     Nothing is overwritten if the store supports conditional copies: see `Streams.copy`.
     """
     in_quarantine = quarantine_key(mark_id, key)
     copy = stat_or_none(store, in_quarantine)
-    original = stat_or_none(store, key)  # last, for stores that ignore the condition
+    original = stat_or_none(store, key)  # looked up last, for stores that ignore the condition
     if copy is None:
         if original is None:
             return DeleteResult(key, Deletion.FAILED, "Lost", f"neither {key!r} nor its quarantined copy exists")
@@ -187,7 +187,7 @@ def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> Delet
     if original is None:
         try:
             store.streams.copy(store.streams, copy, key)
-        except AlreadyExists:  # created in the meantime, or the response to an earlier request for it was lost
+        except AlreadyExists:  # created just now, or by an earlier request whose response was lost
             original = store.stat(key)
         else:
             if not same_content(store, store.stat(key), copy):
@@ -203,7 +203,7 @@ def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> Delet
 
 
 def purge_keys(sender: Sender, keys: Sequence[str], mark_id: str) -> list[SendResult]:
-    """Delete the quarantined copies of these keys for good, except of keys that have become live."""
+    """Delete the quarantined copies of these keys for good, except for keys that have become live."""
     in_quarantine, became_live = {quarantine_key(mark_id, key): key for key in keys}, sender.became_live
     sender.became_live = lambda key: became_live(in_quarantine.get(key, key))  # the permit names original keys
     try:

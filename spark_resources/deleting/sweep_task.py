@@ -47,8 +47,8 @@ from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import Deletion, Store
 from spark_resources.stores.place import Place
 
-FAST_CHUNK_S = LOOKUP_VALID_S * 2 / 3  # if deleting a chunk took longer, none is looked up during the next deletes
-SINGLES_A_CHUNK = 1_000  # keys, if a store has no batch delete: each chunk costs a listing, an intent and a receipt
+FAST_CHUNK_S = LOOKUP_VALID_S * 2 / 3  # while chunks take longer to delete, none is looked up in advance
+SINGLES_PER_CHUNK = 1_000  # keys, if a store has no batch delete: each chunk costs a listing, an intent and a receipt
 
 
 class Action(StrEnum):
@@ -118,7 +118,7 @@ def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attemp
     task, stem = _Task.of(config), f"{partition:05d}-{attempt}"
     rows = task.without_finished(batches, f"{config.round:04d}/{partition:05d}-")
     batch = config.place.store().capabilities.delete_batch
-    size = batch * IN_FLIGHT if batch > 1 else SINGLES_A_CHUNK
+    size = batch * IN_FLIGHT if batch > 1 else SINGLES_PER_CHUNK
     with ThreadPoolExecutor(max_workers=1) as background:
         prepared: Future[_Prepared] | None = None
         lookups_stay_valid = False
@@ -150,7 +150,7 @@ def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A chunk: the rows to act on, looked up at a time of the task's clock, and receipts of the others."""
+    """A chunk: the rows to act on, when they were looked up (by the sender's clock), and receipts of the others."""
 
     rows: pa.Table
     looked_up: float
@@ -278,8 +278,8 @@ def store_clock(store: Store, clock: Callable[[], float]) -> Callable[[], dateti
         with lock:
             if clock() - last[0][0] > REREAD_INTERVAL_S:
                 last[0] = read()
-            read_at, then = last[0]
-            return then + timedelta(seconds=clock() - read_at)
+            read_at, store_time = last[0]
+            return store_time + timedelta(seconds=clock() - read_at)
 
     return now
 

@@ -29,7 +29,7 @@ def private_folder(folder: Path) -> Path:
 
 
 def open_private(file: Path, flags: int = os.O_APPEND) -> IO[bytes]:
-    """Open a file for writing that only this user may read. Creates it if it is missing.
+    """Open a file for writing, which only this user may read. Creates it if it is missing.
 
     Raises `Refused` for a link, for anything but a regular file, and for another user's file.
     """
@@ -37,7 +37,7 @@ def open_private(file: Path, flags: int = os.O_APPEND) -> IO[bytes]:
 
 
 def is_private(file: Path, *, others: int = 0o022) -> bool:
-    """Whether this is a regular file of this user without any of the permission bits `others` (default: writing)."""
+    """Whether this is a regular file of this user without any of the permission bits `others` (default: write)."""
     try:
         status = file.lstat()
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def _open(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:
     except OSError as error:
         if path.is_symlink():
             raise Refused(
-                f"{path} is a symbolic link, which lakegc doesn't follow there. Remove it, and run the same "
+                f"{path} is a symbolic link, which lakegc doesn't follow here. Remove it, and run the same "
                 "command again."
             ) from error
         raise

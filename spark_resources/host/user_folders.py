@@ -58,7 +58,7 @@ def writable_folder(folder: Path) -> Path:
     Raises `Refused` like `private_folder`, and `OSError` if it can't be created or written to.
     """
     if not folder.is_absolute():  # "~/…", if the home is unknown: newer versions raise RuntimeError
-        raise FileNotFoundError(f"{folder} can't be used for files")
+        raise FileNotFoundError(f"{folder} is not an absolute path: this user's home folder is unknown")
     private_folder(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(f"{folder} isn't writable")

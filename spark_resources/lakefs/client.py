@@ -168,7 +168,7 @@ class LakeFS:
     def prepare_uncommitted(self, repository: str) -> UncommittedLists:
         """Have the server list every staged address, page by page. Returns the lists' locations and file counts.
 
-        The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch was deleted in the meantime.
+        The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch was deleted meanwhile.
         """
         return gc_prepare.prepare_uncommitted(self.connection, repository)
 

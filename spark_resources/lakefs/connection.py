@@ -20,7 +20,7 @@ from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 
-TASKS_AT_ONCE = 4  # that send requests from one process: the driver reads several branches concurrently
+TASKS_AT_ONCE = 4  # tasks of one process that send requests: the driver reads several branches concurrently
 # urllib3's messages start with the repr of the connection pool.
 _POOL_REPR = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 
@@ -102,7 +102,7 @@ class Connection:
     def raw_response(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
         """Status, headers and unparsed body. The request is retried by the policy, because every call is idempotent.
 
-        Errors raised here are never chained to one that shows headers or a body in full.
+        Errors raised here are never chained to an exception that shows headers or a body in full.
         """
         return self.settings.retry.call(lambda: self._attempt(call, arguments))
 
@@ -208,7 +208,7 @@ class Connection:
         if is_permanent_tls_error(why):
             return Unavailable(
                 f"{failed}: no trusted TLS connection ({why}). If the server's certificate is from your own "
-                "certificate authority, set LAKEGC_CA_BUNDLE to the authority's file. If the server uses plain HTTP, "
+                "certificate authority, set LAKEGC_CA_BUNDLE to its certificate file. If the server uses plain HTTP, "
                 "the endpoint must start with http://."
             )
         return Transient(
@@ -271,5 +271,5 @@ def _decode(text: str | bytes) -> str:
 def _root_cause(error: BaseException) -> str:
     """The root cause of a connection error, in the library's words."""
     reason = getattr(error, "reason", None)
-    body_text = reason if isinstance(reason, BaseException) else error
-    return f"{type(body_text).__name__}: {_POOL_REPR.sub('', str(body_text))}"
+    cause = reason if isinstance(reason, BaseException) else error
+    return f"{type(cause).__name__}: {_POOL_REPR.sub('', str(cause))}"

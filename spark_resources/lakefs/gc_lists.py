@@ -45,7 +45,7 @@ def parse_commits_csv(data: bytes, *, where: str) -> list[tuple[str, str]]:
     for number, row in enumerate(rows[1:], start=2):
         commit_id, expired, metarange_id = _commit_row(row, where, number)
         if commit_id in seen:
-            raise _damaged(where, f"has commit {commit_id} twice, the second time in line {number}")
+            raise _damaged(where, f"has commit {commit_id} twice, the second time on line {number}")
         seen.add(commit_id)
         if not expired:
             retained.append((commit_id, metarange_id))
@@ -54,14 +54,14 @@ def parse_commits_csv(data: bytes, *, where: str) -> list[tuple[str, str]]:
 
 def _commit_row(row: list[str], where: str, number: int) -> tuple[str, bool, str]:
     if len(row) != len(COMMITS_HEADER):
-        raise _damaged(where, f"has {len(row)} fields in line {number}, not {len(COMMITS_HEADER)}")
+        raise _damaged(where, f"has {len(row)} fields on line {number}, not {len(COMMITS_HEADER)}")
     commit_id, expired, metarange_id = row
     if not _ID.fullmatch(commit_id):
-        raise _damaged(where, f"has '{commit_id[:80]}' in line {number}, which is not a commit id")
+        raise _damaged(where, f"has '{commit_id[:80]}' on line {number}, which is not a commit id")
     if metarange_id and not _ID.fullmatch(metarange_id):
-        raise _damaged(where, f"has '{metarange_id[:80]}' in line {number}, which is not a metarange id")
+        raise _damaged(where, f"has '{metarange_id[:80]}' on line {number}, which is not a metarange id")
     if expired not in ("true", "false"):
-        raise _damaged(where, f"has '{expired[:80]}' in line {number}, where true or false is expected")
+        raise _damaged(where, f"has '{expired[:80]}' on line {number}, where true or false is expected")
     return commit_id, expired == "true", metarange_id
 
 
@@ -74,11 +74,11 @@ def read_uncommitted_file(data: bytes, *, where: str) -> pa.Table:
     try:
         with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
             table = file.read(columns=list(UNCOMMITTED_COLUMNS), use_threads=False)
-            announced = file.metadata.num_rows
+            stated = file.metadata.num_rows
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(where, f"is not a readable Parquet file ({str(error).splitlines()[0]})") from None
-    if table.num_rows != announced:
-        raise _damaged(where, f"has {table.num_rows} rows, but its footer announces {announced}")
+    if table.num_rows != stated:
+        raise _damaged(where, f"has {table.num_rows} rows, but its footer states {stated}")
     addresses = _column(table, "physical_address", (pa.string(), pa.large_string(), pa.binary()), where)
     dates = _column(table, "creation_date", (pa.int64(),), where)
     try:
@@ -93,7 +93,7 @@ def read_uncommitted_file(data: bytes, *, where: str) -> pa.Table:
 
 def _column(table: pa.Table, name: str, types: tuple[pa.DataType, ...], where: str) -> pa.ChunkedArray:
     if table.schema.names.count(name) != 1:
-        raise _damaged(where, f"has no column {name}")
+        raise _damaged(where, f"doesn't have exactly one column {name}")
     column = table.column(name)
     if column.type not in types:
         raise _damaged(where, f"has a column {name} of type {column.type}, not {types[0]}")

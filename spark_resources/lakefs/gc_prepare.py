@@ -93,8 +93,8 @@ def _uncommitted_page(connection: Connection, name: str, run_id: str, token: str
         return Body.of(response.json, call.what)
     if response.says_not_found and "branch" in response.message.lower():
         raise Interrupted(
-            f"could not get {what} from lakeFS at {connection.where} ({response.message}): a branch was deleted in the "
-            "meantime. Run the same command again."
+            f"could not get {what} from lakeFS at {connection.where} ({response.message}): a branch was deleted while "
+            "its objects were being listed. Run the same command again."
         )
     if response.status in UNSUPPORTED_CALL_STATUSES:
         repository(connection, name)  # raises if the repository itself is missing
@@ -140,6 +140,7 @@ def _dump_from_task(connection: Connection, name: str, task: str) -> RefsDump:
     status = poll_task(connection, call, "done", None, repository=name, task_id=task)
     if error := status.maybe_text("error"):
         raise Unavailable(
-            f"lakeFS at {connection.where} could not dump the references of '{name}': {full_stop(error)} Check its log."
+            f"lakeFS at {connection.where} could not dump the references of '{name}': {full_stop(error)} Check the "
+            "server's log."
         )
     return responses.refs_dump(status.inner("refs"))

@@ -52,9 +52,9 @@ def page(
     body = connection.body(call, after=after, amount=amount, **arguments)
     results = body.objects("results")
     pagination = body.inner("pagination")
-    if (announced := pagination.number("results")) != len(results):
+    if (stated := pagination.number("results")) != len(results):
         raise DamagedData(
-            f"{call.what}: a page has {len(results)} results, but announces {announced}. Check the server's log.",
+            f"{call.what}: a page has {len(results)} results, but states that it has {stated}. Check the server's log.",
             invariant=3,
         )
     if not pagination.flag("has_more"):
@@ -62,7 +62,7 @@ def page(
     offset = pagination.maybe_text("next_offset")
     if not offset or offset == after:
         raise DamagedData(
-            f"{call.what}: the server announces more pages, but returned no offset for the next one. Check its log.",
+            f"{call.what}: the server reports more pages, but returned no offset for the next one. Check its log.",
             invariant=3,
         )
     return results, offset
@@ -85,7 +85,7 @@ def poll_task(connection: Connection, call: ApiCall, done: str, progress: Progre
     )
     if status is None:
         raise Unavailable(
-            f"could not get {call.what} from lakeFS at {connection.where}: the task was not done after "
+            f"could not get {call.what} from lakeFS at {connection.where}: the task did not finish within "
             f"{settings.task_timeout_s:.0f} seconds. Check the server's load and log, then try again."
         )
     return status

@@ -66,19 +66,21 @@ _FULL_ADDRESS = r"^[A-Za-z][A-Za-z0-9+.\-]*://"
 def table_key(table_id: str) -> str:
     """The key of a range or metarange. Raises `DamagedData` if the id is invalid."""
     if not _ID.match(table_id):
-        raise DamagedData(f"'{table_id[:80]}' is not the id of a range or metarange (64 hex digits expected)")
+        raise DamagedData(
+            f"'{table_id[:80]}' is not the id of a range or metarange (64 hex digits expected). Check the server's log."
+        )
     return f"_lakefs/{table_id}"
 
 
 def read_table(place: Place, table_id: str, *, referrer: str) -> bytes:
-    """The bytes of a table. Raises `DamagedData` (invariant 3) if it is missing: absence is never an empty set."""
+    """The bytes of a table. Raises `DamagedData` (invariant 3) if it is missing: it is never taken for empty."""
     store = place.store()
     try:
         return read_to_verify(store, table_key(table_id))
     except NotFound as error:
         raise DamagedData(
             f"table {table_id}, referenced by {referrer}, is missing from {store.where}/_lakefs/. "
-            "Restore it from a backup; until then nothing can be collected here.",
+            "Restore it from a backup; until then, nothing can be collected in this namespace.",
             invariant=3,
         ) from error
 
@@ -177,9 +179,9 @@ def range_tasks(spark: Callable[[], SparkSession], ranges: pa.Table, *, order_by
     entries = pc.fill_null(ranges["entries"], 0).to_pylist()
     batch = min(RANGES_PER_TASK, len(ranges) * ENTRIES_PER_TASK // max(sum(entries), 1))
     weights = [count + RANGE_OVERHEAD_ENTRIES for count in entries]
-    here = 1 if sum(entries) <= ENTRIES_PER_TASK else 0
+    max_on_driver = 1 if sum(entries) <= ENTRIES_PER_TASK else 0
     return tasks_from_rows(
-        spark, ranges, batch_size=max(batch, 1), order_by=order_by, weights=weights, max_on_driver=here
+        spark, ranges, batch_size=max(batch, 1), order_by=order_by, weights=weights, max_on_driver=max_on_driver
     )
 
 
@@ -201,7 +203,7 @@ def addresses_inside(addresses: pa.Array, kinds: pa.Array, namespace: Namespace)
 
 
 def rows_inside(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, pa.Array | None, int]:
-    """Like `addresses_inside`, with the row number of each key; None instead if each row has its key, in order."""
+    """Like `addresses_inside`, with the row number of each key; None if every row has a key, in the same order."""
     if all_relative(kinds):  # nearly always
         return addresses, None, 0
     rows = pa.array(np.arange(len(addresses)))
@@ -240,10 +242,10 @@ def full_addresses_inside(addresses: pa.Array, kinds: pa.Array, namespace: Names
 
 
 def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProperties | None:
-    """The properties of a range of objects, not verified; None for a metarange or a table from a dump of references.
+    """The unverified properties of a range of objects; None for a metarange or a table from a dump of references.
 
-    Raises `DamagedData` for a table of an unknown kind, because its contents may be live, and for another table that
-    doesn't match its id, because the range with that id may be live.
+    Raises `DamagedData` for a table of an unknown kind, because its contents may be live, and for a table of another
+    known kind that doesn't match its id, because it may hide the range with that id.
     """
     properties = sstable.read_properties(data, name=name)
     if properties.type not in KNOWN_TABLES or properties.entity not in KNOWN_ENTITIES:
@@ -326,10 +328,10 @@ def write_addresses(
     sizes_folder: str,
     sizes_wanted: Collection[str],
 ) -> tuple[Dataset, Dataset, TaskReport]:
-    """Decode ranges (rows of RANGE_REFS, distinct ids), and write their addresses in the namespace (RANGE_ADDRESSES).
+    """Decode ranges (rows of RANGE_REFS, distinct ids), and write which addresses they have inside the namespace.
 
-    For ranges whose ids are in `sizes_wanted`, also write the sizes of all entries (RANGE_SIZES). Each range is in one
-    file.
+    The result is RANGE_ADDRESSES. For ranges whose ids are in `sizes_wanted`, also write the sizes of all entries
+    (RANGE_SIZES). All rows of a range are in one file.
     """
     numbers_with_sizes = frozenset(map(range_number, sizes_wanted))
     schema = pa.schema([pa.field(field.name, field.type) for field in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])
@@ -373,7 +375,7 @@ def address_reader(place: Place) -> Producer:
 def paths_of(
     ranges: Tasks, place: Place, schema: pa.Schema, *, rank_by: Sequence[str], wanted: pa.Array | None = None
 ) -> Rows:
-    """The addresses inside the namespace in ranges (rows of RANGE_REFS and more), with their paths.
+    """The addresses in these ranges (rows of RANGE_REFS and more) that are inside the namespace, with their paths.
 
     The result has the columns of `schema`: the address, its path, and columns of the range's row. If several ranges of
     a task contain an address, the result has only the range with the largest values in the columns `rank_by`; null is
@@ -397,10 +399,10 @@ def paths_of(
             )
             paths = batch.column("path") if row_numbers is None else batch.column("path").take(row_numbers)
             arrays = {"address": addresses, "path": display_paths(paths)}
-            of_range = {name: ref[name] for name in range_columns} | {"rank": rank}
+            range_values = {name: ref[name] for name in range_columns} | {"rank": rank}
             arrays |= {
                 name: pa.repeat(pa.scalar(value, ranked.field(name).type), len(addresses))
-                for name, value in of_range.items()
+                for name, value in range_values.items()
             }
             yield pa.RecordBatch.from_arrays([arrays[name] for name in ranked.names], schema=ranked)
 
@@ -413,7 +415,7 @@ def paths_of(
 
 
 def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
-    """The rows with a wanted `address` (any address if None); for each address, only those of the lowest `rank`.
+    """The rows with an address in `wanted` (any if None); for each address, only those of the lowest `rank`.
 
     The input is sorted by `rank`. It is processed in large chunks, because each lookup scans all wanted addresses. If
     `wanted` is None, an address can recur in later chunks.
@@ -455,7 +457,7 @@ def display_paths(paths: pa.Array) -> pa.Array:
 
 
 def ranges_by_size(place: Place, dataset: Dataset, wanted: pa.Array) -> tuple[set[int], set[int]]:
-    """The numbers of all ranges whose sizes are known (rows of RANGE_SIZES), and of those with a wanted size.
+    """The numbers of all ranges with known entry sizes (rows of RANGE_SIZES), and of those with a wanted size.
 
     A few million numbers take less than a second in this process; Spark would take longer to distribute them.
     """

@@ -1,4 +1,4 @@
-"""Checks that lakeFS can read an object, by its first byte: `stat` succeeds even for a lost object (formats §2)."""
+"""Checks that lakeFS can read an object, by requesting a byte: `stat` succeeds even for a lost object (formats §2)."""
 
 from __future__ import annotations
 

@@ -62,8 +62,9 @@ class RefsDump:
 class UncommittedLists:
     """The server's lists of staged objects: the number of files at each location, and the number of pages.
 
-    Every page with a location adds one file there. Fewer files than in `files_by_location` mean a failed read. A page
-    without a location is not proof that there are no staged objects: the server may have lost a file (formats §2).
+    Every page with a location adds one file there. A read that finds fewer files than in `files_by_location` is
+    incomplete. A page without a location is not proof that there are no staged objects: the server may have lost a file
+    (formats §2).
     """
 
     run_id: str
@@ -135,8 +136,8 @@ def require_last_exact(last: str | None, after: str) -> str:
     """The last exact path of a page that starts after `after`. Raises `Unavailable` if the page has none."""
     if last is None or last == after:
         raise Unavailable(
-            f"no path on the page after {after!r} is UTF-8, and the server's response doesn't contain their exact "
-            "bytes, so the next page can't be requested. Rename or delete these objects in lakeFS, then try again."
+            f"none of the paths on the page after {after!r} is UTF-8, and the server's response doesn't contain their "
+            "exact bytes, so the next page can't be requested. Rename or delete these objects in lakeFS, and try again."
         )
     return last
 
@@ -275,7 +276,7 @@ def commit(body: Body) -> Commit:
     version = body.maybe_number("version")
     if version is None and len(parents) > 1:
         # The version determines which parent is the main one (formats §6.2).
-        raise _invalid(body.what, "a merge without a 'version'")
+        raise _invalid(body.what, "a merge commit has no 'version'")
     metadata = body.maybe_inner("metadata")
     return Commit(
         id=body.nonempty_text("id"),

@@ -100,7 +100,7 @@ class Catalog:
         read_only: bool = False,
         date: datetime | None = None,
     ) -> SandboxRepository:
-        """Create a repository with its first commit. The default namespace is the block store's default plus its name.
+        """Create a repository with its first commit. Its default namespace is the block store's default plus its name.
 
         Raises `Problem` 409 if it exists, and 400 if the name or namespace is invalid or the namespace is in use.
         """
@@ -134,7 +134,7 @@ class Catalog:
 
 
 def _claim(objects: Objects) -> None:
-    """Claim the namespace with the file that a server writes into each one. Raises `Problem` 400 if it can't."""
+    """Claim the namespace with the file that a server writes into each one. Raises `Problem` 400 if that fails."""
     try:
         is_claimed = objects.has(_DUMMY_KEY)
         if not is_claimed:

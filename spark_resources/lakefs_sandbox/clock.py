@@ -1,4 +1,4 @@
-"""The sandbox's clock: the machine's, shifted by an offset that is in a file next to the objects, if they are local.
+"""The sandbox's clock: the machine's, shifted by the offset in a file next to the objects, if they are local.
 
 The local store reads the same file, so the times of server, store and files agree in all processes.
 """
@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class SandboxClock:
-    """The clock of a sandbox on a folder, the local adapter's configured path."""
+    """The clock of a sandbox on a folder, which is the local adapter's configured path."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / CLOCK_FILE

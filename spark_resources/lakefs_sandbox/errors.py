@@ -39,7 +39,7 @@ def conflict(message: str) -> Problem:
 
 
 def no_data() -> Problem:
-    """The error for reading an entry if its object is gone from the store."""
+    """The error for reading an entry whose object is gone from the store."""
     return Problem(410, "No data")
 
 

@@ -1,4 +1,4 @@
-"""Injects faults of a real server's lists of staged objects (formats §2), at random or where a test sets them."""
+"""Injects the faults of a real server when it lists staged objects (formats §2): at random, or as a test sets them."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def prepare_uncommitted(
 ) -> UncommittedPage:
     """Write one page of staged addresses, sorted by branch and path. The result has the token for the next page.
 
-    As on the server, a branch that was deleted in the meantime resets the row count to zero, and a page with a count of
+    As on the server, a branch that is deleted during the scan resets the row count to zero, and a page with a count of
     zero is not stored. Raises `Problem` 404 if the last branch was deleted.
     """
     repository.check_writable()
@@ -270,7 +270,7 @@ def _as_listed(repository: SandboxRepository, entry: Entry, oversights: Collecti
 
 def _parquet(entries: list[Entry]) -> bytes:
     if any(entry.last_modified is None for entry in entries):
-        raise DamagedData("a staged entry has no time")
+        raise DamagedData("a staged entry has no modification time")
     columns = (
         [entry.address for entry in entries],
         [int(entry.last_modified.timestamp()) for entry in entries if entry.last_modified],

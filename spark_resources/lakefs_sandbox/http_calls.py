@@ -67,7 +67,7 @@ class Call:
     def moment(self, seconds: int) -> datetime:
         """Convert a time in a request body (seconds since 1970). Raises `Problem` 400 if it is out of range."""
         if not 0 <= seconds <= _LAST_SECOND:
-            raise bad_request("request body has an error: a date is not a time")
+            raise bad_request("request body has an error: a date is out of range")
         return datetime.fromtimestamp(seconds, UTC)
 
     def amount(self) -> int:
@@ -185,7 +185,7 @@ def http_date(moment: datetime) -> str:
 
 
 def is_authenticated(headers: Headers, options: Options) -> bool:
-    """Whether the basic authentication has the sandbox's key and secret."""
+    """Whether the request has basic authentication with the sandbox's key and secret."""
     scheme, _, encoded = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic":
         return False

@@ -24,9 +24,9 @@ class LinkTokens:
     def sign(self, address: str, *, repository: str, branch: str, path: str) -> str:
         return address + _DELIMITER + self._token(address, repository, branch, path)
 
-    def check(self, sign: str, *, repository: str, branch: str, path: str, now: datetime) -> None:
+    def check(self, signed: str, *, repository: str, branch: str, path: str, now: datetime) -> None:
         """Raise `Problem` 400 if an address wasn't issued for this path, or was issued too long ago."""
-        address, delimiter, token = sign.rpartition(_DELIMITER)
+        address, delimiter, token = signed.rpartition(_DELIMITER)
         if not delimiter:
             raise bad_request("address is not signed: link address invalid")
         if not hmac.compare_digest(token.encode(), self._token(address, repository, branch, path).encode()):

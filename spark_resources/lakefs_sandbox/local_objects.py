@@ -127,7 +127,7 @@ class LocalObjects:
         rest = address.removeprefix(LOCAL)
         below = rest.removeprefix(f"{self._configured}/")
         if rest == address or below.startswith("/"):
-            raise bad_request(f"{address}: the sandbox reads addresses under {LOCAL}{self._configured} only")
+            raise bad_request(f"{address}: the sandbox reads only addresses under {LOCAL}{self._configured}")
         return below
 
     def _read(self, key: str) -> bytes:

@@ -87,10 +87,11 @@ class SandboxRepository(StagingArea):
         self, branch: str, ref: str, *, parent_number: int = 0, message: str = "",
         metadata: Mapping[str, str] | None = None, allow_empty: bool = False, committer: str = COMMITTER,
     ) -> Commit:  # fmt: skip
-        """Undo a commit's changes in a new commit. A merge commit needs the number of a parent (from 1) to revert to.
+        """Undo a commit's changes in a new commit.
 
-        Raises `Problem` 409 if this number is missing or later commits changed the same paths, and 400 if there is
-        nothing to undo.
+        To revert a merge commit, pass the number (starting from 1) of the parent to revert relative to. Raises
+        `Problem` 409 if this number is missing or later commits changed the same paths, and 400 if there is nothing to
+        undo.
         """
         self.check_writable()
         with self._state.writing():
@@ -164,7 +165,7 @@ class SandboxRepository(StagingArea):
                     entry = _imported_entry(external, source.destination + (external.key if source.is_prefix else ""))
                     imported[entry.path] = put_value(entry_identity(entry), put_entry(entry))
         if not imported:
-            raise bad_request("error on ingest: there is no object at the import's sources")
+            raise bad_request("error on ingest: there are no objects at the import's sources")
         with self._state.writing():
             head = self._clean_head(branch)
             replaced = {

@@ -47,7 +47,7 @@ def get_commit(call: Call) -> Response:
 def log_commits(call: Call) -> Response:
     repository, amount = call.repository, call.amount()
     if unsupported := [name for name in ("objects", "prefixes", "since", "stop_at") if call.text(name)]:
-        raise Problem(501, f"the sandbox doesn't support the parameter {unsupported[0]} of a log")
+        raise Problem(501, f"the sandbox doesn't support the log parameter {unsupported[0]}")
     commits = repository.log(call.path["ref"], first_parent=call.flag("first_parent"))
     if after := call.text("after"):
         after_id = repository.resolve(after).commit.id

@@ -1,4 +1,4 @@
-"""The sandbox's HTTP server: routes, authentication, the clock in every response, and error responses."""
+"""The sandbox's HTTP server: routes, authentication, error responses, and the clock's time in every response."""
 
 from __future__ import annotations
 

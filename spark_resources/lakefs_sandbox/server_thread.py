@@ -17,10 +17,10 @@ _STOP_LIMIT_S = 30.0
 
 
 class ServerThread:
-    """Serves an application on a listening socket, which it owns. It is ready for requests when it has been created."""
+    """Serves an application on a listening socket, which it owns. It is ready for requests once it is created."""
 
     def __init__(self, application: Any, listening: socket.socket, *, grace_s: float, **options: Any) -> None:
-        """Requests that are in progress at the end have `grace_s` seconds. `options` are uvicorn's, such as a
+        """On `stop`, requests in progress get `grace_s` seconds to finish. `options` are uvicorn's, such as a
         certificate. The application writes its own `Date` and `Server` headers, or none.
 
         Raises `Unavailable` if the server doesn't start.
@@ -48,7 +48,7 @@ class ServerThread:
 
 
 class _Server(uvicorn.Server):
-    """Stops without delay: uvicorn itself notices after up to 0.1 s that it should stop, and then waits as long again.
+    """Stops without delay: uvicorn itself takes up to 0.1 s to notice that it should stop, then waits as long again.
 
     Tests start hundreds of servers.
     """
@@ -61,7 +61,7 @@ class _Server(uvicorn.Server):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
-        """Called by another thread."""
+        """Called from another thread."""
         self.should_exit = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._ending.set)

@@ -71,7 +71,7 @@ class StagingArea(Views):
         return len(entries)
 
     def copy(self, branch: str, path: str, source: str, *, source_ref: str = "", shallow: bool = False) -> Entry:
-        """Stage a copy of a ref's entry at `source`, with a new object or, if `shallow`, the same one.
+        """Stage a copy of the entry at the path `source` of a ref, with a new object or, if `shallow`, the same one.
 
         As on the server, a shallow copy is refused (400) unless its source is on the same branch.
         """
@@ -171,12 +171,12 @@ class StagingArea(Views):
         self.check_writable()
         with self._state.writing():
             metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
-            hidden = [
+            tombstones = [
                 Staged(path, None)
                 for path in map(_key, paths)
                 if self._state.staged_at(self.id, branch, path) or self.committed.value(metarange, path) is not None
             ]
-            self._state.stage(self.id, branch, hidden)
+            self._state.stage(self.id, branch, tombstones)
 
     def reset(self, branch: str) -> None:
         """Discard everything staged on a branch. The objects stay in the store."""

@@ -111,7 +111,7 @@ class StoreObjects:
         return nullcontext(self.write)
 
     def _bucket_and_key(self, address: str) -> tuple[Store, str]:
-        """A full address's whole bucket or container, as a store, and the key in it."""
+        """The whole bucket or container of a full address, as a store, and the key in it."""
         scheme = _reported_uri(self.storage_namespace).partition("://")[0]
         depth = 2 if scheme == "https" else 1  # for Azure, the account and the container
         parts = address.removeprefix(f"{scheme}://").split("/", depth)

@@ -3,7 +3,7 @@
     _lakefs/retention/gc/lakegc/<mark_id>/approval.json      who, when, which digest, until when, released brakes
     _lakefs/retention/gc/unified/<mark_id>/summary.json      only if the reference collector may sweep it
 
-An approval of lakegc's own mark is valid if the mark's record contains the SHA-256 of its file *and* the file has that
+An approval of lakegc's own mark is valid only if the mark's record contains a SHA-256 *and* approval.json has that
 hash. The record is written first and decides races; the file is written last. For a mark of the reference collector,
 which has no record, the file alone decides. Files are replaced conditionally and never deleted.
 """
@@ -124,11 +124,11 @@ def foreign_approval_status(approval: Approval | None, *, layout: str, now: date
 
 
 class ApprovalConflict(Refused):
-    """Raised when another process wrote an approval in the meantime, which stays."""
+    """Raised if another process wrote an approval at the same time. That approval is kept."""
 
 
-def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
-    """The file's raw bytes, even if unreadable or unsigned, and its version for a replace; None if there is no file."""
+def read_untrusted(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
+    """The file's bytes, unverified, and its version for a conditional replace; None if there is no file."""
     try:
         return place.records().read_untrusted(approval_key(mark_id))
     except NotFound:
@@ -136,7 +136,10 @@ def read_with_version(place: Place, mark_id: str) -> tuple[bytes, Version] | Non
 
 
 def write_approval(place: Place, approval: Approval, *, replacing: tuple[bytes, Version] | None) -> None:
-    """Write approval.json, replacing this version. Raises `ApprovalConflict` if it is no longer the current one."""
+    """Write approval.json, replacing the version that was read (None if there was no file).
+
+    Raises `ApprovalConflict` if that version is no longer the current one.
+    """
     store, records = place.store(), place.records()
     key, data = approval_key(approval.mark_id), approval.to_json()
     try:
@@ -145,7 +148,7 @@ def write_approval(place: Place, approval: Approval, *, replacing: tuple[bytes, 
         else:
             records.replace(key, data, replacing[1])
     except (AlreadyExists, Changed) as error:
-        current = read_with_version(place, approval.mark_id)
+        current = read_untrusted(place, approval.mark_id)
         if current is None or current[0] != data:  # otherwise this write succeeded, but its response was lost
             raise ApprovalConflict(
                 f"{key} in {store.where} was written by another process at the same time. Check 'lakegc status', "
@@ -162,7 +165,7 @@ def summary_key(mark_id: str) -> str:
 
 
 def write_reference_summary(place: Place, record: MarkRecord) -> None:
-    """Permit the reference collector to sweep lakegc's mark: write its summary.json. It re-verifies nothing."""
+    """Let the reference collector, which re-verifies nothing, sweep lakegc's mark: write the mark's summary.json."""
     summary = {
         "run_id": record.mark_id,
         "success": True,
@@ -195,8 +198,8 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
 def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
     """Remove the summary of each of lakegc's finished marks that isn't, or is no longer, approved. Returns their ids.
 
-    So the reference collector can't use an approval that has expired, that isn't signed although a key is set, or that
-    belongs to a mark of an unknown format. `now` is by the store's clock.
+    This keeps the reference collector from using an approval that has expired, that isn't signed although a key is set,
+    or that belongs to a mark of an unknown format. `now` is by the store's clock.
     """
 
     def withdrawn(mark_id: str, record: MarkRecord | Untrusted | UnknownFormat) -> bool:

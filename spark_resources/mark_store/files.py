@@ -25,34 +25,35 @@ EARLIER_FOLDERS = ("proofs/",)  # re-verifications of marks of format 1
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One dataset of a mark. `keys` says whether its rows are keys of objects to delete."""
+    """One dataset of a mark. `has_keys` says whether its rows are keys of objects to delete."""
 
     dataset: Dataset
-    keys: bool
+    has_keys: bool
 
 
 def recorded_parts(place: Place, record: MarkRecord) -> Iterator[Part]:
     """Every recorded dataset of a mark. Raises `DamagedData` if a list of files is missing or was altered."""
     for asset, step in record.steps.items():
         for part, summary in step.datasets.items():
-            as_foreign = asset == "expired_set" and part in REFERENCE_PARTS
+            in_reference_folder = asset == "expired_set" and part in REFERENCE_PARTS
             folder = (
                 f"{reference_folder(record.mark_id)}{part}/"
-                if as_foreign
+                if in_reference_folder
                 else asset_folder(record.mark_id, asset, part)
             )
             dataset = open_dataset(place, folder, sha256=str(summary["sha256"]))
-            yield Part(dataset, asset == "expired_set" and (as_foreign or not part))
+            yield Part(dataset, asset == "expired_set" and (in_reference_folder or not part))
 
 
 def unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:
     """The files in a mark's folders that are in no list of files, except those that lakegc writes later."""
     known = {part.dataset.folder + file.name for part in recorded for file in part.dataset.files}
     known |= {part.dataset.folder + LIST_NAME for part in recorded}
-    own, foreign = mark_folder(record.mark_id), reference_folder(record.mark_id)
-    known |= {own + name for name in LATER_FILES} | {foreign + SUMMARY}
+    own, reference = mark_folder(record.mark_id), reference_folder(record.mark_id)
+    known |= {own + name for name in LATER_FILES} | {reference + SUMMARY}
     later = tuple(own + folder for folder in (*LATER_FOLDERS, *EARLIER_FOLDERS))
-    keys = (listed.key for folder in (own, foreign) for page in place.store().pages(folder) for listed in page.objects)
+    pages = (page for folder in (own, reference) for page in place.store().pages(folder))
+    keys = (listed.key for page in pages for listed in page.objects)
     return sorted(key for key in keys if key not in known and not key.startswith(later))
 
 

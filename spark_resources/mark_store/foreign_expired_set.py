@@ -1,7 +1,7 @@
 """The expired set of a foreign mark (of the reference collector), in any of its layouts (formats §5).
 
-A foreign mark records only addresses, so sizes and times come from a new listing of their folders. Only the Parquet
-files are read, never the text files next to them, in which a key with a newline looks like two keys.
+A foreign mark records only addresses, so the objects' sizes and times come from a new listing of their folders. Only
+the Parquet files are read, never the text files next to them, in which a key with a newline looks like two keys.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def folder_of(address: str) -> str:
 
 def stored_objects(place: Place, folder: str, wanted: frozenset[str]) -> Iterator[StoredObject]:
     """The objects with wanted keys in a folder; none if the store can't have a folder of this name."""
-    flat = "/" if folder.count("/") < 2 else None
+    delimiter = "/" if folder.count("/") < 2 else None  # deeper objects are in other folders
     try:
-        for page in place.store().pages(folder, delimiter=flat):
+        for page in place.store().pages(folder, delimiter=delimiter):
             yield from (listed for listed in page.objects if listed.key in wanted)
     except WrongUsage:
         return

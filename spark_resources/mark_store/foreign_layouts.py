@@ -1,6 +1,6 @@
 """The reference collector's layouts, so that each tool can read the other's marks (formats §5).
 
-This module doesn't write `summary.json`, because its presence alone lets the reference sweep a mark without
+This module doesn't write `summary.json`, because its presence alone lets the reference collector sweep a mark without
 re-verification.
 """
 
@@ -21,8 +21,8 @@ from spark_resources.records.json_records import read_json
 from spark_resources.spark.datasets import Output, parquet
 from spark_resources.stores.place import Place
 
-# lines that rclone's --files-from would misread: it trims whitespace at both ends (also Unicode's), and # and ; start a
-# comment
+# lines that rclone's --files-from would misread: it trims whitespace (including Unicode's) at both ends, and treats
+# lines that start with # or ; as comments
 _BLANK = r"[\s\v\x{85}\p{Z}]"
 _UNSAFE_LINE = rf"[\r\n]|^{_BLANK}|{_BLANK}$|^[#;]"
 
@@ -34,20 +34,20 @@ def reference_outputs(mark_id: str) -> list[Output]:
 
 
 def _encode_lines(table: pa.Table) -> tuple[bytes, int]:
-    """Addresses as lines of text, without those that a line can't represent, and their number."""
+    """The addresses as lines of text, except those that a line can't represent, and the number of lines."""
     addresses = table.column("address")
     safe = addresses.filter(pc.invert(pc.match_substring_regex(addresses, _UNSAFE_LINE)))
     return "".join(f"{address}\n" for address in safe.to_pylist()).encode(), len(safe)
 
 
-# --- reading the reference's marks ----------------------------------------------------------------------------------
+# --- reading the reference collector's marks --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceMark:
-    """A mark of the reference collector. `summary` is its final file, or None if it is missing.
+    """A mark of the reference collector. `written` is the time of its newest file, by the store's clock.
 
-    `written` is the time of its newest file, by the store's clock.
+    `summary` is the content of its last file, summary.json: None if the file is missing, {} if it is unreadable.
     """
 
     mark_id: str
@@ -69,7 +69,7 @@ _ROOTS = ("unified/", "uncommitted/", "addresses/")
 
 
 def reference_marks(place: Place, *, ours: frozenset[str]) -> Iterator[ReferenceMark]:
-    """The reference's marks in any of its layouts. `ours` are the ids of lakegc's marks, which have the same layout."""
+    """The reference collector's marks, in all layouts. `ours` are the ids of lakegc's marks, which use one of them."""
     files_by_mark: dict[tuple[str, str], list[tuple[str, datetime]]] = {}
     for page in (page for root in _ROOTS for page in place.store().pages(GC_ROOT + root)):
         for listed in page.objects:

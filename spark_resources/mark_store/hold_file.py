@@ -7,14 +7,14 @@
         history: true
         owner: ada@example.org
         reason: customers run these
-        until: 2027-06-30       # to the end of this day (UTC), or a time with a zone; optional
+        until: 2027-06-30       # until the end of this day (UTC), or a time with a zone; optional
       - {id: legal, commits: {legal: hold}, owner: ..., reason: ...}
       - {id: experiments, branches: "exp-*", days: 90, owner: ..., reason: ...}
       - {id: reports, paths: "reports/*.pdf", owner: ..., reason: ...}
       - {id: imported, prefix: data/imported/, owner: ..., reason: ...}
 
-Pure. Patterns are those of `fnmatch`, case-sensitive: `*` matches any text, including slashes, `?` any character, and
-`[…]` one of these characters. Every scalar is read as plain text, so the metadata value `no` is not a boolean.
+Pure. Patterns are those of `fnmatch`, case-sensitive: `*` matches any text, including slashes, `?` any one character,
+and `[…]` any one of these characters. Every scalar is read as plain text, so the metadata value `no` isn't a boolean.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def checked_pattern(pattern: str) -> str:
         first = begin + 2 if pattern[begin + 1 : begin + 2] == "!" else begin + 1
         end = pattern.find("]", first + 1)
         if end < 0:
-            raise ValueError(f"the '[' of '{pattern}' is never closed; write '[[]' for a literal '['")
+            raise ValueError(f"the '[' in '{pattern}' is never closed; write '[[]' for a literal '['")
         for low, high in re.findall(r"(.)-(.)", pattern[first:end], re.DOTALL):
             if low > high:
                 raise ValueError(f"'{low}-{high}' in '{pattern}' is an empty range")
@@ -90,7 +90,7 @@ def _checked_text(text: str) -> str:
     if not text.strip():
         raise ValueError("must not be empty")
     if any(ord(char) < 32 and char not in "\n\t" for char in text):
-        raise ValueError("has unprintable characters")
+        raise ValueError("must not contain unprintable characters")
     return text
 
 
@@ -113,7 +113,10 @@ def _checked_metadata(pairs: dict[str, str]) -> dict[str, str]:
 
 
 def _checked_prefix(prefix: str) -> str:
-    """The prefix, if a candidate can begin with it: under `data/`, or a legacy object at the namespace's root."""
+    """The prefix itself. Raises `ValueError` unless a candidate's key can start with it.
+
+    Candidates are under `data/`, or are legacy objects at the namespace's root.
+    """
     inside = prefix.startswith(DATA) or (prefix != "" and "/" not in prefix)
     if not inside or "://" in prefix or ".." in prefix.split("/"):
         raise ValueError(
@@ -184,7 +187,7 @@ class CommitHold(Hold):
     commits: Annotated[dict[str, str], AfterValidator(_checked_metadata)]
 
     def matches(self, metadata: Mapping[str, str]) -> bool:
-        return all(key in metadata and fnmatchcase(metadata[key], one) for key, one in self.commits.items())
+        return all(key in metadata and fnmatchcase(metadata[key], pattern) for key, pattern in self.commits.items())
 
     @property
     def what(self) -> str:
@@ -199,7 +202,7 @@ class BranchHold(Hold):
     days: Annotated[str, AfterValidator(_checked_days)]
 
     @property
-    def at_least(self) -> int:
+    def min_days(self) -> int:
         return int(self.days)
 
     @property
@@ -236,12 +239,12 @@ def parse_hold(fields: Mapping[str, Any]) -> Hold:
     """The hold with these fields, in the form of the file. Raises `WrongUsage` with all problems."""
     kinds = [kind for kind in KINDS if kind in fields]
     if len(kinds) != 1:
-        raise WrongUsage(f"a hold needs exactly one of {', '.join(KINDS)}; {' and '.join(kinds) or 'none'} was given")
+        raise WrongUsage(f"a hold needs exactly one of {', '.join(KINDS)}; given: {' and '.join(kinds) or 'none'}")
     try:
         return KINDS[kinds[0]].model_validate(dict(fields))
     except ValidationError as error:
-        problem = (_sentence(detail, KINDS[kinds[0]]) for detail in error.errors(include_url=False))
-        raise WrongUsage("invalid hold: " + "; ".join(problem)) from None
+        problems = (_sentence(detail, KINDS[kinds[0]]) for detail in error.errors(include_url=False))
+        raise WrongUsage("invalid hold: " + "; ".join(problems)) from None
 
 
 # --- from bytes -----------------------------------------------------------------------------------------------------
@@ -259,12 +262,12 @@ class BadHolds(Refused):
     """Raised for a file of holds with any problem. None of its holds is used."""
 
     def __init__(self, where: str, problems: Iterable[HoldProblem]) -> None:
-        self.problems = sorted(problems, key=lambda one: one.line)
+        self.problems = sorted(problems, key=lambda problem: problem.line)
         self.where = where
         lines = "".join(f"\n  line {problem.line}: {problem.what}" for problem in self.problems)
         super().__init__(
-            f"{where} is not a valid holds file:{lines}\nNothing is marked until it is corrected, because it is "
-            "unknown what should be on hold. Check it again with 'lakegc holds REPO check'.",
+            f"{where} is not a valid holds file:{lines}\nNothing is marked until the file is corrected, because it "
+            "is unknown what should be on hold. Check it again with 'lakegc holds REPO check'.",
             invariant=3,
         )
 
@@ -282,7 +285,7 @@ def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
         line = item.start_mark.line + 1
         if hold.id in lines:
             problems.append(
-                HoldProblem(line, f"the id '{hold.id}' is already used by the hold in line {lines[hold.id]}")
+                HoldProblem(line, f"the id '{hold.id}' is already used by the hold on line {lines[hold.id]}")
             )
         lines.setdefault(hold.id, line)
     if problems:
@@ -291,7 +294,7 @@ def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
 
 
 def _first_lines(data: bytes, where: str) -> list[int]:
-    """The first line of each hold, from 0."""
+    """The index (from 0) of the first line of each hold."""
     return [int(item.start_mark.line) for item in _items(_root(data, where), where)]
 
 
@@ -303,15 +306,17 @@ class _Loader(yaml.BaseLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "an alias (*name): write it out", event.start_mark)
+            problem = "aliases (*name) are not supported: write the value out"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         self.depth += 1
         if self.depth > MAX_DEPTH:
             event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "too many levels", event.start_mark)
+            raise yaml.composer.ComposerError(None, None, "it is nested too deeply", event.start_mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
         if node is not None and node.tag not in _PLAIN_TAGS:
-            raise yaml.composer.ComposerError(None, None, f"the tag {node.tag}: write plain text", node.start_mark)
+            problem = f"the tag {node.tag} is not supported: write plain text"
+            raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
         return node
 
 
@@ -355,9 +360,9 @@ def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
     pairs = _fields_of(root, where)
     unknown_fields = [HoldProblem(_line(key), f"{_quoted(key)} is unknown here; expected 'holds'") for key, _ in pairs]
     if len(pairs) != 1 or pairs[0][0].value != "holds":
-        expected = HoldProblem(_line(root), "expected 'holds:' with a list, once")
-        raise BadHolds(where, [one for one, pair in zip(unknown_fields, pairs, strict=True) if pair[0].value != "holds"]
-                       or [expected])  # fmt: skip
+        expected = HoldProblem(_line(root), "expected exactly one 'holds:' with a list")
+        unknown = [problem for problem, pair in zip(unknown_fields, pairs, strict=True) if pair[0].value != "holds"]
+        raise BadHolds(where, unknown or [expected])
     if not isinstance(pairs[0][1], yaml.SequenceNode):
         raise BadHolds(
             where, [HoldProblem(_line(pairs[0][1]), "'holds' must be a list; put a '-' in front of each hold")]
@@ -367,7 +372,7 @@ def _items(root: yaml.Node, where: str) -> list[yaml.Node]:
 
 
 def _parse_hold_node(item: yaml.Node, problems: list[HoldProblem]) -> Hold | None:
-    """The hold of a node; None if it has problems, which are added to the list."""
+    """The hold of a node; None if it has problems, which are added to `problems`."""
     if not isinstance(item, yaml.MappingNode):
         problems.append(HoldProblem(_line(item), "expected the fields of a hold: id, what is on hold, owner, reason"))
         return None
@@ -415,7 +420,7 @@ def _sentence(error: Any, kind: type[Hold]) -> str:
     if error["type"] == "missing":
         return f"'{field}' is missing"
     if error["type"] == "string_pattern_mismatch":
-        return f"'{field}' must consist of at most 63 lower-case letters, digits and ._-"
+        return f"'{field}' must be at most 63 lower-case letters, digits and ._- that start with a letter or digit"
     return f"'{field}': {error['msg'].removeprefix('Value error, ')}"
 
 
@@ -459,7 +464,8 @@ def _checked_edit(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
         with suppress(BadHolds):
             if parse_holds(text, where) == wanted:
                 return text
-    raise WrongUsage(f"{', '.join(hold.id for hold in wanted)}: some text can't be written as YAML")
+    ids = ", ".join(hold.id for hold in wanted)
+    raise WrongUsage(f"some of the text of these holds can't be written as YAML: {ids}. Use plainer text.")
 
 
 def render_holds(holds: Iterable[Hold]) -> bytes:

@@ -1,4 +1,4 @@
-"""The file of holds in a namespace: objects to keep, permanently or until a date, independent of rules (invariant 1).
+"""The file of holds in a namespace: objects to keep, permanently or until a date, whatever the rules (invariant 1).
 
 It is stored next to the marks, where everyone can review it. A file with any problem is refused as a whole, and nothing
 is marked. Without the file there are no holds.
@@ -27,7 +27,7 @@ from spark_resources.stores.place import Place
 
 HOLDS_KEY = MARKS_ROOT + "holds.yaml"
 SIGNED = b"# signed by lakegc: "
-ROOTS = ("", "theirs/")  # of records in a mark's folder: of lakegc's mark, of a sweep of the reference's
+RECORD_FOLDERS = ("", "theirs/")  # in a mark's folder: of lakegc's own mark, and of a sweep of a foreign mark
 READ_AT_ONCE = 16
 SWEEPABLE_STATES = frozenset({MarkState.MARKED, MarkState.APPROVED, MarkState.SWEPT_WITH_FAILURES})
 TRIES = 3
@@ -37,8 +37,8 @@ TRIES = 3
 class Holds:
     """The holds of a namespace in the file's order.
 
-    `sha256` is the hash of its bytes (hex) without the signature, "" if there is no file. `number` is the version
-    number of a signed file, 0 otherwise.
+    `sha256` is the hash (hex) of the file's bytes without the signature, "" if there is no file. `number` is the
+    version number of a signed file, 0 otherwise.
     """
 
     holds: tuple[Hold, ...] = ()
@@ -109,7 +109,7 @@ def drop_hold(place: Place, hold_id: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UnsignedHolds:
-    """The file without verification, and the holds of the newest known signed version that are missing from it.
+    """The unverified file, and the holds of the newest known signed version that are missing from it.
 
     A person reviews both before signing.
     """
@@ -131,7 +131,7 @@ def read_unsigned(place: Place) -> UnsignedHolds:
 
 
 def sign_holds(place: Place, reviewed: UnsignedHolds) -> None:
-    """Sign the reviewed file as the newest version. Raises `Refused` if it was changed in the meantime."""
+    """Sign the reviewed file as the newest version. Raises `Refused` if it was changed after it was read."""
     content = reviewed.file.content if reviewed.file.content is not None else render_holds(())
     _write(place, reviewed.file, content)
 
@@ -163,7 +163,7 @@ def signed_marks(place: Place) -> Iterator[Mark]:
         except (NotFound, DamagedData, WrongUsage):
             return None
 
-    roots = [folder + below for folder in folders_in(place.store(), MARKS_ROOT) for below in ROOTS]
+    roots = [folder + below for folder in folders_in(place.store(), MARKS_ROOT) for below in RECORD_FOLDERS]
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:
         yield from (opened for opened in pool.map(open_if_signed, roots) if opened is not None)
 
@@ -175,9 +175,9 @@ def refuse_older_holds(place: Place, number: int) -> None:
         is_now = f"is version {number}" if number else "doesn't exist"
         raise Untrusted(
             f"{holds_location(place)} {is_now}, but mark {newest.mark_id} used version {newest.number} "
-            f"(holds: {', '.join(newest.ids) or 'none'}): it was deleted, or replaced by an older version. Nothing "
-            "is marked, approved or swept with it. Restore the newer file, or review this one and sign it with lakegc "
-            "holds REPO sign."
+            f"(holds: {', '.join(newest.ids) or 'none'}): it was deleted, or replaced by an older version. Until "
+            "this is resolved, nothing is marked, approved or swept. Restore the newer file, or review the holds and "
+            "sign them with lakegc holds REPO sign."
         )
 
 
@@ -218,7 +218,10 @@ def _read(place: Place) -> _HoldFile:
     try:
         return _HoldFile(content, tag, Signature.of(read_json(line), holds_location(place)))
     except ValueError as error:
-        raise Untrusted(f"the last line of {holds_location(place)} is not a valid signature ({error}).") from error
+        raise Untrusted(
+            f"the last line of {holds_location(place)} is not a valid signature ({error}). Remove that line, review "
+            "the file, and sign it with lakegc holds REPO sign."
+        ) from error
 
 
 def _read_signed(place: Place) -> _HoldFile:
@@ -249,7 +252,7 @@ def _change(place: Place, file: _HoldFile, edit: Callable[[bytes | None], bytes]
 
 
 def _write(place: Place, file: _HoldFile, content: bytes) -> None:
-    """Replace the file that was read. Raises `Refused` if it was changed in the meantime, so that no change is lost."""
+    """Replace the file that was read. Raises `Refused` if it was changed since then, so that no change is lost."""
     store, new = place.store(), _signed(place, file, content)
     try:
         if file.content is None:
@@ -259,7 +262,7 @@ def _write(place: Place, file: _HoldFile, content: bytes) -> None:
     except (AlreadyExists, Changed) as error:
         if store.read(HOLDS_KEY) != new:  # otherwise our own write succeeded, but its response was lost
             raise Refused(
-                f"{holds_location(place)} was changed by another process in the meantime. Nothing was overwritten. "
+                f"{holds_location(place)} was changed by another process after it was read. Nothing was overwritten. "
                 "Try again."
             ) from error
     if place.seal is not None:

@@ -36,8 +36,8 @@ class Holder(Record):
     """Who holds the lease, for which mark, and until when (by the store's clock). `token` is unique to one acquisition.
 
     `process` identifies the holder's process; None if its system doesn't support that. `tasks_stop_after_s` is how long
-    other processes may still rely on this lease, or on one that it took over, after it has a new holder; 0 if there are
-    no such processes.
+    other processes may still rely on this lease, or on one that it took over, after a new holder has taken it; 0 if
+    there are no such processes.
     """
 
     __pydantic_config__: ClassVar = {**Record.__pydantic_config__, "extra": "ignore"}
@@ -126,14 +126,14 @@ class Lease:
         self._holder, self._valid_until = holder, started + LEASE_TIME.total_seconds()
 
     @contextmanager
-    def watched(self, request: timedelta, all_tasks_ended: Callable[[], bool]) -> Iterator[None]:
-        """Wraps work of other processes that watch this lease; `request` is the maximum duration of their requests.
+    def watched(self, request_time: timedelta, all_tasks_ended: Callable[[], bool]) -> Iterator[None]:
+        """Wraps work of other processes that watch this lease. Their requests take at most `request_time` each.
 
         Afterwards `all_tasks_ended` returns whether all of them have stopped, including those whose work was
         reassigned. If it returns False, the lease remains taken even after a release, until each of them has read it
         again and its last requests have ended.
         """
-        stop_after_s = REREAD_INTERVAL_S + request.total_seconds()
+        stop_after_s = REREAD_INTERVAL_S + request_time.total_seconds()
         with self._lock:
             self._renew(max(stop_after_s, self._holder.tasks_stop_after_s))
         all_ended = False
@@ -189,7 +189,7 @@ class Lease:
             try:
                 self.renew()
             except Refused:
-                return  # check() raises it to the caller
+                return  # check() reports it to the caller
             except LakegcError:
                 continue  # retried at the next interval, while the lease still has time left
 
@@ -256,7 +256,7 @@ def take_lease(
     """Take the lease of a namespace, or raise `Refused` with the current holder and the end of its lease.
 
     An expired lease (by the store's clock) is taken over. So is the lease of a process that is known to be dead, after
-    a wait until none of its tasks can still send a delete. `token` must be unique to this call.
+    waiting until none of its tasks can still send a delete. `token` must be unique to this call.
     """
     if not (store.capabilities.conditional_writes or single_deployment):
         raise Refused(
@@ -303,8 +303,8 @@ def wait_for_tasks_to_end(
         return
     lease.keep_for(timedelta(seconds=seconds))
     log_message(
-        f"{dead_holder.who} died while working on mark {dead_holder.mark_id}; waiting {seconds:.0f} s until none of "
-        "its tasks can be running"
+        f"{dead_holder.who} died while working on mark {dead_holder.mark_id}; waiting {seconds:.0f} s, until none of "
+        "its tasks can still be running"
     )
     try:
         sleep(seconds)
@@ -314,7 +314,7 @@ def wait_for_tasks_to_end(
 
 
 def seconds_until_tasks_end(dead_holder: Holder, store: Store) -> float:
-    """How many more seconds a task of a dead holder may be running."""
+    """For how many more seconds a task of a dead holder may still be running."""
     return max(0.0, min(dead_holder.tasks_stop_after_s, (dead_holder.until - store.now()).total_seconds()))
 
 

@@ -91,7 +91,10 @@ def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
     """The record of this mark. Raises `DamagedData` if it can't be read or belongs to another mark."""
     record = MarkRecord.from_json(data, where)
     if record.mark_id != mark_id:
-        raise DamagedData(f"{where} is the record of another mark, {record.mark_id}: the folder was copied or renamed.")
+        raise DamagedData(
+            f"{where} is the record of another mark, {record.mark_id}: the folder was copied or renamed. Make a new "
+            "mark."
+        )
     return record
 
 
@@ -140,7 +143,7 @@ class Mark:
                     f"{name.replace('_', ' ')} ({readable_option(getattr(old, name))}, now "
                     f"{readable_option(getattr(record, name))}). Choose another mark id."
                 )
-        # the first start remains: an older cutoff can only keep more
+        # the first run's start is kept: an older cutoff can only keep more
         mark._write(replace(old, state=MarkState.MARKING, failure=None))
         return mark
 
@@ -187,7 +190,7 @@ class Mark:
         if state not in TRANSITIONS[self.record.state]:
             raise Refused(
                 f"mark {self.record.mark_id} of {self.record.repository} is {self.record.state}, so it can't become "
-                f"{state}.",
+                f"{state}. Check 'lakegc status'.",
                 invariant=12,
             )
         self._write(replace(self.record, state=state, **changes))
@@ -216,8 +219,9 @@ class Mark:
         """A step's dataset, checked against the record. Raises `DamagedData` if it is missing or differs."""
         step = self.record.steps.get(asset)
         if step is None or part not in step.datasets:
+            name = f"{asset} {part}".rstrip()
             raise DamagedData(
-                f"mark {self.record.mark_id} ({self.record.repository}) has no {asset} {part}. Materialize it again."
+                f"mark {self.record.mark_id} ({self.record.repository}) has no {name}. Materialize it again."
             )
         return open_dataset(self.place, self.folder(asset, part), sha256=str(step.datasets[part]["sha256"]))
 
@@ -229,7 +233,7 @@ class Mark:
             current, version = records.read_with_version(self.key)
             if current != data:
                 raise Refused(
-                    f"{self.key} in {self.store.where} was changed by another process in the meantime. Nothing was "
+                    f"{self.key} in {self.store.where} was changed by another process after it was read. Nothing was "
                     "overwritten. Try again.",
                     invariant=12,
                 ) from error
@@ -238,7 +242,7 @@ class Mark:
 
 
 def marks(place: Place) -> Iterator[MarkRecord]:
-    """The records of all of lakegc's marks in a namespace, by id. Folders without a record are ignored.
+    """The records of all of lakegc's marks in a namespace, in order of their ids. Folders without a record are ignored.
 
     Raises `DamagedData` for a record that can't be read. Skips records of an unknown format and, if a key is set,
     unsigned ones.
@@ -247,7 +251,7 @@ def marks(place: Place) -> Iterator[MarkRecord]:
 
 
 def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | UnknownFormat]]:
-    """The id and record of each of lakegc's marks. For an untrusted record or an unknown format, it is the error."""
+    """The id and record of each of lakegc's marks. For an untrusted record or an unknown format, the error instead."""
     store = place.store()
     for folder in sorted(folders_in(store, MARKS_ROOT)):
         key, mark_id = folder + "mark.json", folder.removeprefix(MARKS_ROOT).rstrip("/")
@@ -388,8 +392,8 @@ def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -
         identity = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"
         raise Refused(
             f"the namespace {place.namespace.uri} is marked as belonging to another repository ({identity}; this is "
-            f"{repository}, created {own_claim['created']}). Two repositories in one namespace delete each other's "
-            f"data. If the other repository was permanently deleted, delete {OWNER_KEY} there, and run the same "
-            "command again.",
+            f"{repository}, created {own_claim['created']}). Two repositories that share a namespace would delete "
+            f"each other's data. If the other repository was permanently deleted, delete {OWNER_KEY} in the namespace, "
+            "and run the same command again.",
             invariant=5,
         )

@@ -30,7 +30,11 @@ class QuarantineCounts(Record):
 
     @classmethod
     def damaged(cls, where: str, why: str) -> DamagedData:
-        return DamagedData(f"{where} is not a valid record of a quarantine ({why}).", invariant=10)
+        return DamagedData(
+            f"{where} is not a valid record of a quarantine ({why}). Delete it: the next undo or purge "
+            "writes it again.",
+            invariant=10,
+        )
 
 
 def refuse_unknown_quarantine(place: Place) -> None:

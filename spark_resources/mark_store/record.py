@@ -19,7 +19,7 @@ from spark_resources.records.model import AsInJson, MarkId, Record, Seconds, Utc
 
 RECORD_FORMAT = 2
 EARLIER_FORMAT = 1
-"""Marks of this format can only be listed, and objects that their sweeps quarantined can be restored or purged."""
+"""Marks of this format can only be listed; objects that their sweeps quarantined can be restored or purged."""
 
 
 class HoldsSeen(TypedDict):
@@ -46,8 +46,8 @@ class Basis(TypedDict):
 
     `chain` are its base marks with their `digests`, newest first, back to a full mark. A full mark with a chain records
     what an incremental one would have missed. `full_in` of an incremental mark is the number of further incremental
-    marks before a full one is due. `spellings` are the namespace's aliases (`Namespace.aliases`) when addresses were
-    read.
+    marks before a full one is due. `spellings` are the namespace's aliases (`Namespace.aliases`) at the time when
+    addresses were read.
     """
 
     incremental: NotRequired[bool]
@@ -63,7 +63,7 @@ FULL_MARK: Basis = {"incremental": False, "why": "", "chain": [], "digests": [],
 
 
 class PreviousMark(TypedDict, total=False):
-    """The finished mark before a mark, if there is one, and the ids of earlier marks that are `unreadable`."""
+    """The previous finished mark, if there is one, and the ids of earlier marks that are `unreadable`."""
 
     mark_id: str
     counts: Mapping[str, int]
@@ -161,7 +161,7 @@ class MarkRecord(Record):
 
     @classmethod
     def damaged(cls, where: str, why: str) -> DamagedData:
-        return DamagedData(f"{where} is not a valid mark record ({why}).")
+        return DamagedData(f"{where} is not a valid mark record ({why}). Make a new mark.")
 
 
 SWEEP_BEGUN = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})

@@ -26,7 +26,7 @@ _MULTIPART_ETAG = re.compile(r"[0-9a-fA-F]{32}-\d+")  # lakegc never uploads a r
 MAX_WRITE_DELAY = timedelta(minutes=15)
 """The largest difference between a record's time in the store and its signed time.
 
-No write takes longer, even with all its retries, so a record with a larger difference was put back.
+No write takes longer, even with all its retries, so a larger difference means that an older copy was put back.
 """
 
 
@@ -38,7 +38,7 @@ def record_bytes(record: object) -> bytes:
 def read_json(data: bytes | str) -> Any:
     """Parse the JSON of a record.
 
-    Also raises `ValueError` for NaN and infinite numbers, which Python accepts, because limits don't apply to them.
+    Also raises `ValueError` for NaN and infinite numbers, which Python accepts: checks against limits don't catch them.
     """
     try:
         return json.loads(data, parse_constant=_finite, parse_float=_finite)
@@ -54,7 +54,7 @@ def _finite(text: str) -> float:
 
 
 def to_json_value(value: object) -> object:
-    """The form in a record of a value that isn't JSON: times in UTC, durations in seconds, sets sorted."""
+    """A value that JSON has no type for, as stored in a record: times in UTC, durations in seconds, sets sorted."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat()
@@ -99,7 +99,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of one namespace. With a seal, they are signed, and unsigned ones are refused; without, unsigned."""
+    """The records of one namespace. With a seal, they are signed, and unsigned ones are refused."""
 
     store: Store
     seal: Seal | None
@@ -109,7 +109,7 @@ class Records:
 
     def read_with_version(self, key: str) -> tuple[bytes, Version]:
         """A record without its envelope. Raises `NotFound`, and `Untrusted` for a record without a valid signature."""
-        while True:  # not a retry: a record that was replaced in the meantime is read again
+        while True:  # not a retry: a record that was replaced before its time was looked up is read again
             data, tag = self.store.read_with_tag(key)
             where = f"{self.store.where}/{key}"
             content, signature = open_envelope(data, where)
@@ -150,7 +150,7 @@ class Records:
         if version.signed and self.seal is None:
             raise Refused(
                 f"{self.store.where}/{key} is signed, but {VARIABLE} isn't set, so the file would lose its signature. "
-                "Set it to your deployment's signing key, and run the command again.",
+                "Set the variable to your deployment's signing key, and run the command again.",
                 invariant=7,
             )
 
@@ -195,5 +195,6 @@ def has_signed_time(store: Store, key: str, signature: Signature) -> bool:
 def replay_error(where: str, signature: Signature) -> Untrusted:
     return Untrusted(
         f"{where} was signed at {signature.written:%Y-%m-%d %H:%M:%S} UTC, but the store's modification time "
-        "differs: an older version was put back, or the bucket was copied or restored. It is not used."
+        "differs: an older version was put back, or the bucket was copied or restored. It is not used. If the "
+        "whole bucket was copied or restored, make new marks there."
     )

@@ -1,1 +1,1 @@
-"""Spark: its session, datasets in a namespace, and work in its tasks, or on the driver."""
+"""Spark: its session, datasets in a namespace, and work that runs in its tasks or on the driver."""

@@ -2,8 +2,8 @@
 
 Spark shuffles rows one at a time, and each passes into and out of the JVM: for millions of short rows, that is most of
 the work of a join. Here, tasks sort the rows of a file into buckets by the hash of the address and send each bucket's
-rows as one Arrow stream, so Spark shuffles a few thousand large rows; Arrow also combines each bucket. A bucket is
-small enough for the memory of one task, however large the tables are; the other rows stay on disk.
+rows as one Arrow stream, so Spark shuffles a few thousand large rows. A bucket's rows are also combined in Arrow. It
+is small enough for the memory of one task, however large the tables are; the other buckets stay on disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROWS_PER_BUCKET = 500_000
 ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # processed together, whichever is less
 ROWS_WORTH_A_TASK = 25_000
 MAX_ROWS_ON_DRIVER = 25_000  # up to this many are grouped on the driver
-ROWS_A_BATCH = 50_000
+ROWS_PER_BATCH = 50_000
 ROWS_PER_FILE = 5_000  # opening a file takes as long as reading this many rows
 ROWS_TO_REDUCE = 500_000
 SAMPLED_PER_TASK = 1_000  # addresses sampled to divide rows evenly among tasks
@@ -44,7 +44,7 @@ _BATCHES = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
         pa.field("input", pa.int32(), nullable=False),
-        pa.field("hashed", pa.int64(), nullable=False),
+        pa.field("hash_fingerprint", pa.int64(), nullable=False),
         pa.field("read", pa.int64(), nullable=False),  # rows in the file, counted with its first batch only
         pa.field("sent", pa.int64(), nullable=False),  # selected rows of the file, also with its first batch only
         pa.field("rows", pa.binary(), nullable=False),
@@ -151,7 +151,7 @@ def addresses_once(table: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The result of a co-group: its rows, persisted if the executors have them; how many; and the report."""
+    """The result of a co-group: its rows, persisted if the executors have them; their number; and the report."""
 
     rows: Rows
     count: int
@@ -162,8 +162,8 @@ class Grouped:
         return Input.of_rows(name, self.rows, schema, self.count)
 
     @property
-    def few(self) -> pa.Table | None:
-        """The rows, if the driver has them."""
+    def driver_rows(self) -> pa.Table | None:
+        """The rows, if the driver has them; otherwise None."""
         return self.rows.table if isinstance(self.rows, Tasks) else None
 
 
@@ -174,7 +174,7 @@ class Shuffled:
     All rows of an address are in one bucket. A function that combines them gets the rows of a bucket, and a report to
     fill; it is called once per bucket, possibly with no rows. The report's `by_key` counts the rows of each input that
     were `read`, `sent` and `received`. Combining raises `DamagedData` for a file that is not the one that was written,
-    and if rows were lost (invariant 3); `LakegcError` if machines hash in different ways.
+    and if rows were lost (invariant 3); `LakegcError` if machines hash differently.
     """
 
     inputs: Sequence[Input]
@@ -221,7 +221,7 @@ class Shuffled:
         def produce(batches: Batches, report: TaskReport) -> Batches:
             table = combine(rows_by_input(batches, inputs, report), report)
             report.count_for(_REPORT, combined=1)
-            yield from table.to_batches(max_chunksize=ROWS_A_BATCH)
+            yield from table.to_batches(max_chunksize=ROWS_PER_BATCH)
 
         return produce
 
@@ -289,8 +289,8 @@ def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int,
         read, sent, received = (total.by_key[what][name] for what in ("read", "sent", "received"))
         if not 0 < tasks <= buckets or read != count or received != sent:
             raise DamagedData(
-                f"not all rows of addresses were compared: of {count:,} rows ({name}) {read:,} were read, "
-                f"{sent:,} sent and {received:,} received, in {tasks} tasks of {buckets}. The incomplete "
+                f"not all rows were grouped by address: of {count:,} rows ({name}), {read:,} were read, "
+                f"{sent:,} sent and {received:,} received, in {tasks} of {buckets} tasks. The incomplete "
                 "result was not used. Run the same command again.",
                 invariant=3,
             )
@@ -308,31 +308,31 @@ def bucket_batches(
 
     `number` is the position of the file's input, `read` the number of rows in the file before any selection.
     """
-    at_once = max(1, min(ROWS_AT_ONCE, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
-    announced = (read, len(table))
-    for at in range(0, max(len(table), 1), at_once):
-        rows_of_batch = table.slice(at, at_once).combine_chunks()
+    rows_at_once = max(1, min(ROWS_AT_ONCE, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
+    read_and_sent = (read, len(table))
+    for at in range(0, max(len(table), 1), rows_at_once):
+        rows_of_batch = table.slice(at, rows_at_once).combine_chunks()
         addresses = rows_of_batch["address"]
-        of_rows = (
+        bucket_of_row = (
             bucket_of(addresses, buckets) if boundaries is None or buckets == 1 else range_of(addresses, boundaries)
         )
-        ordered = rows_of_batch.take(pa.array(np.argsort(of_rows, kind="stable")))
-        ends = np.cumsum(np.bincount(of_rows, minlength=buckets)).tolist()
+        ordered = rows_of_batch.take(pa.array(np.argsort(bucket_of_row, kind="stable")))
+        ends = np.cumsum(np.bincount(bucket_of_row, minlength=buckets)).tolist()
         bounds = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
         slices = ((bucket, ordered.slice(start, end - start)) for bucket, start, end in bounds if end > start)
         packed_buckets = [(bucket, _packed(rows)) for bucket, rows in slices]
-        packed_buckets = packed_buckets or [(0, _packed(ordered))]  # a file counts as read even if no row is wanted
+        packed_buckets = packed_buckets or [(0, _packed(ordered))]  # so that the file counts as read
         rest = [0] * (len(packed_buckets) - 1)
         columns = {
             "bucket": [bucket for bucket, _ in packed_buckets],
             "input": [number] * len(packed_buckets),
-            "hashed": [hash_fingerprint()] * len(packed_buckets),
-            "read": [announced[0], *rest],
-            "sent": [announced[1], *rest],
+            "hash_fingerprint": [hash_fingerprint()] * len(packed_buckets),
+            "read": [read_and_sent[0], *rest],
+            "sent": [read_and_sent[1], *rest],
             "rows": [packed for _, packed in packed_buckets],
         }
         yield pa.RecordBatch.from_pydict(columns, schema=_BATCHES)
-        announced = (0, 0)
+        read_and_sent = (0, 0)
 
 
 def rows_by_input(
@@ -340,13 +340,13 @@ def rows_by_input(
     inputs: Sequence[tuple[str, pa.Schema, Callable[[pa.Table], pa.Table] | None]],
     report: TaskReport,
 ) -> dict[str, pa.Table]:
-    """The rows of a task's batches by name of their input (given with its schema, and how to reduce its rows). Reports
-    how many were `read`, `sent` and `received` for each."""
+    """The rows of a task's batches, by the name of their input. Reports how many of each were `read`, `sent` and
+    `received`. `inputs` has each input's name, its schema, and the function that reduces its rows, if there is one."""
     pieces = {name: [schema.empty_table()] for name, schema, _ in inputs}
     new = dict.fromkeys(pieces, 0)
     for batch in batches:
         columns = dict(zip(_BATCHES.names, batch.columns, strict=True))
-        check_same_hash(columns["hashed"])
+        check_same_hash(columns["hash_fingerprint"])
         counted = (columns[name].to_pylist() for name in ("input", "read", "sent"))
         for number, read, sent, packed in zip(*counted, columns["rows"], strict=True):
             name, _, reduced = inputs[number]
@@ -371,7 +371,7 @@ def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsign
 
 
 def range_of(addresses: pa.ChunkedArray, boundaries: pa.Array) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """The range of each address: the number of boundaries (sorted) that are not above it, byte by byte."""
+    """The range of each address: the number of sorted boundaries at or before it, compared byte by byte."""
     numbers: npt.NDArray[np.uint16] = np.zeros(len(addresses), np.uint16)
     for boundary in boundaries:
         numbers += pc.greater_equal(addresses, boundary).to_numpy().astype(np.uint16)
@@ -386,7 +386,7 @@ def even_boundaries(addresses: pa.Array, tasks: int) -> pa.Array:
 
 
 def sampled_boundaries(rows: DataFrame, count: int, tasks: int) -> pa.Array:
-    """Like `even_boundaries`, for the `address` of these `count` rows, from a sample of them."""
+    """Like `even_boundaries`, estimated from a sample of these `count` rows, which have an `address`."""
     share = min(1.0, SAMPLED_PER_TASK * tasks / max(count, 1))
     sample = rows.select("address").sample(fraction=share, seed=0).toArrow()
     return even_boundaries(sample["address"].combine_chunks(), tasks)
@@ -400,12 +400,12 @@ def hash_fingerprint() -> int:
     return int(pd.util.hash_array(np.array(_SAMPLE, dtype=object), categorize=False).sum() >> np.uint64(1))
 
 
-def check_same_hash(hashed: pa.Array) -> None:
+def check_same_hash(fingerprints: pa.Array) -> None:
     """Raise `LakegcError` if another process hashed differently.
 
-    Otherwise rows of one address would get into different tasks, and live objects would look like garbage.
+    Otherwise rows of one address could end up in different tasks, and live objects would look like garbage.
     """
-    if any(fingerprint != hash_fingerprint() for fingerprint in pc.unique(hashed).to_pylist()):
+    if any(fingerprint != hash_fingerprint() for fingerprint in pc.unique(fingerprints).to_pylist()):
         raise LakegcError(
             "two machines of the cluster hash addresses differently, so lakegc can't co-group their rows. The result "
             "was not used. Install the same package versions on all of them, and run the same command again."
@@ -435,7 +435,7 @@ def _file_tasks(spark: Callable[[], SparkSession], rows: Sequence[int]) -> Tasks
 
 
 def _by_bucket(split: DataFrame, buckets: int, *, in_order: bool) -> DataFrame:
-    """One task per bucket. In older Spark versions, which can't assign buckets, a task may have several or none."""
+    """One task per bucket. Older Spark versions can't assign buckets: there, a task may have several or none."""
     if buckets == 1:
         return split.coalesce(1)
     by_id = getattr(split, "repartitionById", None)

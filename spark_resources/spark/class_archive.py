@@ -1,8 +1,9 @@
 """An archive of the classes that Spark's JVM loads, so that the next JVM maps them (Java's class data sharing).
 
-It halves Spark's start-up time. A JVM that finds no archive writes one when it ends, after the process that it served:
-about 15 seconds of CPU time and 150 MB in the user's cache, once for each Java and Spark. A JVM refuses an archive that
-is damaged or was made by another Java or from other jars; lakegc also refuses one that another user could have written.
+It halves Spark's start-up time. A JVM that finds no archive writes one when it exits, after lakegc itself has ended.
+That takes about 15 seconds of CPU time and 150 MB in the user's cache, once for each Java and Spark. A JVM refuses an
+archive that is damaged or was made by another Java or from other jars; lakegc also refuses one that another user could
+have written.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ COMPLETE_AFTER_S = 10  # a JVM opens the file when its content is ready, and wri
 
 
 def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str:
-    """The options for a JVM of this Java that runs the Spark in this folder; empty if nothing can be cached.
+    """The options for the JVM that the command `java` starts for the Spark in `spark`; empty if nothing can be cached.
 
-    `folder` is the cache, `now` is in seconds since 1970.
+    `folder` is the cache folder, `now` is in seconds since 1970.
     """
     try:
         private_folder(folder)
@@ -35,7 +36,7 @@ def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str
 
 
 def adopt_finished(archive: Path, now: float) -> None:
-    """Give an archive that a JVM wrote under a temporary name on exit its final name."""
+    """Give the archive its final name, if a JVM has finished writing it under a temporary one."""
     for leftover in sorted(archive.parent.glob(f"{archive.name}.*")):
         if leftover.lstat().st_mtime > now - COMPLETE_AFTER_S:
             continue

@@ -34,7 +34,7 @@ from spark_resources.stores.place import Place
 ROWS_PER_FILE = 1_000_000
 BATCH_ROWS = 50_000
 BYTES_PER_TASK = 1 << 18  # of files: enough work for a separate task
-MAX_FILES_ON_DRIVER = 8  # read by the driver concurrently, if together they have at most the bytes of one task
+MAX_FILES_ON_DRIVER = 8  # read concurrently by the driver, if together they are no larger than BYTES_PER_TASK
 LIST_NAME = "_files.json"
 
 
@@ -256,7 +256,8 @@ def remove_folder(place: Place, folder: str) -> None:
         if failed:
             raise DamagedData(
                 f"{failed[0].key} in {store.where} was left by an earlier attempt and can't be deleted "
-                f"({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/",
+                f"({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/, and run the same "
+                "command again.",
                 invariant=12,
             )
 
@@ -271,8 +272,8 @@ def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dat
         data = store.read(folder + LIST_NAME)
     except NotFound as error:
         raise DamagedData(
-            f"{folder} in {store.where} has no {LIST_NAME}: it was never finished, or the file was lost. Make a new "
-            "mark.",
+            f"{folder} in {store.where} has no {LIST_NAME}: the dataset was never finished, or its list was lost. Make "
+            "a new mark.",
             invariant=12,
         ) from error
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
@@ -299,10 +300,10 @@ def read_datasets(
     datasets: Sequence[Dataset],
     schema: pa.Schema,
     *,
-    wanted: Callable[[pa.Table], pa.Table] = lambda table: table,
+    select: Callable[[pa.Table], pa.Table] = lambda table: table,
 ) -> DataFrame:
-    """The rows of several datasets as one DataFrame; `wanted` is applied to the rows of each file."""
-    return as_frame(read_rows(lambda: spark, place, datasets, schema, wanted, schema))
+    """The rows of several datasets as one DataFrame: those that `select` returns for each file."""
+    return as_frame(read_rows(lambda: spark, place, datasets, schema, select, schema))
 
 
 def read_rows(
@@ -313,7 +314,7 @@ def read_rows(
     change: Callable[[pa.Table], pa.Table],
     changed: pa.Schema,
 ) -> Rows:
-    """The rows of all files (of `schema`), verified and passed through `change`: rows of `changed`."""
+    """The rows of all files, verified and passed through `change`: from the schema `schema` to `changed`."""
     files = [(dataset.folder, file) for dataset in datasets for file in dataset.files]
 
     def read(batches: Batches) -> Batches:
@@ -348,7 +349,7 @@ def all_rows(place: Place, dataset: Dataset, schema: pa.Schema) -> list[dict[str
 
 
 def all_batches(place: Place, dataset: Dataset, schema: pa.Schema, *, rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
-    """All rows of a dataset in batches, for work that one process does faster than it could distribute it."""
+    """All rows of a dataset in batches, for work that is faster in one process than distributed."""
     for file in dataset.files:
         yield from file_batches(place, dataset.folder, file, schema, rows=rows)
 
@@ -370,7 +371,7 @@ def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Ta
 def file_batches(
     place: Place, folder: str, file: File, schema: pa.Schema, *, rows: int = BATCH_ROWS, columns: Sequence[str] = ()
 ) -> Iterator[pa.Table]:
-    """One verified Parquet file in batches of `rows` rows, for callers that keep no rows.
+    """One verified Parquet file in batches of `rows` rows, for callers that don't keep them.
 
     All columns if none are named. Raises as `read_file` does.
     """

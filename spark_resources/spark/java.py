@@ -42,9 +42,9 @@ def java_version(environ: Mapping[str, str]) -> int | None:
 
 
 def check_java(environ: Mapping[str, str]) -> int:
-    """The version of a Java that Spark can run on, with a warning for one that is not supported.
+    """The version of the Java that Spark would start. Warns if it is newer than the supported ones.
 
-    Raises `WrongUsage`, with advice on how to install one, if there is none.
+    Raises `WrongUsage`, with advice on how to install a supported one, if there is none or it is too old.
     """
     version = java_version(environ)
     how = (
@@ -54,14 +54,14 @@ def check_java(environ: Mapping[str, str]) -> int:
     )
     if version is None:
         home = environ.get("JAVA_HOME")
-        where = f" in JAVA_HOME, which is {home}" if home else ""
+        where = f" in JAVA_HOME ({home})" if home else ""
         raise WrongUsage(f"lakegc needs Java 17 or 21, but none was found{where}. {how}")
     if version < JAVA_VERSIONS[0]:
         raise WrongUsage(f"lakegc needs Java 17 or 21, but found Java {version}. {how}")
     if version > JAVA_VERSIONS[-1]:
         warnings.warn(
-            f"Java {version} is newer than 17 and 21, which lakegc supports: if Spark fails, install one of these, "
-            "and set JAVA_HOME to it.",
+            f"Java {version} is newer than the versions that lakegc supports (17 and 21). If Spark fails, install one "
+            "of these and set JAVA_HOME to it.",
             LakegcWarning,
             stacklevel=1,
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 MAX_BROADCAST_ADDRESSES = 250_000
-"""Up to this number, addresses are sent to every task, so that the rows they are joined with need no shuffle."""
+"""Up to this many addresses are sent to every task, so that the rows they are joined with need no shuffle."""
 
 
 def tasks_from_ids(
@@ -66,7 +66,7 @@ def tasks_from_rows(
 def split_evenly(table: pa.Table, weights: NDArray[np.int64], pieces: int) -> list[pa.Table]:
     """A table cut, in order, into at most `pieces` pieces of about the same weight, each with at least one row."""
     running = np.cumsum(weights)
-    marks = running[-1] * np.arange(1, pieces) / pieces
-    inner = np.searchsorted(running - weights / 2, marks)  # a row belongs to the piece with its midpoint
+    targets = running[-1] * np.arange(1, pieces) / pieces
+    inner = np.searchsorted(running - weights / 2, targets)  # a row belongs to the piece with its midpoint
     boundaries = sorted({0, *inner.tolist(), len(table)})
     return [table.slice(start, end - start) for start, end in pairwise(boundaries)]

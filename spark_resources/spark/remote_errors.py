@@ -1,4 +1,4 @@
-"""Raises the errors of executors again on the driver: the same exception with the same readable message.
+"""Re-raises executors' errors on the driver: the same exception with the same readable message.
 
 Otherwise the driver would get a stack trace in two languages. Executors import this module; it imports neither Spark
 nor Dagster.
@@ -61,7 +61,7 @@ _MAX_MESSAGE = 20_000  # characters of a message, which may quote a store's resp
 def on_executor(
     step: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Wrap a `mapInArrow` function so that a lakegc error it raises can be raised again on the driver."""
+    """Wrap a `mapInArrow` function so that a lakegc error it raises can be re-raised on the driver."""
     nonce = _NONCE
 
     def wrapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,7 +103,7 @@ def from_text(text: str, nonce: str) -> LakegcError | None:
 def lost_attempts(spark: SparkSession) -> tuple[int, int] | None:
     """The numbers of failed task attempts and of lost executors so far in this session.
 
-    If they grow, a worker may still be running that Spark no longer counts, because its task was reassigned. None if
+    If they grow, a worker that Spark no longer tracks may still be running, because its task was reassigned. None if
     the numbers are not available.
     """
     try:
@@ -119,7 +119,7 @@ def lost_attempts(spark: SparkSession) -> tuple[int, int] | None:
 
 
 def tasks_ended(spark: SparkSession, *, limit_s: float = 15.0) -> bool:
-    """Whether no task is running, waiting up to `limit_s` seconds: the tasks of a failed job aren't stopped with it.
+    """Whether all tasks have ended, after waiting up to `limit_s` seconds: a failed job's tasks may keep running.
 
     False if the session can't report it.
     """

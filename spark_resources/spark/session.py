@@ -1,4 +1,4 @@
-"""Starting Spark: local by default and sized to the machine, with any master by configuration."""
+"""Starting Spark: by default local and sized to the machine, otherwise on any configured master."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, st
 
     With a local master, also a loopback address for the driver, and two shuffle partitions per core. On a cluster, the
     executors must reach the driver, and the number of cores is known only once they have started: see
-    `enough_partitions`.
+    `set_shuffle_partitions`.
     """
     # measured with 1.3 million objects on 2 cores: a heap of 4 GiB fills up, but 1 GiB is enough; the rest spills to
     # disk
@@ -56,8 +56,8 @@ def machine_settings(master: str, cores: int, memory_bytes: int) -> dict[str, st
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
-        # every sort, aggregation and join allocates one, however few its rows; Spark's default, which depends on the
-        # heap, is 32 MiB and more
+        # every sort, aggregation and join allocates a page, however few its rows; Spark's default, which depends on the
+        # heap, is 32 MiB or more
         "spark.buffer.pageSize": "2m",
     }
 
@@ -67,10 +67,10 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def enough_partitions(spark: SparkSession, overrides: Mapping[str, str]) -> None:
+def set_shuffle_partitions(spark: SparkSession, overrides: Mapping[str, str]) -> None:
     """On a cluster, set the number of shuffle partitions to two per core, unless it is configured.
 
-    It is at least Spark's default of 200: Spark coalesces small partitions automatically.
+    The number is at least Spark's default of 200, because Spark coalesces small partitions automatically.
     """
     context, name = spark.sparkContext, "spark.sql.shuffle.partitions"
     if not is_local(str(context.master)) and name not in overrides and context.getConf().get(name) is None:
@@ -94,9 +94,9 @@ def fixed_settings() -> dict[str, str]:
         "spark.python.daemon.module": "spark_resources.spark.worker_daemon",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        # measured with 100,000 objects: the second compiler takes 40 s of CPU time without any benefit: listing
-        # and decoding run in Python; executors of a cluster are not affected. With one compiler Java reserves only
-        # 48 MB for compiled code, which are full after some dozens of marks: it would compile the same methods forever
+        # measured with 100,000 objects: the second compiler (C2) takes 40 s of CPU time without any benefit, because
+        # listing and decoding run in Python; executors of a cluster are not affected. With one compiler, Java reserves
+        # only 48 MB for compiled code. A few dozen marks fill that, and Java would recompile the same methods forever.
         JVM_OPTIONS: f"{QUIET} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
 
@@ -106,7 +106,7 @@ def worker_sockets(master: str, folder: Path) -> dict[str, str]:
 
     The sockets require no secret, so they are in a folder that no other user may enter. The machines of a cluster don't
     have that folder, so they use TCP with Spark's secret; so does this machine if the folder's path is too long.
-    Measured: over TCP, a task waits about 50 ms for delayed acknowledgements. Read by Spark 4.1 and later.
+    Measured: over TCP, a task waits about 50 ms for delayed acknowledgements. Takes effect in Spark 4.1 and later.
     """
     fits = len(os.fsencode(folder)) + SOCKET_NAME_BYTES <= LONGEST_SOCKET_PATH
     if not (is_local(master) and fits):
@@ -152,10 +152,10 @@ _stays = threading.Event()
 def start_ahead(overrides: Mapping[str, str], *, stays: bool) -> None:
     """Start the session for these overrides, and its Python workers, in a background thread before `start_session`.
 
-    Only for a process that needs exactly this session: it can't end before Spark has started. If the session `stays`,
-    it ends with the process, its last tasks a moment later, so they must not delete anything. Any failure recurs in
-    `start_session`, which raises it. On a cluster, nothing is started ahead of time: a command that is immediately
-    refused would take others' cores.
+    Only for a process that needs exactly this session, because the process can't end before Spark has started. If the
+    session `stays`, it is never stopped: it ends with the process, its last tasks a moment later, so they must not
+    delete anything. Any failure recurs in `start_session`, which raises it. On a cluster, nothing is started ahead of
+    time: a command that is refused immediately would take cores from others.
     """
     if not is_local(overrides.get("spark.master", "local")):
         return
@@ -168,7 +168,7 @@ def start_ahead(overrides: Mapping[str, str], *, stays: bool) -> None:
 
 
 def ends_with_the_process() -> bool:
-    """Whether Spark isn't stopped before the process ends, since that can take a second."""
+    """Whether Spark is left running until the process ends, because stopping it can take a second."""
     return _stays.is_set()
 
 
@@ -185,7 +185,7 @@ def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def start_session(overrides: Mapping[str, str]) -> SparkSession:
-    """A new SparkSession with `overrides` on top of lakegc's settings, or the running one if it has the same.
+    """A new SparkSession with `overrides` on top of lakegc's settings, or the running one if its settings agree.
 
     Raises `WrongUsage` for overrides that lakegc can't work with, `LakegcError` if a session with other settings is
     running or Spark doesn't start. The JVM's own output goes to a file, `jvm_log()`: users see lakegc's messages.
@@ -212,7 +212,7 @@ def _session(overrides: Mapping[str, str]) -> SparkSession:
     check_same_settings(SparkContext._active_spark_context or start_context(conf), overrides)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     find_java_classes_once(session)
-    enough_partitions(session, overrides)
+    set_shuffle_partitions(session, overrides)
     return session
 
 
@@ -230,10 +230,10 @@ JAVA_CLASSES = (
 
 
 def find_java_classes_once(spark: SparkSession) -> None:
-    """Keep the classes of `JAVA_CLASSES`, which PySpark would otherwise look for again at each use.
+    """Keep the classes in `JAVA_CLASSES`, which PySpark would otherwise look up again at each use.
 
     Java searches for a name without a package in each imported package, in all of Spark's jars. Measured with small
-    marks: a quarter of the JVM's time in the thread that plans queries.
+    marks: a quarter of the time of the JVM's thread that plans queries.
     """
     java = spark.sparkContext._jvm
     for name in JAVA_CLASSES:
@@ -315,7 +315,9 @@ def settings_by_file(conf: SparkConf) -> Iterator[None]:
     before = os.environ.get(name)
     *options, what = shlex.split(before or "pyspark-shell")
     if "--properties-file" in options:
-        raise WrongUsage(f"{name} contains --properties-file: move that file's settings to LAKEGC_SPARK_CONF")
+        raise WrongUsage(
+            f"{name} contains --properties-file: move that file's settings to LAKEGC_SPARK_CONF, and remove the option"
+        )
     with open_private(file, os.O_TRUNC) as opened:
         opened.write(as_properties(conf.getAll()).encode("ascii"))
     os.environ[name] = shlex.join([*options, "--load-spark-defaults", "--properties-file", str(file), what])
@@ -346,11 +348,11 @@ def check_same_settings(context: SparkContext, overrides: Mapping[str, str]) -> 
     wanted = {"spark.speculation": "false", **overrides}
     actual = {key: str(conf.get(key, "false" if key == "spark.speculation" else None)) for key in wanted}
     # Spark puts its own options in front of those for the JVM
-    lost = [key for key, value in wanted.items() if not actual[key].endswith(value)]
-    if lost:
+    differing = [key for key, value in wanted.items() if not actual[key].endswith(value)]
+    if differing:
         raise LakegcError(
-            f"a SparkSession with other settings is already running in this process ({', '.join(sorted(lost))} "
-            "differ); stop it first, or run lakegc in a separate process"
+            "a SparkSession with other settings is already running in this process "
+            f"(different: {', '.join(sorted(differing))}); stop it first, or run lakegc in a separate process"
         )
 
 
@@ -367,7 +369,7 @@ def _folder_of(process: int) -> Path:
 
 
 def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process and not (folder / JVM_LOG).exists():  # a forked process leaves it to this one
+    if os.getpid() == process and not (folder / JVM_LOG).exists():  # a forked child leaves the folder to this process
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Logs that tasks write as they progress: Parquet files, named by their run's number and their number of rows."""
+"""Logs that tasks write as they progress: Parquet files, named after their run's number and their number of rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def names(last: str) -> re.Pattern[str]:
-    """The keys of a log's files: the run's number, the file's stem, its rows, and a last part of its own."""
+    """The pattern of a log's file keys: run number, stem, number of rows, and a last part that matches `last`."""
     return re.compile(rf"/(\d{{4,}})/([^/]+)\.(\d+)\.({last})\.parquet$")
 
 
@@ -35,7 +35,7 @@ def table_of(data: bytes, name: re.Match[str] | None, schema: pa.Schema) -> pa.T
 def rows_of(
     spark: SparkSession, keys: Sequence[str], schema: pa.Schema, read: Callable[[str], pa.Table], number: str
 ) -> DataFrame:
-    """All rows of these files, read by the executors; with the run's number as the first column, `number`."""
+    """All rows of these files, read by the executors. Their first column, `number`, is the run's number."""
     from spark_resources.spark.partitioning import tasks_from_ids
 
     if not keys:

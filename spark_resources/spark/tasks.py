@@ -1,7 +1,7 @@
 """Rows that the driver has, such as ids or file names, divided among tasks, and the work on them.
 
-Work that isn't worth more than one task is done on the driver: for a small repository, starting a job of Spark takes
-longer than the job. The same function runs in either place. See `partitioning` for how rows are divided.
+Work that isn't worth more than one task is done on the driver: for a small repository, starting a Spark job takes
+longer than the work. The same function runs in either place. See `partitioning` for how rows are divided.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def no_rows(spark: SparkSession, schema: pa.Schema) -> DataFrame:
     """A DataFrame with these columns and no rows.
 
     For an empty list, Spark would start Python workers of another kind, which takes two seconds. Spark knows that this
-    DataFrame is empty, and does not compute the other side of an inner join with it: never join it with an Observation.
+    DataFrame is empty, and does not compute the other side of an inner join with it. That side must not have an
+    Observation, which would never be filled.
     """
     return spark.createDataFrame(schema.empty_table(), arrow_to_spark(schema))
 
@@ -140,7 +141,7 @@ class Tasks:
                 try:
                     ended, _ = wait(processed, return_when=FIRST_EXCEPTION)
                     for future in ended:
-                        future.result()  # raises what it failed with
+                        future.result()  # raises the error that it failed with
                     results = [future.result() for future in processed]
                 finally:  # after a failure or Ctrl-C, the other threads end at their next batch
                     given_up.set()
@@ -149,7 +150,7 @@ class Tasks:
 
 def mapped(rows: Rows, step: Step, schema: pa.Schema) -> Rows:
     """The rows (of `schema`) that a step yields for each partition or task; computed immediately on the driver if the
-    input is there. Lakegc's errors are raised as they are."""
+    input is there. lakegc's own errors are raised unchanged."""
     if isinstance(rows, Tasks) and rows.is_on_driver:
         return Tasks.of(rows.spark, rows.collected(step, schema))
     return as_frame(rows).mapInArrow(on_executor(step), arrow_to_spark(schema))
@@ -176,7 +177,7 @@ def distinct_rows(parts: Sequence[Rows], schema: pa.Schema) -> Rows | None:
 
 
 def moved_if_few(rows: Rows, at_most: int) -> Rows:
-    """The same rows, on the driver if there are at most so many."""
+    """The same rows, moved to the driver if there are at most `at_most`."""
     if isinstance(rows, Tasks):
         return rows
     with errors_from_executors():

@@ -2,8 +2,8 @@
 
 It imports once the modules that each worker would otherwise import itself, and exempts them from garbage collection: a
 worker collects garbage after every task, which would otherwise take longer than a small task. Modules that a task
-imports, such as the compiled decoder, are exempted as soon as the task is done. No thread may run at the fork, so
-nothing is opened here; a test checks that the imports start none.
+imports, such as the compiled decoder, are exempted as soon as the task is done. No thread may be running at a
+fork, so nothing is opened here; a test checks that the imports start no threads.
 
 Spark puts its own zip files on the path. Python compiles the modules in them at each import, and reads their tables of
 contents again for every task; if the same Spark is installed as a package, the package is used instead.
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def without_zips(path: list[str]) -> list[str]:
-    """The module path without the zip files bundled with PySpark, if `pyspark` and `py4j` are importable without."""
+    """The module path without PySpark's bundled zip files, if `pyspark` and `py4j` can be imported without them."""
     remaining = [entry for entry in path if not entry.endswith(".zip")]
     installed = PathFinder.find_spec("pyspark", remaining)
     if installed is None or installed.origin is None or PathFinder.find_spec("py4j", remaining) is None:

@@ -46,7 +46,7 @@ _CODEC = pa.Codec("snappy")
 
 
 class OutOfOrder(InvalidTable):
-    """Raised for a table with blocks in another order than the one in which lakeFS writes them."""
+    """Raised for a table whose blocks are in another order than lakeFS writes them."""
 
 
 class Handle(NamedTuple):
@@ -87,7 +87,8 @@ def masked_crc(contents: bytes) -> int:
 def open_table(data: bytes) -> Table:
     """The table in `data`.
 
-    Raises `InvalidTable` if its footer, metaindex or properties are invalid, and `OutOfOrder` for another order.
+    Raises `InvalidTable` if its footer, metaindex or properties are invalid, and `OutOfOrder` if its blocks are in
+    another order than lakeFS writes them.
     """
     table = open_in_any_order(data)
     _check_contiguous([table.index, *table.last_blocks])
@@ -149,7 +150,7 @@ def put_handle(handle: Handle) -> bytes:
 def read_block(data: bytes, handle: Handle) -> bytes:
     """A block's contents, checked and decompressed."""
     if handle.end > len(data) - FOOTER_LENGTH:
-        raise InvalidTable(f"a block at {handle.offset} of {handle.length} bytes runs past its end")
+        raise InvalidTable(f"a block of {handle.length} bytes at {handle.offset} runs past the table's end")
     checked = handle.offset + handle.length + 1
     if masked_crc(data[handle.offset : checked]) != int.from_bytes(data[checked : checked + 4], "little"):
         raise InvalidTable(f"the block at {handle.offset} doesn't match its checksum")
@@ -194,7 +195,7 @@ def block_records(block: bytes) -> Iterator[Record]:
             unshared, at = uvarint(block, at, end)
             length, at = uvarint(block, at, end)
         if shared > len(key) or unshared + length > end - at:
-            raise InvalidTable("a record runs past its block or shares too long a prefix")
+            raise InvalidTable("a record runs past its block's end, or shares too long a prefix")
         key = key[:shared] + block[at : at + unshared]
         at += unshared
         keys += len(key)
@@ -241,7 +242,7 @@ def _check_disjoint(blocks: list[Handle]) -> None:
     end = 0
     for handle in sorted(blocks):
         if handle.offset < end:
-            raise InvalidTable(f"two of its blocks share bytes at {handle.offset}")
+            raise InvalidTable(f"two of its blocks overlap at {handle.offset}")
         end = handle.end
 
 

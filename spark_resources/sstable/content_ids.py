@@ -52,7 +52,7 @@ def content_id(content: Iterable[bytes], user: Mapping[str, str]) -> str:
 
 
 def commit_id(commit: Commit) -> str:
-    """The id computed from a commit's content, independent of `commit.id`. Its date is used in whole seconds."""
+    """The id computed from a commit's content, independent of `commit.id`. Its date is truncated to whole seconds."""
     digest = hashlib.sha256()
     for text in ("commit:v1", commit.committer, commit.message, commit.metarange_id):
         digest.update(_string(text))

@@ -15,7 +15,7 @@ from spark_resources.sstable.readable_decoder import ReadableDecoder
 
 READABLE = ReadableDecoder()
 
-#: Bytes of tables from which the vectorised decoder is worthwhile: about 65,000 entries.
+#: From this many bytes of tables on, the vectorised decoder is worthwhile: about 65,000 entries.
 VECTORISED_FROM = 2 << 20
 
 
@@ -30,7 +30,7 @@ class Decoder(Protocol):
         ...
 
     def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterable[bytes]]:
-        """Both results for a range, in one pass if the decoder supports that.
+        """The results of `entries` and `content` for a range, in one pass if the decoder supports that.
 
         The content must be used before the thread reads another table.
         """
@@ -47,8 +47,9 @@ class Decoder(Protocol):
 def default_decoder(size: int) -> Decoder:
     """The decoder for a job with `size` bytes of tables to read.
 
-    Starting the vectorised decoder takes about two seconds per process (once ten on a new installation, to compile). So
-    it is used only for jobs that would take longer with the readable one, and then for all later reads of the process.
+    Starting the vectorised decoder takes about two seconds per process (ten the first time on a machine, to compile).
+    So it is used only for jobs that would take longer with the readable one, and then for all later reads in the
+    process.
     """
     started = vectorised_decoder.cache_info().currsize > 0
     return vectorised_decoder() if started or size >= VECTORISED_FROM else READABLE

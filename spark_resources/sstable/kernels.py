@@ -126,8 +126,8 @@ def uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 @compiled
-def announced_length(data: Bytes, offset: int, length: int) -> int:
-    """The decompressed length in a block's header, or BROKEN if it is impossible."""
+def declared_length(data: Bytes, offset: int, length: int) -> int:
+    """The decompressed length that a block declares, or BROKEN if it is impossible."""
     end = offset + length
     if data[end] == 0:
         return length
@@ -145,7 +145,7 @@ def raw_length(data: Bytes, limit: int, offset: int, length: int) -> int:
     end = offset + length
     if masked_crc(data, offset, end + 1) != number(data, end + 1, 4):
         return BROKEN
-    raw = announced_length(data, offset, length)
+    raw = declared_length(data, offset, length)
     return raw if raw >= MIN_BLOCK_BYTES else BROKEN
 
 
@@ -176,7 +176,10 @@ def number(data: Bytes, at: int, length: int) -> int:
 
 @compiled
 def decompress(data: Bytes, at: int, end: int, out: Bytes, raw: int) -> int:
-    """Decompress Snappy's elements at `at` into `out`, of `raw` bytes plus slack; 0 if they fill it, else BROKEN."""
+    """Decompress the Snappy elements from `at` to `end` into `out`, which has room for `raw` bytes plus slack.
+
+    Returns 0 if the result has exactly `raw` bytes, else BROKEN.
+    """
     written = 0
     while at < end:
         tag = _int(data[_at(at)])
@@ -222,7 +225,7 @@ def decompress(data: Bytes, at: int, end: int, out: Bytes, raw: int) -> int:
 
 @compiled
 def load(data: Bytes, offset: int, length: int, raw: int, out: Bytes) -> int:
-    """Load a block with the length `raw`, from `raw_length`, into `out`; returns where its records end, or BROKEN."""
+    """Load a block, of `raw` bytes when decompressed, into `out`; returns where its records end, or BROKEN."""
     end = offset + length
     if data[end] == 1:
         _, at = uvarint(data, offset, end)
@@ -237,7 +240,9 @@ def load(data: Bytes, offset: int, length: int, raw: int, out: Bytes) -> int:
 
 @compiled
 def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, int]:
-    """The record at `at`: lengths of its key's shared and own part, start of the own part or BROKEN, value length."""
+    """The record at `at`: the lengths of its key's shared and own part, where the own part begins (or BROKEN), and the
+    length of its value. `known` is the length of the previous key in the block.
+    """
     shared, at = uvarint(block, at, end)
     if at < 0 or shared < 0 or shared > known:
         return 0, 0, BROKEN, 0
@@ -254,8 +259,8 @@ def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, 
 def handles(data: Bytes, limit: int, where: tuple[int, int], output: Ints, done: tuple[int, int]) -> tuple[int, int]:
     """Add the handles of the index block at `where` to `output`; returns the new `done`, with BROKEN on an error.
 
-    `done` is the number of handles so far and the end of the last block, where the next one has to begin; a negative
-    end means anywhere.
+    `done` is the number of handles so far and the end of the last block, where the next one has to begin; if the end
+    is negative, the next one may begin anywhere.
     """
     broken = BROKEN, BROKEN
     offset, length = where
@@ -533,7 +538,7 @@ def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
     """Fill the columns of a range from data blocks with verified checksums; returns whether the range is valid."""
     for block in range(len(blocks)):
         offset, length = blocks[block, 0], blocks[block, 1]
-        end = load(data, offset, length, announced_length(data, offset, length), scratch.block)
+        end = load(data, offset, length, declared_length(data, offset, length), scratch.block)
         if end < 0 or not add_columns(scratch, end, out):
             return False
     return True
@@ -541,11 +546,11 @@ def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
 
 @compiled
 def content(data: Bytes, blocks: Ints, scratch: Scratch, out: Bytes) -> int:
-    """Write the records as they are hashed for the table's id; returns the length, or BROKEN. Else like `columns`."""
+    """Write the records as hashed for the table's id; returns the length, or BROKEN. Otherwise like `columns`."""
     to = _int(0)
     for block in range(len(blocks)):
         offset, length = blocks[block, 0], blocks[block, 1]
-        end = load(data, offset, length, announced_length(data, offset, length), scratch.block)
+        end = load(data, offset, length, declared_length(data, offset, length), scratch.block)
         if end < 0:
             return BROKEN
         at, known = _int(0), _int(0)

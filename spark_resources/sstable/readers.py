@@ -128,13 +128,13 @@ def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> N
 
 def _check_id(actual: str, name: str) -> None:
     if actual != name:
-        raise InvalidTable(f"its content hash is that of {actual}")
+        raise InvalidTable(f"its content hash is {actual}")
 
 
 def _check_columns(columns: Sequence[str]) -> None:
     unknown = [column for column in columns if column not in ENTRY_SCHEMA.names]
     if unknown or not columns:
-        raise WrongUsage(f"a range has the columns {ENTRY_SCHEMA.names}, not {list(columns)}")
+        raise WrongUsage(f"can't read the columns {list(columns)} of a range: choose some of {ENTRY_SCHEMA.names}")
 
 
 def _read_each(data: bytes, name: str, kind: str, entity: str, read: Callable[[Record], _T]) -> list[_T]:

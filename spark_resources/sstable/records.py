@@ -27,7 +27,7 @@ ENTRY_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a range: a path of a commit and its object.
+    """One entry of a range: a path in a commit, and its object.
 
     `last_modified` is precise to the microsecond, `size` is in bytes, and `checksum` is the content's MD5 computed by
     lakeFS, or any value provided by an import or a client.
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RangeRef:
-    """One range as listed in its metarange. `estimated_size` is in bytes; the keys are its first and last one."""
+    """One range as listed in its metarange, with its first and last key. `estimated_size` is in bytes."""
 
     id: str
     min_key: bytes
@@ -73,7 +73,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class TableProperties:
-    """The properties of a table. `entity` is set only in refs dumps; `user` is a part of its id (formats §3)."""
+    """The properties of a table. `entity` is set only in refs dumps; `user` is part of the table's id (formats §3)."""
 
     type: str
     entity: str

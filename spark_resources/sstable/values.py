@@ -58,7 +58,7 @@ def _part(stored: bytes, at: int) -> tuple[bytes, int]:
     zigzag, at = uvarint(stored, at, len(stored))
     length = zigzag >> 1
     if zigzag & 1 or length > len(stored) - at:
-        raise InvalidTable("a part of a value runs past its end")
+        raise InvalidTable("a part of a value runs past the value's end")
     return stored[at : at + length], at + length
 
 

@@ -17,11 +17,11 @@ from spark_resources.sstable.wire import InvalidTable
 
 _MIN_RECORD_BYTES = 3  # three lengths of one byte each
 _MAX_LENGTHS_BYTES = 24  # two lengths in decimal, each followed by a bar
-_MAX_REUSED_BYTES = 32 << 20  # of the content buffer that a thread reuses: new memory costs more than filling it
+_MAX_REUSED_BYTES = 32 << 20  # of the content buffer that a thread reuses: allocating it costs more than filling it
 
 
 class Unreadable(Exception):
-    """Raised if a compiled loop finds broken data, without a reason."""
+    """Raised, without a reason, if a compiled loop finds broken data. The readable decoder then finds the reason."""
 
 
 class VectorisedDecoder:

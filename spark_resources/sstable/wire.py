@@ -46,7 +46,7 @@ def uvarint(data: bytes, at: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    raise InvalidTable("a number in it runs past its end or past 64 bits")
+    raise InvalidTable("a number runs past the end of the data, or has more than 64 bits")
 
 
 def put_uvarint(value: int) -> bytes:
@@ -91,7 +91,7 @@ def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[i
             yield number, value, b""
             continue
         if value > end - at:
-            raise InvalidTable(f"field {number} of {what} runs past its end")
+            raise InvalidTable(f"field {number} of {what} runs past the message's end")
         yield number, 0, message[at : at + value]
         at += value
 

@@ -24,7 +24,7 @@ class AlreadyExists(Unavailable):
 
 
 class Changed(Unavailable):
-    """Raised by `replace_if_unchanged` if the object no longer has that tag or is gone."""
+    """Raised if an object no longer has the expected tag; by `replace_if_unchanged` also if it is gone."""
 
 
 PARSE_ERRORS = (ValueError, TypeError, RecursionError)
@@ -51,7 +51,7 @@ class Page:
 
 
 class DeleteEffect(StrEnum):
-    """The effect of a delete in a store, as text for people."""
+    """The effect of a delete in a store, as text for operators."""
 
     FINAL = "a delete frees the space and can't be undone"
     VERSIONED = (
@@ -59,10 +59,13 @@ class DeleteEffect(StrEnum):
         "when the bucket's lifecycle rules remove old versions"
     )
     SOFT_DELETED = (
-        "this bucket has soft delete: for the retention period deleted objects can be restored, and their space is "
-        "billed"
+        "this bucket has soft delete enabled: deleted objects can be restored, and their space is billed, until the "
+        "retention period ends"
     )
-    UNKNOWN = "these credentials may not read whether the bucket keeps versions of deleted objects"
+    UNKNOWN = (
+        "unknown: lakegc could not read whether the bucket keeps versions of deleted objects; these credentials may "
+        "lack the permission"
+    )
 
 
 class Deletion(StrEnum):
@@ -71,8 +74,8 @@ class Deletion(StrEnum):
     FAILED = "failed"
 
 
-# The caller of a batch delete makes sure that there is time for little more than one request. If the batch has to be
-# deleted key by key, no request is started later than this many seconds after the batch was sent.
+# The caller of a batch delete allows time for little more than one request. So if the batch has to be deleted key by
+# key, no request is started later than this many seconds after the batch was sent.
 ONE_BY_ONE_TIMEOUT_S = 4.0
 NOT_SENT = "NotSent"
 """The code of a key for which no request was sent: its batch was refused, and deleting key by key took too long."""
@@ -97,11 +100,11 @@ class Capabilities:
     """The capabilities of a store, as found by a probe or known for the provider.
 
     `unsupported_keys` names the kinds of keys that it folds or refuses, e.g. "empty segment". `byte_order` says whether
-    pages list keys in byte order, and `conditional_writes` whether the two conditional writes are atomic.
-    `time_resolution` is the granularity of `modified`: the true time is within [modified, modified + granularity).
-    `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content: on AWS, or if a probe found
-    it. `ramp` is the initial rate in keys per second if the load on a bucket has to be increased gradually; None for a
-    store that simply throttles.
+    pages list keys in byte order, and `conditional_writes` whether `write_if_absent` and `replace_if_unchanged` are
+    atomic. `time_resolution` is the granularity of `modified`: the true time is within [modified, modified +
+    granularity). `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content, as on AWS or
+    according to a probe. `ramp` is the initial rate in keys per second if the load on a bucket has to be increased
+    gradually; None for a store that simply throttles.
     """
 
     byte_order: bool = True
@@ -119,7 +122,7 @@ class Store(Protocol):
 
     Every method raises `NotFound` for a key (or bucket) that does not exist, `Forbidden` if permissions are missing,
     and `Unavailable` if the store can't be used for any other reason; it never returns an empty result instead. Methods
-    are thread-safe. `where` is the location in readable form, without secrets.
+    are thread-safe. `where` is the location in human-readable form, without secrets.
     """
 
     where: str
@@ -139,7 +142,7 @@ class Store(Protocol):
 
     @property
     def streams(self) -> Streams:
-        """Its objects as streams, and copies from other namespaces."""
+        """This namespace's objects as streams, and copies from other namespaces."""
         ...
 
     def now(self) -> datetime:
@@ -210,5 +213,5 @@ def folders_in(store: Store, folder: str) -> list[str]:
 def read_to_verify(store: Store, key: str) -> bytes:
     """Like `store.read`, by the fastest path available; only for bytes that the caller verifies with a known hash."""
     # looked up on the class, so that a wrapper that overrides `read` is not bypassed
-    own = getattr(type(store), "read_to_verify", None)
-    return store.read(key) if own is None else bytes(own(store, key))
+    native = getattr(type(store), "read_to_verify", None)
+    return store.read(key) if native is None else bytes(native(store, key))

@@ -1,8 +1,8 @@
 """Inventories: existing lists of a bucket's objects, read instead of listing the bucket.
 
 S3 Inventory writes a `manifest.json` (bucket, time, schema, files with their MD5), a `manifest.checksum` next to it,
-and Parquet or gzipped CSV files; keys in CSV files are URL-encoded. Any other Parquet or CSV file works, too, if its
-columns have names: key, size, time and optionally checksum. Keys are full keys in the bucket.
+and Parquet or gzipped CSV files; keys in CSV files are URL-encoded. Any other Parquet or CSV file works, too, if it has
+columns with recognized names for key, size, time and, optionally, checksum. Keys are full keys in the bucket.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class InventoryFile:
 class Inventory:
     """The files of an inventory, and when it was taken.
 
-    `taken` is a store time before the first object was listed. `bucket` is the bucket of the keys, "" if unknown.
-    `columns` are the column names of CSV files without a header row, and `encoded` says whether their keys are
+    `taken` is a time by the store's clock before the first object was listed. `bucket` is the bucket of the keys, "" if
+    unknown. `columns` are the column names of CSV files without a header row, and `encoded` says whether their keys are
     URL-encoded. `sha256` identifies the list of files.
     """
 
@@ -100,16 +100,16 @@ def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | 
     `DamagedData` for a manifest that doesn't match its checksum, and `NotFound` if nothing exists there.
     """
     if "://" not in location:
-        location = str(Path(location).expanduser().absolute())  # recorded in a mark, which may resume in another folder
+        location = str(Path(location).expanduser().absolute())  # a mark records it, and may resume in another folder
     place, key = _resolve_location(location, settings)
     if key.rpartition("/")[2] == MANIFEST:
         if taken is not None:
-            raise WrongUsage(f"{location} has a manifest, which gives the start time. Omit --inventory-taken.")
+            raise WrongUsage(f"{location} is a manifest, which contains the start time. Omit --inventory-taken.")
         return _inventory_of_manifest(place, key, location)
     if taken is None:
         raise WrongUsage(
-            f"{location} has no manifest, so its start time is unknown. Pass --inventory-taken with a time before its "
-            "first key was listed, such as 2026-11-21T00:00:00Z."
+            f"{location} is not a {MANIFEST}, so the inventory's start time is unknown. Pass --inventory-taken with a "
+            "time before its first key was listed, such as 2026-11-21T00:00:00Z."
         )
     if taken.tzinfo is None:
         raise WrongUsage(f"the time {taken.isoformat()} has no time zone: expected a time such as 2026-11-21T00:00:00Z")
@@ -138,7 +138,7 @@ def _resolve_location(location: str, settings: StoreSettings) -> tuple[Place, st
         return Place(Namespace.parse(f"s3://{bucket}"), settings), key
     path = Path(location)
     if not path.exists():
-        raise WrongUsage(f"{path} does not exist")
+        raise WrongUsage(f"{path} does not exist. Check the inventory's location.")
     local_settings = settings.model_copy(update={"local_path": str(path.parent.parent)})
     key = path.name + ("/" if path.is_dir() else "")
     return Place(Namespace.parse(f"local://{path.parent.name}"), local_settings), key
@@ -166,10 +166,10 @@ def _inventory_of_manifest(place: Place, key: str, location: str) -> Inventory:
 
 
 def _inventory_files(store: Store, key: str) -> list[tuple[InventoryFile, int, str]]:
-    """The file at this key, or the files in the folder of this name, with size and checksum."""
+    """The file at this key, or else those in the folder of that name, each with its size and its checksum or time."""
     prefix = key if key.endswith("/") or not key else f"{key}/"
-    named = [listed for page in store.pages(key) for listed in page.objects if listed.key == key]
-    objects = named or [listed for page in store.pages(prefix) for listed in page.objects]
+    exact = [listed for page in store.pages(key) for listed in page.objects if listed.key == key]
+    objects = exact or [listed for page in store.pages(prefix) for listed in page.objects]
     wanted = sorted((listed for listed in objects if listed.key.endswith(EXTENSIONS)), key=lambda listed: listed.key)
     return [(InventoryFile(listed.key), listed.size, listed.checksum or str(listed.modified)) for listed in wanted]
 
@@ -212,7 +212,8 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
             table = _select_known_columns(pa.Table.from_batches([batch]))
             if guessed := [field.name for field in table.schema if field.type != pa.string()]:
                 raise ValueError(
-                    f"its first row is not a valid header, so {', '.join(guessed)} would have to be guessed"
+                    f"its first row is not a valid header, so the types of {', '.join(guessed)} would have to be "
+                    "guessed"
                 )
             yield table
 
@@ -237,13 +238,13 @@ class _Decompressed(io.RawIOBase):
         if self._remaining < 0:
             raise ValueError(
                 f"it decompresses to more than {self._limit:,} bytes, {MAX_EXPANSION} times its size, which is "
-                "unlikely for a list of keys. If it is one, decompress it and use the .csv file"
+                "unlikely for a list of keys. If it is one, decompress it and use the .csv file instead"
             )
         return count
 
 
 def _header_row(plain: bytes) -> list[str]:
-    """The column names exactly as written, including spaces, because Arrow guesses the type of any other column."""
+    """The column names exactly as written, including spaces, because Arrow guesses the type if a name differs."""
     return next(csv.reader([plain.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")]), [])
 
 
@@ -257,14 +258,14 @@ def _select_known_columns(table: pa.Table) -> pa.Table:
     known = [
         (index, meaning) for index, name in enumerate(table.column_names) if (meaning := _meaning_of(name)) is not None
     ]
-    places, meanings = [index for index, _ in known], [meaning for _, meaning in known]
+    indices, meanings = [index for index, _ in known], [meaning for _, meaning in known]
     if missing := [name for name in _REQUIRED if name not in meanings]:
         raise ValueError(f"it has no column for {', '.join(missing)}; its columns are {', '.join(table.column_names)}")
     if len(set(meanings)) < len(meanings):
         raise ValueError(
-            f"several columns have the same meaning: {', '.join(table.column_names[index] for index in places)}"
+            f"several columns have the same meaning: {', '.join(table.column_names[index] for index in indices)}"
         )
-    return table.select(places).rename_columns(meanings)
+    return table.select(indices).rename_columns(meanings)
 
 
 def _current_objects(table: pa.Table, *, encoded: bool) -> pa.Table:
@@ -303,14 +304,14 @@ def _flag_column(table: pa.Table, name: str, *, default: bool) -> pa.ChunkedArra
 
 
 def _to_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The store's times in UTC. A time without a zone means UTC in Parquet and is an error in text.
+    """The store's times in UTC. A timestamp without a time zone is taken as UTC; text without one is an error.
 
-    A number is also an error, because its unit is unknown: read in too small a unit, it would make every object old.
+    A number is also an error, because its unit is unknown: with too small a unit, every object would seem old.
     """
     wanted = LISTED.field("modified").type
     if not pa.types.is_timestamp(column.type):
         if column.type not in (pa.string(), pa.large_string()):
-            raise ValueError(f"times are {column.type}; expected timestamps or text")
+            raise ValueError(f"its times have the type {column.type}; expected timestamps or text")
         return column.cast(wanted)
     if column.type.tz is None:
         column = pc.assume_timezone(column, "UTC")

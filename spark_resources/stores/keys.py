@@ -82,7 +82,7 @@ def kinds_of(key: str) -> frozenset[str]:
 def check_key(key: str, where: str, unsupported_keys: frozenset[str]) -> str:
     """The key itself, if this store can hold it byte for byte. Raises `WrongUsage` otherwise."""
     if not key:
-        raise WrongUsage(f"an object in {where} must have a key, but this one is empty")
+        raise WrongUsage(f"the key of an object in {where} must not be empty")
     as_bytes(key, where)
     problems = unsupported_keys & kinds_of(key) if unsupported_keys else frozenset()
     if problems:
@@ -108,7 +108,7 @@ def as_bytes(text: str, where: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise WrongUsage(f"{text!r} can't be a key in {where}: it is not Unicode text ({error.reason})") from None
+        raise WrongUsage(f"{text!r} can't be a key in {where}: it can't be encoded as UTF-8 ({error.reason})") from None
 
 
 def is_xml_safe(key: str) -> bool:
@@ -135,7 +135,7 @@ def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) ->
 def folding_error(where: str, requested: str, listed: str) -> Refused:
     """The error for a store that lists a key without the requested prefix (invariant 5)."""
     return Refused(
-        f"{where} was asked to list keys that start with {requested!r} and listed {listed!r}. It normalizes keys like "
-        "a file system, so lakegc can't collect this namespace.",
+        f"{where} was asked to list keys that start with {requested!r} but listed {listed!r}. It normalizes keys like "
+        "a file system, so lakegc can't collect garbage in this namespace.",
         invariant=5,
     )

@@ -48,7 +48,7 @@ class Part:
 
 
 def can_be_split(store: Store) -> bool:
-    """Whether ranges of keys can be listed separately and that pays off: listing a local folder doesn't get faster."""
+    """Whether listing key ranges in parallel is possible and pays off; a local folder isn't listed any faster."""
     return store.capabilities.byte_order and not isinstance(store, LocalStore)
 
 
@@ -68,7 +68,9 @@ def pages_of_parts(
     """
     ordered, may_split = store.capabilities.byte_order, can_be_split(store)
     if not ordered and any(part.after is not None or part.up_to is not None for part in parts):
-        raise WrongUsage(f"{store.where} doesn't list keys in byte order, so key ranges can't be listed")
+        raise WrongUsage(
+            f"{store.where} doesn't list keys in byte order, so key ranges can't be listed. List whole folders."
+        )
     if isinstance(store, LocalStore) or at_once == 1 or not parts or (len(parts) == 1 and not may_split):
         for part in parts:
             walk = _Walk(part, ordered)
@@ -83,7 +85,7 @@ def pages_of_parts(
 
 @dataclass(slots=True)
 class _Walk:
-    """The listing of one range, page by page. `cursor` and `up_to` change under the lister's lock."""
+    """The listing of one range, page by page. `cursor` and `up_to` change only under the lock passed to `pages`."""
 
     part: Part
     ordered: bool  # whether the store is known to list in byte order
@@ -99,8 +101,8 @@ class _Walk:
 
     def pages(self, store: Store, page_size: int, lock: threading.Lock | threading.Condition) -> Iterator[ArrowPage]:
         start: str | None = self.part.after
-        # a range is listed without a delimiter, because not every store's order with one is known; the loop skips the
-        # subfolders instead
+        # a range is listed without a delimiter, because not every store's order with a delimiter is known; the loop
+        # skips subfolders instead
         uses_delimiter = self.part.flat and start is None and self.part.up_to is None
         while True:
             for page in arrow_pages(
@@ -111,7 +113,7 @@ class _Walk:
                 page_size=page_size,
             ):
                 with lock:
-                    in_range, ended = self._take(page)
+                    in_range, ended = self._advance(page)
                 yield in_range
                 if ended:
                     return
@@ -124,8 +126,8 @@ class _Walk:
                 return
             start = resume_after
 
-    def _take(self, page: ArrowPage) -> tuple[ArrowPage, bool]:
-        """The rows of a page that are in the range, and whether the range ends with this page."""
+    def _advance(self, page: ArrowPage) -> tuple[ArrowPage, bool]:
+        """Advance by one page; returns its rows that are in the range, and whether the range ends with it."""
         objects = page.objects
         if not self.ordered:
             return page, False
@@ -154,10 +156,7 @@ class _Walk:
         return not len(keys) or self.cursor is None or _is_after(keys[0].as_py(), self.cursor)
 
     def _end_of_current_subfolder(self, page: ArrowPage) -> str | None:
-        """The end of the subfolder at which a page of a flat listing without a delimiter ends; None if in no subfolder.
-
-        The listing resumes there.
-        """
+        """The end of the subfolder with the page's last key, where a flat listing resumes; None if in no subfolder."""
         if not self.part.flat or not len(page.objects):
             return None
         last: str = page.objects.column(0)[-1].as_py()
@@ -178,7 +177,7 @@ class _Walk:
 
 def _out_of_order(folder: str) -> Unavailable:
     return Unavailable(
-        f"the listing of {folder!r} isn't in byte order of keys, unlike this store's earlier listings, so parts of it "
+        f"the listing of {folder!r} doesn't return keys in byte order, unlike this store's earlier listings, so parts "
         "may be missing. Try again. If the error persists, the store's behavior has changed since lakegc probed it."
     )
 
@@ -191,7 +190,7 @@ def key_between(low: str, high: str | None, prefix_length: int) -> str | None:
     """A string about half-way between `low` and `high`; None if they are too close for a split to pay off.
 
     Both begin with the same `prefix_length` characters, and so does the result. Without `high`, the range ends with the
-    last string that begins with them.
+    last string that begins with those characters.
     """
     at = prefix_length
     if high is not None:
@@ -220,7 +219,7 @@ def _printable(code: int, above: int) -> int:
 
 
 def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_SIZE) -> list[Part]:
-    """A short part unchanged, or about `count` ranges that contain keys and together cover a long one.
+    """The part unchanged if it is short, otherwise about `count` ranges that contain keys and together cover it.
 
     Takes a few small requests per range. Raises as `Store.pages` does.
     """
@@ -257,7 +256,7 @@ def all_fit_in_one_page(store: Store, parts: Sequence[Part]) -> bool:
 
 
 def _last_key_of_full_page(store: Store, part: Part, size: int) -> str | None:
-    """The last key of the part's first page if the page is full of objects, otherwise None."""
+    """The last key of the part's first page, or None if that page isn't full or has too many subfolders."""
     page = next(arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=size), None)
     if page is None or not len(page.objects) or len(page.objects) + len(page.prefixes) < size:
         return None

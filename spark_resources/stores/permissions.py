@@ -26,7 +26,7 @@ _DELETE_PERMISSION = {
 
 
 def delete_permission(scheme: str) -> str:
-    """The provider's name for the permission that deletes in a namespace of this scheme require."""
+    """The permission needed to delete in a namespace of this scheme, in the provider's terms."""
     return _DELETE_PERMISSION.get(scheme, "to delete objects")
 
 

@@ -47,7 +47,7 @@ def probe(store: Store, scratch_prefix: str) -> Capabilities:
     finally:
         _clear(store, scratch_prefix)
     return replace(
-        store.capabilities,  # read last, because clearing up may reveal that the store doesn't support batch deletes
+        store.capabilities,  # read last, because the clean-up may reveal that the store doesn't support batch deletes
         conditional_writes=conditional_writes,
         byte_order=byte_order,
         md5_etags=md5_etags,

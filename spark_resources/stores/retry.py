@@ -56,8 +56,8 @@ class RetryPolicy(BaseModel):
     def call(self, request: Callable[[], _T], *, sleep: Callable[[float], None] = time.sleep) -> _T:
         """The result of `request`, retried while it raises `Transient`.
 
-        When the time is up, raises `Unavailable` with the last failure's message, which no outer policy retries. Any
-        other error is raised immediately.
+        When a limit is reached, raises `Unavailable` with the last failure's message; outer policies don't retry that
+        error. Any other error is raised immediately.
         """
         try:
             return request()
@@ -105,7 +105,7 @@ _Self = TypeVar("_Self", bound=HasRetryPolicy)
 
 
 def retried(method: Callable[Concatenate[_Self, _P], _T]) -> Callable[Concatenate[_Self, _P], _T]:
-    """Decorates an idempotent method: it is retried by its object's policy."""
+    """Decorates an idempotent method: its calls are retried according to the `retry` policy of the object."""
 
     @wraps(method)
     def repeated(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -120,19 +120,19 @@ def write_conditionally(
     """A conditional write with retries; returns the tag of the written object.
 
     A write whose response was lost may have succeeded, and then its retry finds the key taken or the object changed.
-    Therefore the object is read: if it contains exactly `data`, the write has succeeded.
+    In that case the object is read: if it contains exactly `data`, the write has succeeded.
     """
-    lost = False
+    may_be_written = False
 
     def attempt() -> str:
-        nonlocal lost
+        nonlocal may_be_written
         try:
             return write()
         except Transient:
-            lost = True
+            may_be_written = True
             raise
         except (AlreadyExists, Changed):
-            tag = _tag_if_identical(read_with_tag, data) if lost else None
+            tag = _tag_if_identical(read_with_tag, data) if may_be_written else None
             if tag is None:
                 raise
             return tag
@@ -141,7 +141,7 @@ def write_conditionally(
 
 
 def delete_own_files(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
-    """Delete lakegc's own files, with retries by the store's policy; returns the failures. Not for users' objects."""
+    """Delete lakegc's own files, retried by the store's policy; returns the failures. Not for users' objects."""
     remaining, failed = list(keys), dict[str, DeleteResult]()
 
     def attempt() -> None:

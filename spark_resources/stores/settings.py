@@ -47,7 +47,7 @@ class StoreSettings(BaseModel):
 
     @property
     def connections(self) -> int:
-        """The number of connections that one process keeps: enough for all its concurrent requests."""
+        """The size of a process's connection pool: enough for all its concurrent requests."""
         return max(32, self.listing_requests, self.reading_requests)
 
     @property

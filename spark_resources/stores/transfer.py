@@ -75,7 +75,7 @@ class Streams(Protocol):
     def properties(self, key: str) -> ObjectProperties: ...
 
     def pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
-        """The bytes of the object that `properties` describes. Raises `Changed` if it was replaced in the meantime."""
+        """The bytes of the object that `properties` describes. Raises `Changed` if it has been replaced since."""
         ...
 
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
@@ -89,7 +89,7 @@ class Streams(Protocol):
         """Copy an object on the same server with its headers and metadata, provided it is still `original`.
 
         Raises `AlreadyExists` if the key exists (`copy_never_replaces` tests whether that check is atomic), and
-        `Changed` or `NotFound` for the source. The checksum is the one that the store reports for the copy.
+        `Changed` or `NotFound` if the source was replaced or is gone. The checksum is the one reported for the copy.
         """
         ...
 
@@ -156,7 +156,7 @@ def read_with_resume(
     translated_errors: Callable[[], AbstractContextManager[None]],
     size: int,
 ) -> Iterator[bytes]:
-    """The pieces of an object of this size. Retries by the policy resume where reading failed.
+    """The pieces of an object of this size. A retry resumes where reading failed.
 
     `open_at` opens the object at an offset and yields a function that returns the next piece, or no bytes after the
     last one. `translated_errors` translates the client's errors into lakegc's.
@@ -186,7 +186,7 @@ def read_with_resume(
 def require_start(status: int, start: int, key: str, where: str) -> None:
     """Raise `Unavailable` if a response doesn't start at the requested offset."""
     if start and status != 206:
-        raise Unavailable(f"{key!r} in {where} can't be read from byte {start}: the store returned HTTP {status}")
+        raise Unavailable(f"{key!r} in {where} can't be read from byte {start}: the store sent HTTP {status}, not 206")
 
 
 def split_into_parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
@@ -207,7 +207,7 @@ def split_into_parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def header_metadata(values: Mapping[str, str], names: re.Pattern[str]) -> dict[str, str]:
-    """The metadata that headers can carry: names that match `names`, printable ASCII values without outer spaces."""
+    """Metadata that headers can carry: names that match `names`, printable ASCII values without spaces at the ends."""
     return {
         name: value
         for name, value in values.items()
@@ -219,7 +219,7 @@ def header_metadata(values: Mapping[str, str], names: re.Pattern[str]) -> dict[s
 
 
 def copy_never_replaces(streams: Streams, store: Store, scratch: str, properties: ObjectProperties) -> bool:
-    """Whether a server-side copy never replaces an existing object. Tested in a new prefix, which is then cleared."""
+    """Whether a server-side copy never replaces an existing object. Tested under a new prefix that is then cleared."""
     one, two = f"{scratch}one", f"{scratch}two"
     try:
         for key, data in ((one, b"one"), (two, b"two")):

@@ -54,7 +54,7 @@ def test_totals_brakes_and_digest_are_shown_before_the_confirmation(
     lake.verify()
 
 
-def test_a_refused_approval_prints_the_command_that_would_succeed_without_asking(
+def test_a_refused_approval_does_not_prompt_and_prints_the_command_that_would_succeed(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reasons of the refusal are reported before anything has to be typed."""
@@ -201,7 +201,7 @@ def test_until_takes_a_duration_a_date_or_a_time(lakegc: Lakegc, lake: Lake, unt
         assert approval.until == at
 
 
-def test_handing_a_mark_to_the_reference_collector_warns(lakegc: Lakegc, lake: Lake) -> None:
+def test_handing_a_mark_to_the_reference_collector_prints_a_warning(lakegc: Lakegc, lake: Lake) -> None:
     """Revoking the approval removes the summary again."""
     lake.add_mark()
     outcome = approve_by_script(lakegc, lake, "--for-reference", "--format", "json")

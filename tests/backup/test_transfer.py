@@ -95,7 +95,7 @@ def test_an_object_that_replaced_the_written_one_is_not_removed(provider: Provid
     assert store.read("replaced") == b"a client's"
 
 
-def test_the_probe_finds_whether_copies_respect_conditions(provider: Provider) -> None:
+def test_the_probe_detects_whether_copies_respect_conditions(provider: Provider) -> None:
     """The probe leaves nothing behind."""
     store = provider.open(provider.uri())
     properties = ObjectProperties(0, store.now(), None, "")

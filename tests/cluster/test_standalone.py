@@ -55,7 +55,7 @@ def json_output(settings: Mapping[str, str], home: Path, *arguments: str) -> Any
 
 
 @pytest.mark.timeout(900)
-def test_a_mark_and_its_sweep_are_exact_although_a_worker_is_killed(
+def test_a_mark_and_its_sweep_are_exact_even_if_a_worker_is_killed(
     sandbox: Sandbox, spark: Cluster, proxy: StoreProxy, tmp_path: Path
 ) -> None:
     """On a real cluster, a mark finds exactly the garbage although a worker is killed in its middle, and its sweep

@@ -93,7 +93,7 @@ def test_a_review_reports_the_changes_since_the_previous_mark(
     assert "this is the first mark" in lakegc.output(sandbox.settings, "review", name, "m1")
 
 
-def test_a_review_works_although_the_previous_mark_is_unreadable(
+def test_a_review_works_even_if_the_previous_mark_is_unreadable(
     lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place
 ) -> None:
     """The review says that there is nothing to compare with, and shows all the rest."""

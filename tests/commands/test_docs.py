@@ -149,7 +149,7 @@ def test_lines_and_paragraphs_are_short(page: Path) -> None:
     assert [paragraph for paragraph in paragraphs(page) if len(paragraph) > LONGEST_PARAGRAPH] == []
 
 
-def test_the_page_of_settings_names_every_setting_and_no_other() -> None:
+def test_the_settings_page_names_every_setting_and_no_other() -> None:
     rows = re.findall(r"^\| (`[^|]*)\|", text(ROOT / "docs" / "settings.md"), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 

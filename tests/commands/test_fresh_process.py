@@ -127,7 +127,7 @@ def test_a_command_succeeds_in_a_separate_process(shell: Shell, step: str) -> No
 
 
 @pytest.mark.parametrize("step", [step for step, arguments in STEPS.items() if "json" not in arguments])
-def test_a_command_prints_the_next_one_as_it_was_called_itself(shell: Shell, step: str) -> None:
+def test_the_next_command_is_printed_in_the_form_in_which_lakegc_was_called(shell: Shell, step: str) -> None:
     """The printed command can be pasted: here lakegc is run as a module, and no shell finds `lakegc`."""
     called = f"{relative_if_inside(sys.executable, Path.cwd())} -m lakegc_assets.cli "
     ended = shell.ended(step)

@@ -193,13 +193,13 @@ def test_the_second_of_two_simultaneous_changes_is_refused(held: Held) -> None:
         if known:
             held.write("holds:\n  - {id: ours, tags: '*', owner: a, reason: b}\n")
         with mock.patch.object(LocalStore, "read_with_tag", and_then_somebody_writes):
-            held("add", "mine", "--tags", "*", *WHOSE).stopped(3, "changed by another process in the meantime")
+            held("add", "mine", "--tags", "*", *WHOSE).stopped(3, "changed by another process after it was read")
         assert held.ids()[-1] == "theirs"
     assert held("add", "mine", "--tags", "*", *WHOSE).code == 0
     assert held.ids() == ["ours", "theirs", "mine"]
 
 
-def test_a_hold_of_commits_is_counted_only_with_the_whole_commit_graph(held: Held) -> None:
+def test_a_hold_on_commits_is_counted_only_with_the_whole_commit_graph(held: Held) -> None:
     """If some commits can't be read, the check says so."""
     assert held("add", "legal", "--commits", "legal=*", *WHOSE).code == 0
 

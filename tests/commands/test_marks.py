@@ -45,7 +45,7 @@ def test_json_output_is_exactly_one_document(hostile: Marked) -> None:
     check_terminal_safe(hostile.made.err)
 
 
-def test_a_mark_without_expired_objects_says_so_to_people(still: Marked) -> None:
+def test_the_human_readable_output_of_a_mark_without_expired_objects_says_so(still: Marked) -> None:
     """The output says how many objects were listed and are live, that nothing was deleted, and what to do next."""
     output = still.made.out
 
@@ -176,7 +176,7 @@ def test_totals_in_json_add_up_to_the_expired_set_in_every_grouping(hostile: Mar
     assert document["digest"] == json.loads(hostile.made.out)["digest"]
 
 
-def test_hostile_keys_are_escaped_one_per_line_in_the_list_for_people(hostile: Marked) -> None:
+def test_hostile_keys_are_escaped_one_per_line_in_the_human_readable_list(hostile: Marked) -> None:
     """Characters that could move the cursor are shown as text."""
     lines = lakegc_list(hostile, "table").splitlines()
 

@@ -99,7 +99,7 @@ def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
         (("mark", "--since", "m0"), {}, 1, "there is no finished mark m0"),
         (("sweep", "m0"), {}, 2, "there is no approved mark m0"),
         (("sweep", "m1"), {}, 3, "is not approved"),
-        (("sweep", "swept"), {}, 3, "has been used: the mark is swept"),
+        (("sweep", "swept"), {}, 3, "has been used: the mark's state is swept"),
         (("sweep", "approved"), {"backup_to": "/nowhere"}, 3, "there is no complete one of mark approved"),
         (("backup", "m1"), {}, 2, "LAKEGC_BACKUP_TO"),
         (("backup", "m0", "/tmp/nowhere-lakegc"), {}, 2, "there is no mark m0"),

@@ -148,7 +148,7 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
     assert (largest["path"], largest["commit_id"]) == ("tables/users/1.parquet", "c" * 64)
     assert (largest["commit_date"], largest["commit_message"]) == ("2026-10-12T08:50:00+00:00", "loaded users")
     assert (document["newest"][0]["path"], document["newest"][0]["commit_message"]) == (None, None)
-    for words in ("The largest", "The newest", "A random sample", "cccccccccccc 2026-10-12 loaded users"):
+    for words in ("Largest objects", "Newest objects", "Random sample", "cccccccccccc 2026-10-12 loaded users"):
         assert words in output
     check_terminal_safe(output)
 

@@ -37,7 +37,7 @@ def test_an_unknown_setting_is_refused_with_the_closest_name(lake: Lake, lakegc:
     settings = lake.sandbox.settings
 
     lakegc(settings, "--set", "bakcup_to=x", "status").stopped(2, "bakcup_to", "Did you mean backup_to?")
-    lakegc(settings, "--set", "xyzzy=1", "status").stopped(2, "xyzzy", "Settings are endpoint_url, ")
+    lakegc(settings, "--set", "xyzzy=1", "status").stopped(2, "xyzzy", "The settings are endpoint_url, ")
     lakegc(settings, "--set", "backup_to", "status").stopped(2, "expected backup_to=VALUE")
 
 

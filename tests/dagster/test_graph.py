@@ -63,7 +63,7 @@ def test_every_asset_is_partitioned_and_described() -> None:
         assert (node.description or "").rstrip().endswith("."), key
 
 
-def test_every_check_belongs_to_an_asset_and_describes_its_danger() -> None:
+def test_every_check_belongs_to_an_asset_and_describes_what_it_guards_against() -> None:
     """The description needs no other page: no number of an invariant stands for it."""
     for check in GRAPH.asset_check_keys:
         assert check.asset_key in GRAPH.get_all_asset_keys()

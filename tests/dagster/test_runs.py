@@ -170,7 +170,7 @@ def test_runs_are_tagged_with_their_repository(ran: Run) -> None:
     assert ran.run.tags["lakegc/repository"] == "lake"
 
 
-def test_runs_started_on_the_command_line_are_shown_on_the_start_page(ran: Run) -> None:
+def test_runs_started_on_the_command_line_are_shown_on_the_overview_page(ran: Run) -> None:
     """The UI's overview shows runs of code locations that it knows, and `lakegc ui` serves the location of these
     runs."""
     assert ran.run.remote_job_origin is not None
@@ -403,7 +403,7 @@ def test_checks_of_steps_that_have_not_run_yet_fail_with_one_sentence(world: Wor
     assert all(check.passed or check.description for check in checks.values())
 
 
-def test_checks_measure_the_record_in_the_namespace(world: World, ran: Run) -> None:
+def test_checks_evaluate_the_record_in_the_namespace(world: World, ran: Run) -> None:
     """A record that breaks invariants doesn't pass, whatever the run did."""
     assert ran.run.is_success
     record = json.loads((world.folder / RECORD).read_bytes())

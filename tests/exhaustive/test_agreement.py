@@ -48,7 +48,7 @@ RUNS = int(os.environ.get("LAKEGC_MODEL_REPLAYS", "8"))
 
 
 @pytest.mark.timeout(0)  # as long as the number of runs takes
-def test_random_runs_of_the_model_end_as_real_ones_in_the_sandbox(tmp_path: Path) -> None:
+def test_random_runs_of_the_model_end_like_real_ones_in_the_sandbox(tmp_path: Path) -> None:
     """The same objects expire, and the same are deleted, with the same operations at the same moments, and the same
     faults of the same requests. By default a few runs, each with another kind of fault."""
     runs = varied_runs(RUNS) if RUNS <= FEW_RUNS else random_runs(0, RUNS)
@@ -179,7 +179,7 @@ def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule() -> N
             assert set(kept_addresses) == {decisions.key(address) for address in addresses(expected)}
 
 
-def test_the_model_reads_in_the_order_of_the_code() -> None:
+def test_the_model_reads_in_the_same_order_as_the_code() -> None:
     """The order is that of `CHAIN`, followed by the reasons to keep in their order."""
     assert CHAIN[1:] == ("uncommitted_addresses", "retained_commits", "committed_addresses", "expired_set")
     assert [reason.name for reason in KEEP_REASONS] == ["other_repository", "branch", "meanwhile", "hold"]

@@ -95,7 +95,7 @@ def test_skipping_operations_that_cannot_change_an_answer_hides_no_loss(
         assert any((at, objects) == (loss.at, loss.objects) and some <= events for at, objects, some in losses)
 
 
-def test_an_exploration_with_enough_time_visits_the_same_states() -> None:
+def test_an_exploration_with_a_long_enough_time_limit_visits_every_state() -> None:
     name, scope = "identical content", Scope(1, 1)
     whole = Exploration(SCENARIOS[name], scope).run()
 
@@ -115,14 +115,14 @@ def test_an_exploration_with_a_time_limit_ends_in_time_and_finds_losses() -> Non
     assert explored.losses
 
 
-def test_objects_that_another_tool_deleted_before_a_mark_are_not_its_losses() -> None:
+def test_objects_that_another_tool_deleted_before_a_mark_do_not_count_as_losses() -> None:
     """A stale listing still shows it, and a new branch makes it live: a sweep then finds nothing to delete."""
     scope = Scope(2, 1, of=("sweep_by_another_tool", "create_branch"), kinds=("stale listing",))
 
     assert Exploration(SCENARIOS["an expired commit"], scope).run().losses == []
 
 
-def test_every_operation_is_tried() -> None:
+def test_every_operation_is_tried_in_some_scenario() -> None:
     names_tried = {
         successor.operation.name
         for name in SCENARIOS
@@ -133,7 +133,7 @@ def test_every_operation_is_tried() -> None:
     assert names_tried == OPERATIONS.keys()
 
 
-def test_the_page_of_safety_is_up_to_date() -> None:
+def test_the_safety_page_is_up_to_date() -> None:
     """Renew it with `python -m tests.exhaustive.traces`."""
     page = PAGE.read_text(encoding="utf-8")
 

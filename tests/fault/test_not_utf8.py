@@ -22,7 +22,7 @@ def garbage(lake: Lake, data: bytes) -> str:
     return entry.address
 
 
-def test_objects_as_large_as_one_served_at_a_non_utf8_path_are_kept(lake: Lake, lakegc: Lakegc) -> None:
+def test_objects_of_the_same_size_as_one_served_at_a_non_utf8_path_are_kept(lake: Lake, lakegc: Lakegc) -> None:
     """The mark doesn't stop: all objects of that size are kept, since any of them may be served there."""
     repository = lake.repository
     entry = repository.put("main", "moved", b"size of 10")

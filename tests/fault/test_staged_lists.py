@@ -198,7 +198,7 @@ def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_
     assert key not in lake.mark(accept_missing=(quote(key),)).expired
 
 
-def test_the_mark_stops_if_neither_list_nor_diffs_are_complete(lake: Lake) -> None:
+def test_the_mark_stops_if_neither_the_list_nor_the_diffs_are_complete(lake: Lake) -> None:
     """No object expires."""
     lake.sandbox.faults.followed_by_deleted = ("main",)
     lake.sandbox.faults.broken = {("main", "staged/2")}
@@ -230,7 +230,7 @@ def test_a_damaged_record_after_many_unchanged_ones_stops_the_mark(lake: Lake) -
         lake.mark()
 
 
-def test_staged_objects_are_kept_although_scans_repeatedly_end_early(lake: Lake) -> None:
+def test_staged_objects_are_kept_even_if_scans_repeatedly_end_early(lake: Lake) -> None:
     """With a throttled database, the server's lists and diffs end after any number of records, or none."""
     lake.sandbox.faults.scan_ends = 1.0
     lake.sandbox.faults._random.seed(1)

@@ -9,7 +9,7 @@ from tests.support.s3_servers import SeaweedFS
 from tests.support.store_providers import replying
 
 
-def test_an_unknown_repository_is_refused_by_name(lakegc: Lakegc, lake: Lake) -> None:
+def test_the_error_about_an_unknown_repository_names_it(lakegc: Lakegc, lake: Lake) -> None:
     """The server doesn't know it."""
     lakegc(lake.settings, "mark", "no-such-lake").stopped(1, "repository 'no-such-lake'", "Check the name")
 
@@ -23,7 +23,7 @@ def test_refused_credentials_are_named_as_the_reason(lakegc: Lakegc, lake: Lake)
     lake.has_no_finished_mark()
 
 
-def test_an_unreachable_server_is_named_with_advice(lakegc: Lakegc, lake: Lake) -> None:
+def test_the_error_about_an_unreachable_server_names_it_and_gives_advice(lakegc: Lakegc, lake: Lake) -> None:
     """The message contains the endpoint."""
     settings = {**lake.settings, "endpoint_url": "http://127.0.0.1:1"}
 
@@ -58,7 +58,7 @@ def test_a_missing_bucket_fails_the_mark(lakegc: Lakegc, lake: Lake, seaweedfs: 
     lakegc(settings, "mark", lake.name).stopped(1, "no-such-bucket")
 
 
-def test_credentials_that_the_store_refuses_fail_the_mark(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
+def test_a_mark_fails_if_the_store_refuses_its_credentials(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
     """The store is named; the keys are never shown."""
     seaweedfs.make_bucket("fault-keys")
     on_s3(lake, "fault-keys")

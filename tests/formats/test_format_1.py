@@ -115,7 +115,7 @@ def test_reviewing_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, san
     lakegc(sandbox.settings, command, REPOSITORY, *which).stopped(3, "made by an earlier version of lakegc", MARK_NEW)
 
 
-def test_a_new_mark_after_format_1_is_full_with_its_reason_and_keeps_objects_on_hold(
+def test_a_new_mark_after_format_1_is_full_for_a_stated_reason_and_keeps_objects_on_hold(
     lakegc: Lakegc, sandbox: Sandbox
 ) -> None:
     """Marks of format 1 can't be a base, but brakes still compare with the newest one. The new mark is approved and
@@ -139,7 +139,7 @@ def test_a_new_mark_after_format_1_is_full_with_its_reason_and_keeps_objects_on_
     assert target_record(sandbox, "next").basis["chain"] == ["new"]
 
 
-def test_a_mark_that_names_a_base_of_format_1_is_full_with_its_reason(lakegc: Lakegc, sandbox: Sandbox) -> None:
+def test_a_mark_that_names_a_base_of_format_1_is_full_for_a_stated_reason(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """The result is the same as without a named base."""
     lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new", "--since", "approved")
 

@@ -141,7 +141,7 @@ def test_every_nth_mark_is_full_and_names_objects_that_incremental_ones_missed(l
     assert nothing_missed(optimized.record)[0]
 
 
-def test_a_full_mark_becomes_due_also_after_incremental_marks_with_named_bases(lake: Lake) -> None:
+def test_a_full_mark_also_becomes_due_after_incremental_marks_with_named_bases(lake: Lake) -> None:
     """Marks with the same named base all have the same short chain. The full one finds objects that were uploaded late
     into an old slice."""
     from_the_first = MarkOptions(min_age=timedelta(0), allow_young=True, since="m1")

@@ -277,7 +277,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
         yield Busy(lake, mark, free.address, landed.address, renamed.address, topic.address, withdrawn.address)
 
 
-def test_commit_landing_between_listing_and_walk(busy: Busy) -> None:
+def test_commit_landing_between_listing_and_walk_is_live(busy: Busy) -> None:
     """A commit that is created after the list of commits was written, and before it is walked, is live.
 
     treeverse/lakeFS#8282, treeverse/lakeFS#8261
@@ -298,7 +298,7 @@ def test_copy_commit_race_keeps_address(busy: Busy) -> None:
     assert busy.garbage in busy.mark.expired
 
 
-def test_branch_deleted_during_mark(busy: Busy) -> None:
+def test_branch_deleted_during_mark_does_not_stop_it(busy: Busy) -> None:
     """A branch that is deleted after branches were listed, and before its turn, stops no mark; what it had staged when
     it was read is kept.
 

@@ -210,5 +210,5 @@ def test_a_live_address_that_the_store_would_change_stops_the_mark(sandbox: Sand
         marked(sandbox.settings, "lake")
     with pytest.raises(Refused, match="accepted as lost"):
         marked(sandbox.settings, "lake", "m2", {**NO_MINIMUM_AGE, "accept_missing": [address]})
-    with pytest.raises(Refused, match="live and not listed, and 'data/s/folded' is in"):
+    with pytest.raises(Refused, match="live and not listed, but 'data/s/folded' is in"):
         marked({**sandbox.settings, "max_missing": "1"}, "lake", "m3")

@@ -210,7 +210,7 @@ def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> 
     world.has_no_finished_mark("no-range")
 
 
-def test_an_error_in_the_file_of_holds_refuses_the_mark(world: World) -> None:
+def test_a_mark_is_refused_if_the_holds_file_is_invalid(world: World) -> None:
     """The repository isn't read, and no record is written."""
     world.hold(EVERY_KIND.replace("reason: because", "raison: because", 1))
 
@@ -244,8 +244,8 @@ def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
 @pytest.mark.parametrize(
     ("call", "result", "words"),
     [
-        ("dump_refs", {"return_value": None}, "legal, reports of lake name commits or paths"),
-        ("tags", {"side_effect": Forbidden("no right")}, "tagged, with-history of lake name tags"),
+        ("dump_refs", {"return_value": None}, "legal, reports of lake refer to commits or paths"),
+        ("tags", {"side_effect": Forbidden("no right")}, "tagged, with-history of lake refer to tags"),
     ],
 )
 def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, result: Any, words: str) -> None:

@@ -31,5 +31,5 @@ def test_the_expired_set_of_a_recorded_repository_is_exactly_the_expected_one(
 
 
 @pytest.mark.parametrize("recording", ALL[-2:], ids=lambda recording: str(recording.name))
-def test_dagsters_job_expires_the_same_objects(recording: Recording, seaweedfs: SeaweedFS) -> None:
+def test_the_dagster_job_expires_exactly_the_expected_objects(recording: Recording, seaweedfs: SeaweedFS) -> None:
     assert recording.expired() == expired_by(marked_by_job, recording, seaweedfs)

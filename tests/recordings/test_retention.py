@@ -176,7 +176,7 @@ def test_the_documented_example_retains_the_documented_commits() -> None:
     assert history.named(history.retained()) == expected
 
 
-def test_all_shared_parents_are_retained_although_the_server_lists_only_some() -> None:
+def test_all_shared_parents_are_retained_even_if_the_server_lists_only_some() -> None:
     """The server's list lacks four of the twelve."""
     history = project_recording("shared-parent")
     parents = {verdict for verdict in history.verdicts().values() if (verdict.message or "").startswith("parent ")}

@@ -293,7 +293,7 @@ def test_a_blob_is_deleted_with_its_snapshots(azurite: Azurite, client: Containe
     assert list(client.list_blobs(f"{name}/", include=["snapshots"])) == []
 
 
-def test_a_leased_blob_fails_alone_in_its_batch(azurite: Azurite, client: ContainerClient, name: str) -> None:
+def test_only_the_leased_blob_of_a_batch_is_not_deleted(azurite: Azurite, client: ContainerClient, name: str) -> None:
     """On a real server each key has its own result: deleted, already gone, or leased."""
     store = on(azurite, name)
     write_all(store, ["data/a", "data/leased", "data/z"])
@@ -372,7 +372,7 @@ def test_a_missing_container_does_not_count_as_a_missing_blob() -> None:
         (batch_response(("0", 202, "")).replace(b"HTTP/1.1 202", b"Accepted"), MIXED),
     ],
 )
-def test_an_unreadable_response_to_a_batch_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
+def test_no_key_counts_as_deleted_after_an_unreadable_response_to_a_batch(body: bytes, headers: dict[str, str]) -> None:
     """Each key of the batch has failed, and may be sent again."""
     with replying(202, body, headers) as fixed_server:
         results = at(fixed_server).delete_many(["a", "b"])
@@ -405,7 +405,7 @@ def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> N
     assert all(result.transient for result in results)
 
 
-def test_a_busy_server_is_retried_as_often_as_configured() -> None:
+def test_a_request_to_a_busy_server_is_attempted_the_configured_number_of_times() -> None:
     """After the last attempt a transient error is raised."""
     body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
     with replying(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as fixed_server:

@@ -142,7 +142,9 @@ def test_each_part_of_a_batch_has_its_own_result() -> None:
         (b"<html>Hello</html>", {"Content-Type": "text/html"}),
     ],
 )
-def test_a_response_without_a_clear_id_and_status_deletes_nothing(body: bytes, headers: dict[str, str]) -> None:
+def test_no_key_counts_as_deleted_after_a_response_without_a_clear_id_and_status(
+    body: bytes, headers: dict[str, str]
+) -> None:
     """Two parts for the same key don't count either."""
     with replying(200, body, headers) as fixed_server:
         [result] = at(fixed_server.settings()).delete_many(["a"])
@@ -166,7 +168,7 @@ def test_keys_refused_by_a_busy_store_get_a_transient_code(status: int) -> None:
 
 
 @pytest.mark.parametrize(("reason", "passes"), [("rateLimitExceeded", True), ("forbidden", False), ("", False)])
-def test_only_a_refusal_because_of_the_rate_is_transient(reason: str, passes: bool) -> None:
+def test_only_a_refusal_because_of_the_request_rate_is_transient(reason: str, passes: bool) -> None:
     """Requests that were refused for another reason would be refused again."""
     body, headers = parts((0, 403, refusal(403, reason)))
     with replying(200, body, headers) as fixed_server:
@@ -539,7 +541,7 @@ def _is_forbidden(store: Store, match: str | None = None) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "hush-hush", '{"type": "service_account", "private_key": "hush-hush"}'])
-def test_a_bad_credentials_file_is_refused_without_showing_it(tmp_path: Path, content: str | None) -> None:
+def test_a_bad_credentials_file_is_refused_without_showing_its_content(tmp_path: Path, content: str | None) -> None:
     """The message shows only the name of the file."""
     file = tmp_path / "account.json"
     if content is not None:
@@ -567,7 +569,7 @@ def _is_unavailable(store: Store, match: str | None = None) -> None:
     assert store.delete_many(["data/x"])[0].deletion is Deletion.FAILED
 
 
-def test_an_endpoint_without_a_response_is_named_with_the_setting(fake_gcs: FakeGCS) -> None:
+def test_the_error_about_an_endpoint_that_does_not_respond_names_the_setting(fake_gcs: FakeGCS) -> None:
     """There is no server, or it never responds."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -589,7 +591,7 @@ def test_a_response_that_is_not_from_cloud_storage_is_an_error(status: int, body
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_retried_as_often_as_configured(status: int) -> None:
+def test_a_request_to_a_busy_server_is_attempted_the_configured_number_of_times(status: int) -> None:
     """After the last attempt an error is raised. Deletes aren't retried."""
     with replying(status, refusal(status, "rateLimitExceeded").encode(), JSON) as fixed_server:
         store = at(fixed_server.settings(retry=retry_policies.no_wait_policy(2)))

@@ -56,7 +56,7 @@ def test_shared_bucket_other_prefix_untouched(provider: Provider) -> None:
     assert sorted(all_keys(bucket)) == ["ns-other/data/x", "ns.old/x", "ns0", "other/ns/x"]
 
 
-def test_empty_prefix_namespace(provider: Provider) -> None:
+def test_empty_prefix_namespace_lists_the_whole_bucket(provider: Provider) -> None:
     """If the namespace is a whole bucket, its listing has every object. No key begins with a slash.
 
     earth-mover/icechunk: Changelog.python.md
@@ -77,7 +77,7 @@ def test_empty_prefix_namespace(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize("slashes", ["", "/", "//"])
-def test_namespace_with_double_or_missing_slash(provider: Provider, slashes: str) -> None:
+def test_namespace_with_double_or_missing_slash_has_the_same_objects(provider: Provider, slashes: str) -> None:
     """However many slashes the namespace ends with, the same objects are listed, read and really deleted.
 
     treeverse/lakeFS#4989
@@ -201,7 +201,7 @@ _runs = itertools.count()
 _names = st.text(st.sampled_from("a-/0.é"), min_size=1, max_size=5)
 
 
-def test_listings_equal_the_plain_definition(provider: Provider) -> None:
+def test_a_listing_has_exactly_the_keys_that_its_arguments_select(provider: Provider) -> None:
     """A listing has the keys with the prefix, greater than `start_after`, in order, grouped at the delimiter."""
     namespace = provider.uri()
 

@@ -349,7 +349,7 @@ def _count(root: str, times: int) -> None:
         times -= 1
 
 
-def test_conditional_replaces_are_atomic_between_processes(store: Store, root: Path) -> None:
+def test_conditional_replaces_are_atomic_across_processes(store: Store, root: Path) -> None:
     """Several processes increment a counter, and no increment is lost."""
     store.write("counter", b"0")
     spawned = multiprocessing.get_context("spawn")

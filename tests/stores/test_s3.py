@@ -68,7 +68,7 @@ def listing(*keys: str, more: str = "<IsTruncated>false</IsTruncated>", encoding
 # --- tags -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_tag_of_a_plain_upload_is_an_md5_if_the_store_is_known_for_it(server: S3Server) -> None:
+def test_the_tag_of_a_plain_upload_is_an_md5_if_the_store_is_known_to_use_md5(server: S3Server) -> None:
     """The meaning of other stores' ETags is unknown."""
     store = on(server, "plain")
     store.write("data/x", b"content")
@@ -162,7 +162,7 @@ def test_a_copy_keeps_content_type_and_metadata(server: S3Server) -> None:
 # --- servers that aren't there, or aren't S3 --------------------------------------------------------------------------
 
 
-def test_an_endpoint_without_a_server_is_named_with_the_setting() -> None:
+def test_the_error_about_an_endpoint_without_a_server_names_the_setting() -> None:
     """The error names the endpoint as the cause."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -188,7 +188,7 @@ def test_a_silent_server_times_out() -> None:
         _is_unavailable(at(settings), "LAKEGC_S3_ENDPOINT_URL")
 
 
-def test_a_busy_server_is_retried_as_often_as_configured() -> None:
+def test_a_request_to_a_busy_server_is_attempted_the_configured_number_of_times() -> None:
     """After the last attempt an error is raised."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with replying(503, body, XML) as fixed_server:
@@ -283,7 +283,7 @@ def test_a_response_that_is_not_from_s3_is_an_error(status: int, body: bytes) ->
             assert not isinstance(caught.value, NotFound)
 
 
-def test_a_response_that_boto3_cannot_parse_is_unavailable() -> None:
+def test_a_response_that_boto3_cannot_parse_raises_unavailable() -> None:
     """An example is an invalid time in a header or body. The error says what to check. A delete with an unreadable
     response counts as failed, not as done."""
     headers = {"Last-Modified": "yesterday"}

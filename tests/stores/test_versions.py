@@ -15,7 +15,7 @@ from tests.support.s3_servers import MotoServer, SeaweedFS
 
 
 @pytest.mark.parametrize("status", ["Enabled", "Suspended"])
-def test_deletes_in_a_bucket_with_versions_only_hide_objects(moto_server: MotoServer, status: str) -> None:
+def test_deletes_in_a_versioned_bucket_only_hide_objects(moto_server: MotoServer, status: str) -> None:
     """A delete leaves a marker, and the hidden version still costs money."""
     bucket = f"versions-{uuid.uuid4().hex}"
     moto_server.make_bucket(bucket)

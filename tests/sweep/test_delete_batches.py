@@ -265,7 +265,7 @@ def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Pat
     assert (stopped, remaining_keys(store)) == (None, set())
 
 
-def test_after_slow_lookups_all_batches_of_a_task_look_up_as_many_keys_as_are_fast(tmp_path: Path) -> None:
+def test_after_slow_lookups_all_later_batches_of_a_task_look_up_fewer_keys_at_once(tmp_path: Path) -> None:
     """The second batch isn't looked up as a whole first, and doesn't wait for its share of the pace twice."""
     store, waits = Troubled(tmp_path, lambda *_: ""), list[float]()
     keys = written(store, *(f"{number:02}" for number in range(16)))
@@ -279,7 +279,7 @@ def test_after_slow_lookups_all_batches_of_a_task_look_up_as_many_keys_as_are_fa
     assert remaining_keys(store) == set()
 
 
-def test_lookups_have_more_keys_again_once_they_are_fast(tmp_path: Path) -> None:
+def test_lookups_cover_more_keys_again_once_they_are_fast(tmp_path: Path) -> None:
     store, slow = Troubled(tmp_path, lambda *_: ""), iter([5.0, 5.0])
     sending = SlowLookups(store, lambda _: next(slow, 0.1)).sender()
     for batch in range(4):

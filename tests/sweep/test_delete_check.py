@@ -127,7 +127,7 @@ def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentenc
     ],
     ids=["size", "checksum", "later", "earlier"],
 )
-def test_an_object_with_another_size_checksum_or_second_counts_as_changed(now: dict[str, Any]) -> None:
+def test_an_object_with_a_different_size_checksum_or_modification_time_counts_as_changed(now: dict[str, Any]) -> None:
     """A changed object is not deleted."""
     result = checked([pending()], [now])
 

@@ -1,4 +1,4 @@
-"""Unreferenced keys with `.` or `..` between slashes are kept. All other garbage is collected."""
+"""Unreferenced keys with `.` or `..` as a path segment are kept. All other garbage is collected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakegc_assets.approval.verify_files import forbidden_keys
 from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository, StorePlace
 from spark_resources.stores import Store
 from tests.support.command_line import Lakegc
-from tests.support.mark_runs import Marked, Sweeper, marked, target_of
+from tests.support.mark_runs import Marked, Sweeper, later, marked, target_of
 from tests.support.s3_servers import MotoServer
 
 DOTTED = {"data/s/../garbage", "data/./b", "data/s/..", ".."}
@@ -58,6 +58,7 @@ def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
         )
         for key in DOTTED | PLAIN:
             repository_lake.store.write(key, key.encode())
+        later(repository_lake.store, repository_lake.store.now())  # so that they are older than every mark
         yield repository_lake
 
 

@@ -148,7 +148,7 @@ def fail(_: int) -> None:
     raise ValueError("as planned")
 
 
-def test_quarantine_through_faults_loses_no_object(run: SweepRun, proxy: StoreProxy) -> None:
+def test_quarantining_despite_faults_loses_no_object(run: SweepRun, proxy: StoreProxy) -> None:
     """In the end each object is either in quarantine or at its key."""
     proxy.plan = every_nth(4, "delete", Fault.BROKEN_AFTER)
     finish_sweep_alone(run, KEYS[:60], Action.QUARANTINE)

@@ -105,7 +105,7 @@ def change_after_some_deletes(
     [*((name, 500_000, False) for name in CHANGES), ("a branch there", 0, True)],
     ids=[*CHANGES, "a branch that reaches too much to hand to every task"],
 )
-def test_an_expired_commit_that_becomes_live_during_a_sweep_loses_at_most_seconds_of_deletes(
+def test_an_expired_commit_that_becomes_live_during_a_sweep_loses_only_objects_deleted_within_seconds(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, change: str, most_entries: int, quarantine: bool
 ) -> None:
     """A reader of the commit finds the objects that existed when it became live, except for a few that the report
@@ -144,7 +144,9 @@ def test_an_expired_commit_that_becomes_live_during_a_sweep_loses_at_most_second
             assert lake.read(CHANGES[change].read_at(commit), path)[1] == b"x"
 
 
-def test_a_commit_of_another_repository_made_during_a_sweep_loses_at_most_seconds_of_deletes(sandbox: Sandbox) -> None:
+def test_a_commit_of_another_repository_made_during_a_sweep_loses_only_objects_deleted_within_seconds(
+    sandbox: Sandbox,
+) -> None:
     """Another repository imports objects of the lake while they are deleted. It keeps those that existed then, except
     for a few that the report names. The other garbage is deleted."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
@@ -440,7 +442,7 @@ def test_an_unreadable_repository_hides_no_new_commit_of_another_one_during_a_ro
     assert len(swept.there - remaining) <= SEEN_LATE
 
 
-def test_objects_that_became_live_are_kept_although_recording_them_failed_at_first(sandbox: Sandbox) -> None:
+def test_objects_that_became_live_are_kept_even_if_recording_them_failed_at_first(sandbox: Sandbox) -> None:
     """Tasks get no permit to delete until the objects that another repository took in are recorded."""
     other = sandbox.create("other")
     swept, entries = slow_sweep(sandbox)

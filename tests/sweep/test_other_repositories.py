@@ -378,7 +378,7 @@ def test_addresses_that_a_re_verification_found_in_a_now_unreadable_repository_a
     assert is_stored(lake, imported)
 
 
-def test_addresses_found_in_an_unreadable_repository_are_live_although_the_stores_clock_was_set_back(
+def test_addresses_found_in_an_unreadable_repository_are_live_even_if_the_stores_clock_was_set_back(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """By the store's clock, the mark that found no reference is the later one."""
@@ -395,7 +395,7 @@ def test_addresses_found_in_an_unreadable_repository_are_live_although_the_store
 
 
 @pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
-def test_addresses_that_a_re_verification_found_are_live_although_its_record_is_now_unreadable(
+def test_addresses_that_a_re_verification_found_are_live_even_if_its_record_is_now_unreadable(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage
 ) -> None:
     """The datasets of the re-verification still exist. No other record has the object."""

@@ -105,7 +105,7 @@ def test_batches_waiting_for_responses_do_not_raise_the_rate() -> None:
     assert measured_rate(pace, clock, 5 * BATCH) <= 1.5 * bears
 
 
-def test_a_bucket_with_a_ramp_starts_at_its_rate_and_doubles_every_twenty_minutes() -> None:
+def test_a_ramp_starts_at_the_configured_rate_and_doubles_it_every_twenty_minutes() -> None:
     """The ramp applies to all prefixes together, and never exceeds the ceiling."""
     clock = Clock()
     pace, prefixes = Pace(clock, 1_500.0, 1_000.0), tuple(f"data/{number}/" for number in range(9))

@@ -101,7 +101,7 @@ def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> Non
     approval = lake.approval("t1")
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest)
 
-    with pytest.raises(Refused, match="has been used: the mark is sweeping"):
+    with pytest.raises(Refused, match="has been used: the mark's state is sweeping"):
         lake.revoke("t1")
     assert lake.approval("t1") == approval
 

@@ -49,7 +49,7 @@ def test_a_new_round_has_a_higher_number_than_any_file_of_earlier_ones(lake: Lak
     assert run.next_number() == 4
 
 
-def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> None:
+def test_the_error_about_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> None:
     """The re-verification took longer than its maximum age, so no delete could rely on it."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(minutes=30)))  # type: ignore[arg-type]
     verification: Any = SimpleNamespace(started_at=lake.now - timedelta(minutes=10))
@@ -61,7 +61,7 @@ def test_a_re_verification_that_takes_too_long_names_the_setting(lake: Lake) -> 
     assert refused.value.invariant == 1
 
 
-def test_a_round_that_outlives_its_re_verification_names_the_setting_to_raise(lake: Lake) -> None:
+def test_the_error_about_a_round_that_outlives_its_re_verification_names_the_setting_to_raise(lake: Lake) -> None:
     """If `verification_age` is too short, no delete is ever sent."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
 

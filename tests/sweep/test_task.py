@@ -220,7 +220,7 @@ def test_objects_are_looked_up_again_by_listing_their_slice_only_if_it_is_short(
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
-def test_an_outdated_re_verification_deletes_nothing(task: Task, action: Action) -> None:
+def test_a_task_with_an_outdated_re_verification_deletes_nothing(task: Task, action: Action) -> None:
     """The task's keys get no outcome."""
     counted = task.run(task.write("a"), task.config(action, verified_until=task.store.now()))
 

@@ -190,7 +190,7 @@ def test_exactly_the_approved_objects_are_swept(ui: Ui, approved: Approved, swep
     assert remaining == {b"the second version", b"123456789", b"987654321"}
 
 
-def test_an_approval_begins_one_sweep(ui: Ui, swept: Run) -> None:
+def test_an_approval_triggers_exactly_one_sweep(ui: Ui, swept: Run) -> None:
     """The sensor's page shows the run that it requested, and there is no other run."""
     page = ui.open(SENSOR)
 

@@ -96,7 +96,7 @@ COLUMN = pa.array([*KEYS, None], pa.string())
 NULL = [None]
 
 
-def test_the_slice_of_an_address_is_the_folder_of_a_full_listing(spark: SparkSession) -> None:
+def test_the_slice_of_an_address_is_the_folder_where_a_full_listing_finds_it(spark: SparkSession) -> None:
     """With a wrong slice, a sweep would look up an object in the wrong place, and an incremental mark would count it as
     listed."""
     wanted = [case.slice for case in ADDRESSES]
@@ -124,7 +124,7 @@ def test_a_listing_of_candidates_contains_every_address_in_the_listed_area(spark
     assert all(case.listed for case in ADDRESSES if case.candidate)
 
 
-def test_keys_with_dot_segments_may_not_be_deleted() -> None:
+def test_keys_with_dot_segments_are_not_deletable() -> None:
     """A tool that resolves paths would delete another object by such a key."""
     wanted = [case.dot_segment for case in ADDRESSES]
     assert rules.have_dot_segments(COLUMN).to_pylist() == wanted + NULL

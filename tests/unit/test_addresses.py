@@ -264,7 +264,7 @@ def test_a_sibling_of_an_azure_namespace_is_outside(address: str) -> None:
 def test_an_encoded_full_address_in_azure_stops_the_mark(key: str) -> None:
     """lakeFS decodes a full address but not a relative one, so the key of an encoded full address is not certain."""
     full = f"{AZURE.uri}/{key}"
-    with pytest.raises(Refused, match="another name"):
+    with pytest.raises(Refused, match="another key"):
         addresses_inside(pa.array([full]), pa.array([int(AddressType.FULL)], pa.int8()), AZURE)
     assert AZURE.locate(key, AddressType.RELATIVE) == (Location.INSIDE, key)
 

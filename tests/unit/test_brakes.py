@@ -142,12 +142,12 @@ def test_a_comparison_with_zero_objects_says_that_there_were_none() -> None:
     before = evaluated(before=previous(expired=0, expired_bytes=0, live=0, candidates=0))
 
     assert before["jump"].why.startswith("10,000 objects expired, and none in mark")
-    assert "none were in mark" in before["live"].why
+    assert "there were none in mark" in before["live"].why
     assert "would leave none" in before["listing"].why
     assert "1 object expired" in evaluated(expired=1, expired_bytes=1)["count"].why
 
 
-ALLOWED_JUMP = "from 1,000 objects on, at most 3 times the previous count is expected"
+ALLOWED_JUMP = "for 1,000 objects or more, at most 3 times the previous count is expected"
 SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None]] = {  # None: a first mark
     "12.3 % of all objects and 34.6 % of all bytes are expired; at most 30 % are allowed": (
         "share", True, 0.345678, 0.3, {"expired": 12_345, "expired_bytes": 345_678}
@@ -162,13 +162,13 @@ SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None
     f"10,000 objects expired, and none in mark m0; {ALLOWED_JUMP}": (
         "jump", True, 10_000, 3, {"before": previous(expired=0)}
     ),
-    "there are 60,000 live addresses, 75.0 % of 80,000 in mark m0; at least 50 % are expected": (
+    "there are 60,000 live addresses, 75.0 % of the 80,000 in mark m0; at least 50 % are expected": (
         "live", False, 0.75, 0.5, {"live": 60_000}
     ),
-    "there is 1 live address, 0.0 % of 80,000 in mark m0; at least 50 % are expected": (
+    "there is 1 live address, 0.0 % of the 80,000 in mark m0; at least 50 % are expected": (
         "live", True, 1 / 80_000, 0.5, {"live": 1}
     ),
-    "there are 80,000 live addresses, none were in mark m0; at least 50 % are expected": (
+    "there are 80,000 live addresses, and there were none in mark m0; at least 50 % are expected": (
         "live", False, 1, 0.5, {"before": previous(live=0)}
     ),
     "nothing in this repository is live: every object looks like garbage": ("live", True, 0, 0.5, {"live": 0}),
@@ -198,18 +198,20 @@ def test_a_comparison_without_an_earlier_mark_says_whether_there_is_none(name: s
     """A first mark has no earlier mark. An earlier mark that exists but can't be read trips the brake."""
     unread = evaluated(before={"unreadable": ["m0", "m-1"]})[name]
 
-    assert unread == Brake(name, True, None, bound, "it can't be compared with earlier marks: m0, m-1 can't be read")
+    assert unread == Brake(
+        name, True, None, bound, "this mark can't be compared with earlier ones: m0, m-1 can't be read"
+    )
     why = "this is the first mark of the repository: nothing to compare with"
     assert first()[name] == Brake(name, False, None, bound, why)
     assert first()[name].tripped is False
 
 
-def test_an_expired_object_of_an_empty_listing_is_a_share_of_all() -> None:
+def test_an_expired_object_of_an_empty_listing_counts_as_a_share_of_100_percent() -> None:
     """Counts that contradict each other trip the brake instead of hiding what is expired."""
     assert first(candidates=0, candidate_bytes=0, expired=1, expired_bytes=0)["share"].measured == 1
 
 
-def test_the_age_of_a_mark_by_an_inventory_counts_from_the_inventory() -> None:
+def test_the_age_of_a_mark_from_an_inventory_is_counted_from_the_inventorys_time() -> None:
     """The objects are as old as the inventory says, whenever the mark was finished."""
     record = finished_record(inventory={"where": "s3://inventory"})
     late = START + timedelta(days=7, seconds=1)

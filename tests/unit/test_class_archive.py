@@ -50,7 +50,7 @@ def test_a_recently_changed_archive_is_not_used(parts: tuple[Path, Path, Path]) 
     assert archive.exists()
 
 
-def test_each_java_and_spark_has_its_own_archive(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_each_java_and_spark_installation_has_its_own_archive(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """A Java that is updated in place gets a new archive, too."""
     java, spark, folder = parts
     written(archive_options(java, spark, folder=folder, now=NOW), age_s=60)
@@ -61,7 +61,7 @@ def test_each_java_and_spark_has_its_own_archive(parts: tuple[Path, Path, Path],
     assert "ArchiveClassesAtExit" in archive_options(java, spark, folder=folder, now=NOW)
 
 
-def test_spark_starts_without_an_archive_if_the_cache_cannot_be_made(parts: tuple[Path, Path, Path]) -> None:
+def test_spark_starts_without_an_archive_if_the_cache_cannot_be_created(parts: tuple[Path, Path, Path]) -> None:
     """The archive only saves time."""
     java, spark, _ = parts
 

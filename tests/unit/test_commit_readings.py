@@ -158,7 +158,7 @@ def test_a_head_that_was_seen_before_the_servers_list_is_retained() -> None:
     }
 
 
-def test_a_head_without_a_rule_names_its_branch() -> None:
+def test_the_verdict_for_a_head_without_a_rule_names_its_branch() -> None:
     """No rule says until when the head is retained. Its metarange is read."""
     assert head_verdict(HEAD, "main") == Verdict(
         commit_id=HEAD.id, retained=True, why=Reason.HEAD, branch="main", days=None, until=None,

@@ -142,7 +142,7 @@ def test_files_without_their_list_are_not_a_dataset(place: Place) -> None:
     write_file(place, FOLDER, "a.parquet", parquet_bytes(table(ROWS)), len(ROWS))
 
     with pytest.raises(
-        DamagedData, match=r"has no _files\.json: it was never finished, or the file was lost"
+        DamagedData, match=r"has no _files\.json: the dataset was never finished, or its list was lost"
     ) as damaged:
         open_dataset(place, FOLDER)
 
@@ -160,7 +160,7 @@ def test_a_failed_rewrite_leaves_no_dataset(place: Place) -> None:
         open_dataset(place, FOLDER)
 
 
-def test_a_changed_list_of_files_is_damage(place: Place, folder: Path, dataset: Dataset) -> None:
+def test_a_changed_list_of_files_counts_as_damage(place: Place, folder: Path, dataset: Dataset) -> None:
     """Every byte counts, and a shorter list of intact files is damage, too."""
     shorter = Dataset(FOLDER, dataset.files[:1])
     for data in (shorter.listing(), dataset.listing() + b"\n", b""):
@@ -172,7 +172,9 @@ def test_a_changed_list_of_files_is_damage(place: Place, folder: Path, dataset: 
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"files": null}', b'{"files": [{"name": "a"}]}', b"\xff"])
-def test_an_unreadable_list_of_files_is_damage(place: Place, folder: Path, dataset: Dataset, data: bytes) -> None:
+def test_an_unreadable_list_of_files_counts_as_damage(
+    place: Place, folder: Path, dataset: Dataset, data: bytes
+) -> None:
     """An unreadable list is not read as a list of no files."""
     (folder / "_files.json").write_bytes(data)
 
@@ -244,7 +246,7 @@ OTHER_COLUMNS = {
 
 
 @pytest.mark.parametrize("what", OTHER_COLUMNS)
-def test_a_file_with_other_columns_is_damage(place: Place, dataset: Dataset, what: str) -> None:
+def test_a_file_with_different_columns_counts_as_damage(place: Place, dataset: Dataset, what: str) -> None:
     """The file is refused even though its hash is the listed one."""
     other = rewrite(place, dataset, OTHER_COLUMNS[what])
 
@@ -255,7 +257,7 @@ def test_a_file_with_other_columns_is_damage(place: Place, dataset: Dataset, wha
 
 
 @pytest.mark.parametrize("rows", [1, 3, 0, -1])
-def test_a_file_with_another_number_of_rows_is_damage(place: Place, dataset: Dataset, rows: int) -> None:
+def test_a_file_with_a_different_number_of_rows_counts_as_damage(place: Place, dataset: Dataset, rows: int) -> None:
     """The list says how many rows each file has."""
     other = rewrite(place, dataset, table(ROWS[1:]), rows=rows)
 
@@ -264,7 +266,7 @@ def test_a_file_with_another_number_of_rows_is_damage(place: Place, dataset: Dat
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + b"\x00" * 100 + b"PAR1", b"address,size\na,1\n"])
-def test_bytes_that_are_not_parquet_are_damage(place: Place, dataset: Dataset, data: bytes) -> None:
+def test_bytes_that_are_not_parquet_count_as_damage(place: Place, dataset: Dataset, data: bytes) -> None:
     """The file is refused even though its hash is the listed one."""
     place.store().write(FOLDER + "a.parquet", data)
     file = File("a.parquet", 2, len(data), hashlib.sha256(data).hexdigest())

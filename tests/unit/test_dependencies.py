@@ -43,7 +43,7 @@ def test_incompatible_versions_of_urllib3_are_excluded() -> None:
     assert "2.6.3" in BOUNDS["urllib3"]
 
 
-def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_the_lock() -> None:
+def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_locked_packages() -> None:
     """CI accepts listed licenses only, so a dependency with a new license fails it."""
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
@@ -54,7 +54,7 @@ def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_the_lock() -> N
     assert not [name for name in allowed if "BUSL" in name or "GPL" in name]
 
 
-def test_every_extra_is_in_the_environment_of_the_two_commands() -> None:
+def test_the_default_environment_of_uv_has_every_extra() -> None:
     """`uv run` installs the default groups; `--no-dev` leaves out only the group dev."""
     extras = PROJECT["project"]["optional-dependencies"]
 

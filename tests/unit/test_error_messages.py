@@ -59,7 +59,7 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_every_error_message_is_on_the_page_of_messages() -> None:
+def test_every_error_message_is_in_the_list_of_messages() -> None:
     """If this fails, read the difference: a reworded message must keep its placeholders unless there is a reason to
     drop one."""
     now = page()

@@ -69,11 +69,11 @@ def test_a_damaged_list_of_commits_is_an_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("row", "what"),
     [
-        (f"{A},false", "has 2 fields in line 3, not 3"),
-        (f"x,false,{M}", "has 'x' in line 3, which is not a commit id"),
-        (f"{A},false,y", "has 'y' in line 3, which is not a metarange id"),
-        (f"{A},no,{M}", "has 'no' in line 3, where true or false is expected"),
-        (f"{B},false,{M}", f"has commit {B} twice, the second time in line 3"),
+        (f"{A},false", "has 2 fields on line 3, not 3"),
+        (f"x,false,{M}", "has 'x' on line 3, which is not a commit id"),
+        (f"{A},false,y", "has 'y' on line 3, which is not a metarange id"),
+        (f"{A},no,{M}", "has 'no' on line 3, where true or false is expected"),
+        (f"{B},false,{M}", f"has commit {B} twice, the second time on line 3"),
     ],
 )
 def test_the_error_of_a_damaged_list_of_commits_names_the_line(row: str, what: str) -> None:

@@ -64,7 +64,7 @@ def errors_in(data: bytes) -> list[tuple[int, str]]:
     return [(problem.line, problem.what) for problem in caught.value.problems]
 
 
-def test_every_field_of_a_hold_is_the_text_in_the_file() -> None:
+def test_every_field_of_a_hold_is_read_as_text() -> None:
     """YAML would read `no` as a boolean, and a date as a day in the time zone of the machine."""
     releases, legal, reports = parse_holds(FILE, "holds.yaml")
 
@@ -85,15 +85,15 @@ def test_every_field_of_a_hold_is_the_text_in_the_file() -> None:
         (b"\xff", 1, "not YAML"),
         (b"holds: [", 1, "expected"),
         (b"holds:\n  - {id: a\n", 3, "expected"),
-        (b"- id: a\n", 1, "expected 'holds:' with a list"),
+        (b"- id: a\n", 1, "expected exactly one 'holds:' with a list"),
         (b"holds: all\n", 1, "must be a list"),
         (b"\nholds: []\nhold: []\n", 3, "'hold' is unknown"),
-        (b"holds: []\nholds: []\n", 1, "once"),
+        (b"holds: []\nholds: []\n", 1, "exactly one"),
         (b"holds:\n  - releases\n", 2, "expected the fields of a hold"),
         (b"holds: &all []\nothers: *all\n", 2, "alias"),
         (b"holds:\n  - !!binary aGVsbG8=\n", 2, "tag"),
         (b"holds: []\n---\nholds: []\n", 2, "but found another document"),
-        (b"[" * 100_000, 1, "too many levels"),
+        (b"[" * 100_000, 1, "nested too deeply"),
         (b"#" * (MAX_FILE_BYTES + 1), 1, "bytes"),
         (
             hold_file(untill="2027-01-01"),
@@ -137,7 +137,7 @@ def test_every_field_of_a_hold_is_the_text_in_the_file() -> None:
         (hold_file(until="2027-01-01T10:00"), 7, "neither a date"),
         (hold_file(until="2027-01-01T25:00Z"), 7, "not a valid date"),
         (hold_file(until='""'), 7, "neither a date"),
-        (hold_file() + hold_file()[7:], 8, "the id 'h' is already used by the hold in line 3"),
+        (hold_file() + hold_file()[7:], 8, "the id 'h' is already used by the hold on line 3"),
     ],
 )  # fmt: skip
 def test_an_invalid_file_is_refused_with_the_number_of_the_line(data: bytes, line: int, word: str) -> None:
@@ -167,7 +167,7 @@ def test_a_hold_lasts_to_the_end_of_its_day_in_utc(until: str, end: datetime) ->
     assert hold.has_expired(end)
 
 
-def test_dropping_a_hold_leaves_the_others_and_their_comments() -> None:
+def test_dropping_a_hold_keeps_the_others_and_their_comments() -> None:
     """The comment of the dropped hold is removed with it."""
     for hold in parse_holds(FILE, "holds.yaml"):
         remaining = without_hold(FILE, hold.id, "holds.yaml")
@@ -240,7 +240,7 @@ def test_the_literal_prefix_of_a_pattern_ends_at_its_first_special_character() -
     assert [literal_prefix(pattern) for pattern in ("a/b", "a*b", "a?", "a[[]b", "*")] == ["a/b", "a", "a", "a", ""]
 
 
-def test_a_hold_of_commits_matches_key_and_value() -> None:
+def test_a_hold_on_commits_matches_key_and_value() -> None:
     """A commit needs both the key and the value; case matters."""
     hold = CommitHold(id="legal", commits={"legal": "hol?"}, **WHOSE)
 

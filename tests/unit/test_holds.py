@@ -65,7 +65,7 @@ def test_a_hold_on_a_branch_covers_what_its_days_or_its_longer_rule_retain(
     assert set(on_hold) - {"y"} == expected
 
 
-def test_a_hold_on_a_branch_counts_for_every_reading_of_the_branches() -> None:
+def test_a_hold_on_a_branch_applies_to_every_reading_of_the_branches() -> None:
     """The branch was deleted or reset between two readings; without the hold, its history would expire."""
     hold = BranchHold(id="h", branches="dev", days="45", **WHOSE)
 
@@ -75,7 +75,7 @@ def test_a_hold_on_a_branch_counts_for_every_reading_of_the_branches() -> None:
             assert {"x", "y"} <= set(commits_on_hold([hold], branch_history(), references, Rules(7), now=NOW))
 
 
-def test_the_commits_of_tags_are_those_that_a_hold_on_tags_matches() -> None:
+def test_tagged_commits_are_those_with_a_tag_that_a_hold_matches() -> None:
     """With or without history, as requested; holds of other kinds have none."""
     holds = [
         TagHold(id="alone", tags="v*", **WHOSE),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.rules.incremental import LATE, basis_of, can_have_changed, late_uploads, slice_opened_at
+from lakegc_assets.rules.incremental import LATE, basis_of, late_uploads, may_have_changed, slice_opened_at
 from spark_resources.errors import NotFound
 from spark_resources.lakefs_sandbox.xids import Xids
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord
@@ -62,16 +62,16 @@ FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)
 def test_a_folder_that_is_not_a_slice_is_always_listed(name: str) -> None:
     """The name of such a folder doesn't tell when it was opened. Neither does that of a folder older than slices."""
     assert slice_opened_at(name) is None
-    assert can_have_changed(name, NOW)
+    assert may_have_changed(name, NOW)
 
 
 def test_a_slice_is_listed_until_long_after_it_was_opened() -> None:
     """An object that arrives a day after the hour of its slice is still found; older slices aren't listed."""
     name = Xids(1, lambda: NOW).descending
-    assert can_have_changed(name(NOW - 25 * HOUR), NOW)
-    assert can_have_changed(name(NOW - LATE), NOW)
-    assert can_have_changed(name(NOW + 99 * HOUR), NOW)
-    assert not can_have_changed(name(NOW - LATE - timedelta(seconds=1)), NOW)
+    assert may_have_changed(name(NOW - 25 * HOUR), NOW)
+    assert may_have_changed(name(NOW - LATE), NOW)
+    assert may_have_changed(name(NOW + 99 * HOUR), NOW)
+    assert not may_have_changed(name(NOW - LATE - timedelta(seconds=1)), NOW)
 
 
 def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None:
@@ -171,7 +171,7 @@ def test_a_mark_is_full_if_an_incremental_one_might_differ(mine: Any, of_base: A
         assert why in basis["why"]
 
 
-def test_marks_of_one_version_of_lakegc_can_be_incremental() -> None:
+def test_a_mark_can_be_incremental_if_its_base_is_of_the_same_lakegc_version() -> None:
     """The base must come from the same version of lakegc; versions of other packages may differ."""
     mine, of_base = {"lakegc": "1", "pyspark": "5"}, {"lakegc": "1", "pyspark": "4"}
     assert basis_of(new(versions=mine), [record("old", 9, versions=of_base)], every=9)["incremental"]
@@ -191,7 +191,7 @@ def test_an_unsigned_mark_is_never_a_base_even_if_it_is_named() -> None:
     assert requested["why"] == "requested"
 
 
-def test_a_mark_is_full_if_that_is_requested_or_it_is_the_first() -> None:
+def test_a_mark_is_full_if_requested_or_if_it_is_the_first() -> None:
     """The mark records the reason."""
     assert basis_of(new(), [record("old", 9)], full=True, every=9)["why"] == "requested"
     assert basis_of(new(), [], every=9)["why"] == "there is no finished mark"

@@ -100,7 +100,7 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", None])
-def test_an_s3_inventory_in_parquet_has_the_same_objects(tmp_path: Path, zone: str | None) -> None:
+def test_an_s3_inventory_in_parquet_has_the_same_objects_as_one_in_csv(tmp_path: Path, zone: str | None) -> None:
     """Times are in UTC whether or not the file says so."""
     keys, sizes, times, tags = zip(*ROWS, ("lake/data/s/old", 1, NOON, "e"), strict=True)
     stamps = pa.array([time.replace(tzinfo=None) for time in times], pa.timestamp("ms")).cast(pa.timestamp("ms", zone))
@@ -115,7 +115,7 @@ def test_an_s3_inventory_in_parquet_has_the_same_objects(tmp_path: Path, zone: s
     assert read(open_inventory(str(file), StoreSettings(), taken=None)) == ROWS
 
 
-def test_a_csv_without_a_manifest_is_read_only_with_a_given_time(tmp_path: Path) -> None:
+def test_a_csv_without_a_manifest_is_refused_unless_its_time_is_given(tmp_path: Path) -> None:
     """Any CSV that names its columns is accepted, but only with the time at which its creation began."""
     header = ["Key", "Size", "Last-Modified"]
     (tmp_path / "list.csv").write_bytes(csv_of([header, *([k, s, t.isoformat()] for k, s, t, _ in ROWS)]))

@@ -107,8 +107,8 @@ def test_an_object_on_hold_is_kept_with_the_ids_of_all_its_holds() -> None:
     results = decided(objects("a/1", "a/2", "b", "a"), reasons, {"held": table(ADDRESSES_ON_HOLD, on_hold)})
 
     assert decisions(results) == [
-        ("a/1", "hold", "it is on hold by h0, h1, h2"),
-        ("a/2", "hold", "it is on hold by h0"),
+        ("a/1", "hold", "it is on hold: h0, h1, h2"),
+        ("a/2", "hold", "it is on hold: h0"),
         ("b", None, None),
         ("a", None, None),
     ]

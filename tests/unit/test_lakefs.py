@@ -111,7 +111,7 @@ def test_a_failed_page_fails_the_listing(script: Script, lake: LakeFS) -> None:
         lake.branches("lake")
 
 
-def test_repositories_and_commits_are_read_over_all_pages(script: Script, lake: LakeFS) -> None:
+def test_repositories_and_commits_of_all_pages_are_read(script: Script, lake: LakeFS) -> None:
     """Repositories and commits come in pages of different forms."""
     script.on("GET /repositories", page([REPOSITORY], "lake"), page([REPOSITORY | {"id": "other"}]))
     script.on("GET lake/refs/main/commits", page([commit("2", ["1"])], "2"), page([commit("1", [])]))
@@ -311,7 +311,7 @@ def test_a_task_is_polled_until_it_is_completed(script: Script, lake: LakeFS) ->
 def test_a_task_that_is_not_done_in_time_is_an_error(script: Script, lake: LakeFS) -> None:
     script.on(ASYNC, reply(202, {"id": "t"})).on(STATUS, reply(200, {"task_id": "t", "completed": False}))
 
-    with pytest.raises(Unavailable, match="not done"):
+    with pytest.raises(Unavailable, match="did not finish within"):
         lake.prepare_commits("lake")
 
 
@@ -471,7 +471,7 @@ def test_a_server_without_the_call_for_staged_objects_is_an_error(script: Script
         lake.prepare_uncommitted("lake")
 
 
-def test_a_branch_that_is_deleted_during_the_list_makes_it_retryable(script: Script, lake: LakeFS) -> None:
+def test_a_list_interrupted_by_the_deletion_of_a_branch_is_retryable(script: Script, lake: LakeFS) -> None:
     """The server then answers 404, as an old server would, but the list can be requested again."""
     script.on(UNCOMMITTED, staged(token="t"), reply(404, {"message": "branch not found"}))
 

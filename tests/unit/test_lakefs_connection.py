@@ -116,7 +116,9 @@ def test_a_call_that_writes_is_retried_after_a_transient_fault(script: Script, l
     assert ask(lake) == expected
 
 
-def test_a_persistent_fault_is_retried_as_often_as_the_policy_allows(script: Script, lake: LakeFS) -> None:
+def test_a_request_is_attempted_as_often_as_the_policy_allows_while_a_fault_persists(
+    script: Script, lake: LakeFS
+) -> None:
     """The error shows the message of the last response."""
     script.on("GET lake/branches", reply(503, {"message": "kv is down"}))
 
@@ -188,7 +190,7 @@ def test_a_redirect_is_not_followed(script: Script, lake: LakeFS) -> None:
     assert script.calls() == ["GET lake/branches"]
 
 
-def test_a_refused_connection_names_the_address_and_the_setting() -> None:
+def test_the_error_about_a_refused_connection_names_the_address_and_the_setting() -> None:
     """The server may be down, or the port may be wrong."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
@@ -197,7 +199,7 @@ def test_a_refused_connection_names_the_address_and_the_setting() -> None:
         LakeFS(settings(f"http://127.0.0.1:{port}")).config()
 
 
-def test_a_host_that_does_not_resolve_is_named_with_the_setting() -> None:
+def test_the_error_about_a_host_that_does_not_resolve_names_it_and_the_setting() -> None:
     """The name may be misspelled."""
     with pytest.raises(Unavailable, match=r"no-such-host\.invalid.*LAKEGC_ENDPOINT_URL"):
         LakeFS(replace(settings("http://no-such-host.invalid:8000"), retry=no_wait_policy(1))).config()
@@ -265,7 +267,7 @@ def test_verification_of_certificates_can_be_switched_off(script: Script, certif
         assert LakeFS(replace(settings(endpoint), verify_tls=False)).repository("lake").id == "lake"
 
 
-def test_a_missing_file_of_authorities_is_an_error(script: Script, certificate: Certificate, tmp_path: Path) -> None:
+def test_a_missing_ca_bundle_is_an_error(script: Script, certificate: Certificate, tmp_path: Path) -> None:
     """The error names the setting."""
     with _serving_tls(script, certificate) as endpoint, pytest.raises(Unavailable, match="LAKEGC_CA_BUNDLE"):
         LakeFS(replace(settings(endpoint), ca_bundle=str(tmp_path / "none.pem"))).repository("lake")

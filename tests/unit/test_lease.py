@@ -286,7 +286,7 @@ def test_a_released_lease_is_free_at_once(lake: Lake) -> None:
     assert lake.holder() == "ben"
 
 
-def test_a_lease_is_released_although_the_response_to_its_renewal_was_lost(lake: Lake) -> None:
+def test_a_lease_is_released_even_if_the_response_to_its_renewal_was_lost(lake: Lake) -> None:
     """The renewal changed the file's tag in the store. Otherwise the lease would stay for ten minutes."""
     lease = lake.take("ann")
     holder = Holder.from_json(lake.store.read(LEASE_KEY), "here")

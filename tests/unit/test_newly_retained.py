@@ -147,12 +147,12 @@ def test_commits_that_were_found_but_not_added_are_found_again() -> None:
     assert len(newly.commits(history.branches)) == 2
 
 
-def test_too_many_new_commits_are_left_to_the_next_reverification(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_new_commits_are_left_for_the_next_re_verification(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newly_retained, "MAX_COMMITS", 3)
     history = began()
     newly = history.reverified(Rules(1, {}))
     for _ in range(4):
         history.add("main", (history.branches["main"],), 0)
 
-    with pytest.raises(TooMuchChanged, match="changed branches 'main' reach more than 3 commits"):
+    with pytest.raises(TooMuchChanged, match="changed branches 'main' reach more than 3 new commits"):
         newly.commits(history.branches)

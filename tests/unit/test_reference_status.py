@@ -345,9 +345,9 @@ def test_all_rows_of_an_address_are_in_one_task(
     assert all(row["stored"] == stored.count(address) for address, row in by_address.items())
     assert {address for address, row in by_address.items() if row["live"]} == set(live)
     assert (len({row["task"] for row in rows}) > 1) == (at_most < 1000)
-    assert (grouped.few is not None) == (here > 0)
-    if grouped.few is not None:
-        assert grouped.few.to_pylist() == rows
+    assert (grouped.driver_rows is not None) == (here > 0)
+    if grouped.driver_rows is not None:
+        assert grouped.driver_rows.to_pylist() == rows
 
 
 def test_a_file_without_wanted_rows_counts_as_read(
@@ -367,7 +367,9 @@ def test_a_file_without_wanted_rows_counts_as_read(
         assert (len(live_addresses) > 0) == bool(least)
 
 
-def test_inputs_without_a_file_are_combined_once(spark: SparkSession, inputs: list[Input], persist: Persisted) -> None:
+def test_co_grouping_inputs_without_files_returns_no_rows(
+    spark: SparkSession, inputs: list[Input], persist: Persisted
+) -> None:
     """A repository without objects has no input with a file."""
     without = [replace(combined, files=(), count=0) for combined in inputs]
 
@@ -423,7 +425,7 @@ def test_rows_lost_between_tasks_are_an_error(
             yield lost(batch) if number == 1 else batch
 
     monkeypatch.setattr(arrow_shuffle, "bucket_batches", damaged)
-    with pytest.raises(DamagedData, match="not all rows of addresses were compared"):
+    with pytest.raises(DamagedData, match="not all rows were grouped by address"):
         co_group(lambda: spark, inputs, count_by_address, COUNTED, persist)
 
 
@@ -436,9 +438,9 @@ def test_rows_with_differing_hashes_are_an_error(
 
     def otherwise(table: pa.Table, number: int, *rest: Any, **more: Any) -> Batches:
         for batch in whole(table, number, *rest, **more):
-            where = batch.schema.get_field_index("hashed")
-            hashed = pa.array([value + number for value in batch.column("hashed").to_pylist()], pa.int64())
-            yield batch.set_column(where, batch.schema.field("hashed"), hashed)
+            name = "hash_fingerprint"
+            changed = pa.array([value + number for value in batch.column(name).to_pylist()], pa.int64())
+            yield batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), changed)
 
     monkeypatch.setattr(arrow_shuffle, "bucket_batches", otherwise)
     with pytest.raises(LakegcError, match="the same package versions"):

@@ -129,7 +129,7 @@ def test_an_empty_page_that_announces_more_does_not_mean_absence() -> None:
 
 
 @pytest.mark.parametrize(("paths", "requests"), [(3, 3), (4, 1), (900, 1), (1500, 2)])
-def test_dense_paths_are_probed_by_pages_and_a_few_one_by_one(paths: int, requests: int) -> None:
+def test_many_neighbouring_paths_are_probed_by_page_and_a_few_one_by_one(paths: int, requests: int) -> None:
     """A page begins right before the first path, wherever that is on the branch."""
     there = {f"p{number:05}": address(number) for number in range(5000)}
     server, requested = Branches({"main": there}), list(there)[3000 : 3000 + paths]
@@ -298,7 +298,7 @@ def test_a_served_address_is_the_key_byte_for_byte(key: str) -> None:
     assert batch.schema == SERVED
 
 
-def test_a_served_address_outside_the_namespace_is_none_of_its_keys() -> None:
+def test_a_served_address_outside_the_namespace_matches_no_key() -> None:
     """The branch serves an imported object there."""
     server = Branches({"main": {"p": "s3://elsewhere/data/s/1"}})
     (batch,) = probe_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE)
@@ -396,7 +396,7 @@ def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_mark_stops(
     assert hidden <= addresses <= set(there.values())
 
 
-def test_only_paths_that_an_inexact_one_may_be_are_listed() -> None:
+def test_only_paths_that_an_inexact_one_may_stand_for_are_listed() -> None:
     """A folder with one such path may have a million others."""
     server = Shown({}, at={b"a\x80": address(1), b"ab": address(2), b"b\x80": address(3)})
 
@@ -406,7 +406,7 @@ def test_only_paths_that_an_inexact_one_may_be_are_listed() -> None:
     assert server.pages_requested == [("a", "a\x7f", PATHS_AT_ONCE)]
 
 
-def test_a_listing_that_stands_still_at_inexact_paths_stops_the_mark() -> None:
+def test_a_listing_that_makes_no_progress_at_inexact_paths_stops_the_mark() -> None:
     """The next page can only be requested after an exact path."""
     server = Shown({}, largest_page=1, at={b"a\x80": address(1), b"a\x81": address(2)})
 

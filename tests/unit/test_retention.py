@@ -184,7 +184,7 @@ def test_a_shared_parent_is_retained_by_any_of_its_children() -> None:
     assert not by_neither.retained
 
 
-def test_the_days_of_a_longer_rule_apply_behind_the_head_of_a_branch_with_a_shorter_one() -> None:
+def test_a_branch_with_a_longer_rule_extends_the_retention_behind_a_head_with_a_shorter_rule() -> None:
     """The walk of the branch with the longer rule continues past that head."""
     commits = [
         commit("a", created=march(1)),
@@ -198,7 +198,7 @@ def test_the_days_of_a_longer_rule_apply_behind_the_head_of_a_branch_with_a_shor
     assert (by_id["a"].retained, by_id["a"].branch) == (True, "long")
 
 
-def test_the_days_of_a_longer_rule_apply_behind_a_head_on_a_branch_with_a_shorter_one() -> None:
+def test_a_branch_with_a_shorter_rule_does_not_cut_the_retention_behind_a_head_with_a_longer_rule() -> None:
     """The walk of the branch with the shorter rule passes through that head, but doesn't shorten the retention."""
     commits = [
         commit("a", created=march(1)),
@@ -276,7 +276,7 @@ def test_zero_days_retain_the_parent_of_a_commit_in_the_future() -> None:
 
 
 @pytest.mark.parametrize("days", [36_500, 4_000_000, 10**12])
-def test_a_rule_of_very_many_days_retains_for_ever(days: int) -> None:
+def test_a_rule_with_a_huge_number_of_days_retains_commits_forever(days: int) -> None:
     """The end may lie beyond the last year that a date can hold."""
     commits = [commit("a", created=march(1)), commit("b", "a", created=march(2))]
 

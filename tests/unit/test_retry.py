@@ -47,14 +47,14 @@ def away_until(clock: Clock, end: float) -> Callable[[], str]:
 
 
 @pytest.mark.parametrize("outage_s", [1, 10, 40, 59.9])
-def test_requests_succeed_after_an_outage_shorter_than_the_policys_time(outage_s: float) -> None:
+def test_requests_succeed_after_an_outage_shorter_than_the_policys_time_limit(outage_s: float) -> None:
     """A store that is unreachable for a second must not fail a mark."""
     clock = Clock()
     assert RetryPolicy().call(away_until(clock, outage_s), sleep=clock.sleep) == "done"
     assert clock.now <= 60.001
 
 
-def test_the_policy_gives_up_at_the_end_of_its_time_and_says_how_long_it_tried() -> None:
+def test_the_policy_gives_up_at_its_time_limit_and_says_how_long_it_tried() -> None:
     clock = Clock()
     with pytest.raises(Unavailable, match=r"^away Tried \d+ times in 60 seconds\.$") as raised:
         RetryPolicy().call(away_until(clock, 1e9), sleep=clock.sleep)

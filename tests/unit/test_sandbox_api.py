@@ -155,14 +155,14 @@ def test_a_read_only_repository_refuses_every_write(sandbox: Sandbox, api: Any, 
         ("PATCH", "/repositories"),
     ],
 )
-def test_an_unknown_operation_is_404_with_the_message_of_lakefs(sandbox: Sandbox, method: str, path: str) -> None:
+def test_an_unknown_operation_gets_a_404_with_the_message_of_lakefs(sandbox: Sandbox, method: str, path: str) -> None:
     """The response is JSON, not a web page."""
     status, message, _ = raw(sandbox, method, path, b"{}" if method != "GET" else None)
     assert (status, message) == (404, b'{"message":"invalid API endpoint"}')
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"message": 1}', b"{}", b'{"message": "m", "date": -1}', b"\xff"])
-def test_a_bad_body_is_400_and_changes_nothing(sandbox: Sandbox, body: bytes) -> None:
+def test_a_request_with_a_bad_body_gets_a_400_and_changes_nothing(sandbox: Sandbox, body: bytes) -> None:
     """The body isn't JSON, or it has a field that is missing or of the wrong type."""
     lake = sandbox.repository(REPOSITORY)
     lake.put("main", "a", b"1")
@@ -191,7 +191,7 @@ def test_pages_list_every_branch_once_and_in_order(api: Any) -> None:
     assert [branch.id for branch in selected.results] == ["dev-1", "dev-3"]
 
 
-def test_a_branch_and_a_tag_begin_at_the_commit_of_their_source(api: Any, tmp_path: Path) -> None:
+def test_a_new_branch_or_tag_points_to_the_commit_of_its_source(api: Any, tmp_path: Path) -> None:
     """Both stay at that commit. A deleted branch or tag is 404."""
     upload(api, tmp_path, "a", b"1")
     first = commit(api)
@@ -277,7 +277,7 @@ def test_a_range_of_bytes_is_served(sandbox: Sandbox, api: Any, tmp_path: Path) 
     assert raw(sandbox, "GET", path, Range="bytes=10-12")[0] == 416
 
 
-def test_an_object_whose_file_is_missing_differs_from_a_missing_path(api: Any, tmp_path: Path) -> None:
+def test_an_object_whose_file_is_missing_is_distinguished_from_a_missing_path(api: Any, tmp_path: Path) -> None:
     """Reading the object is 410, but stat and head are 200. A path that never existed is 404."""
     uploaded = upload(api, tmp_path, "a", b"1")
     Path(uploaded.physical_address.removeprefix("local://")).unlink()

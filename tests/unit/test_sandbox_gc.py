@@ -84,7 +84,7 @@ def test_rules_are_read_back_as_set(api: Any, lake: SandboxRepository) -> None:
         api.internal_api.internal_get_garbage_collection_rules("lake")
 
 
-def test_without_rules_the_list_of_commits_is_404(api: Any) -> None:
+def test_without_rules_a_request_for_the_list_of_commits_gets_a_404(api: Any) -> None:
     """The asynchronous call reports this in its status."""
     with refused(404, "get gc rules: not found"):
         api.internal_api.prepare_garbage_collection_commits("lake")
@@ -245,7 +245,9 @@ def test_pages_list_every_staged_address_of_every_branch_once(api: Any, lake: Sa
     assert all(now - 60 < row["creation_date"] <= now for row in staged)
 
 
-def test_a_branch_deleted_during_the_list_loses_the_page_of_other_branches(sandbox: Sandbox, api: Any) -> None:
+def test_deleting_a_branch_while_the_list_is_written_loses_the_page_of_other_branches(
+    sandbox: Sandbox, api: Any
+) -> None:
     """The sandbox does as the server: the page isn't lost if a later branch has changes, and the call is 404 if the
     deleted branch is the last one (formats §2)."""
     lake, prepare = sandbox.repository("lake"), api.internal_api.prepare_garbage_collection_uncommitted
@@ -277,7 +279,7 @@ def test_a_staging_record_that_cannot_be_read_ends_the_diff_without_an_error(san
     assert api.objects_api.stat_object("lake", "main", "c").size_bytes == 1
 
 
-def test_an_unknown_continuation_token_is_400(api: Any) -> None:
+def test_a_request_with_an_unknown_continuation_token_gets_a_400(api: Any) -> None:
     request = models.PrepareGCUncommittedRequest(continuation_token="made-up")
     with refused(400, "invalid continuation token"):
         api.internal_api.prepare_garbage_collection_uncommitted("lake", prepare_gc_uncommitted_request=request)

@@ -134,7 +134,7 @@ def test_a_revert_undoes_the_changes_of_one_commit(api: Any, lake: SandboxReposi
         api.branches_api.revert_branch("lake", "main", models.RevertCreation(ref="gone", parent_number=0))
 
 
-def test_a_merge_is_reverted_to_the_named_parent(api: Any, lake: SandboxRepository) -> None:
+def test_a_merge_is_reverted_relative_to_the_given_parent(api: Any, lake: SandboxRepository) -> None:
     """Without the number of a parent the revert is 409, and with a wrong number 400."""
     committed(lake, "main", a=b"1")
     lake.create_branch("dev", "main")
@@ -323,7 +323,7 @@ def diff(api: Any, left: str, right: str, **options: Any) -> list[tuple[str, str
         after = page.pagination.next_offset
 
 
-def test_a_three_dot_diff_shows_the_changes_of_the_right_ref_and_a_two_dot_diff_the_difference(
+def test_a_three_dot_diff_starts_from_the_merge_base_and_a_two_dot_diff_from_the_left_ref(
     api: Any, lake: SandboxRepository
 ) -> None:
     """The changes are those since the two refs diverged. They include conflicts."""

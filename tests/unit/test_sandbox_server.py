@@ -224,7 +224,7 @@ def test_pages_of_the_log_list_every_commit_once_and_in_order(sandbox: Sandbox, 
         api.refs_api.log_commits("lake", "gone")
 
 
-def test_a_merge_with_a_conflict_is_409_unless_a_strategy_is_given(sandbox: Sandbox) -> None:
+def test_a_merge_with_a_conflict_gets_a_409_unless_a_strategy_is_given(sandbox: Sandbox) -> None:
     """Without a conflict, the response names the merge commit."""
     api, lake = client(sandbox), sandbox.repository("lake")
     lake.create_branch("dev", "main")

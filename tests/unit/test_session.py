@@ -181,16 +181,18 @@ def test_a_resource_starts_no_jvm_until_its_session_is_used(sessions: dict[str, 
     assert sessions["lazy"] is True
 
 
-def test_a_session_started_ahead_that_does_not_stay_is_stopped_by_its_resource(sessions: dict[str, Any]) -> None:
+def test_a_session_started_ahead_is_stopped_by_its_resource_unless_it_ends_with_the_process(
+    sessions: dict[str, Any],
+) -> None:
     """Otherwise its last tasks could delete objects after the process has ended."""
     assert (sessions["started ahead"], sessions["third stopped"]) == (True, True)
 
 
-def test_other_settings_while_a_session_runs_are_an_error(sessions: dict[str, Any]) -> None:
+def test_different_settings_are_an_error_while_a_session_runs(sessions: dict[str, Any]) -> None:
     """Spark itself would silently return the running session. The error names the settings, and the session keeps its
     own."""
     assert sessions["other"].startswith("LakegcError: a SparkSession with other settings is already running")
-    assert "(spark.sql.shuffle.partitions differ)" in sessions["other"]
+    assert "(different: spark.sql.shuffle.partitions)" in sessions["other"]
     assert sessions["untouched"] == "3"
     assert sessions["same"] is True
     assert sessions["still runs"] is True
@@ -202,17 +204,17 @@ def test_teardown_stops_the_session_and_removes_the_log_of_the_jvm(sessions: dic
     assert (sessions["jvm_log"], sessions["jvm_log afterwards"]) == (True, False)
 
 
-def test_expressions_are_built_without_recording_their_lines(sessions: dict[str, Any]) -> None:
+def test_expressions_are_built_without_recording_their_source_lines(sessions: dict[str, Any]) -> None:
     """Sending the source line of each expression to the JVM would take longer than building it."""
     assert sessions["asks"] is False
 
 
-def test_the_counts_of_tasks_are_settings_of_spark(sessions: dict[str, Any]) -> None:
+def test_the_configured_numbers_of_tasks_are_passed_to_spark(sessions: dict[str, Any]) -> None:
     """The counts come from LAKEGC_PARALLELISM and LAKEGC_SHUFFLE_PARTITIONS."""
     assert (sessions["parallelism"], sessions["second"]) == (3, "5")
 
 
-def test_a_master_that_spark_cannot_use_is_an_error_with_its_name(sessions: dict[str, Any]) -> None:
+def test_a_master_that_spark_cannot_use_is_named_in_the_error(sessions: dict[str, Any]) -> None:
     """The error says which settings to check, and no process is left running."""
     assert sessions["nonsense"].startswith("LakegcError: Spark does not start with master nonsense: ")
     assert "LAKEGC_SPARK_MASTER" in sessions["nonsense"]
@@ -221,7 +223,7 @@ def test_a_master_that_spark_cannot_use_is_an_error_with_its_name(sessions: dict
 
 def test_a_running_session_with_speculation_is_refused(sessions: dict[str, Any]) -> None:
     """Other code started the session. It is refused even if its other settings agree."""
-    assert "(spark.speculation differ)" in sessions["speculative"]
+    assert "(different: spark.speculation)" in sessions["speculative"]
 
 
 @pytest.mark.parametrize("value", ["true", "TRUE", " true ", "1"])

@@ -212,7 +212,7 @@ def test_a_bad_value_is_refused_with_its_variable_and_the_expected_form(
         ("SPARK_CONF", f'{{"a": ["{SECRET}"]}}'),
     ],
 )
-def test_a_bad_value_that_may_have_a_secret_is_not_shown(home: Path, name: str, value: str) -> None:
+def test_a_bad_value_that_may_contain_a_secret_is_not_shown(home: Path, name: str, value: str) -> None:
     """The message shows only the setting's name and the expected form."""
     with pytest.raises(WrongUsage, match=f"variable LAKEGC_{name} is invalid: expected") as raised:
         Settings.load({f"LAKEGC_{name}": value}, home)
@@ -330,7 +330,7 @@ def test_settings_are_frozen_and_can_be_pickled(home: Path) -> None:
     assert arrived.origins == settings.origins
 
 
-def test_the_settings_of_the_store_are_those_given_for_the_store(home: Path) -> None:
+def test_the_store_gets_its_own_settings_and_not_those_of_the_server(home: Path) -> None:
     """Settings of the server don't apply to the store. A store without settings of its own has the defaults."""
     environ = {
         "LAKEGC_S3_ENDPOINT_URL": "http://store:9000",
@@ -349,7 +349,7 @@ def test_the_settings_of_the_store_are_those_given_for_the_store(home: Path) -> 
     assert Settings.load({}, home).store() == type(store)()
 
 
-def test_the_settings_of_the_server_are_those_given_for_the_server(home: Path) -> None:
+def test_the_server_gets_its_own_settings_and_not_those_of_the_store(home: Path) -> None:
     """Settings of the store don't apply to the server."""
     options: dict[str, Any] = {"ca_bundle": "/ca.pem", "verify_tls": False, "connect_timeout_s": 1}
 
@@ -385,7 +385,7 @@ def test_slow_calls_have_a_longer_read_timeout(home: Path) -> None:
         ({"LAKEGC_PARALLELISM": "64", "LAKEGC_SPARK_CONF": '{"spark.sql.shuffle.partitions": "7"}'}, "64", "7"),
     ],
 )
-def test_counts_of_tasks_apply_unless_sparks_own_configuration_sets_them(
+def test_numbers_of_tasks_apply_unless_sparks_own_configuration_sets_them(
     home: Path, environ: dict[str, str], tasks: str | None, partitions: str | None
 ) -> None:
     spark = Settings.load(environ | {"LAKEGC_SPARK_MASTER": "yarn"}, home).spark()

@@ -125,7 +125,7 @@ def test_a_table_with_reordered_blocks_is_read_if_its_content_hashes_to_its_name
     for read in (read_entries, read_whole_entries, read_records):
         with pytest.raises(DamagedData, match=f"{NAME} can't be read: its "):
             read(case.data, name=NAME)
-    with pytest.raises(DamagedData, match="its content hash is that of"):
+    with pytest.raises(DamagedData, match="its content hash is "):
         verify_table(case.data, name=NAME, decoder=decoder)
 
 
@@ -149,7 +149,7 @@ def test_a_table_with_reordered_blocks_and_an_unknown_field_or_version_is_refuse
 def test_an_index_that_names_a_block_twice_is_refused(what: str, decoder: Decoder) -> None:
     """A small file that names one block over and over would be read for ever before its hash is known."""
     (data,) = (case.data for case in DAMAGED if case.what == what)
-    with pytest.raises(DamagedData, match="two of its blocks share bytes"):
+    with pytest.raises(DamagedData, match="two of its blocks overlap"):
         table_id(data, name=NAME, decoder=decoder)
 
 
@@ -212,7 +212,7 @@ def test_reading_with_verification_requires_the_id_of_the_content(decoder: Decod
         verified, properties = read_verified_entries(data, name=name, columns=columns, decoder=decoder)
         assert verified.equals(read_entries(data, name=name, columns=columns, decoder=decoder))
         assert properties == read_properties(data, name=name)
-    with pytest.raises(DamagedData, match=f"its content hash is that of {name}"):
+    with pytest.raises(DamagedData, match=f"its content hash is {name}"):
         read_verified_entries(data, name=NAME, columns=COLUMNS, decoder=decoder)
 
 

@@ -43,7 +43,7 @@ def test_counters_by_key_are_summed_for_each_key() -> None:
     assert total.counters == {"objects": 7}
 
 
-def test_the_reports_of_all_tasks_come_back(spark: SparkSession) -> None:
+def test_the_driver_receives_the_reports_of_all_tasks(spark: SparkSession) -> None:
     """Partitions without rows report, too."""
 
     def work(batches: Batches, report: TaskReport) -> None:

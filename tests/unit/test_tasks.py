@@ -53,7 +53,7 @@ def test_work_gives_the_same_rows_on_the_driver_and_on_executors(tasks: Tasks) -
         assert (processes == {os.getpid()}) == tasks.is_on_driver
 
 
-def test_more_tasks_than_the_driver_may_do_run_on_executors(spark: SparkSession) -> None:
+def test_tasks_run_on_executors_if_they_are_too_many_for_the_driver(spark: SparkSession) -> None:
     """The number of tasks decides, not the number of rows."""
     assert tasks_from_ids(lambda: spark, "name", NAMES, batch_size=5).is_on_driver
     assert tasks_from_ids(lambda: spark, "name", NAMES, batch_size=1, max_on_driver=5).is_on_driver
@@ -93,7 +93,7 @@ def test_an_error_of_one_task_is_raised_with_its_class_and_message(tasks: Tasks,
         use(tasks, failing, RESULT)
 
 
-def test_an_error_of_the_system_is_raised_as_a_failed_task_with_its_message(tasks: Tasks) -> None:
+def test_an_operating_system_error_is_raised_as_a_failed_task_with_its_message(tasks: Tasks) -> None:
     """A full disk is no bug in lakegc, wherever the task ran."""
 
     def full(batches: Batches) -> Batches:
@@ -153,7 +153,7 @@ def test_distinct_rows_are_those_of_all_parts(spark: SparkSession, on_driver: tu
     assert distinct_rows([], TEXTS) is None
 
 
-def test_few_rows_are_moved_to_the_driver(spark: SparkSession) -> None:
+def test_rows_are_moved_to_the_driver_only_if_they_are_few(spark: SparkSession) -> None:
     """None is lost, and many stay on the executors."""
     rows = to_dataframe(spark, pa.table([["a", "b", "c"]], schema=TEXTS))
 

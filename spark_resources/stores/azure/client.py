@@ -56,7 +56,7 @@ ALREADY_EXISTS = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITT
 
 _SET = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
 _ADVICE = {
-    "AuthenticationFailed": f"check {_SET}; a large clock difference to the store causes this error, too",
+    "AuthenticationFailed": f"check {_SET}, and that this machine's clock is correct (NTP)",
     "AuthorizationFailure": f"check {_SET}, what the token permits, and the account's network rules",
     "InvalidAuthenticationInfo": f"check {_SET}",
     "NoAuthenticationInformation": f"set {_SET}, or log in",
@@ -99,7 +99,7 @@ def container_of(namespace: Namespace, endpoint_url: str | None) -> Container:
 
 
 def _check_account(account: str, endpoint: str) -> None:
-    """Raise `WrongUsage` for another account's endpoint: by its listing, every object would seem to be missing."""
+    """Raise `WrongUsage` for another account's endpoint: in its listings, every object would seem to be missing."""
     parts = urlsplit(endpoint)
     if account not in ((parts.hostname or "").split(".")[0], parts.path.strip("/").rpartition("/")[2]):
         raise WrongUsage(

@@ -43,7 +43,9 @@ def copy_blob(
         properties = target.get_blob_properties()
         state, etag = properties.copy, properties.etag
         if state.id != copy_id:
-            raise Unavailable(f"{target.blob_name!r} in {where} was overwritten during a copy to it")
+            raise Unavailable(
+                f"{target.blob_name!r} in {where} was overwritten while a blob was being copied to it. Try again."
+            )
         return None if state.status == "pending" else (str(state.status), state.status_description or "")
 
     outcome: tuple[str, str] | None = (str(response["copy_status"]), "")

@@ -99,7 +99,9 @@ class _Batch:
         if responses.whole_batch is not None and not responses.by_number:
             return self._refused(responses.whole_batch.status, responses.whole_batch.to_result(), deadline)
         no_result = _failed_with(
-            "NoAnswer", "the store's response doesn't name this blob, so it may or may not be deleted", transient=True
+            "NoAnswer",
+            "the store's response doesn't name this blob, so it may or may not have been deleted",
+            transient=True,
         )
         by_number = {number: each.to_result() for number, each in responses.by_number.items()}
         return {name: by_number.get(number, no_result) for number, name in enumerate(self.names)}

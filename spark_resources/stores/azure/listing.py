@@ -1,7 +1,7 @@
 """Requests a page of blobs from Azure and parses the response.
 
 The library authorizes and sends the request. Its own parser is not used, because it would take most of the time, and
-because it treats a response as the last page if it doesn't say whether more pages follow.
+because it treats a response that doesn't say whether more pages follow as the last page.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def parse_listing(body: bytes, date: str | None = None) -> Listing:
     root = ElementTree.fromstring(body)
     blobs, next_marker = root.find("Blobs"), root.find("NextMarker")
     if root.tag != "EnumerationResults" or blobs is None or next_marker is None:
-        raise ValueError(f"a {root.tag} without blobs or continuation marker")
+        raise ValueError(f"{root.tag} without blobs or continuation marker")
     objects = [blob for element in blobs.iterfind("Blob") if (blob := _parse_blob(element)) is not None]
     prefixes = [_name(element.find("Name")) for element in blobs.iterfind("BlobPrefix")]
     return Listing(objects, prefixes, next_marker.text or None, date)

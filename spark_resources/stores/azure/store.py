@@ -235,8 +235,8 @@ class AzureStore:
     def _keeps_versions(self) -> bool | None:
         """Whether lakegc's newest own file has a version id; None if there is no such file or it can't be read."""
         try:
-            own = (listed for page in self.pages(OWN_PREFIX) for listed in page.objects)
-            newest = max(own, key=lambda listed: listed.modified, default=None)
+            own_files = (listed for page in self.pages(OWN_PREFIX) for listed in page.objects)
+            newest = max(own_files, key=lambda listed: listed.modified, default=None)
             if newest is None:
                 return None
             return self.client.get_blob_client(self.full_key(newest.key)).get_blob_properties().version_id is not None
@@ -275,7 +275,7 @@ class AzureStore:
             except HttpResponseError as error:
                 if code_of(error) not in OVERWRITTEN | {"BlobNotFound"}:
                     raise
-        raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
+        raise Changed(f"{key!r} in {self.where} was replaced or deleted after it was read, so it was not overwritten")
 
     def _put(self, key: str, data: bytes, **condition: Any) -> str:
         response = self.client.get_blob_client(self.full_key(key)).upload_blob(data, **condition)

@@ -128,7 +128,7 @@ class AzureStreams:
 
     @retried
     def _send_write(self, key: str, request: Callable[[], Any]) -> str | None:
-        """The ETag in the response to a write, with retries."""
+        """Send a write request with retries; returns the ETag from the response, if any."""
         with self._translated_errors("write", key):
             return request().get("etag") or None
 
@@ -138,7 +138,7 @@ class AzureStreams:
             raise WrongUsage(f"{source.where} and {self.where} are not in the same account")
         properties = source.properties(original.key)
         if (properties.size, properties.checksum) != (original.size, original.checksum or properties.checksum):
-            raise Changed(f"{original.key!r} in {source.where} was replaced in the meantime")
+            raise Changed(f"{original.key!r} in {source.where} was replaced before lakegc could copy it")
         blob = source._client.get_blob_client(source._store.full_key(original.key))
         target = self._client.get_blob_client(self._store.full_key(key))
         with self._translated_errors("copy", original.key, target=key):
@@ -167,11 +167,11 @@ class AzureStreams:
                 try:
                     self._store.stat(target)
                 except NotFound:
-                    raise Changed(f"{key!r} was replaced in the meantime") from None
+                    raise Changed(f"{key!r} was replaced before lakegc could copy it") from None
                 raise AlreadyExists(f"{target!r} already exists in {self.where}") from None
             if action in ("read", "delete") and code in OVERWRITTEN:
                 self._store.stat(key)  # raises `NotFound` if the object is gone
-                raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from None
+                raise Changed(f"{key!r} in {self.where} was replaced before lakegc could {action} it") from None
             raise as_lakegc_error(error, self.where, action, key) from None
         except PARSE_ERRORS as error:
             raise Unavailable(f"could not {action} {key!r} in {self.where}: invalid response ({error})") from None

@@ -1,8 +1,8 @@
 """The client for Google Cloud Storage, and the translation of its errors into lakegc's.
 
 Requests use the JSON API directly, over google-auth's session. The library google-cloud-storage was tried and rejected:
-its batches match responses by order alone, its listings create an object per key, its uploads in pieces don't check the
-condition and write in one step, it also requests the bucket's metadata, and importing it takes a second.
+its batches match responses by order alone, its listings create an object per key, its uploads in pieces check the
+condition only at the start, it also requests the bucket's metadata, and importing it takes a second.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ REQUEST_ERRORS = (
     *PARSE_ERRORS,
 )
 
-# The caller of a delete makes sure that there is time for little more than one request. No delete is sent later.
+# The caller of a delete allows time for little more than one request. So no delete is sent later than this.
 SEND_TIMEOUT_S = 4.0
 THROTTLING_CODES = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # with status 403
 _CREDENTIALS = (
@@ -89,7 +89,7 @@ class GCSClient:
     @cached_property
     def _session(self) -> Any:
         with self._lock:
-            if "_session" in self.__dict__:  # another thread has created it in the meantime
+            if "_session" in self.__dict__:  # another thread created it while this one waited
                 return self.__dict__["_session"]
             # not for deletes: this session renews a rejected token and re-sends the request, possibly much later
             return self._session_with(self._configured or google.auth.default(scopes=SCOPES)[0])
@@ -118,7 +118,7 @@ class GCSClient:
             credentials.refresh(partial(Request(), timeout=self.timeout))
         took = time.monotonic() - started
         if took > SEND_TIMEOUT_S:
-            raise NotSent(f"getting a token took {took:.0f} s, so nothing was deleted with it yet")
+            raise NotSent(f"getting a token took {took:.0f} s, so the delete was not sent")
         return self._send(self._session_for_deletes, "POST", path, options)
 
     def _send(self, session: Any, method: str, path: str, options: dict[str, Any]) -> requests.Response:
@@ -141,7 +141,7 @@ def _configured_credentials(settings: StoreSettings) -> Any:
     except (GoogleAuthError, OSError, ValueError) as error:
         # without the parser's message, which may contain a line of the key
         raise WrongUsage(
-            f"the file of LAKEGC_GCS_CREDENTIALS_FILE, {settings.gcs_credentials_file}, isn't valid "
+            f"the file in LAKEGC_GCS_CREDENTIALS_FILE, {settings.gcs_credentials_file}, isn't valid "
             f"({type(error).__name__}): expected the JSON file of a service account, a user or a federated identity"
         ) from None
 
@@ -227,8 +227,9 @@ def _error_of_response(error: ErrorResponse, what: str, where: str) -> LakegcErr
         return NotFound(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
     if 300 <= error.status < 400:
         return Unavailable(
-            f"{what}: a redirect (HTTP {error.status}) to {redirect_target(error.headers.get('Location', ''))}"
-            ", which is not followed. Check LAKEGC_GCS_ENDPOINT_URL."
+            f"{what}: the server sent a redirect (HTTP {error.status}) to "
+            f"{redirect_target(error.headers.get('Location', ''))}, which is not followed. Check "
+            "LAKEGC_GCS_ENDPOINT_URL."
         )
     if error.status == 404:
         return Unavailable(

@@ -57,10 +57,10 @@ def write_object(client: GCSClient, bucket: str, name: str, data: bytes, conditi
     try:
         written = response.json()
         if (written["name"], written.get("crc32c", crc32c)) != (name, crc32c):
-            raise ValueError(f"it is of {written['name']!r}, with the CRC32C {written.get('crc32c')}")
+            raise ValueError(f"it is for {written['name']!r}, with the CRC32C {written.get('crc32c')}")
         return _generation(written["generation"], name)
     except (ValueError, KeyError, TypeError) as error:
-        raise Unavailable(f"invalid response to writing {name!r} ({error})") from error
+        raise Unavailable(f"could not write {name!r}: invalid response ({error})") from error
 
 
 def crc32c_of(data: bytes) -> str:
@@ -73,9 +73,9 @@ def _crc32c_header(header: str) -> str | None:
     return sums.get("crc32c")
 
 
-def _generation(expected: str | None, name: str) -> str:
-    if expected is None or not expected.isdecimal():
+def _generation(generation: str | None, name: str) -> str:
+    if generation is None or not generation.isdecimal():
         raise Unavailable(
             f"the response for {name!r} lacks the object's generation. Check that this is a Cloud Storage endpoint."
         )
-    return expected
+    return generation

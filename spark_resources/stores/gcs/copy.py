@@ -33,7 +33,7 @@ def copy_object(client: GCSClient, bucket: str, source: ListedObject, target: st
     try:
         copy = parse_object(response["resource"])
     except (ValueError, KeyError, TypeError) as error:
-        raise Unavailable(f"invalid response to copying {source.name!r} in {where} ({error})") from error
+        raise Unavailable(f"could not copy {source.name!r} in {where}: invalid response ({error})") from error
     if (copy.name, copy.size) != (target, source.size) or copy.crc32c != source.crc32c:
         raise Unavailable(
             f"the copy of {source.name!r} at {copy.name!r} in {where} has {copy.size} bytes, {copy.checksum}: expected "

@@ -81,7 +81,7 @@ def _delete_batch(client: GCSClient, bucket: str, full_keys: Sequence[str]) -> d
     except REQUEST_ERRORS as error:
         return dict.fromkeys(full_keys, _failed(*code_and_message(error), transient=is_transient(error)))
     no_result = _failed(
-        "NoAnswer", "the store's response doesn't name this key, so it may or may not be deleted", transient=True
+        "NoAnswer", "the store's response doesn't name this key, so it may or may not have been deleted", transient=True
     )
     results = results_in(response.headers.get("Content-Type", ""), response.content)
     return {full_key: results.get(number, no_result) for number, full_key in enumerate(full_keys)}
@@ -123,8 +123,8 @@ def _if_bucket_exists(already_gone: Sequence[DeleteResult], check_bucket: Callab
         cause = error.__cause__
         code = code_and_message(cause)[0] if isinstance(cause, Exception) else type(error).__name__
         transient = isinstance(cause, Exception) and is_transient(cause)
-        return [DeleteResult(deletion.key, Deletion.FAILED, code, str(error), transient) for deletion in already_gone]
-    return [DeleteResult(deletion.key, Deletion.ALREADY_GONE) for deletion in already_gone]
+        return [DeleteResult(result.key, Deletion.FAILED, code, str(error), transient) for result in already_gone]
+    return [DeleteResult(result.key, Deletion.ALREADY_GONE) for result in already_gone]
 
 
 def _failed(code: str, message: str, *, transient: bool) -> _ToResult:

@@ -21,7 +21,7 @@ _NO_KEYS: frozenset[str] = frozenset()
 class ListedObject:
     """One listed object; `name` is the full key, `generation` identifies exactly this content.
 
-    `crc32c` is empty for an object encrypted with the client's own key, because the store doesn't show its checksums.
+    `crc32c` is empty for an object encrypted with a customer-supplied key, because the store hides its checksums.
     """
 
     name: str
@@ -66,7 +66,7 @@ def parse_object(item: Mapping[str, Any]) -> ListedObject:
     """One object's metadata. Raises `ValueError`, `KeyError` or `TypeError` for a missing or invalid field."""
     updated = datetime.fromisoformat(item["updated"])
     if updated.tzinfo is None:
-        raise ValueError(f"updated {updated} names no time zone")
+        raise ValueError(f"the time {updated} has no time zone")
     size, generation = int(item["size"]), item["generation"]
     if not isinstance(generation, str) or not generation.isdecimal():
         raise ValueError(f"the generation is {generation!r}")

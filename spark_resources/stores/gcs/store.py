@@ -67,7 +67,7 @@ class GCSStore:
     def __init__(self, namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None = None) -> None:
         """Sends no request yet. `capabilities` are the findings of a probe; None means the provider's defaults.
 
-        Raises `WrongUsage` for unusable credentials, or for a path that no key can have.
+        Raises `WrongUsage` for unusable credentials, or for a path that no key can begin with.
         """
         # the API behaves the same everywhere; accepted keys and listing order depend on the server
         self._capabilities = (
@@ -265,7 +265,7 @@ class GCSStore:
                     if error.status not in (404, 412):
                         raise
         self._check_bucket()
-        raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
+        raise Changed(f"{key!r} in {self.where} was replaced or deleted after it was read, so it was not overwritten")
 
     def _put(self, key: str, data: bytes, **condition: str) -> str:
         full = self.full_key(key)

@@ -69,7 +69,7 @@ class GCSStreams:
             headers = {name: str(response[field]) for name, field in _FIELDS.items() if response.get(field)}
             metadata = {str(name): str(value) for name, value in response.get("metadata", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Unavailable(f"invalid response for {key!r} in {self.where} ({error})") from error
+            raise Unavailable(f"could not look up {key!r} in {self.where}: invalid response ({error})") from error
         return ObjectProperties(
             attributes.size, attributes.updated, attributes.checksum, attributes.generation, headers, metadata
         )
@@ -100,7 +100,7 @@ class GCSStreams:
             if error.status != 404:
                 raise
             self._store.stat(key)  # raises `NotFound` if the object is gone
-            raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
+            raise Changed(f"{key!r} in {self.where} was replaced before lakegc could read it") from error
         with response:
             require_start(response.status_code, start, key, self.where)
             yield lambda: response.raw.read(PIECE, decode_content=False)
@@ -192,7 +192,7 @@ class GCSStreams:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
         properties, full = source.properties(original.key), self._store.full_key(key)
         if (properties.size, properties.checksum) != (original.size, original.checksum or properties.checksum):
-            raise Changed(f"{original.key!r} in {source.where} was replaced in the meantime")
+            raise Changed(f"{original.key!r} in {source.where} was replaced before lakegc could copy it")
         path = object_path(source._bucket, source._store.full_key(original.key))
         path += f"/rewriteTo{object_path(self._bucket, full).removeprefix('/storage/v1')}"
         params = {
@@ -229,7 +229,9 @@ class GCSStreams:
                     raise AlreadyExists(f"{key!r} already exists in {self.where}") from error
                 if error.status == 404:
                     source._store.stat(original.key)
-                    raise Changed(f"{original.key!r} in {source.where} was replaced in the meantime") from error
+                    raise Changed(
+                        f"{original.key!r} in {source.where} was replaced before lakegc could copy it"
+                    ) from error
                 raise
 
     @retried
@@ -237,7 +239,7 @@ class GCSStreams:
         path = object_path(self._bucket, self._store.full_key(key))
         try:
             if self.properties(key).tag != tag:  # for emulators that ignore the condition of the next request
-                raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
+                raise Changed(f"{key!r} in {self.where} was replaced before lakegc could delete it")
         except NotFound:
             return
         with self._translated_errors("delete", key):
@@ -245,7 +247,7 @@ class GCSStreams:
                 self._client.request("DELETE", path, params={"ifGenerationMatch": tag})
             except ErrorResponse as error:
                 if error.status == 412:
-                    raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
+                    raise Changed(f"{key!r} in {self.where} was replaced before lakegc could delete it") from error
                 if error.status != 404:
                     raise
 

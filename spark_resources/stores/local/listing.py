@@ -113,12 +113,12 @@ def walk(root: int, prefix: bytes, *, after: bytes = b"", group_folders: bool = 
     stack = [(start, base, iter(_wanted_entries(start, base, prefix, after)))]
     try:
         while stack:
-            folder, base, names = stack[-1]
-            name = next(names, None)
-            if name is None:
+            folder, base, entries = stack[-1]
+            entry = next(entries, None)
+            if entry is None:
                 os.close(stack.pop()[0])
                 continue
-            key, raw, is_folder, is_object = name
+            key, raw, is_folder, is_object = entry
             if is_folder:
                 child = _open_child(folder, raw)
                 if child is None:
@@ -140,7 +140,7 @@ def walk(root: int, prefix: bytes, *, after: bytes = b"", group_folders: bool = 
 
 
 def _open_base(root: int, base: bytes) -> int | None:
-    """The folder `base`, which ends in a slash or is empty; None if no key can start with it."""
+    """The folder `base`, which ends in a slash or is empty; None if no key starts with it."""
     names = base.split(b"/")[:-1]
     if b"\0" in base or any(name in (b"", b".", b"..", HIDDEN) for name in names):
         return None
@@ -192,11 +192,11 @@ def _is_text(raw: bytes) -> bool:
     return True
 
 
-def _prefix_if_not_empty(child: int, below: bytes) -> Iterator[Found]:
+def _prefix_if_not_empty(child: int, prefix: bytes) -> Iterator[Found]:
     """A folder as a common prefix, if it contains an object; closes `child`."""
     try:
         has_object = any(entry.key is not None for entry in walk(child, b""))
     finally:
         os.close(child)
     if has_object:
-        yield Found(below.decode(), None)
+        yield Found(prefix.decode(), None)

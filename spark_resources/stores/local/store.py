@@ -122,7 +122,7 @@ class LocalStore:
             except NotFound:
                 current = None
             if current != tag:
-                what = "no longer exists" if current is None else "was replaced in the meantime"
+                what = "no longer exists" if current is None else "was replaced after it was read"
                 raise Changed(f"{key!r} in {self.where} {what}, so it was not overwritten")
             changes.move_into_place(temp_file, key)
         return _tag(data)

@@ -37,7 +37,7 @@ class LocalStreams:
     def _pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
         with self._folder.file("read", key) as descriptor:
             if _properties(os.fstat(descriptor)).tag != properties.tag:
-                raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
+                raise Changed(f"{key!r} in {self.where} was replaced before lakegc could read it")
             while piece := os.read(descriptor, PIECE):
                 yield piece
             if _properties(os.fstat(descriptor)).tag != properties.tag:
@@ -61,7 +61,7 @@ class LocalStreams:
     def remove(self, key: str, tag: str) -> None:
         with self._folder.changing("delete", key) as changes, changes.lock(), suppress(NotFound):
             if self.properties(key).tag != tag:
-                raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
+                raise Changed(f"{key!r} in {self.where} was replaced before lakegc could delete it")
             changes.remove(key)
 
 

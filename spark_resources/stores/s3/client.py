@@ -96,27 +96,27 @@ def s3_client(settings: StoreSettings) -> S3Client:
         )
     except (ProfileNotFound, ValueError, PartialCredentialsError) as error:
         raise WrongUsage(f"invalid S3 settings: {error}") from error
-    # boto3 sends a CRC with a batch delete; older compatible stores require the MD5 of earlier versions.
+    # boto3 sends a CRC with a batch delete; older compatible stores require the MD5 that earlier versions sent.
     client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
-    refuse_redirect = partial(_refuse_redirect, own_endpoint=settings.s3_endpoint_url is not None)
+    refuse_redirect = partial(_refuse_redirect, custom_endpoint=settings.s3_endpoint_url is not None)
     client.meta.events.register_first("before-parse.s3.*", refuse_redirect)
     return client
 
 
 class Redirected(BotoCoreError):
-    """Raised for a redirect that isn't AWS's own to another region."""
+    """Raised for any redirect other than AWS's own to another region."""
 
     fmt = "the server sent a redirect (HTTP {status}) to {location}, which is not followed"
 
 
-def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, own_endpoint: bool, **_: Any) -> None:
+def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, custom_endpoint: bool, **_: Any) -> None:
     """Keep botocore from following a redirect that doesn't name a region, because it would loop forever.
 
     A redirect from a configured endpoint is always refused: only AWS knows where a bucket is.
     """
     status, headers = response_dict["status_code"], response_dict["headers"]
     may_name_region = "x-amz-bucket-region" in headers or operation_model.name != "HeadBucket"
-    if 300 <= status < 400 and status != 304 and (own_endpoint or not may_name_region):
+    if 300 <= status < 400 and status != 304 and (custom_endpoint or not may_name_region):
         raise Redirected(status=status, location=redirect_target(headers.get("location", "")))
 
 
@@ -174,7 +174,8 @@ def as_lakegc_error(error: ClientError | BotoCoreError, where: str, action: str,
         return _error_of_response(error, what, where, key)
     if isinstance(error, _CREDENTIAL_ERRORS):
         return Forbidden(
-            f"{what}: {full_stop(error)} Set LAKEGC_S3_ACCESS_KEY_ID and its secret, a profile, or a role."
+            f"{what}: {full_stop(error)} Set LAKEGC_S3_ACCESS_KEY_ID and LAKEGC_S3_SECRET_ACCESS_KEY, or use a profile "
+            "or a role."
         )
     if isinstance(error, ParamValidationError):
         return WrongUsage(f"{what}: {error}")

@@ -17,7 +17,7 @@ from spark_resources.stores.s3.client import TRANSIENT_ERROR_CODES, UNKNOWN, cod
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-# A store that responds with one of these codes can't process this batch, or any batch; its keys are deleted one by one.
+# A store that responds with one of these codes can't process this batch, or any; its keys are deleted one by one.
 _BATCHES_UNSUPPORTED = frozenset({"NotImplemented", "MethodNotAllowed"})
 _DELETE_ONE_BY_ONE = _BATCHES_UNSUPPORTED | {"MalformedXML", "InvalidRequest"}
 
@@ -82,7 +82,7 @@ def _delete_batch(
             code, failed.get("Message", ""), transient=code in {*TRANSIENT_ERROR_CODES, UNKNOWN}
         )
     no_result = _failed_with(
-        "NoAnswer", "the store's response doesn't name this key, so it may or may not be deleted", transient=True
+        "NoAnswer", "the store's response doesn't name this key, so it may or may not have been deleted", transient=True
     )
     return {full_key: results_of.get(full_key, no_result) for full_key in full_keys}
 

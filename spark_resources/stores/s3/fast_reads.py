@@ -64,7 +64,7 @@ class FastReads:
         return data
 
     def _store(self) -> S3Store:
-        """Opened by the first read, because a forked process doesn't inherit the threads."""
+        """Opened by the first read, because a forked process doesn't inherit obstore's threads."""
         if self._opened is None:
             import obstore
             from obstore.store import S3Store

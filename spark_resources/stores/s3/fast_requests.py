@@ -28,7 +28,7 @@ _ETAG = re.compile(
 
 
 class FallBackToBoto3(Exception):
-    """Raised if a request was sent and did not get the expected response."""
+    """Raised if a fast path didn't get the expected response, so that boto3 has to send the request."""
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class FastRequests:
         return cls(client, settings, bucket)
 
     def copy(self, source: Mapping[str, str], key: str, conditions: Mapping[str, str]) -> str | None:
-        """Copy from `source` (`Bucket`, `Key`) with conditions as headers; returns the copy's tag, if known."""
+        """Copy from `source` (`Bucket`, `Key`) with conditions as headers; returns the tag, or None to use boto3."""
         copy_source = f"{source['Bucket']}/{quote(source['Key'], safe='/~')}"
         headers = {"x-amz-copy-source": copy_source, **conditions}
         try:

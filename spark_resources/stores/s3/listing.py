@@ -41,8 +41,8 @@ class Listing:
 
 def replace_listing_parser(client: S3Client) -> None:
     """Make this client parse listings with `parse_listing`. The client's own result for them is then empty."""
-    # With the asterisk, the handler runs before one of botocore's that also parses each response to find errors with
-    # status 200 and truncated documents. Both are left to botocore's handler, which makes the client retry the request.
+    # With the asterisk, this handler runs before botocore's own, which also parses each response, to detect errors with
+    # status 200 and truncated documents. Those two cases are left to botocore, which treats them as failed requests.
     client.meta.events.register("before-parse.*.ListObjectsV2", _parse_response)
 
 
@@ -81,7 +81,7 @@ def parse_listing(body: bytes) -> Listing:
     root = ElementTree.fromstring(body) if extracted is None else extracted.rest
     namespace, name = root.tag[: -len(_ROOT)], root.tag[-len(_ROOT) :]
     if name != _ROOT:
-        raise _NotAListing(f"it is a {root.tag}")
+        raise _NotAListing(f"its root element is {root.tag}")
     columns = (
         _parsed_columns(root.findall(f"{namespace}Contents"), namespace)
         if extracted is None
@@ -132,7 +132,7 @@ def _extracted_columns(extracted: Contents) -> _Columns:
 def _build_objects(
     keys: pa.StringArray, sizes: pa.StringArray, times: pa.StringArray, tags: pa.StringArray, *, is_encoded: bool
 ) -> tuple[pa.RecordBatch, int]:
-    """The objects with keys that are valid text, and the number of the others."""
+    """The objects whose keys are valid text, and the number of the others."""
     decoded = _decode_keys(keys, is_encoded=is_encoded)
     etags = pc.if_else(pc.equal(tags, ""), pa.scalar(None, pa.string()), tags)
     batch = pa.RecordBatch.from_arrays([decoded, _parse_sizes(sizes), _parse_times(times), etags], names=LISTED.names)
@@ -181,7 +181,7 @@ def _decode_keys(texts: pa.StringArray, *, is_encoded: bool) -> pa.StringArray:
 
 
 def _decode_key(text: str | None, *, is_encoded: bool) -> str | None:
-    """A key, decoded strictly: boto3 would replace invalid UTF-8 with U+FFFD, which would be another key."""
+    """A decoded key, or None if it isn't UTF-8: boto3 would replace invalid bytes by U+FFFD and yield another key."""
     if text is None:
         raise ValueError("a key is empty")
     if not is_encoded or ("%" not in text and "+" not in text):

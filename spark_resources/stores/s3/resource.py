@@ -33,7 +33,7 @@ class StoreS3Resource(S3Resource):
             raise WrongUsage(
                 "lakegc signs its requests and verifies the store's certificate: leave use_unsigned_session, "
                 "use_ssl and verify as they are. For a store with its own certificate authority, set ca_bundle; for "
-                "one without TLS, give endpoint_url with http://."
+                "one without TLS, set endpoint_url to an http:// URL."
             )
         return StoreSettings(
             s3_endpoint_url=self.endpoint_url,

@@ -223,7 +223,7 @@ class S3Store:
             head = self.head(key, "look up")
         except Unavailable as error:
             if isinstance(error.__cause__, ClientError) and status_of(error.__cause__) == 400:
-                return False  # encrypted with the client's own key: even a HEAD requires it
+                return False  # encrypted with a customer-provided key, which even a HEAD requires
             raise
         return (
             _MD5.match(unquoted(head.get("ETag", ""))) is not None
@@ -274,8 +274,10 @@ class S3Store:
                 raise Changed(f"{key!r} in {self.where} no longer exists, so it was not overwritten") from error
             raise
         if new_tag is None:
-            next(self.pages(key, page_size=1))  # raises for a missing bucket, for which some servers return the same
-            raise Changed(f"{key!r} in {self.where} was replaced or deleted in the meantime, so it was not overwritten")
+            next(self.pages(key, page_size=1))  # raises for a missing bucket: some servers return 412 for it
+            raise Changed(
+                f"{key!r} in {self.where} was replaced or deleted after it was read, so it was not overwritten"
+            )
         return new_tag
 
     def _put_if(self, key: str, data: bytes, condition: Mapping[str, str]) -> str | None:
@@ -287,7 +289,9 @@ class S3Store:
                 if code_of(error) == "PreconditionFailed" or status_of(error) == 412:
                     return None
                 if status_of(error) == 409:
-                    raise Transient(f"{key!r} in {self.where} is being written by another client") from error
+                    raise Transient(
+                        f"{key!r} in {self.where} is being written by another client. Try again."
+                    ) from error
                 raise
 
     def _put(self, key: str, data: bytes, condition: Mapping[str, str]) -> str:

@@ -94,7 +94,7 @@ class S3Streams:
         )
         with closing(response["Body"]) as body:
             if response.get("ETag") != properties.tag:
-                raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
+                raise Changed(f"{key!r} in {self.where} was replaced before lakegc could read it")
             require_start(response["ResponseMetadata"]["HTTPStatusCode"], start, key, self.where)
             yield lambda: body.read(PIECE)
 
@@ -153,14 +153,14 @@ class S3Streams:
             response = send(partial(completed, **_IF_ABSENT))
             return str(response.get("ETag", "")).strip('"')
         except BaseException:
-            with suppress(ClientError, BotoCoreError):  # the bucket's lifecycle removes the leftover parts
+            with suppress(ClientError, BotoCoreError):  # the bucket's lifecycle rules remove the leftover parts
                 client.abort_multipart_upload(**upload)
             raise
 
     def remove(self, key: str, tag: str) -> None:
         def attempt() -> None:
             if self.properties(key).tag != tag:  # for compatible stores that ignore the condition of the next request
-                raise Changed(f"{key!r} in {self.where} was replaced in the meantime")
+                raise Changed(f"{key!r} in {self.where} was replaced before lakegc could delete it")
             with self._translated_errors("delete", key):
                 self._client.delete_object(Bucket=self._bucket, Key=self._store.full_key(key), IfMatch=tag)
 
@@ -230,7 +230,7 @@ class S3Streams:
                 self._refuse_existing(key)
             if isinstance(error, ClientError) and status_of(error) in (409, 412) and not is_transient(error):
                 self._refuse_existing(key)
-                raise Changed(f"{original.key!r} in {source.where} was replaced in the meantime") from error
+                raise Changed(f"{original.key!r} in {source.where} was replaced before lakegc could copy it") from error
             raise _as_lakegc_error(error, source.where, "copy", original.key) from error
 
     @contextmanager
@@ -241,7 +241,7 @@ class S3Streams:
             if isinstance(error, ClientError) and (code_of(error) == "PreconditionFailed" or status_of(error) == 412):
                 if action == "write":
                     raise AlreadyExists(f"{key!r} already exists in {self.where}") from error
-                raise Changed(f"{key!r} in {self.where} was replaced in the meantime") from error
+                raise Changed(f"{key!r} in {self.where} was replaced before lakegc could {action} it") from error
             if _upload_is_gone(error):
                 self._refuse_existing(key)
             raise _as_lakegc_error(error, self.where, action, key) from error
