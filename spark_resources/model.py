@@ -422,6 +422,13 @@ RANGE_REFS = pa.schema(
 METARANGE_RANGES = pa.schema([pa.field("metarange_id", pa.string(), nullable=False), *RANGE_REFS])
 RANGE_IDS = pa.schema([METARANGE_RANGES.field("range_id")])
 RANGES_OF_METARANGES = pa.schema([METARANGE_RANGES.field(name) for name in ("metarange_id", "range_id")])
+TABLE_NOTES = pa.schema(  # what a table contains, for the marks of other repositories; null: not noted
+    [
+        pa.field("table_id", pa.string(), nullable=False),
+        pa.field("folders", pa.list_(pa.string())),  # with all full addresses: <bucket>/<first part of the path>
+        pa.field("sizes", pa.list_(pa.int64())),  # of its entries
+    ]
+)
 # Several ids of holds in one field are sorted, with HOLD_SEPARATOR between them.
 HOLD_SEPARATOR = ", "
 RANGES_ON_HOLD = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read only for paths on hold

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from lakegc_assets.mark.table_notes import KnownTables
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -109,10 +111,12 @@ def place_of(repository: Repository, blockstore: str, store_settings: StoreSetti
 @dataclass(slots=True)
 class OtherRepositoryData:
     """Data from other repositories: their branch heads (repository and commit), which are read before their tables are
-    listed, and the ids of these tables. Repositories with an unreadable table are left out of `tables`."""
+    listed, the ids of these tables, and the notes on tables in all namespaces. Repositories with an unreadable table
+    are left out of `tables`."""
 
     heads: set[tuple[str, str]] = field(default_factory=set)
     tables: pa.Array | None = None
+    notes: KnownTables | None = None
 
 
 Graph = dict[str, Commit]  # commits by id

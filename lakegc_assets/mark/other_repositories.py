@@ -4,7 +4,8 @@ repository contains them.
 Staging or importing `s3://bucket/this/data/…` into another repository stores a full address there (formats §4), and
 readers of that repository are served from this namespace. So for each other repository on the same kind of block
 store, every staged path is looked up and every table is read, whichever commit refers to it, because this mark doesn't
-decide what is retained there. Tables are immutable, so a table without addresses of this namespace is never read again.
+decide what is retained there. Tables are immutable, so a table without addresses of this namespace is never read again,
+nor one in which, according to a signed note, the mark of any repository found none (`table_notes`).
 
 A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: it is
 recorded in the mark and fails a check, and the addresses that earlier marks and re-verifications found there stay live.
@@ -13,10 +14,10 @@ With `require_other_repositories`, it stops the mark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,13 +49,15 @@ from lakegc_assets.mark.earlier_references import (
 from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide, at_addresses
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.path_probes import ignoring_deleted, key_inside
+from lakegc_assets.mark.table_notes import NOTED_COLUMNS, NOTES_PART, KnownTables, add_notes, note_on
 from lakegc_assets.mark.uncommitted_readings import BRANCHES_ON_DRIVER, staged_addresses
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
+from spark_resources.lakefs import Repository
 from spark_resources.lakefs.ranges import full_addresses_inside, prefetch, range_properties, read_table, table_ids
-from spark_resources.model import ADDRESSES, Namespace
+from spark_resources.model import ADDRESSES, TABLE_NOTES, Namespace
 from spark_resources.spark.datasets import (
     Dataset,
     Output,
@@ -72,6 +75,9 @@ from spark_resources.stores.place import Place
 BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])
 PLACED_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
 DISTINCT_TABLES = pa.schema([pa.field("repositories", pa.list_(pa.string()), nullable=False), *TABLES])
+FOUND = pa.schema(  # in a table: the addresses inside this namespace; or, in one row, their number and what is noted
+    [*TABLE_NOTES, pa.field("address", pa.string()), pa.field("addresses", pa.int64())]
+)
 
 
 # --- the other repositories -----------------------------------------------------------------------------------------
@@ -102,11 +108,19 @@ def list_other_repositories(run: MarkRun) -> OtherRepositories:
         return OtherRepositories({}, unread={"*": f"repositories may not be listed: {error}"})
     trusted = {other.id for other in listed if is_trusted(run, other.id)}
     places = {
-        other.id: place_of(other, run.target.blockstore, run.place.settings)
+        other.id: place_of_other(run, other)
         for other in listed
         if other.id not in trusted and server.blockstore(other.storage_id) == run.target.blockstore
     }
     return OtherRepositories(places, tuple(sorted(trusted)))
+
+
+def place_of_other(run: MarkRun, other: Repository) -> Place:
+    """The location of another repository's objects. Its records are signed with the same keys, if any."""
+    place, seal = place_of(other, run.target.blockstore, run.place.settings), run.place.seal
+    if seal is None:
+        return place
+    return replace(place, seal=seal.for_repository(other.id, created=other.created, namespace=other.storage_namespace))
 
 
 @contextmanager
@@ -253,12 +267,15 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     placed = tables_of(run, listing)
     tables = distinct_tables(placed)
     is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before[0] if before else None))
+    noted = noted_without_address(run, listing, tables.filter(pc.invert(is_known))["table_id"])
+    is_known = pc.or_(is_known, pc.is_in(tables["table_id"], value_set=noted))
     unread = tables.filter(pc.invert(is_known))
     notes.facts[FACTS] = {
         "repositories": sorted(listing.places),
         "trusted": list(listing.trusted),
         "spellings": spellings(run),
         "tables": len(tables),
+        "tables_noted": len(noted),
         "tables_read": len(unread),
         "addresses": 0,
     }
@@ -278,6 +295,21 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     record_unread(run, listing.unread)
     if not_read and len(carried := earlier_addresses(run, before, not_read)):
         write_part(run, notes, COMMITTED, CARRIED_PART, carried)
+
+
+def noted_without_address(run: MarkRun, listing: OtherRepositories, tables: pa.ChunkedArray) -> pa.Array:
+    """Which of these tables (ids) contain no address of this namespace according to the notes of any repository."""
+    if not len(tables):
+        return tables.combine_chunks()
+    return known_tables(run, listing).without_address(tables, run.place)
+
+
+def known_tables(run: MarkRun, listing: OtherRepositories) -> KnownTables:
+    """The notes of all repositories, read once in a mark: they never change, and it does no harm to miss new ones."""
+    others = run.other_repositories
+    if others.notes is None:
+        others.notes = KnownTables.read(run.place, listing.places.values())
+    return others.notes
 
 
 def read_new_tables(run: MarkRun, notes: StepNotes, listing: OtherRepositories) -> list[Dataset]:
@@ -321,48 +353,56 @@ def read_tables(
 ) -> list[Dataset]:
     """Write the addresses inside this namespace that these tables contain (ADDRESSES), and the tables that contain none
     (TABLES), as these parts of an asset. Records which repositories could not be read."""
-    addresses, without_addresses = (
-        parquet(run.mark.folder(asset, part), schema) for part, schema in zip(parts, (ADDRESSES, TABLES), strict=True)
-    )
+    noting = asset == COMMITTED and run.place.seal is not None and run.trusted_ranges is None  # a mark's first reading
+    selections = [(ADDRESSES, is_address), (TABLES, is_without_address), (TABLE_NOTES, is_noted)]
     outputs = [
-        Output(addresses.folder, addresses.suffix, lambda table: addresses.encode(table.filter(is_inside(table)))),
-        Output(
-            without_addresses.folder,
-            without_addresses.suffix,
-            lambda table: without_addresses.encode(table.filter(pc.invert(is_inside(table)))),
-        ),
+        selected(is_wanted, parquet(run.mark.folder(asset, part), schema))
+        for part, (schema, is_wanted) in zip((*parts, *([NOTES_PART] if noting else [])), selections, strict=False)
     ]
     tasks = tasks_from_rows(run.spark, unread, batch_size=16)
-    datasets, report = write_outputs(tasks, tables_producer(run, listing), run.place, outputs)
+    datasets, report = write_outputs(tasks, tables_producer(run, listing, noting=noting), run.place, outputs)
     if report.counters["tables"] != len(unread):
         raise DamagedData(
             f"{report.counters['tables']} tables of other repositories were read, but there are {len(unread)}. "
             "The incomplete result was not used. Run the same command again.",
             invariant=3,
         )
-    for dataset, part in zip(datasets, parts, strict=True):
+    for dataset, part in zip(datasets, (*parts, NOTES_PART), strict=False):
         notes.add_dataset(dataset, part)
+    if noting:
+        add_notes(run, notes, datasets.pop())
     listing.unread.update(report.errors)
-    return list(datasets)
+    return datasets
 
 
-def is_inside(table: pa.Table) -> pa.ChunkedArray:
-    return pc.is_valid(table["address"])
+def selected(is_wanted: Callable[[pa.Table], pa.ChunkedArray], output: Output) -> Output:
+    """This output, limited to the wanted rows."""
+    return Output(output.folder, output.suffix, lambda table: output.encode(table.filter(is_wanted(table))))
 
 
-def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
-    """Rows of table and address inside this namespace; a table without such addresses has one row with a null address.
+def is_address(found: pa.Table) -> pa.ChunkedArray:
+    return pc.is_valid(found["address"])
+
+
+def is_without_address(found: pa.Table) -> pa.ChunkedArray:
+    return pc.equal(found["addresses"], 0)
+
+
+def is_noted(found: pa.Table) -> pa.ChunkedArray:
+    return pc.or_(pc.is_valid(found["folders"]), pc.is_valid(found["sizes"]))
+
+
+def tables_producer(run: MarkRun, listing: OtherRepositories, *, noting: bool) -> Producer:
+    """The addresses inside this namespace in the tables of other repositories, and a row about each table (FOUND).
 
     A table that can't be read in one repository is read in the next one that has it. A table that can't be read in any
     has no row, so the next mark reads it again.
     """
     places, namespace, ahead = listing.places, run.place.namespace, run.place.settings.reading_requests
-    schema = pa.schema([*TABLES, pa.field("address", pa.string())])
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         unread = report.errors
         where = {row["table_id"]: row["repositories"] for batch in batches for row in batch.to_pylist()}
-        without_addresses: list[str] = []
         report.count(tables=len(where))
 
         def fetch(table_id: str, repository: str) -> bytes:
@@ -376,29 +416,44 @@ def tables_producer(run: MarkRun, listing: OtherRepositories) -> Producer:
             for number, repository in enumerate(where[table_id]):
                 with recording_unread(repository, unread):
                     table = fetch(table_id, repository) if number else data
-                    keys = inside_keys(table, table_id, places[repository], namespace, decoder)
-                    if len(keys):
-                        ids = pa.repeat(pa.scalar(table_id, pa.string()), len(keys))
-                        yield pa.RecordBatch.from_arrays([ids, keys], schema=schema)
-                    else:
-                        without_addresses.append(table_id)
+                    entries = entries_of(table, table_id, places[repository], decoder, noting=noting)
+                    yield from found_in(table_id, entries, namespace, noting=noting)
                     break
-        nothing = pa.nulls(len(without_addresses), pa.string())
-        yield pa.RecordBatch.from_arrays([pa.array(without_addresses, pa.string()), nothing], schema=schema)
 
     return produce
 
 
-def inside_keys(data: bytes, table_id: str, place: Place, namespace: Namespace, decoder: sstable.Decoder) -> pa.Array:
-    """The keys in this namespace that a table of another namespace contains; none if it isn't a range of objects.
+def entries_of(
+    data: bytes, table_id: str, place: Place, decoder: sstable.Decoder, *, noting: bool = False
+) -> pa.RecordBatch | None:
+    """The entries of a range (NOTED_COLUMNS, without sizes unless they are noted); None if it isn't a range of objects.
 
     Raises `DamagedData` if its content doesn't match its id, because the original table may contain other keys.
     """
     if range_properties(data, name=table_id, where=place.store().where) is None:
+        return None
+    columns = NOTED_COLUMNS if noting else NOTED_COLUMNS[:2]
+    return sstable.read_verified_entries(data, name=table_id, columns=columns, decoder=decoder)[0]
+
+
+def inside_keys(entries: pa.RecordBatch | None, namespace: Namespace) -> pa.Array:
+    """The keys in this namespace that the entries of another namespace's table contain."""
+    if entries is None:
         return pa.array([], pa.string())
-    columns = ("address", "address_type")
-    batch, _ = sstable.read_verified_entries(data, name=table_id, columns=columns, decoder=decoder)
-    return full_addresses_inside(batch.column(0), batch.column(1), namespace)
+    return full_addresses_inside(entries.column("address"), entries.column("address_type"), namespace)
+
+
+def found_in(table_id: str, entries: pa.RecordBatch | None, namespace: Namespace, *, noting: bool) -> Batches:
+    """The addresses in the namespace of a table of another one, and a row about the table (FOUND)."""
+    keys = inside_keys(entries, namespace)
+    about = note_on(table_id, entries) if noting else pa.RecordBatch.from_pylist([{"table_id": table_id}], TABLE_NOTES)
+    for columns in (
+        {"table_id": pa.repeat(pa.scalar(table_id), len(keys)), "address": keys},
+        {name: about.column(name) for name in about.schema.names} | {"addresses": pa.array([len(keys)], pa.int64())},
+    ):
+        rows = len(columns["table_id"])
+        arrays = [columns.get(field.name, pa.nulls(rows, field.type)) for field in FOUND]
+        yield pa.RecordBatch.from_arrays(arrays, schema=FOUND)
 
 
 def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.Table) -> Dataset:

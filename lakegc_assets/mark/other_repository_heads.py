@@ -2,7 +2,8 @@
 
 There, too, no list contains a staged object with the same content as the committed one at its path, yet the branch
 serves the staged address, which may be in this namespace. So each branch is probed at every path where an entry of its
-head, in any namespace, has the size of an unreferenced object. The ranges of all heads are read for this.
+head, in any namespace, has the size of an unreferenced object. The ranges of all heads are read for this, except those
+that have no such size according to a signed note.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from lakegc_assets.mark.other_repositories import (
     OtherRepositories,
     Unread,
     branch_heads,
+    known_tables,
     list_other_repositories,
     record_unread,
     recording_unread,
@@ -93,6 +95,9 @@ def paths_with_size(
     read = read_ranges(run, by_metarange.metaranges, tables)
     note_unread(read, listing.unread)
     found = read.filter(pc.is_valid(read["range_id"])).select(RANGES.names).cast(RANGES)
+    if len(found):
+        without_size = known_tables(run, listing).without_size(pc.unique(found["range_id"]), sizes)
+        found = found.filter(pc.invert(pc.is_in(found["range_id"], value_set=without_size)))
     refs = found.drop_columns("metaranges")
     distinct = refs.group_by(refs.column_names, use_threads=False).aggregate([]).cast(refs.schema)
     notes.facts["ranges_of_other_heads"] = notes.facts.get("ranges_of_other_heads", 0) + len(distinct)

@@ -20,6 +20,7 @@ from lakegc_assets.mark.other_repositories import (
     OtherRepositories,
     Unread,
     branch_heads,
+    entries_of,
     inside_keys,
     list_other_repositories,
     recording_unread,
@@ -180,6 +181,5 @@ class OtherHeads:
                             f"the new tables of repository {repository} have more than {MAX_ENTRIES:,} entries, too "
                             "many to read while deleting"
                         )
-                    keys_by_table[table_id] = inside_keys(
-                        data, table_id, place, namespace, sstable.default_decoder(size)
-                    )
+                    decoder = sstable.default_decoder(size)
+                    keys_by_table[table_id] = inside_keys(entries_of(data, table_id, place, decoder), namespace)

@@ -234,11 +234,16 @@ def full_addresses_inside(addresses: pa.Array, kinds: pa.Array, namespace: Names
     Relative addresses are skipped, because they are in the other namespace. Raises `Refused` (invariant 5) like
     `addresses_inside`.
     """
-    if all_relative(kinds):
-        return addresses.slice(0, 0)
+    return addresses_inside(*full_addresses(addresses, kinds), namespace)[0]
+
+
+def full_addresses(addresses: pa.Array, kinds: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The full addresses among these, with their kinds (values of `AddressType`)."""
+    if all_relative(kinds):  # nearly always
+        return addresses.slice(0, 0), kinds.slice(0, 0)
     relative = pc.equal(kinds, pa.scalar(int(AddressType.RELATIVE), kinds.type))
     full = pc.and_(pc.invert(relative), pc.match_substring_regex(addresses, _FULL_ADDRESS))
-    return addresses_inside(addresses.filter(full), kinds.filter(full), namespace)[0]
+    return addresses.filter(full), kinds.filter(full)
 
 
 def range_properties(data: bytes, *, name: str, where: str) -> sstable.TableProperties | None:

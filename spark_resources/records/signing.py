@@ -114,6 +114,10 @@ class Seal:
     def of(cls, keys: SigningKeys, *, repository: str, created: datetime, namespace: str) -> Seal:
         return cls(keys, (repository, created.astimezone(UTC).isoformat(), namespace))
 
+    def for_repository(self, repository: str, *, created: datetime, namespace: str) -> Seal:
+        """The seal of another repository's namespace, with the same keys."""
+        return Seal.of(self._own_keys(), repository=repository, created=created, namespace=namespace)
+
     def sign(self, name: str, content: bytes, *, written: datetime, number: int = 0) -> Signature:
         """The signature of a record with this key in the store (`name`)."""
         key = self._own_keys().current

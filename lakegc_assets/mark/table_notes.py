@@ -1,0 +1,104 @@
+"""Notes on the tables of other repositories: what the mark of any repository found in a table, for the marks of all.
+
+Without them, each repository's first mark would read every table of the server, so that N repositories would cost N²
+readings. Only signed notes count (see `spark_resources.mark_store.table_notes`). Heads, rules and staged objects are
+never noted: each mark reads them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.mark.context import MarkRun, StepNotes
+from lakegc_assets.mark.earlier_references import COMMITTED
+from lakegc_assets.rules import table_notes
+from lakegc_assets.rules.path_probes import SizeSet
+from spark_resources.errors import LakegcError
+from spark_resources.lakefs.ranges import full_addresses
+from spark_resources.mark_store.table_notes import read_table_notes, write_table_notes
+from spark_resources.model import TABLE_NOTES
+from spark_resources.spark.datasets import Dataset, file_batches, read_datasets, write_dataset
+from spark_resources.stores.place import Place
+
+NOTES_PART, MERGED_PART = "table_notes", "merged_table_notes"
+MAX_DATASETS = 4  # then a mark merges those of its namespace into one
+ROWS_AT_ONCE = 10_000
+NOTED_COLUMNS = ("address", "address_type", "size")  # of a range
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTables:
+    """The notes of all repositories that a mark can read (TABLE_NOTES), each dataset with its namespace."""
+
+    datasets: list[tuple[Place, Dataset]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, place: Place, others: Iterable[Place]) -> KnownTables:
+        """The notes in these namespaces, as far as they can be read; none without a signing key."""
+        places = [place, *others] if place.seal is not None else []
+        with ThreadPoolExecutor(place.settings.listing_requests) as pool:
+            found = pool.map(read_table_notes, places)
+            return cls(
+                [(noted, dataset) for noted, datasets in zip(places, found, strict=True) for dataset in datasets]
+            )
+
+    def without_address(self, tables: pa.Array, place: Place) -> pa.Array:
+        """Which of these tables (ids) certainly contain no full address in this namespace."""
+        return self._tables(tables, "folders", lambda folders: table_notes.have_no_address_in(folders, place.namespace))
+
+    def without_size(self, tables: pa.Array, sizes: SizeSet) -> pa.Array:
+        """Which of these tables (ids) certainly contain no entry of these sizes."""
+        return self._tables(tables, "sizes", lambda noted: table_notes.have_no_size_in(noted, sizes))
+
+    def _tables(self, tables: pa.Array, column: str, is_wanted: Callable[[pa.Array], pa.Array]) -> pa.Array:
+        found = [pa.array([], pa.string())]
+        for place, dataset in self.datasets if len(tables) else ():
+            with suppress(LakegcError):  # then these tables are read
+                for rows in noted_rows(place, dataset, ("table_id", column)):
+                    of_tables = rows.filter(pc.is_in(rows["table_id"], value_set=tables))
+                    if len(of_tables):
+                        ids, values = (of_tables[name].combine_chunks() for name in ("table_id", column))
+                        found.append(ids.filter(is_wanted(values)))
+        return pc.unique(pa.concat_arrays(found))
+
+
+def noted_rows(place: Place, dataset: Dataset, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+    """These columns of a dataset of TABLE_NOTES, in batches. Raises `DamagedData`, and the store's errors."""
+    for file in dataset.files:
+        yield from file_batches(place, dataset.folder, file, TABLE_NOTES, rows=ROWS_AT_ONCE, columns=columns)
+
+
+def note_on(table_id: str, entries: pa.RecordBatch | None) -> pa.RecordBatch:
+    """The note on a verified table (TABLE_NOTES, one row): a range with these entries (NOTED_COLUMNS), or None for
+    another table, which has neither addresses nor sizes."""
+    folders: pa.Array | None = pa.array([], pa.string())
+    sizes: pa.Array | None = pa.array([], pa.int64())
+    if entries is not None:
+        folders = table_notes.folders_of(full_addresses(entries.column("address"), entries.column("address_type"))[0])
+        sizes = table_notes.sizes_of(entries.column("size"))
+    row = {
+        "table_id": table_id,
+        "folders": None if folders is None else folders.to_pylist(),
+        "sizes": None if sizes is None else sizes.to_pylist(),
+    }
+    return pa.RecordBatch.from_pylist([row], schema=TABLE_NOTES)
+
+
+def add_notes(run: MarkRun, notes: StepNotes, written: Dataset) -> None:
+    """Add the notes that this mark wrote to those of its namespace, which are merged if they are in many datasets."""
+    if not written.rows:
+        return
+    datasets = [dataset for dataset in read_table_notes(run.place) if dataset.folder != written.folder] + [written]
+    if len(datasets) > MAX_DATASETS:
+        rows = read_datasets(run.spark(), run.place, datasets, TABLE_NOTES)
+        datasets = [write_dataset(rows, run.place, run.mark.folder(COMMITTED, MERGED_PART), TABLE_NOTES)]
+        notes.add_dataset(datasets[0], MERGED_PART)
+    write_table_notes(run.place, datasets)
+    if (known := run.other_repositories.notes) is not None:
+        known.datasets.append((run.place, written))

@@ -1,0 +1,69 @@
+"""What the mark of one repository notes about a table, so that the marks of others needn't read it (invariant 2).
+
+A note says in which folders of buckets the table's full addresses are, and which sizes its entries have. Tables are
+immutable and have their content's hash as id, so a note stays true, in whichever repository the table is. Whatever
+isn't certain isn't noted: then the table is read.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.rules.addresses import have_dot_segments
+from lakegc_assets.rules.path_probes import SizeSet
+from spark_resources.model import Namespace
+
+MAX_FOLDERS, MAX_SIZES = 100, 500  # more aren't noted
+_PART = r"[^/%?\\\x00-\x20\x7f]+"
+# a location in a bucket that lakeFS and every store read as written: no user, port, escape, query or empty part
+_IN_BUCKET = rf"(?i:s3|gs)://(?P<bucket>[A-Za-z0-9._-]+)(?:/(?P<folder>{_PART})(?:/{_PART})*)?"
+_PLAIN_ROOT = re.compile(_IN_BUCKET)
+
+
+def folders_of(addresses: pa.Array) -> pa.Array | None:
+    """The folders that a note names for a table with exactly these full addresses, each as `<bucket>/<first part of the
+    path>`; None if they can't be noted."""
+    if not len(addresses):
+        return pa.array([], pa.string())
+    parts = pc.extract_regex(addresses, rf"\A{_IN_BUCKET}\z")
+    if parts.null_count or pc.any(have_dot_segments(addresses)).as_py():
+        return None
+    bucket, folder = pc.utf8_lower(pc.struct_field(parts, "bucket")), pc.struct_field(parts, "folder")
+    if pc.any(pc.equal(folder, "")).as_py():
+        return None
+    folders = pc.unique(pc.binary_join_element_wise(bucket, folder, "/"))
+    return folders if len(folders) <= MAX_FOLDERS else None
+
+
+def sizes_of(sizes: pa.Array) -> pa.Array | None:
+    """The sizes that a note names for a table with entries of these sizes (int64); None if there are too many."""
+    distinct = pc.unique(sizes)
+    return distinct if len(distinct) <= MAX_SIZES else None
+
+
+def have_no_address_in(folders: pa.Array, namespace: Namespace) -> pa.Array:
+    """Whether, according to the folders in its note (lists, null if not noted), each table certainly has no full
+    address in this namespace. False if in doubt."""
+    roots = [_PLAIN_ROOT.fullmatch(root) for root in (namespace.uri, *namespace.aliases)]
+    noted = pc.fill_null(pc.equal(pc.list_value_length(folders), 0), False)
+    places = [(root["bucket"].lower(), root["folder"]) for root in roots if root is not None]
+    if len(places) < len(roots) or not all(folder for _, folder in places):
+        return noted
+    own = pa.array([f"{bucket}/{folder}" for bucket, folder in places], pa.string())
+    return _without_values(folders, pc.is_in(pc.list_flatten(folders), value_set=own))
+
+
+def have_no_size_in(sizes: pa.Array, wanted: SizeSet) -> pa.Array:
+    """Whether, according to the sizes in its note (lists, null if not noted), each table certainly has no entry of a
+    wanted size."""
+    return _without_values(sizes, wanted.contains(pc.list_flatten(sizes)))
+
+
+def _without_values(lists: pa.Array, is_value: pa.Array) -> pa.Array:
+    """Whether no value of each list is selected by `is_value` (for all values of all lists); false for a null."""
+    with_value = pc.unique(pc.list_parent_indices(lists).filter(is_value))
+    rows = pa.array(range(len(lists)), pa.int64())
+    return pc.and_(pc.is_valid(lists), pc.invert(pc.is_in(rows, value_set=with_value.cast(pa.int64()))))

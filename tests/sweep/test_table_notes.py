@@ -1,0 +1,249 @@
+"""A fleet's marks share what tables contain, in signed notes: a note that isn't valid never makes an object expire."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakegc_assets.mark.table_notes import MAX_DATASETS, NOTES_PART
+from lakegc_assets.sweep.preconditions import SweepOptions
+from spark_resources.errors import NotFound
+from spark_resources.lakefs.ranges import table_ids
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.repository import SandboxRepository
+from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.table_notes import (
+    TABLE_NOTES_FORMAT,
+    TABLE_NOTES_KEY,
+    read_table_notes,
+    write_table_notes,
+)
+from spark_resources.model import TABLE_NOTES, AddressType
+from spark_resources.spark.datasets import LIST_NAME, Dataset, write_table
+from spark_resources.stores.place import Place
+from tests.support.mark_runs import ANY_AGE, Marked, Marker, Sweeper, target_of
+
+KEY = "4b" * 32
+
+
+class Fleet:
+    """Three repositories. An object of `lake` is imported by `other`, in the history of a branch; nothing refers to
+    another one."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox, self.settings = sandbox, {**sandbox.settings, "signing_key": KEY}
+        self.lake, self.other, self.third = (sandbox.create(name) for name in ("lake", "other", "third"))
+        for repository in (self.lake, self.other, self.third):
+            repository.put("main", "kept", b"of " + repository.id.encode())
+            repository.commit("main", "kept")
+        imported = self.lake.put("main", "imported", b"served elsewhere")
+        self.garbage = self.lake.put("main", "garbage", b"...").address
+        self.lake.delete("main", ["imported", "garbage"])
+        self.imported = imported.address
+        there = replace(imported, address=f"local://lake/{imported.address}", address_type=AddressType.FULL)
+        self.other.stage("main", [there])
+        [self.imports] = self.other.committed.ranges(self.other.commit("main", "imports").metarange_id)
+        self.other.delete("main", ["imported"])  # objects at a head are probed anyway, and kept
+        self.other.commit("main", "only history has it")
+
+    def place(self, repository: str) -> Place:
+        return target_of(self.settings, repository).place
+
+    def mark(self, repository: str, mark_id: str = "m1") -> Marked:
+        return Marker().mark(self.settings, repository, mark_id, ANY_AGE)
+
+    def tables(self, repository: str) -> set[str]:
+        return set(table_ids(self.place(repository)))
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with Sandbox(tmp_path / "sandbox") as sandbox:
+        yield Fleet(sandbox)
+
+
+def elsewhere(marked: Marked) -> dict[str, Any]:
+    facts: dict[str, Any] = marked.facts("committed_addresses")["elsewhere"]
+    return facts
+
+
+def commit(repository: SandboxRepository, path: str) -> None:
+    repository.put("main", path, path.encode())
+    repository.commit("main", path)
+
+
+def add_object(repository: SandboxRepository, path: str) -> None:
+    repository.put("main", path, path.encode())
+    repository.commit("main", path)
+
+
+def test_a_table_that_a_mark_of_the_fleet_has_read_is_not_read_again_for_another_repository(fleet: Fleet) -> None:
+    """Except the one that imports an object, for the repository that has the object."""
+    third = elsewhere(fleet.mark("third"))
+    noted = fleet.tables("lake") | fleet.tables("other")
+    own_tables = fleet.tables("third")
+    lake = fleet.mark("lake")
+    other = elsewhere(fleet.mark("other"))
+
+    assert third["tables_read"] == third["tables"] == len(noted)
+    assert lake.expired == {fleet.garbage}
+    assert elsewhere(lake)["tables_read"] == len((own_tables - noted) | {fleet.imports.id})
+    assert other["tables_read"] == len(fleet.tables("lake") - noted - own_tables)  # a dump, which its mark asked for
+    assert other["tables_noted"] == other["tables"] - other["tables_read"]
+
+
+def test_without_a_signing_key_each_mark_reads_every_table_itself(fleet: Fleet) -> None:
+    del fleet.settings["signing_key"]
+    for repository in ("third", "lake", "other"):
+        facts = elsewhere(fleet.mark(repository))
+        assert (facts["tables_read"], facts["tables_noted"]) == (facts["tables"], 0)
+        with pytest.raises(NotFound):
+            fleet.place(repository).store().stat(TABLE_NOTES_KEY)
+
+
+def test_new_tables_are_read_although_older_ones_are_noted(fleet: Fleet) -> None:
+    fleet.mark("third")
+    before = fleet.tables("other")
+    add_object(fleet.other, "new")
+    new = fleet.tables("other") - before
+
+    lake = elsewhere(fleet.mark("lake"))
+
+    assert new
+    assert lake["tables_read"] == len(fleet.tables("third") | new | {fleet.imports.id})
+
+
+# --- notes that don't count -----------------------------------------------------------------------------------------
+
+
+def claim_nothing(fleet: Fleet, place: Place, folder: str) -> Dataset:
+    """Write notes that no table of the other repository refers to any namespace or has any object."""
+    rows = [{"table_id": table_id, "folders": [], "sizes": []} for table_id in sorted(fleet.tables("other"))]
+    return write_table(place, folder, pa.Table.from_pylist(rows, schema=TABLE_NOTES))
+
+
+def forged_dataset(fleet: Fleet) -> None:
+    """The record stays as it was; the dataset and its list of files are replaced."""
+    place = fleet.place("third")
+    [dataset] = read_table_notes(place)
+    claim_nothing(fleet, place, dataset.folder)
+
+
+def unsigned_record(fleet: Fleet) -> None:
+    place = replace(fleet.place("third"), seal=None)
+    write_table_notes(place, [claim_nothing(fleet, place, "_lakefs/retention/gc/lakegc/m1/forged/")])
+
+
+def record_signed_with_another_key(fleet: Fleet) -> None:
+    place = target_of({**fleet.settings, "signing_key": "c3" * 32}, "third").place
+    write_table_notes(place, [claim_nothing(fleet, place, "_lakefs/retention/gc/lakegc/m1/forged/")])
+
+
+def record_signed_for_another_repository(fleet: Fleet) -> None:
+    """A record that was signed for the namespace of `other`, copied with its dataset."""
+    place, folder = fleet.place("other"), "_lakefs/retention/gc/lakegc/m1/forged/"
+    write_table_notes(place, [claim_nothing(fleet, place, folder)])
+    claim_nothing(fleet, fleet.place("third"), folder)
+    fleet.place("third").store().write(TABLE_NOTES_KEY, place.store().read(TABLE_NOTES_KEY))
+    place.store().delete_many([TABLE_NOTES_KEY])
+
+
+def record_of_another_format(fleet: Fleet) -> None:
+    place = fleet.place("third")
+    dataset = claim_nothing(fleet, place, "_lakefs/retention/gc/lakegc/m1/later/")
+    record = {"format": TABLE_NOTES_FORMAT + 1, "datasets": [dataset.named()]}
+    place.records().write(TABLE_NOTES_KEY, json.dumps(record).encode())
+
+
+def missing_dataset(fleet: Fleet) -> None:
+    place = fleet.place("third")
+    for dataset in read_table_notes(place):
+        place.store().delete_many([dataset.folder + file.name for file in dataset.files])
+
+
+def missing_list_of_files(fleet: Fleet) -> None:
+    place = fleet.place("third")
+    place.store().delete_many([dataset.folder + LIST_NAME for dataset in read_table_notes(place)])
+
+
+def unreadable_record(fleet: Fleet) -> None:
+    fleet.place("third").records().write(TABLE_NOTES_KEY, b'{"datasets": "none"}')
+
+
+INVALID: list[Callable[[Fleet], None]] = [
+    forged_dataset, unsigned_record, record_signed_with_another_key, record_signed_for_another_repository,
+    record_of_another_format, missing_dataset, missing_list_of_files, unreadable_record,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("invalidate", INVALID)
+def test_without_a_valid_note_a_table_is_read_and_what_it_refers_to_is_kept(
+    fleet: Fleet, invalidate: Callable[[Fleet], None]
+) -> None:
+    fleet.mark("third")
+    invalidate(fleet)
+
+    lake = fleet.mark("lake")
+
+    assert lake.expired == {fleet.garbage}
+    assert (elsewhere(lake)["tables_read"], elsewhere(lake)["tables_noted"]) == (elsewhere(lake)["tables"], 0)
+    Sweeper().approve(fleet.settings, "lake", "m1")
+    assert Sweeper().sweep(fleet.settings, "lake", "m1", SweepOptions()).objects == {"deleted": 1}
+    assert fleet.lake.objects.file(fleet.imported).exists()
+
+
+def test_a_forged_note_is_believed_only_with_the_key(fleet: Fleet) -> None:
+    """So the notes of the tests above would do harm if they counted."""
+    fleet.mark("third")
+    place = fleet.place("third")
+    write_table_notes(place, [claim_nothing(fleet, place, "_lakefs/retention/gc/lakegc/m1/claimed/")])
+    assert fleet.mark("lake").expired == {fleet.garbage, fleet.imported}
+
+
+# --- sizes, for path probes -----------------------------------------------------------------------------------------
+
+
+def test_a_range_at_a_head_is_not_read_for_path_probes_if_it_has_no_object_of_the_same_size(fleet: Fleet) -> None:
+    first = fleet.mark("lake")
+    assert first.facts("expired_set")["ranges_of_other_heads"] == 0  # noted by this very mark
+    alike = fleet.third.put("main", "alike", b"...")
+    fleet.third.commit("main", "an object with the size of the garbage")
+    assert alike.size == len(b"...")
+
+    second = fleet.mark("lake", "m2")
+
+    assert second.facts("expired_set")["ranges_of_other_heads"] == 1
+    assert second.facts("expired_set")["probes"] == first.facts("expired_set")["probes"] + 1
+
+
+# --- many notes -----------------------------------------------------------------------------------------------------
+
+
+def test_many_datasets_of_notes_are_merged_into_one(fleet: Fleet) -> None:
+    for number in range(MAX_DATASETS + 1):
+        add_object(fleet.other, f"new {number}")
+        fleet.mark("third", f"m{number}")
+
+    [merged] = read_table_notes(fleet.place("third"))
+
+    assert merged.rows == len(fleet.tables("lake") | fleet.tables("other"))
+    record = Mark.open(fleet.place("third"), f"m{MAX_DATASETS}").record
+    assert {NOTES_PART, "merged_table_notes"} < record.step("committed_addresses").datasets.keys()
+    assert elsewhere(fleet.mark("lake"))["tables_read"] == len(fleet.tables("third")) + 1
+
+
+def test_notes_of_removed_marks_are_missing_without_harm(fleet: Fleet) -> None:
+    fleet.mark("third")
+    shutil.rmtree(fleet.third.objects.file("_lakefs/retention/gc/lakegc/m1"))
+    add_object(fleet.other, "new")
+
+    assert elsewhere(fleet.mark("third", "m2"))["tables_read"] == len(fleet.tables("lake") | fleet.tables("other"))
+    assert len(read_table_notes(fleet.place("third"))) == 1
+    assert fleet.mark("lake").expired == {fleet.garbage}
