@@ -147,7 +147,8 @@ _probes: dict[str, bytes] = {}
 
 
 def share_probe_result(settings: Mapping[str, str], repository: str) -> None:
-    """Copy the result of an earlier probe of this server to the repository: probing SeaweedFS takes seconds.
+    """Copy the result of an earlier probe of this server to the repository: probing SeaweedFS takes seconds. With
+    local files, wait until those written before are older than a mark that begins now.
 
     Errors are ignored, because the mark itself runs into them again.
     """
@@ -155,6 +156,8 @@ def share_probe_result(settings: Mapping[str, str], repository: str) -> None:
         place = target_of(settings, repository).place
         endpoint, store = endpoint_to_probe(place.namespace, place.settings), place.store()
         if endpoint is None:
+            if store.capabilities.time_resolution < timedelta(seconds=1):  # a mark may begin sooner after a write
+                later(store, store.now())
             return
         if endpoint not in _probes:
             recorded_capabilities(store, endpoint, token=uuid.uuid4().hex)
@@ -244,7 +247,7 @@ def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)
     limit = time.monotonic() + 30
     while (now := store.now()) <= (moment or now - timedelta(days=1)) + store.capabilities.time_resolution + by:
         assert time.monotonic() < limit, "the store's clock isn't moving"
-        time.sleep(0.05)  # the step of a poll with a limit
+        time.sleep(min(0.05, store.capabilities.time_resolution.total_seconds()))  # the step of a poll with a limit
     return now
 
 
