@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import socket
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from pyspark import cloudpickle
 from starlette.responses import Response
 
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS, RefsDump, api_address
+from tests.support.certificates import Certificate, write_certificate
 from tests.support.replay_server import serving
 from tests.support.retry_policies import no_wait_policy
 from tests.support.scripted_lakefs import (
@@ -208,36 +202,9 @@ def test_the_error_about_a_host_that_does_not_resolve_names_it_and_the_setting()
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Certificate:
-    certificate: Path
-    key: Path
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    """A certificate for the loopback address that no authority vouches for."""
-    folder = tmp_path_factory.mktemp("tls")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lakegc test")])
-    now = datetime.now(dt.UTC)
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(built.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return Certificate(folder / "cert.pem", folder / "key.pem")
+    return write_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @contextmanager

@@ -138,12 +138,19 @@ def _client_config(settings: StoreSettings) -> Config:
         connect_timeout=settings.connect_timeout,
         read_timeout=settings.read_timeout,
         retries={"total_max_attempts": 1, "mode": "standard"},  # `RetryPolicy` retries
-        s3={"addressing_style": "path" if settings.uses_path_style else "auto"},
+        s3={"addressing_style": _addressing_style(settings)},
         max_pool_connections=settings.connections,
         # Not all compatible stores support the newer checksums; signatures and lengths are checked as before.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
+
+
+def _addressing_style(settings: StoreSettings) -> str:
+    """boto3's own choice for AWS; as set for another endpoint, where boto3 would put the bucket in the path."""
+    if settings.uses_path_style:
+        return "path"
+    return "auto" if settings.s3_endpoint_url is None else "virtual"
 
 
 def _secret(value: Any) -> str | None:

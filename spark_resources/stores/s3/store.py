@@ -81,7 +81,7 @@ class S3Store:
         self._prefix = f"{namespace.path}/" if namespace.path else ""
         self._capabilities = capabilities
         self.retry: RetryPolicy = settings.retry
-        self.fast = FastRequests.of(self.client, settings, self.bucket)
+        self.fast = FastRequests(self.client, settings, self.bucket)
         self._fast_reads = FastReads.of(self.client, settings, self.bucket)
         endpoint = urlsplit(self.client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
@@ -148,11 +148,10 @@ class S3Store:
 
     @retried
     def _request_listing(self, request: Mapping[str, Any], prefix: str) -> Listing:
-        if self.fast is not None:
-            with suppress(FallBackToBoto3, ElementTree.ParseError, ValueError, TypeError):
-                response = self.fast.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
-                if response is not None:
-                    return parse_listing(response)
+        with suppress(FallBackToBoto3, ElementTree.ParseError, ValueError, TypeError):
+            response = self.fast.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
+            if response is not None:
+                return parse_listing(response)
         with translated_errors(self.where, "list", prefix):
             return listing_of(self.client.list_objects_v2(Bucket=self.bucket, **request))
 
@@ -202,9 +201,9 @@ class S3Store:
     def read_to_verify(self, key: str) -> bytes:
         """Like `read`, for callers that verify the bytes with a hash (`spark_resources.stores.base.read_to_verify`)."""
         full = self.full_key(key)
-        if self._fast_reads is not None:
-            with suppress(FallBackToBoto3):
-                if (data := self._fast_reads.read(full)) is not None:
+        with suppress(FallBackToBoto3):
+            for reads in (self._fast_reads, self.fast):
+                if reads is not None and (data := reads.read(full)) is not None:
                     return data
         return self.read(key)
 

@@ -186,7 +186,7 @@ class S3Streams:
 
         if original.size > self._max_copy_bytes:
             return _copied_object(self._copy_in_parts(source, original, key, place, unchanged, send))
-        if self._fast is not None and self._conditions:
+        if self._conditions:
             headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
             if (etag := self._fast.copy(place, full, headers)) is not None:
                 return _copied_object(etag)
